@@ -5,8 +5,8 @@
 
 use crate::{CertificatePolicy, ImageRelease, Machine, NodeAttestation};
 use k8s_openapi::api::{
-    apps, authentication, authorization, batch, certificates, coordination, core, discovery,
-    events, flowcontrol, networking, policy, rbac, scheduling, storage,
+    apps, authentication, authorization, autoscaling, batch, certificates, coordination, core,
+    discovery, events, flowcontrol, networking, policy, rbac, scheduling, storage,
 };
 use serde_json::{Error, Value};
 
@@ -88,6 +88,7 @@ json!(
     apps::v1::Deployment,
     apps::v1::ReplicaSet,
     apps::v1::StatefulSet,
+    autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::CronJob,
     batch::v1::Job,
     core::v1::PersistentVolume,

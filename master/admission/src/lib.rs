@@ -8,7 +8,7 @@
 //! conflicts, the caller repeats the whole attempt.
 //!
 //! The allocation of service addresses and node ports ([`services`]) is a plugin as the others; it
-//! also has a repair, which the server runs from time to time.
+//! also has a repair, which a controller runs from time to time.
 //!
 //! No tasks, no channels.
 

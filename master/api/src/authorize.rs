@@ -1,11 +1,11 @@
 //! Asks the authorizer for the right to make a request.
 
-use crate::path::{Target, Verb};
 use master_auth::{Authorizer, Question};
 use master_client::UserInfo;
 use master_rbac::{Request, Resource};
 use master_schema::error::ApiError;
 use master_schema::selector::Selector;
+use master_wire::path::{Target, Verb};
 
 /// Authorizes a path that is not a resource.
 pub(crate) async fn path(

@@ -1,15 +1,15 @@
 //! OpenAPI: answers with the documents and their index, by the forms that clients accept and by what
 //! they already have.
 
-use crate::encoding::Encoding;
-use crate::path::Query;
-use crate::respond::{json_bytes, matches_tag};
 use crate::state::ApiServer;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
 use master_client::{Body, body};
 use master_openapi::{Document, Documents};
 use master_schema::error::{ApiError, Reason, no_resource};
+use master_wire::Encoding;
+use master_wire::path::Query;
+use master_wire::respond::{json_bytes, matches_tag};
 use serde_json::{Map, Value, json};
 
 /// OpenAPI v2 in protobuf.
@@ -148,7 +148,7 @@ fn serve(
         return moved(&format!("{path}?hash={}", document.hash));
     }
     let tag = format!("\"{}\"", document.hash);
-    let encoding = Encoding::of(&parts.headers, query);
+    let encoding = Encoding::of(&parts.headers, query.get("pretty"));
     let mut response = if matches_tag(parts, &tag) {
         let mut unchanged = Response::new(body(""));
         *unchanged.status_mut() = StatusCode::NOT_MODIFIED;

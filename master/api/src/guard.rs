@@ -4,13 +4,13 @@
 //! caller, also of answers begun before. A change of the deny list that precedes the
 //! acknowledgement of a write is in force for everything after that acknowledgement.
 
-use crate::peer::Peer;
 use crate::state::ApiServer;
 use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use master_client::{Body, UserInfo};
+use master_listener::Peer;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::watch;

@@ -1,12 +1,12 @@
 //! Health endpoints: `/livez`, `/readyz`, `/healthz`, and each check under its own path.
 
-use crate::path::Query;
-use crate::respond::text;
 use crate::state::ApiServer;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_schema::error::{ApiError, no_resource};
 use master_store::{Action, Expect, Op, StoreError};
+use master_wire::path::Query;
+use master_wire::respond::text;
 
 /// One named check.
 struct Check {

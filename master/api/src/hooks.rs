@@ -1,10 +1,10 @@
 //! Interfaces that other crates implement for the server: further paths, the deny list, connections
 //! to nodes.
 
-use crate::peer::Peer;
 use http::{Request, Response};
 use master_auth::Nodes;
 use master_client::{Body, BoxFuture, UserInfo};
+use master_listener::Peer;
 use master_schema::error::ApiError;
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -1,9 +1,5 @@
 //! Paths that are not resources: health, metrics, version, discovery, OpenAPI.
 
-use crate::accept::Accept;
-use crate::path::{Query, not_allowed};
-use crate::respond::text;
-use crate::respond::{json_bytes, matches_tag};
 use crate::state::ApiServer;
 use crate::verbs::value_answer;
 use config_figures::Text;
@@ -13,6 +9,10 @@ use master_client::{Body, BoxFuture};
 use master_openapi::discovery;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_store::ListQuery;
+use master_wire::Accept;
+use master_wire::path::{Query, not_allowed};
+use master_wire::respond::text;
+use master_wire::respond::{json_bytes, matches_tag};
 use serde_json::json;
 use std::collections::BTreeMap;
 

@@ -2,13 +2,8 @@
 //! verb answers.
 
 use crate::authorize;
-use crate::encoding::{self, Encoding};
 use crate::guard::Caller;
-use crate::metrics::About;
-use crate::path::{Query, Target, Verb};
 use crate::paths::counted;
-use crate::peer::Peer;
-use crate::respond::respond;
 use crate::state::ApiServer;
 use crate::verbs::{self, Call};
 use bytes::Bytes;
@@ -19,15 +14,43 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use master_admission::services;
 use master_auth::{defaults, impersonate};
-use master_client::{Body, BoxFuture, Client, Resource, Transport, UserInfo, body};
+use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
+use master_listener::{Peer, Service};
+use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry};
 use master_schema::selector::Selector;
+use master_wire::Encoding;
+use master_wire::path::{Query, Target, Verb};
+use master_wire::respond::respond;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-/// Interval between two repairs of service addresses and node ports (upstream's).
-const REPAIR_PERIOD: Duration = Duration::from_secs(180);
+impl Service for ApiServer {
+    fn handle(&self, request: Request<Body>, peer: Peer) -> BoxFuture<'static, Response<Body>> {
+        let api = self.clone();
+        Box::pin(async move { Self::handle(&api, request, peer).await })
+    }
+
+    fn is_denied(&self, user: &UserInfo, peer: &Peer) -> bool {
+        self.denial(user, peer).is_some()
+    }
+
+    fn until_denied<'a>(&'a self, user: &'a UserInfo, peer: &'a Peer) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let _why = Self::until_denied(self, |list| list.denied(user, peer)).await;
+        })
+    }
+
+    fn draining(&self) -> CancellationToken {
+        Self::draining(self)
+    }
+
+    fn drain(&self) {
+        Self::drain(self);
+    }
+}
 
 impl Transport for ApiServer {
     fn call(&self, request: Request<Body>, user: UserInfo) -> BoxFuture<'_, Response<Body>> {
@@ -64,24 +87,20 @@ impl ApiServer {
     }
 
     /// Checks once that all service addresses and node ports are allocated to their services,
-    /// repairs the allocations, and returns how many were wrong.
+    /// repairs the allocations, and returns what was wrong, to be recorded as events.
     ///
     /// # Errors
     /// The store cannot be read, or refuses a repair for another reason than a concurrent change.
-    pub async fn repair_allocations(&self) -> Result<usize, ApiError> {
-        let client = self.client(UserInfo::admin("system:apiserver"));
+    pub async fn repair_allocations(&self) -> Result<Vec<Notice>, ApiError> {
         let inner = &self.inner;
-        services::repair(&*inner.store, &inner.kinds, &inner.options.ranges, &client).await
+        services::repair(&*inner.store, &inner.kinds, &inner.options.ranges).await
     }
 
-    /// Repairs allocations at once and then periodically; never returns.
-    pub async fn keep_allocations(&self) {
-        loop {
-            if let Err(error) = self.repair_allocations().await {
-                tracing::warn!(%error, "the addresses and node ports of services cannot be checked");
-            }
-            tokio::time::sleep(REPAIR_PERIOD).await;
-        }
+    /// Serves other kinds from now on. Requests under way, watches included, end with the kinds with
+    /// which they began; discovery and OpenAPI describe the new ones at once. Stored objects of a
+    /// kind that is no longer served stay in the store.
+    pub fn serve_kinds(&self, kinds: Vec<Kind>) {
+        self.inner.kinds.replace(Registry::new(kinds));
     }
 
     /// A client for callers inside the process.
@@ -99,10 +118,8 @@ impl ApiServer {
             .await
         {
             Ok(user) => {
-                if let Some(slot) = &peer.slot
-                    && !user.in_group(identity::UNAUTHENTICATED_GROUP)
-                {
-                    slot.identify(&user.name);
+                if !user.in_group(identity::UNAUTHENTICATED_GROUP) {
+                    peer.identify(&user.name);
                 }
                 self.handle_as(request, user, peer).await
             }
@@ -155,7 +172,7 @@ impl ApiServer {
         let (about, encoding, answer) = match query.and_then(|query| query.timeout().map(|_| query))
         {
             Ok(query) => {
-                let encoding = Encoding::of(&parts.headers, &query);
+                let encoding = Encoding::of(&parts.headers, query.get("pretty"));
                 let (about, answer) = self.route(parts, query, content, user, peer).await;
                 (about, encoding, answer)
             }
@@ -165,7 +182,7 @@ impl ApiServer {
         self.inner
             .metrics
             .count(&about, response.status().as_u16(), began.elapsed());
-        let mut response = encoding::finish(response, encoding);
+        let mut response = master_wire::finish(response, encoding);
         if head {
             if let Some(size) = response.body().size_hint().exact() {
                 response

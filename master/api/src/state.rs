@@ -2,15 +2,15 @@
 //! through it is in `server.rs`.
 
 use crate::hooks::{DenyList, Extensions, Hooks, NodeDialer};
-use crate::metrics::Metrics;
 use crate::node_answer::NodeCalls;
 use crate::options::Options;
-use crate::peer::Peer;
 use config_kube::identity::MASTERS_GROUP;
 use master_admission::{Chain, Parts};
 use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
 use master_kinds::builtin;
+use master_listener::Peer;
+use master_metrics::Metrics;
 use master_openapi::Current;
 use master_schema::error::{ApiError, Reason};
 use master_schema::registry::Registry;
@@ -167,7 +167,7 @@ impl ApiServer {
         })
     }
 
-    /// Ends open watches and makes `/readyz` fail. [`crate::serve`] calls it at shutdown.
+    /// Ends open watches and makes `/readyz` fail. The listener calls it at shutdown.
     pub fn drain(&self) {
         self.inner.draining.cancel();
     }

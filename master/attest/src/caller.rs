@@ -5,8 +5,8 @@ use config_attest::tpm::Public;
 use config_attest::verifier::RenewingPeer;
 use config_attest::wire::Keys;
 use config_kube::identity::node_of_user;
-use master_api::Peer;
 use master_ca::NodeExtension;
+use master_listener::Peer;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 

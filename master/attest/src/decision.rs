@@ -12,7 +12,7 @@ use config_attest::verifier::{Approval, CertificateGrant, Claimant};
 use config_attest::{Code, Refusal};
 use config_errors::chain;
 use jiff::Timestamp;
-use master_api::Peer;
+use master_listener::Peer;
 use std::time::SystemTime;
 
 impl ExchangeService {

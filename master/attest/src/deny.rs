@@ -5,9 +5,10 @@
 
 use config_kube::identity::node_of_user;
 use config_kube::{Machine, MachineState, MachineStatus};
-use master_api::{DenyList, Peer};
+use master_api::DenyList;
 use master_ca::NodeExtension;
 use master_client::UserInfo;
+use master_listener::Peer;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};

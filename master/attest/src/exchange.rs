@@ -23,9 +23,9 @@ use config_attest::verifier::{
 };
 use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Code, Refusal};
-use master_api::Peer;
 use master_ca::Authority;
 use master_client::{Body, Client};
+use master_listener::Peer;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::SystemTime;

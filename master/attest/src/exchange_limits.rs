@@ -6,7 +6,7 @@ use crate::caller::{address, renewing_peer};
 use crate::limit::{CallerClass, Limiter};
 use crate::locks::{MachineLock, MachineLocks};
 use config_attest::{Code, Digest};
-use master_api::Peer;
+use master_listener::Peer;
 use std::net::IpAddr;
 use tokio::sync::SemaphorePermit;
 

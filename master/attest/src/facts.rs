@@ -5,7 +5,7 @@ use crate::settings::AttestationConfig;
 use config_attest::verifier::Reference;
 use config_attest::{Channel, Digest, EkIssuer};
 use config_kube::CertificatePolicySpec;
-use master_api::Peer;
+use master_listener::Peer;
 
 /// The configuration as the verifier and the policies need it.
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use config_attest::Refusal;
 use config_attest::verifier::{CertificateGrant, Claimant, RecordedEvidence};
 use config_errors::chain;
 use jiff::Timestamp;
-use master_api::Peer;
 use master_client::{Client, Recorder};
 use master_journal::Journal;
+use master_listener::Peer;
 use std::sync::Arc;
 use std::time::SystemTime;
 

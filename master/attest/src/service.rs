@@ -26,12 +26,13 @@ use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};
 use http::{Method, Request, Response, StatusCode};
-use master_api::{ApiServer, Extensions, Peer};
+use master_api::{ApiServer, Extensions};
 use master_ca::Authority;
 use master_client::{
     ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
 };
 use master_journal::{Journal, spec_changes};
+use master_listener::Peer;
 use master_nodes::marks;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};

@@ -14,8 +14,8 @@ use config_attest::verifier::{
 };
 use config_attest::wire::{MAX_HELLO_BODY, SessionId};
 use config_attest::{Channel, Refusal};
-use master_api::Peer;
 use master_client::Body;
+use master_listener::Peer;
 use std::time::SystemTime;
 
 impl ExchangeService {

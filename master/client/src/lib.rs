@@ -27,7 +27,7 @@ pub use follow::{Change, Follower};
 /// The API's errors, in upstream's form.
 pub use master_schema::error::{ApiError, Cause, Details, Reason};
 pub use recent::Recent;
-pub use record::{Happening, Recorder, Severity, reference};
+pub use record::{Happening, Notice, Recorder, Severity, reference};
 pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
 pub use store::{Delta, Entries, Index, Item, Key, Lookup, Progress, Scope, Store, View};
 pub use transport::{BoxFuture, Transport};

@@ -38,6 +38,17 @@ pub struct Happening<'a> {
     pub message: String,
 }
 
+/// An event with the object that it is about, for somebody else to record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Notice {
+    /// The component in whose name it is recorded.
+    pub component: &'static str,
+    /// The object.
+    pub about: ObjectReference,
+    /// What happened to it.
+    pub happening: Happening<'static>,
+}
+
 /// Writes events on behalf of one component.
 #[derive(Debug)]
 pub struct Recorder {

@@ -240,6 +240,20 @@ impl Client {
         .await
     }
 
+    /// Reads a subresource of an object of any kind.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn part(
+        &self,
+        of: &Resource,
+        (namespace, name, subresource): (&str, &str, &str),
+    ) -> Result<Whole, ApiError> {
+        let path = of.path(namespace, Some(name), Some(subresource));
+        self.send_as("application/json", Method::GET, &path, None, Bytes::new())
+            .await
+    }
+
     /// Replaces an object of any kind, or a subresource of it; its resource version must be the
     /// current one.
     ///

@@ -106,7 +106,8 @@ pub struct Item<V> {
 }
 
 impl<V: View> Item<V> {
-    fn read(object: V::Object) -> Self {
+    /// What is kept of an object.
+    pub fn read(object: V::Object) -> Self {
         Self {
             key: Key::of(object.metadata()),
             revision: object.resource_version().parse().unwrap_or_default(),

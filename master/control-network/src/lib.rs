@@ -5,7 +5,9 @@
 //! - `endpoints`: the same in the older kind, for clients that read it
 //! - `mirroring`: EndpointSlices of Endpoints that others keep
 //! - `service_ranges`: the ranges of service addresses, which cannot be deleted while they are in use
+//! - `allocation_repair`: each service address and node port is allocated to the service that has it
 
+pub mod allocation_repair;
 pub mod endpoint_slices;
 pub mod endpoints;
 pub mod mirroring;
@@ -21,4 +23,5 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<endpoint_slices::EndpointSlices>(),
     Registration::of::<endpoints::EndpointsKeeper>(),
     Registration::of::<mirroring::Mirroring>(),
+    Registration::of::<allocation_repair::AllocationRepair>(),
 ];

@@ -91,6 +91,7 @@ impl NodeIpam {
 
 impl Controller for NodeIpam {
     const NAME: &'static str = "node-ipam-controller";
+    const COMPONENT: &'static str = "cidrAllocator";
     const RIGHTS: &'static [Right] = &[
         right("", "nodes", &["list", "watch", "patch"]),
         right("", "events", &["create", "patch"]),

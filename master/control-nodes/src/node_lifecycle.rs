@@ -143,6 +143,7 @@ pub struct Silent {
 
 impl Controller for NodeLifecycle {
     const NAME: &'static str = "node-lifecycle";
+    const COMPONENT: &'static str = "node-controller";
     const RIGHTS: &'static [Right] = &[
         right("", "nodes", &["list", "watch", "patch"]),
         right("", "nodes/status", &["patch"]),

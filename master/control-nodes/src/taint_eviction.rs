@@ -44,6 +44,7 @@ pub struct Evict {
 
 impl Controller for TaintEviction {
     const NAME: &'static str = "taint-eviction";
+    const COMPONENT: &'static str = "taint-eviction-controller";
     const RIGHTS: &'static [Right] = &[
         right("", "pods", &["list", "watch", "delete"]),
         right("", "pods/status", &["patch"]),

@@ -117,6 +117,7 @@ pub enum Action {
 
 impl Controller for DisruptionBudgets {
     const NAME: &'static str = "disruption-controller";
+    const COMPONENT: &'static str = "controllermanager";
     const RIGHTS: &'static [Right] = &[
         right("policy", "poddisruptionbudgets", &["get", "list", "watch"]),
         right("policy", "poddisruptionbudgets/status", &["patch"]),

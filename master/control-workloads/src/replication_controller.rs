@@ -22,6 +22,7 @@ impl Selects for ReplicationController {
 
 impl Replicated for ReplicationController {
     const CONTROLLER: &'static str = "replicationcontroller-controller";
+    const COMPONENT: &'static str = "replication-controller";
     const RIGHTS: &'static [Right] = &[
         right("", "replicationcontrollers", &["get", "list", "watch"]),
         right("", "replicationcontrollers/status", &["patch"]),

@@ -124,6 +124,8 @@ pub const fn right(
 pub trait Controller: Sized + Send + Sync + 'static {
     /// Name in logs and metrics; upstream's where there is one.
     const NAME: &'static str;
+    /// Name in events, which `kubectl describe` shows under `From`; upstream's where that is another than the controller's.
+    const COMPONENT: &'static str = Self::NAME;
     /// What its actions do at the API: the role of its own user grants this and no more, and no other controller has it. What
     /// it follows is declared too, though one user reads for all controllers.
     const RIGHTS: &'static [Right];

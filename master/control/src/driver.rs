@@ -3,7 +3,7 @@
 //! One future, without tasks and channels. Controllers take turns, each plans one key in its turn, and none may have more
 //! than its share of the writes that are under way: neither a controller nor a key keeps the others waiting.
 
-use crate::controller::{Controller, Now, Right};
+use crate::controller::{Controller, Now, Plan, Right};
 use crate::figures::{End, Figures};
 use crate::options::Options;
 use crate::queue::{Outcome, Taken, WorkQueue};
@@ -24,9 +24,6 @@ const IN_FLIGHT: usize = 64;
 const SHARE: usize = 16;
 /// Keys that are planned before changes are looked at again.
 const BATCH: usize = 64;
-/// Name in events (upstream's, which people know).
-const COMPONENT: &str = "controllermanager";
-
 /// What a controller's runs need: the API in the name of its own user.
 struct Tools {
     client: Client,
@@ -34,10 +31,10 @@ struct Tools {
 }
 
 impl Tools {
-    fn of(controller: &str, shared: &Client) -> Self {
-        let client = shared.acting_as(rights::user(controller));
+    fn of(worker: &Worker, shared: &Client) -> Self {
+        let client = shared.acting_as(rights::user(worker.name));
         Self {
-            recorder: Arc::new(Recorder::new(client.clone(), COMPONENT)),
+            recorder: Arc::new(Recorder::new(client.clone(), worker.component)),
             client,
         }
     }
@@ -59,9 +56,7 @@ trait Reconcile: Send {
 impl<C: Controller> Reconcile for Arc<C> {
     fn plan(&self, key: &Key, now: Now, tools: &Tools, stores: &Stores) -> Run {
         let facts = self.facts(key, now);
-        let plan = facts.map_or_else(crate::controller::Plan::nothing, |facts| {
-            C::plan(&facts, now)
-        });
+        let plan = facts.map_or_else(Plan::nothing, |facts| C::plan(&facts, now));
         let (requeue, actions) = (plan.requeue, plan.actions.len());
         if plan.actions.is_empty() {
             return Run {
@@ -77,18 +72,7 @@ impl<C: Controller> Reconcile for Arc<C> {
             Arc::clone(stores),
         );
         let (controller, key) = (Arc::clone(self), key.clone());
-        let work = async move {
-            for action in plan.actions {
-                if let Err(error) = controller.carry_out(action, &writer).await {
-                    return failed::<C>(&key, &error);
-                }
-            }
-            let done = Outcome::Done {
-                requeue,
-                expectations: writer.into_expectations(),
-            };
-            (End::Done, done)
-        };
+        let work = async move { carry_out(&*controller, &key, plan, writer).await };
         Run {
             actions,
             work: Some(Box::pin(work)),
@@ -97,9 +81,30 @@ impl<C: Controller> Reconcile for Arc<C> {
     }
 }
 
-fn failed<C: Controller>(key: &Key, error: &ApiError) -> (End, Outcome) {
+/// Carries a plan out, one action after another; the first that fails ends the run.
+pub(crate) async fn carry_out<C: Controller>(
+    controller: &C,
+    key: &Key,
+    plan: Plan<C::Action>,
+    writer: Writer,
+) -> (End, Outcome) {
+    for action in plan.actions {
+        if let Err(error) = controller.carry_out(action, &writer).await {
+            // Of what was written before, the next plan must know.
+            let expectations = writer.into_expectations();
+            return (failed::<C>(key, &error), Outcome::Retry { expectations });
+        }
+    }
+    let done = Outcome::Done {
+        requeue: plan.requeue,
+        expectations: writer.into_expectations(),
+    };
+    (End::Done, done)
+}
+
+fn failed<C: Controller>(key: &Key, error: &ApiError) -> End {
     let stale = error.is_not_found() || error.is_conflict() || error.is_already_exists();
-    let end = if stale {
+    if stale {
         tracing::debug!(controller = C::NAME, %key, %error, "planned on an old picture; planning again");
         End::Stale
     } else {
@@ -108,13 +113,14 @@ fn failed<C: Controller>(key: &Key, error: &ApiError) -> (End, Outcome) {
             "a controller's action failed; trying again"
         );
         End::Error
-    };
-    (end, Outcome::Retry)
+    }
 }
 
 /// A controller with its queue.
 struct Worker {
     name: &'static str,
+    /// Name in events.
+    component: &'static str,
     reconcile: Box<dyn Reconcile>,
     queue: WorkQueue,
     stores: Stores,
@@ -205,7 +211,7 @@ impl Controllers {
     pub async fn run(self, client: Client, shutdown: impl Future<Output = ()> + Send) {
         let mut events = self.sources.start(&client);
         let tools = self.workers.iter();
-        let tools = tools.map(|worker| Tools::of(worker.name, &client));
+        let tools = tools.map(|worker| Tools::of(worker, &client));
         let mut driver = Driver {
             tools: tools.collect(),
             workers: self.workers,
@@ -247,6 +253,7 @@ fn worker<C: Controller>(controller: C, declared: Declaration) -> Worker {
     }
     Worker {
         name: C::NAME,
+        component: C::COMPONENT,
         reconcile: Box::new(Arc::new(controller)),
         queue,
         stores,

@@ -6,7 +6,7 @@ use config_kube::policy::Ruling;
 use config_model::discovery::DiscoveryUri;
 use config_model::format::Endpoint;
 use master_ca::Authority;
-use master_client::BoxFuture;
+use master_client::{ApiError, BoxFuture, Notice};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub struct Options {
     pub signing: Option<Signing>,
     /// With what the cluster is published at discovery endpoints.
     pub discovery: Option<Discovery>,
+    /// Who repairs the allocations of services; none where nobody allocates.
+    pub allocations: Option<Arc<dyn Allocations>>,
 }
 
 impl Default for Options {
@@ -35,6 +37,7 @@ impl Default for Options {
             root_ca: None,
             signing: None,
             discovery: None,
+            allocations: None,
         }
     }
 }
@@ -71,4 +74,14 @@ pub trait Publish: Debug + Send + Sync {
         credential: &'a str,
         document: Vec<u8>,
     ) -> BoxFuture<'a, Result<(), String>>;
+}
+
+/// Who repairs the allocations of service addresses and node ports. They are written in one transaction with their service,
+/// and node ports are no objects, so that no client of the API can do it.
+pub trait Allocations: Debug + Send + Sync {
+    /// Repairs what it can; what was wrong, to be recorded as events.
+    ///
+    /// # Errors
+    /// The store cannot be read, or refuses a repair for another reason than a concurrent change.
+    fn repair(&self) -> BoxFuture<'_, Result<Vec<Notice>, ApiError>>;
 }

@@ -28,8 +28,12 @@ pub enum Outcome {
         /// What the writes will show in the stores.
         expectations: Vec<Expectation>,
     },
-    /// Something failed, or was done on an old picture: run again after the back-off.
-    Retry,
+    /// Something failed, or was done on an old picture: run again after the back-off, and not before the writes that were
+    /// made until then are seen.
+    Retry {
+        /// What those writes will show in the stores.
+        expectations: Vec<Expectation>,
+    },
 }
 
 impl std::fmt::Debug for Outcome {
@@ -43,7 +47,10 @@ impl std::fmt::Debug for Outcome {
                 .field("requeue", requeue)
                 .field("expectations", &expectations.len())
                 .finish(),
-            Self::Retry => f.write_str("Retry"),
+            Self::Retry { expectations } => f
+                .debug_struct("Retry")
+                .field("expectations", &expectations.len())
+                .finish(),
         }
     }
 }
@@ -143,12 +150,12 @@ impl WorkQueue {
             return None;
         };
         match outcome {
-            Outcome::Retry => {
+            Outcome::Retry { expectations } => {
                 let wait = backoff(entry.failures);
                 entry.failures = entry.failures.saturating_add(1);
                 entry.earliest = now + BACKOFF_FIRST;
                 let at = if changed { entry.earliest } else { now + wait };
-                self.delay(Arc::clone(key), at, now);
+                self.await_writes(key, expectations, changed, Some(at), now);
                 Some(wait)
             }
             Outcome::Done {
@@ -156,20 +163,36 @@ impl WorkQueue {
                 expectations,
             } => {
                 entry.failures = 0;
+                entry.earliest = now;
                 let requeue = requeue.map(|wait| now + wait);
-                let deadline = now + EXPECTED_WITHIN;
-                entry.phase = Phase::Expecting {
-                    expectations,
-                    changed,
-                    requeue,
-                    deadline,
-                };
-                self.timers.insert((deadline, Arc::clone(key)));
-                self.expecting.insert(Arc::clone(key));
-                self.check(key, now);
+                self.await_writes(key, expectations, changed, requeue, now);
                 None
             }
         }
+    }
+
+    /// Waits until writes are seen, and goes on with the key then, at once where that is so already.
+    fn await_writes(
+        &mut self,
+        key: &Arc<Key>,
+        expectations: Vec<Expectation>,
+        changed: bool,
+        requeue: Option<Instant>,
+        now: Instant,
+    ) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        let deadline = now + EXPECTED_WITHIN;
+        entry.phase = Phase::Expecting {
+            expectations,
+            changed,
+            requeue,
+            deadline,
+        };
+        self.timers.insert((deadline, Arc::clone(key)));
+        self.expecting.insert(Arc::clone(key));
+        self.check(key, now);
     }
 
     /// Looks which writes are seen now: to be called after the stores changed.
@@ -239,10 +262,11 @@ impl WorkQueue {
         };
         let lost = !expectations.is_empty();
         let (changed, requeue, deadline) = (*changed || lost, *requeue, *deadline);
+        let earliest = entry.earliest;
         self.timers.remove(&(deadline, Arc::clone(key)));
         self.expecting.remove(key);
         match (changed, requeue) {
-            (true, _) => self.delay(Arc::clone(key), now, now),
+            (true, _) => self.delay(Arc::clone(key), earliest.max(now), now),
             (false, Some(at)) => self.delay(Arc::clone(key), at, now),
             (false, None) => drop(self.entries.remove(key)),
         }

@@ -1,11 +1,16 @@
 //! What controllers follow: one follower and one store per view, however many controllers read it.
 
-use crate::controller::Controller;
+use crate::controller::{Controller, Now, Plan};
+use crate::driver::carry_out;
 use crate::every_kind::{EveryKind, Kinds, Listener};
 use crate::options::Options;
-use crate::writer::Stores;
+use crate::queue::Outcome;
+use crate::rights;
+use crate::writer::{Stores, Writer};
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
-use master_client::{Client, Delta, Follower, Item, Key, Progress, Store, View};
+use master_client::{
+    Change, Client, Delta, Follower, Item, Key, Object, Progress, Recorder, Store, View,
+};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
@@ -202,8 +207,9 @@ impl Setup<'_> {
     /// A controller alone with its stores, for tests of facts and plans: nothing is followed.
     pub fn alone<C: Controller>(options: &Options) -> (C, Stand) {
         let mut sources = Sources::default();
-        let (controller, _) = Self::make(&mut sources, options, 0, C::new);
-        (controller, Stand(sources))
+        let (controller, declared) = Self::make(&mut sources, options, 0, C::new);
+        let stores = declared.stores();
+        (controller, Stand { sources, stores })
     }
 
     /// Settings of the controllers.
@@ -286,8 +292,18 @@ impl Sources {
     }
 }
 
+fn revision<T: Object>(object: &T) -> u64 {
+    let version = object.metadata().resource_version.as_deref();
+    version
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
+}
+
 /// The stores of a controller that stands alone, to be filled by a test.
-pub struct Stand(Sources);
+pub struct Stand {
+    sources: Sources,
+    stores: Stores,
+}
 
 impl std::fmt::Debug for Stand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -298,16 +314,51 @@ impl std::fmt::Debug for Stand {
 impl Stand {
     /// The object came or changed; the keys that this concerns.
     pub fn set<V: View>(&mut self, key: Key, value: V) -> Vec<Key> {
-        let (_, followed) = self.0.followed::<V>();
+        let (_, followed) = self.sources.followed::<V>();
         let delta = followed.store.set(key, value);
         Self::keys(&followed, delta)
     }
 
     /// The object went; the keys that this concerns.
     pub fn remove<V: View>(&mut self, key: &Key) -> Vec<Key> {
-        let (_, followed) = self.0.followed::<V>();
+        let (_, followed) = self.sources.followed::<V>();
         let delta = followed.store.remove(key);
         Self::keys(&followed, delta)
+    }
+
+    /// The object came or changed, as a watch shows it; the keys that this concerns.
+    pub fn see<V: View>(&mut self, object: V::Object) -> Vec<Key> {
+        let revision = revision(&object);
+        self.apply(Change::Set(Item::<V>::read(object)), revision)
+    }
+
+    /// The object went at a resource version, as a watch shows it; the keys that this concerns.
+    pub fn miss<V: View>(&mut self, object: V::Object, revision: u64) -> Vec<Key> {
+        self.apply(Change::Deleted(Item::<V>::read(object)), revision)
+    }
+
+    fn apply<V: View>(&mut self, change: Change<Item<V>>, revision: u64) -> Vec<Key> {
+        let (_, followed) = self.sources.followed::<V>();
+        let deltas = followed.store.apply(change, revision);
+        let concerned = followed.concerned(&deltas);
+        concerned.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Plans a key and carries the plan out at an API, as the driver does; what was written is expected in these stores.
+    pub async fn run<C: Controller>(
+        &self,
+        controller: &C,
+        key: &Key,
+        now: Now,
+        api: &Client,
+    ) -> Outcome {
+        let facts = controller.facts(key, now);
+        let plan = facts.map_or_else(Plan::nothing, |facts| C::plan(&facts, now));
+        let client = api.acting_as(rights::user(C::NAME));
+        let recorder = Arc::new(Recorder::new(client.clone(), C::COMPONENT));
+        let writer = Writer::new(client, recorder, Arc::clone(&self.stores));
+        let (_, outcome) = carry_out(controller, key, plan, writer).await;
+        outcome
     }
 
     fn keys<V: View>(followed: &Followed<V>, delta: Option<Delta<V>>) -> Vec<Key> {

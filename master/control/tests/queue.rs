@@ -103,13 +103,18 @@ impl Model {
             }
             Ending::Failing => {
                 self.failed.insert(Arc::clone(&key), now);
-                Outcome::Retry
+                retry()
             }
         };
         if let Some(wait) = queue.finish(&key, outcome, now) {
             assert!((BACKOFF_FIRST..=BACKOFF_LAST).contains(&wait), "{wait:?}");
         }
     }
+}
+
+fn retry() -> Outcome {
+    let expectations = Vec::new();
+    Outcome::Retry { expectations }
 }
 
 proptest! {
@@ -179,9 +184,7 @@ fn the_wait_doubles_up_to_a_minute_and_begins_anew_after_a_success() {
     let mut waits = Vec::new();
     for _ in 0..12 {
         let taken = queue.take(now).expect("it is due");
-        let wait = queue
-            .finish(&taken.key, Outcome::Retry, now)
-            .expect("it waits");
+        let wait = queue.finish(&taken.key, retry(), now).expect("it waits");
         let before = wait.saturating_sub(Duration::from_millis(1));
         assert!(queue.take(now + before).is_none());
         waits.push(wait.as_millis());
@@ -197,10 +200,7 @@ fn the_wait_doubles_up_to_a_minute_and_begins_anew_after_a_success() {
     queue.finish(&taken.key, done, now);
     queue.add(key(0), now);
     let taken = queue.take(now).expect("it is due");
-    assert_eq!(
-        queue.finish(&taken.key, Outcome::Retry, now),
-        Some(BACKOFF_FIRST)
-    );
+    assert_eq!(queue.finish(&taken.key, retry(), now), Some(BACKOFF_FIRST));
 }
 
 #[test]
@@ -209,12 +209,10 @@ fn a_change_ends_the_wait_after_failures_but_not_its_first_half_second() {
     queue.add(key(0), now);
     for _ in 0..6 {
         let taken = queue.take(now).expect("it is due");
-        now += queue
-            .finish(&taken.key, Outcome::Retry, now)
-            .expect("it waits");
+        now += queue.finish(&taken.key, retry(), now).expect("it waits");
     }
     let taken = queue.take(now).expect("it is due");
-    queue.finish(&taken.key, Outcome::Retry, now);
+    queue.finish(&taken.key, retry(), now);
     queue.add(key(0), now);
     assert!(queue.take(now).is_none());
     assert!(queue.take(now + BACKOFF_FIRST).is_some());
@@ -245,4 +243,26 @@ fn a_key_waits_until_its_writes_are_seen_or_for_half_a_minute() {
         queue.observe(now);
         assert!(queue.take(due).is_some());
     }
+}
+
+#[test]
+fn writes_of_a_run_that_failed_are_waited_for_as_well() {
+    let now = Instant::now();
+    let (mut queue, seen) = (WorkQueue::default(), Arc::new(AtomicBool::new(false)));
+    queue.add(key(0), now);
+    let taken = queue.take(now).expect("it is due");
+    let known = Arc::clone(&seen);
+    let written: Expectation = Box::new(move || known.load(Ordering::Relaxed));
+    let expectations = vec![written];
+    queue.finish(&taken.key, Outcome::Retry { expectations }, now);
+    queue.add(key(0), now);
+    let later = now + BACKOFF_FIRST * 4;
+    queue.observe(later);
+    assert!(
+        queue.take(later).is_none(),
+        "an old picture is not planned on"
+    );
+    seen.store(true, Ordering::Relaxed);
+    queue.observe(later);
+    assert!(queue.take(later).is_some());
 }

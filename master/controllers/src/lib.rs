@@ -12,6 +12,7 @@ pub fn all() -> Vec<Registration> {
         master_control_network::CONTROLLERS,
         master_control_nodes::CONTROLLERS,
         master_control_workloads::CONTROLLERS,
+        master_control_scaling::CONTROLLERS,
     ]
     .concat()
 }

@@ -2,10 +2,11 @@
 //! configuration.
 
 use config_tls::{CurrentClients, Roots, Strangers};
-use master_api::{DenyList, Peer};
+use master_api::DenyList;
 use master_attest::MachineDenyList;
 use master_ca::Authority;
 use master_client::UserInfo;
+use master_listener::Peer;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier as _;
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};

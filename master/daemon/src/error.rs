@@ -61,7 +61,7 @@ pub(crate) enum Error {
     Tls(#[source] rustls::Error),
     /// TLS of the listener.
     #[error("cannot set up TLS for the API")]
-    ApiTls(#[source] master_api::TlsError),
+    ApiTls(#[source] master_listener::TlsError),
     /// The roots by which clients are known.
     #[error("cannot set up TLS for the API")]
     Clients(#[source] config_tls::RootsError),

@@ -4,7 +4,7 @@
 //! bootstrapped it, that port answers health and bootstrap only; then the attestation service, the scheduler and the
 //! controllers start, each a future that is dropped at shutdown.
 //!
-//! Tasks: the listener (one task a connection, owned by `master_api::serve`), the renewal of certificates, the
+//! Tasks: the listener (one task a connection, owned by `master_listener::serve`), the renewal of certificates, the
 //! attestation service, scheduler, controllers. All are owned by [`run::run`], which ends the listener first (drain)
 //! and then the rest. Enter there. `master snapshot` and `master restore` are in [`snapshot`].
 

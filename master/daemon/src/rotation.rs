@@ -11,12 +11,13 @@ use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::roots::is_ready_for;
 use config_kube::{Machine, MachineState};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use master_api::{Extensions, Peer};
+use master_api::Extensions;
 use master_attest::AttestationService;
 use master_ca::{
     AdminAccess, Authority, CERTIFICATE_PATH, ROOT_PATH, RootPhase, Rotation, UnreadyNode, spki_of,
 };
 use master_client::{ApiError, Body, BoxFuture, Client, ListParams, UserInfo, body};
+use master_listener::Peer;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::SystemTime;

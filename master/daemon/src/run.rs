@@ -13,15 +13,16 @@ use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
 use config_model::format::Endpoint;
 use master_admission::services::Ranges;
-use master_api::{ApiServer, Options, ServeOptions};
+use master_api::{ApiServer, Options};
 use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
-use master_client::UserInfo;
+use master_client::{ApiError, BoxFuture, Notice, UserInfo};
 use master_control::Controllers;
-use master_control::options::{Discovery, Signing};
+use master_control::options::{Allocations, Discovery, Signing};
 use master_control::pod_range::PodRange;
 use master_journal::VerdictLog;
+use master_listener::ServeOptions;
 use master_schema::validate::net::Range;
 use master_store::{EmbeddedStore, StoreError};
 use std::net::{IpAddr, SocketAddr};
@@ -81,7 +82,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         &ranges(&settings, listen).advertise,
         listen.port(),
     );
-    let controllers = controllers(&settings, &authority, &rotator, own);
+    let controllers = controllers(&settings, &api, &authority, &rotator, own);
     api.set_extensions(Arc::new(Paths {
         attestation: service.paths(),
         rotator,
@@ -204,14 +205,14 @@ async fn operate(parts: Parts) -> Result<(), Error> {
             "not bootstrapped: only health and bootstrap are served; run `pratique bootstrap`"
         );
     }
-    let mut tls = master_api::tls_config(serving, clients).map_err(Error::ApiTls)?;
+    let mut tls = master_listener::tls_config(serving, clients).map_err(Error::ApiTls)?;
     tls.session_storage = Arc::new(Sessions::new(authority.clone()));
     let tls = Arc::new(tls);
     tracing::info!(address = %listener.local_addr().map(|a| a.to_string()).unwrap_or_default(), pins = authority.pins().join(" "), "serving");
-    let mut server = tokio::spawn(master_api::serve(
+    let mut server = tokio::spawn(master_listener::serve(
         listener,
         tls,
-        api,
+        Arc::new(api),
         limits,
         shutdown.clone(),
     ));
@@ -241,7 +242,6 @@ async fn control_plane(api: ApiServer, service: Arc<AttestationService>, control
     ));
     tokio::join!(
         Box::pin(service.run()),
-        Box::pin(api.keep_allocations()),
         Box::pin(master_schedule::run(
             scheduler,
             master_schedule::Options::default(),
@@ -251,9 +251,20 @@ async fn control_plane(api: ApiServer, service: Arc<AttestationService>, control
     );
 }
 
+/// The API server as the one who repairs the allocations of services.
+#[derive(Debug)]
+struct Repairs(ApiServer);
+
+impl Allocations for Repairs {
+    fn repair(&self) -> BoxFuture<'_, Result<Vec<Notice>, ApiError>> {
+        Box::pin(self.0.repair_allocations())
+    }
+}
+
 /// The controllers, with the cluster's keys for those that sign and publish, and the ranges of which nodes get parts.
 fn controllers(
     settings: &Settings,
+    api: &ApiServer,
     authority: &Arc<Authority>,
     rotator: &Rotator,
     endpoints: Vec<Endpoint>,
@@ -273,7 +284,9 @@ fn controllers(
         PodRange::new(range, one.node_prefix)
     };
     let ranges = settings.cluster.pod_ranges.iter();
+    let allocations = Repairs(api.clone());
     let options = master_control::Options {
+        allocations: Some(Arc::new(allocations)),
         pod_ranges: ranges.filter_map(part).collect(),
         root_ca: Some(rotator.published()),
         signing: Some(signing),

@@ -12,6 +12,15 @@ pub fn metadata(object: &Fields) -> &Fields {
         .unwrap_or(&EMPTY)
 }
 
+/// An object's spec; empty if absent.
+pub fn spec(object: &Fields) -> &Fields {
+    static EMPTY: std::sync::LazyLock<Fields> = std::sync::LazyLock::new(Map::new);
+    object
+        .get("spec")
+        .and_then(Value::as_object)
+        .unwrap_or(&EMPTY)
+}
+
 /// An object's metadata; created if absent.
 pub fn metadata_mut(object: &mut Fields) -> &mut Fields {
     let metadata = object

@@ -1,8 +1,9 @@
 //! The spec of HorizontalPodAutoscalers (`v2`): defaults and validation.
 
-use super::rules::{default_number, spec, status};
+use super::rules::{default_number, status};
 use config_kube::Amount;
 use master_pods::podspec;
+use master_schema::object::spec;
 use master_schema::registry::Subresource;
 use master_schema::validate::forms::{
     has, needed_form, not_negative, number, optional_choice, word,

@@ -3,10 +3,11 @@
 use super::columns::{label_selector, names, number, template};
 use super::cron;
 use super::job_spec::{template_defaults, validate_spec};
-use super::rules::{default_number, spec};
+use super::rules::default_number;
 use config_kube::k8s_openapi::api::batch::v1::CronJob;
 use master_pods::podspec;
 use master_schema::cells::{AGE, at, since};
+use master_schema::object::spec;
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::{Column, Kind, Strategy, Subresource, column, wide};
 use master_schema::validate::forms::{choice, has, not_negative, on};

@@ -5,11 +5,12 @@ use super::columns::{
 };
 use super::replica::immutable_selector;
 use super::rules::{
-    collisions, default_number, is_nothing, part, selects_template, spec, status, template,
+    collisions, default_number, is_nothing, part, selects_template, status, template,
 };
 use config_kube::k8s_openapi::api::apps::v1::DaemonSet;
 use master_pods::podspec;
 use master_schema::cells::AGE;
+use master_schema::object::spec;
 use master_schema::object::{metadata, metadata_mut};
 use master_schema::registry::{Kind, Strategy, Subresource, column};
 use master_schema::validate::forms::{not_negative, word};

@@ -2,10 +2,11 @@
 
 use super::columns::{CONTAINERS, IMAGES, SELECTOR, count, number};
 use super::replica::{immutable_selector, template_of};
-use super::rules::{collisions, counts, default_number, is_nothing, spec, status};
+use super::rules::{collisions, counts, default_number, is_nothing, status};
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use master_pods::podspec;
 use master_schema::cells::AGE;
+use master_schema::object::spec;
 use master_schema::registry::{Kind, Scale, Strategy, Subresource, column};
 use master_schema::validate::forms::{at_most_all, count_or_share, has, not_negative, word};
 use master_schema::validate::{At, Faults, Fields, default_to, get, object, object_mut, text};

@@ -1,9 +1,10 @@
 //! PodDisruptionBudgets.
 
 use super::columns::{count, number};
-use super::rules::{part, spec, status};
+use super::rules::{part, status};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use master_schema::cells::AGE;
+use master_schema::object::spec;
 use master_schema::registry::{Kind, Strategy, Subresource, column};
 use master_schema::validate::forms::{formed, has, not_negative, optional_choice, word};
 use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};

@@ -3,10 +3,11 @@
 use super::columns::{CONTAINERS, IMAGES, SELECTOR, count};
 use super::job_spec::{defaults, validate_spec};
 use super::job_status;
-use super::rules::{selects_template, spec, status as status_of, template};
+use super::rules::{selects_template, status as status_of, template};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use jiff::Timestamp;
 use master_schema::cells::{AGE, human};
+use master_schema::object::spec;
 use master_schema::object::{meta_text, metadata, metadata_mut};
 use master_schema::registry::{Dependents, Kind, Strategy, Subresource, column};
 use master_schema::validate::forms::{has, on};

@@ -1,7 +1,8 @@
 //! Validation of a job's status and its changes.
 
-use super::rules::{spec, status};
+use super::rules::status;
 use jiff::Timestamp;
+use master_schema::object::spec;
 use master_schema::validate::forms::{has, not_negative, number, on};
 use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::Value;

@@ -2,13 +2,14 @@
 
 use super::columns::{CONTAINERS, IMAGES, SELECTOR, count, label_map, number};
 use super::rules::{
-    counts, default_number, selector, selects_template, spec, status, template, unselected,
+    counts, default_number, selector, selects_template, status, template, unselected,
 };
 use config_kube::k8s_openapi::api::apps::v1::ReplicaSet;
 use config_kube::k8s_openapi::api::core::v1::ReplicationController;
 use master_pods::podspec;
 use master_schema::cells::AGE;
 use master_schema::object::metadata_mut;
+use master_schema::object::spec;
 use master_schema::registry::{Column, Dependents, Kind, Scale, Strategy, Subresource, wide};
 use master_schema::validate::forms::not_negative;
 use master_schema::validate::{At, Faults, Fields, labels, object, object_mut};

@@ -7,11 +7,6 @@ use master_schema::validate::forms::{
 use master_schema::validate::{At, Faults, Fields, get, labels, object};
 use serde_json::Value;
 
-/// The spec of an object.
-pub(super) fn spec(fields: &Fields) -> &Fields {
-    object(fields, "spec").unwrap_or(podspec::no_fields())
-}
-
 /// The status of an object.
 pub(super) fn status(fields: &Fields) -> &Fields {
     object(fields, "status").unwrap_or(podspec::no_fields())

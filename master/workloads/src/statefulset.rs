@@ -2,11 +2,12 @@
 
 use super::columns::{CONTAINERS, IMAGES, count};
 use super::rules::{
-    collisions, counts, default_number, part, selector, selects_template, spec, status, template,
+    collisions, counts, default_number, part, selector, selects_template, status, template,
 };
 use config_kube::k8s_openapi::api::apps::v1::StatefulSet;
 use master_pods::podspec;
 use master_schema::cells::AGE;
+use master_schema::object::spec;
 use master_schema::registry::{Kind, Scale, Strategy, Subresource, column};
 use master_schema::validate::forms::{has, not_negative, number, number_or_share, word};
 use master_schema::validate::{

@@ -7,6 +7,7 @@
 //! [`machine::Machine`].
 
 pub mod cluster;
+pub mod demo;
 pub mod disk;
 pub mod engine;
 pub mod lifetime;

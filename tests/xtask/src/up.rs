@@ -7,12 +7,11 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
+use tests_harness::demo;
 use tests_harness::machine::Machine;
 use tests_harness::registry::Registry;
 use tests_harness::tools::Tools;
 
-/// The pod that `up` ends with.
-const POD: &str = include_str!("../data/hello.yaml");
 /// First host ports that are tried.
 const API_PORT: u16 = 16443;
 const REGISTRY_PORT: u16 = 15000;
@@ -29,7 +28,7 @@ struct Running {
     kubeconfig: PathBuf,
 }
 
-/// Everything from a clone to a running pod.
+/// Everything from a clone to a running application.
 pub(crate) fn up(workers: u8) -> Outcome {
     tests_harness::lifetime::outlive();
     if let Some(running) = load()? {
@@ -124,34 +123,26 @@ fn bring_up(steps: &mut Steps, lab: &Lab, workers: u8) -> Outcome {
             Ok(lab.wait_ready(&name, BOOT_LIMIT)?)
         })?;
     }
-    steps.step("pod: applied and Running", || {
-        let manifest = lab.dir.join("hello.yaml");
-        std::fs::write(&manifest, POD).map_err(|error| {
-            Failure::new(format!("cannot write {}: {error}", manifest.display()), "")
-        })?;
-        lab.kubectl(&["apply", "-f", &manifest.display().to_string()])?;
-        lab.kubectl(&[
-            "wait",
-            "--for=condition=Ready",
-            "pod/hello",
-            "--timeout=180s",
-        ])?;
-        Ok(())
+    steps.step("a Deployment behind a Service, and a client", || {
+        Ok(demo::begin(lab)?)
     })?;
+    let counted = steps.step("the same rolled to version 2 while the client asks", || {
+        Ok(demo::roll(lab)?)
+    })?;
+    println!(
+        "    the client asked {} times; {} requests failed",
+        counted.asked, counted.failed
+    );
     show(lab)
 }
 
 fn show(lab: &Lab) -> Outcome {
-    let logs = lab.kubectl_until(
-        &["logs", "hello"],
-        "the pod's log line",
-        Duration::from_secs(60),
-        |text| text.contains("hello from"),
-    )?;
     for words in [
         &["get", "nodes", "-o", "wide"][..],
         &["get", "machines"],
+        &["get", "deployments,services"],
         &["get", "pods", "-o", "wide"],
+        &["logs", demo::CLIENT, "--tail=3"],
     ] {
         println!(
             "\n$ kubectl {}\n{}",
@@ -159,7 +150,6 @@ fn show(lab: &Lab) -> Outcome {
             lab.kubectl(words)?.trim_end()
         );
     }
-    println!("\n$ kubectl logs hello\n{}", logs.trim_end());
     println!(
         "\nThe machines run on until `cargo xtask down`. To go on with this cluster (kubectl is in {}):",
         lab.tools.bin().display()

@@ -3,7 +3,7 @@
 
 use super::{Allocation, Owner, below, has_address, reserved, texts};
 use crate::plugin::{Admitted, Request};
-use master_kinds::builtin::family_of;
+use master_network::family_of;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata};

@@ -1,7 +1,7 @@
 //! Address families of a service, from its spec and the cluster's configuration. Pure.
 
 use super::texts;
-use master_kinds::builtin::{family_of, validate_families};
+use master_network::{family_of, validate_families};
 use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::Value;
 use std::net::IpAddr;

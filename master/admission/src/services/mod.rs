@@ -163,7 +163,7 @@ fn refuse(faults: Faults, owner: &Owner) -> Result<(), ApiError> {
 }
 
 fn family(range: Range) -> &'static str {
-    master_kinds::builtin::family_of(range.first())
+    master_network::family_of(range.first())
 }
 
 /// The service that an address or port belongs to.

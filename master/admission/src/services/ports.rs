@@ -2,7 +2,7 @@
 
 use super::{Allocation, below, reserved};
 use bytes::Bytes;
-use master_kinds::builtin::{needs_health_check, node_ports};
+use master_network::{needs_health_check, node_ports};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::{At, Faults, Fields, get, items, text};

@@ -1,6 +1,7 @@
 //! Repairs the allocations of services: each cluster IP and node port must be allocated to exactly
 //! the service that has it. Missing allocations are made, leaked ones freed, and what cannot be
-//! repaired is reported as an event; services are never changed.
+//! repaired is reported; services are never changed. A controller of `master/control-network` runs
+//! this from time to time and records what it reports as events.
 //!
 //! As a service is written in one transaction with its allocations, this finds something only after
 //! a store was restored from elsewhere or changed by other means, or after the ranges were
@@ -9,7 +10,7 @@
 use super::{Owner, Ranges, addresses, ports};
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
-use master_client::{Client, Happening, Recorder, Severity};
+use master_client::{Happening, Notice, Severity};
 use master_objects::store_error;
 use master_schema::error::ApiError;
 use master_schema::object::meta_text;
@@ -59,7 +60,7 @@ struct Allocations<'a> {
     kind: &'a Kind,
 }
 
-/// Checks everything once and repairs what it can; returns how many faults were found.
+/// Checks everything once and repairs what it can; returns what it found.
 ///
 /// # Errors
 /// The store cannot be read, or refuses a repair for another reason than a concurrent change.
@@ -67,15 +68,14 @@ pub async fn run(
     store: &dyn Store,
     kinds: &Kinds,
     configured: &Ranges,
-    client: &Client,
-) -> Result<usize, ApiError> {
+) -> Result<Vec<Notice>, ApiError> {
     let registry = kinds.now();
     let Some(kind) = registry.find("networking.k8s.io", "v1", "ipaddresses") else {
-        return Ok(0);
+        return Ok(Vec::new());
     };
     let ranges = addresses::all_ranges(&entries(store, addresses::RANGES).await?);
     if ranges.is_empty() {
-        return Ok(0);
+        return Ok(Vec::new());
     }
     let bounds = &configured.node_ports;
     let services: BTreeMap<Owner, Service> = entries(store, "services/")
@@ -109,10 +109,9 @@ pub async fn run(
             .filter_map(held_port)
             .collect(),
     };
-    let findings = picture.findings()?;
-    let found = findings.len();
-    for finding in findings {
-        finding.settle(store, client).await?;
+    let mut found = Vec::new();
+    for finding in picture.findings()? {
+        found.extend(finding.settle(store).await?);
     }
     Ok(found)
 }
@@ -230,7 +229,7 @@ impl Allocations<'_> {
 
     /// The fault of an address of a service.
     fn address(&self, service: &Service, address: IpAddr) -> Result<Option<Finding>, ApiError> {
-        let family = master_kinds::builtin::family_of(address);
+        let family = master_network::family_of(address);
         let finding = |reason, message, ops| {
             Some(Finding {
                 component: ADDRESSES,
@@ -391,13 +390,12 @@ impl Allocations<'_> {
 }
 
 impl Finding {
-    /// Writes the repair and records the event. If something changed meanwhile, the next run
-    /// repairs it.
-    async fn settle(self, store: &dyn Store, client: &Client) -> Result<(), ApiError> {
+    /// Writes the repair and reports it. If something changed meanwhile, the next run repairs it.
+    async fn settle(self, store: &dyn Store) -> Result<Option<Notice>, ApiError> {
         if !self.ops.is_empty() {
             match store.commit(self.ops).await {
                 Ok(_) => {}
-                Err(StoreError::Conflict { .. }) => return Ok(()),
+                Err(StoreError::Conflict { .. }) => return Ok(None),
                 Err(error) => return Err(store_error(error)),
             }
         }
@@ -413,9 +411,10 @@ impl Finding {
             action,
             message: self.message,
         };
-        Recorder::new(client.clone(), self.component)
-            .record_of(self.about, &happening)
-            .await;
-        Ok(())
+        Ok(Some(Notice {
+            component: self.component,
+            about: self.about,
+            happening,
+        }))
     }
 }

@@ -1,15 +1,15 @@
 //! Answers: objects in the form that the client accepts.
 
 use super::Call;
-use crate::accept::{Accept, Form};
-use crate::respond::json_bytes;
-use crate::table::{self, Include, Style};
 use http::{HeaderValue, Response, StatusCode, header};
 use master_client::Body;
 use master_objects::Extent;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
 use master_store::Entry;
+use master_wire::respond::json_bytes;
+use master_wire::table::{self, Include, Style};
+use master_wire::{Accept, Form};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -35,8 +35,8 @@ impl Call {
             let parts = [head.as_bytes(), revision.as_bytes(), b"\",", &kept, b"\n"];
             return Ok(json_bytes(status, parts.concat()));
         }
-        let bare =
-            matches!(accept.form, Form::Table(_)) && Include::of(&self.query)? != Include::Object;
+        let bare = matches!(accept.form, Form::Table(_))
+            && Include::of(self.query.get("includeObject"))? != Include::Object;
         let read = if bare {
             master_objects::decode_bare
         } else {
@@ -77,7 +77,7 @@ impl Call {
                 let metadata = json!({"resourceVersion": master_schema::object::meta_text(&fields, "resourceVersion")});
                 let style = Style {
                     version,
-                    include: Include::of(&self.query)?,
+                    include: Include::of(self.query.get("includeObject"))?,
                     headings: true,
                 };
                 table::table(&self.kind, style, [Ok(fields)], &metadata)?

@@ -1,7 +1,6 @@
 //! Reads a request's body as an object of the kind, as strictly as the request asks.
 
 use super::Call;
-use crate::protobuf;
 use bytes::{Bytes, BytesMut};
 use http::header;
 use http_body_util::BodyExt;
@@ -10,6 +9,7 @@ use master_schema::decode::{self, Decoded};
 use master_schema::error::{ApiError, Reason};
 use master_schema::schema::Checked;
 use master_schema::validate::Fields;
+use master_wire::protobuf;
 use serde_json::Value;
 use std::time::Duration;
 

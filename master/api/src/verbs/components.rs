@@ -2,13 +2,13 @@
 
 use super::Call;
 use super::answer::value_answer;
-use crate::accept::Form;
-use crate::path::{Verb, not_allowed};
-use crate::table::{self, Include, Style};
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
+use master_wire::Form;
+use master_wire::path::{Verb, not_allowed};
+use master_wire::table::{self, Include, Style};
 use serde_json::{Value, json};
 
 /// Answers for one component or for all.
@@ -84,7 +84,7 @@ fn list(call: &Call, parts: Vec<Value>) -> Result<Response<Body>, ApiError> {
         Form::Table(version) => {
             let style = Style {
                 version,
-                include: Include::of(&call.query)?,
+                include: Include::of(call.query.get("includeObject"))?,
                 headings: true,
             };
             table::table(&call.kind, style, parts.into_iter().map(Ok), &json!({}))?

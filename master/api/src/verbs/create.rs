@@ -28,7 +28,7 @@ pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<B
     if warnings.is_empty() {
         Err(error)
     } else {
-        Ok(warned(crate::respond::respond(&error), warnings))
+        Ok(warned(master_wire::respond::respond(&error), warnings))
     }
 }
 

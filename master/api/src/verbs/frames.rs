@@ -1,13 +1,13 @@
 //! The lines of a watch: events, bookmarks and errors, in the form that the client accepts.
 
 use super::{Call, network_only};
-use crate::accept::Form;
-use crate::table::{self, Include, Style};
 use bytes::Bytes;
 use master_objects::Extent;
 use master_schema::error::{ApiError, Reason};
 use master_schema::registry::Kind;
 use master_store::{Entry, Revision};
+use master_wire::Form;
+use master_wire::table::{self, Include, Style};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -82,7 +82,7 @@ impl Frames {
             return Err(ApiError::new(Reason::NotAcceptable, text));
         }
         let include = match accept.form {
-            Form::Table(_) => Include::of(&call.query)?,
+            Form::Table(_) => Include::of(call.query.get("includeObject"))?,
             Form::Object | Form::Partial(_) | Form::PartialList(_) => Include::Metadata,
         };
         Ok(Self {

@@ -2,7 +2,6 @@
 
 use super::Call;
 use crate::authorize;
-use crate::path::{Target, Verb};
 use http::header;
 use master_merge::apply::{Applied, apply};
 use master_merge::managed::Managers;
@@ -14,6 +13,7 @@ use master_schema::registry::{Kind, Registry, Subresource};
 use master_schema::schema::Place;
 use master_schema::selector::Selector;
 use master_schema::validate::Fields;
+use master_wire::path::{Target, Verb};
 use serde_json::Value;
 
 /// Bytes of a manager's name at most.

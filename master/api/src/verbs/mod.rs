@@ -27,19 +27,19 @@ mod watch;
 
 pub(crate) use create::warned;
 
-use crate::metrics::About;
-use crate::path::{Query, Target, Verb, not_allowed};
-use crate::peer::Peer;
 use crate::state::ApiServer;
 use config_kube::identity::GROUP;
 use http::{HeaderMap, Method, Response, Uri};
 use master_admission::{Admitted, Chain, Operation};
 use master_client::{Body, UserInfo};
+use master_listener::Peer;
+use master_metrics::About;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry, Review, Subresource};
 use master_schema::validate::Fields;
 use master_store::{Entry, Op};
+use master_wire::path::{Query, Target, Verb, not_allowed};
 use std::sync::Arc;
 
 pub(crate) use answer::value_answer;

@@ -1,10 +1,10 @@
 //! What a node is answered of pods that are not its own: as much as its packet filter needs for network policies.
 
 use super::Call;
-use crate::accept::Form;
 use crate::authorize;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
+use master_wire::Form;
 use serde_json::{Map, Value, json};
 
 /// What is answered of a pod's metadata, of its status, and of its containers.

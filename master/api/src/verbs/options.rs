@@ -2,9 +2,9 @@
 
 use super::Call;
 use super::page::META;
-use crate::path::Verb;
 use master_schema::error::ApiError;
 use master_schema::validate::{At, Faults};
+use master_wire::path::Verb;
 use serde_json::Value;
 
 /// Bytes of a field manager's name (upstream: `FieldManagerMaxLength`).

@@ -5,9 +5,6 @@ use super::answer::value_answer;
 use super::network_only;
 use super::page::Page;
 use super::pieces::Pieces;
-use crate::accept::Form;
-use crate::respond::json_bytes;
-use crate::table::{self, Include, Style};
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_objects::Extent;
@@ -15,6 +12,9 @@ use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
 use master_store::{Entry, Revision, StoreError};
+use master_wire::Form;
+use master_wire::respond::json_bytes;
+use master_wire::table::{self, Include, Style};
 use serde_json::{Value, json};
 
 /// One object, at least as new as the query asks for.
@@ -114,7 +114,7 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
         return value_answer(StatusCode::OK, &list, accept);
     }
     let read = match accept.form {
-        Form::Table(_) if Include::of(&call.query)? != Include::Object => {
+        Form::Table(_) if Include::of(call.query.get("includeObject"))? != Include::Object => {
             master_objects::decode_bare
         }
         Form::Table(_) | Form::Object | Form::Partial(_) | Form::PartialList(_) => {
@@ -135,7 +135,7 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
         Form::Table(version) => {
             let style = Style {
                 version,
-                include: Include::of(&call.query)?,
+                include: Include::of(call.query.get("includeObject"))?,
                 headings: true,
             };
             table::table(&call.kind, style, objects, &metadata)?

@@ -1,8 +1,6 @@
 //! Reviews: questions to authentication and authorization, answered at once and never stored.
 
 use super::{Call, components};
-use crate::accept::Form;
-use crate::path::{Verb, not_allowed};
 use http::{Response, StatusCode};
 use master_auth::{Decision, Question, who};
 use master_client::{Body, BoxFuture, UserInfo};
@@ -10,6 +8,8 @@ use master_rbac::{Request, Resource};
 use master_schema::error::{ApiError, Reason};
 use master_schema::registry::Review;
 use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_wire::Form;
+use master_wire::path::{Verb, not_allowed};
 use serde_json::{Map, Value, json};
 
 /// Answers a review.

@@ -3,9 +3,6 @@
 use super::answer::value_answer;
 use super::managed::Ownership;
 use super::{Call, patch, update};
-use crate::accept::{Accept, Form};
-use crate::path::Verb;
-use crate::table::{self, Include};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
@@ -16,6 +13,9 @@ use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::{Scale, Subresource};
 use master_schema::validate::{At, Faults, Fields, get};
+use master_wire::path::Verb;
+use master_wire::table::{self, Include};
+use master_wire::{Accept, Form};
 use serde_json::{Map, Value, json};
 
 /// Attempts of a write without a resource version, as other writers may change the object.
@@ -235,7 +235,7 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
             json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": about})
         }
         Form::Table(version) => {
-            let object = match Include::of(&call.query)? {
+            let object = match Include::of(call.query.get("includeObject"))? {
                 Include::Nothing => Value::Null,
                 Include::Metadata => table::partial(&fields(scale.clone()), version),
                 Include::Object => scale.clone(),

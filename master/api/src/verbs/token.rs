@@ -1,7 +1,6 @@
 //! Issues service account tokens on request (`serviceaccounts/NAME/token`, TokenRequest).
 
 use super::Call;
-use crate::respond::json_bytes;
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
@@ -12,6 +11,7 @@ use master_rbac::Resource;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{At, Faults, Fields, get, items, object, text};
+use master_wire::respond::json_bytes;
 use serde_json::{Map, Value, json};
 
 const KIND: &str = "TokenRequest";

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use master_api::{ConnectionLimits, NodeTarget, Options, ServeOptions};
+use master_api::{NodeTarget, Options};
 use master_auth::Mode;
 use master_client::BoxFuture;
+use master_listener::{ConnectionLimits, ServeOptions};
 use serde_json::json;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -106,7 +107,7 @@ impl master_api::Extensions for Exporters {
     fn handle(
         &self,
         _: http::Request<master_client::Body>,
-        peer: master_api::Peer,
+        peer: master_listener::Peer,
         _: master_client::UserInfo,
     ) -> BoxFuture<'static, http::Response<master_client::Body>> {
         self.0.lock().unwrap().push(peer.exporter);

@@ -10,6 +10,7 @@ mod common;
 mod deletion;
 mod guarded;
 mod hostile_nodes;
+mod kinds;
 mod kube;
 mod kubectl;
 mod listening;

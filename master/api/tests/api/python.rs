@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Server;
-use master_api::{Options, ServeOptions};
+use master_api::Options;
+use master_listener::ServeOptions;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::process::Command;

@@ -110,6 +110,10 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
         wake: None,
     };
     work.count();
+    if !work.is_suspended() {
+        // Also where its pods ended before any status was written: the API takes no end without a beginning.
+        work.status.started.get_or_insert(second(now));
+    }
     match work.end(&before) {
         Some(end) => work.finish(&end),
         None => work.go_on(),
@@ -446,7 +450,7 @@ impl Work<'_> {
             self.steps
                 .push(Step::Tell(Severity::Normal, "Resumed", words));
         }
-        if was || self.status.started.is_none() {
+        if was {
             self.status.started = Some(second(self.now));
         }
         self.manage();

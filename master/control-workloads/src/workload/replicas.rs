@@ -25,6 +25,8 @@ const FAILURE: &str = "ReplicaFailure";
 pub trait Replicated: Object + Selects + PartialEq + Debug + Clone + Sync {
     /// Name of its controller.
     const CONTROLLER: &'static str;
+    /// Name of its controller in events.
+    const COMPONENT: &'static str = Self::CONTROLLER;
     /// What its controller must be allowed to do.
     const RIGHTS: &'static [Right];
     /// Whether its status counts pods that are being deleted.
@@ -131,6 +133,7 @@ pub enum Step {
 
 impl<K: Replicated> Controller for Replicas<K> {
     const NAME: &'static str = K::CONTROLLER;
+    const COMPONENT: &'static str = K::COMPONENT;
     const RIGHTS: &'static [Right] = K::RIGHTS;
     type Facts = Facts<K>;
     type Action = Action;

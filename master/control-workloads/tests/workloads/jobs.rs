@@ -441,6 +441,17 @@ proptest! {
     }
 }
 
+#[test]
+fn a_job_whose_pods_ended_before_its_first_status_has_a_beginning() {
+    let mut world = World::new(json!({"completions": 1}));
+    // The process ends as soon as the pod is made.
+    world.act(1);
+    world.end("p1", 0);
+    world.settle();
+    assert_eq!(world.says().0, "Complete");
+    assert!(world.status().started.is_some());
+}
+
 type Cron = Scene<CronJobs>;
 
 fn cron(spec: Value) -> Kept<CronJob> {

@@ -5,10 +5,10 @@ use crate::life::{Cluster, cluster, eventually};
 use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use config_kube::k8s_openapi::api::batch::v1::{CronJob, Job};
 use config_kube::k8s_openapi::api::core::v1::{
-    Node, PersistentVolumeClaim, Pod, ReplicationController,
+    Event, Node, PersistentVolumeClaim, Pod, ReplicationController,
 };
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use master_client::{ApiError, DeleteParams, ListParams, Object, Whole};
+use master_client::{ApiError, DeleteParams, ListParams, Object, Patch, Whole};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -238,18 +238,15 @@ async fn a_cron_job_makes_jobs_keeps_a_short_history_and_takes_all_with_it() {
     cluster.none::<Pod>().await;
 }
 
-/// A node that is ready.
+/// A node that takes pods: the API marks each new one as not ready.
 async fn node(cluster: &Cluster, name: &str) {
     let node = json!({"metadata": {"name": name}});
     let node: Node = serde_json::from_value(node).unwrap();
     cluster.admin.create(&node).await.unwrap();
-    let now = crate::life::now();
-    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
-        "lastHeartbeatTime": now, "lastTransitionTime": now}]}});
-    let patch = master_client::Patch::Strategic(ready);
+    let patch = Patch::Merge(json!({"spec": {"taints": null}}));
     cluster
         .admin
-        .patch_status::<Node>(None, name, &patch)
+        .patch::<Node>(None, name, &patch)
         .await
         .unwrap();
 }
@@ -487,4 +484,54 @@ fn is_ready(pod: &Pod) -> bool {
         .flat_map(|status| status.conditions.iter().flatten());
     let mut ready = conditions.filter(|one| one.type_ == "Ready" && one.status == "True");
     pod.metadata.deletion_timestamp.is_none() && ready.next().is_some()
+}
+
+/// `kubectl describe` shows under `From` who wrote an event: upstream's names, which people and tools know.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_name_the_controller_as_upstream_does() {
+    let cluster = cluster(true).await;
+    node(&cluster, "n1").await;
+    let one = || json!({"replicas": 1});
+    let _made: Deployment = cluster.create(workload("web", "runs", one())).await;
+    let _made: DaemonSet = cluster.create(workload("each", "runs", json!({}))).await;
+    let named = json!({"replicas": 1, "serviceName": "db"});
+    let _made: StatefulSet = cluster.create(workload("db", "runs", named)).await;
+    let mut old = workload("old", "runs", one());
+    old["spec"]["selector"] = json!({"app": "web"});
+    let _made: ReplicationController = cluster.create(old).await;
+    let jobs = json!({"spec": job("x", "succeeds", json!({}))["spec"]});
+    let cron = json!({"metadata": {"namespace": "default", "name": "tick"}, "spec": {
+        "schedule": "@every 1s", "jobTemplate": jobs}});
+    let _made: CronJob = cluster.create(cron).await;
+    let wanted = [
+        ("CronJob", "cronjob-controller"),
+        ("DaemonSet", "daemonset-controller"),
+        ("Deployment", "deployment-controller"),
+        ("Job", "job-controller"),
+        ("ReplicaSet", "replicaset-controller"),
+        ("ReplicationController", "replication-controller"),
+        ("StatefulSet", "statefulset-controller"),
+    ];
+    let wanted: BTreeSet<_> = wanted
+        .map(|(kind, from)| (kind.to_owned(), from.to_owned()))
+        .into();
+    eventually("every controller has told something", || async {
+        let params = ListParams::default();
+        let list = cluster.admin.list::<Event>(Some("default"), &params).await;
+        let events = list.unwrap().items.into_iter();
+        let found: BTreeSet<_> = events
+            .filter_map(|event| {
+                let from = event.source?.component?;
+                assert_eq!(event.reporting_component.as_ref(), Some(&from));
+                Some((event.involved_object.kind?, from))
+            })
+            .filter(|(kind, _)| kind != "Node" && kind != "Pod")
+            .collect();
+        if found == wanted {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await;
 }

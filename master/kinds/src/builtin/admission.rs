@@ -1,13 +1,13 @@
 //! Webhook configurations and admission policies: stored and validated but not enforced, which each
 //! write is warned of.
 
-use super::service::spec;
 use super::{admission_policy as policies, admission_validate as rules};
 use config_kube::k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration,
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration,
 };
 use master_schema::cells::AGE;
+use master_schema::object::spec;
 use master_schema::registry::{Column, Kind, Strategy, Subresource, column};
 use master_schema::validate::{Fields, items, object, text};
 

@@ -3,8 +3,8 @@
 //! checked.
 
 use super::admission_validate::{FAILURE, MATCH, OPERATIONS, conditions, rule};
-use super::service::spec;
 use master_schema::object::meta_text;
+use master_schema::object::spec;
 use master_schema::validate::forms::{choice, formed, has, word};
 use master_schema::validate::{
     At, Faults, Fields, conditions as status_conditions, get, items, labels, names, object, text,

@@ -2,8 +2,8 @@
 //! `certificates/validation`).
 
 use super::certificate::{conditions, of_type};
-use super::service::spec;
 use base64::Engine;
+use master_schema::object::spec;
 use master_schema::registry::Subresource;
 use master_schema::validate::forms::word;
 use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};

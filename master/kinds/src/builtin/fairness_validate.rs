@@ -1,8 +1,8 @@
 //! Validation of FlowSchemas and PriorityLevelConfigurations (upstream: `flowcontrol/validation`).
 
 use super::fairness_defaults::{self, EXEMPT, is_mandatory};
-use super::service::spec;
 use master_schema::object::meta_text;
+use master_schema::object::spec;
 use master_schema::validate::forms::{has, needed, number, word};
 use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, names, object, object_mut, text,

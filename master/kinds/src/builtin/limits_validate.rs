@@ -1,7 +1,7 @@
 //! Validation of LimitRanges and ResourceQuotas (upstream: `ValidateLimitRange`,
 //! `ValidateResourceQuota`).
 
-use super::service::spec;
+use master_schema::object::spec;
 use master_schema::quantity::Quantity;
 use master_schema::validate::resource;
 use master_schema::validate::{At, Faults, Fields, get, items, names, object, object_mut, text};

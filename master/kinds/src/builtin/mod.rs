@@ -10,42 +10,21 @@ mod classes;
 mod classes_validate;
 mod data;
 mod deletion;
-mod devices;
-mod devices_slice;
-mod devices_status;
-mod devices_validate;
-mod endpoints;
-mod endpoints_validate;
 mod event;
 mod event_validate;
 mod fairness;
 pub mod fairness_defaults;
 mod fairness_validate;
-mod ingress;
-mod ingress_validate;
 mod limits;
 mod limits_validate;
 mod namespace;
-mod network;
-mod network_validate;
 mod node;
 mod node_validate;
 mod plain;
 mod pratique;
 mod rbac;
 mod review;
-mod service;
-mod service_families;
-mod service_validate;
-mod storage;
-mod storage_validate;
-mod volume;
-mod volume_sources;
-mod volume_validate;
 mod warnings;
-
-pub use service::{needs_health_check, node_ports};
-pub use service_families::{family_of, validate as validate_families};
 
 use master_schema::registry::Kind;
 
@@ -67,19 +46,19 @@ fn core() -> Vec<Kind> {
         review::binding(),
         review::component(),
         data::config_map(),
-        endpoints::endpoints(),
+        master_network::endpoints(),
         event::core(),
         limits::range(),
         namespace::namespace(),
         node::node(),
-        volume::volume(),
-        volume::claim(),
+        master_volumes::volume(),
+        master_volumes::claim(),
         master_pods::pod(),
         master_workloads::pod_template(),
         master_workloads::replication_controller(),
         limits::quota(),
         data::secret(),
-        service::service(),
+        master_network::service(),
         plain::service_account(),
     ]
 }
@@ -104,31 +83,31 @@ fn groups() -> Vec<Kind> {
         master_workloads::job(),
         certificate::request(),
         plain::lease(),
-        endpoints::slice(),
+        master_network::endpoint_slice(),
         event::events(),
         fairness::schema(),
         fairness::level(),
-        ingress::ingress(),
-        ingress::class(),
-        network::address(),
-        network::policy(),
-        network::range(),
+        master_network::ingress(),
+        master_network::ingress_class(),
+        master_network::ip_address(),
+        master_network::network_policy(),
+        master_network::service_range(),
         classes::runtime(),
         rbac::cluster_binding(),
         rbac::cluster_role(),
         rbac::binding(),
         rbac::role(),
-        devices::class(),
-        devices::claim(),
-        devices::template(),
-        devices::slice(),
+        master_devices::class(),
+        master_devices::claim(),
+        master_devices::template(),
+        master_devices::slice(),
         classes::priority(),
-        storage::driver(),
-        storage::node(),
-        storage::capacity(),
-        storage::class(),
-        storage::attachment(),
-        storage::attributes_class(),
+        master_volumes::storage_driver(),
+        master_volumes::storage_node(),
+        master_volumes::capacity(),
+        master_volumes::storage_class(),
+        master_volumes::attachment(),
+        master_volumes::attributes_class(),
         master_workloads::pod_disruption_budget(),
     ]
 }

@@ -1,6 +1,6 @@
 //! Validation of nodes and their updates (upstream: `ValidateNode`, `ValidateNodeUpdate`).
 
-use super::service::spec;
+use master_schema::object::spec;
 use master_schema::validate::forms;
 use master_schema::validate::{At, Faults, Fields, get, items, net, object, resource, text};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Warnings of several kinds: deprecated fields, fields without effect, and surprising values.
 
-use super::service::spec;
 use master_pods::podspec::{no_fields, warnings as pods};
+use master_schema::object::spec;
 use master_schema::object::{meta_text, metadata};
 use master_schema::registry::Kind;
 use master_schema::validate::forms::{has, number};

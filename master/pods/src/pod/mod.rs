@@ -9,7 +9,7 @@ mod tests;
 
 use crate::podspec::{self, SpecOwner};
 use config_kube::k8s_openapi::api::core::v1::Pod;
-use master_schema::object::metadata;
+use master_schema::object::{metadata, spec};
 use master_schema::registry::{Kind, Strategy, Subresource};
 use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, object, object_mut, text,
@@ -67,11 +67,6 @@ pub fn pod() -> Kind {
 
 /// Default grace period in seconds (upstream: `DefaultTerminationGracePeriodSeconds`).
 const GRACE: i64 = 30;
-
-/// The spec of a pod.
-fn spec(fields: &Fields) -> &Fields {
-    object(fields, "spec").unwrap_or(podspec::no_fields())
-}
 
 /// The annotations of a pod.
 fn annotations(fields: &Fields) -> Option<&Fields> {

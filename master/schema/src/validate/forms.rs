@@ -223,6 +223,23 @@ pub fn taint(taint: &Fields, effects: &[&str], at: &At<'_>, faults: &mut Faults)
     }
 }
 
+/// Bytes of a driver's name.
+const DRIVER: usize = 63;
+
+/// Validates the name of a storage or device driver.
+pub fn driver_name(name: &Value, at: &At<'_>, faults: &mut Faults) {
+    let own = name.as_str().unwrap_or_default();
+    if own.is_empty() {
+        return faults.required(at, "");
+    }
+    if own.len() > DRIVER {
+        faults.too_long(at, DRIVER);
+    }
+    if let Err(fault) = names::subdomain(&own.to_lowercase()) {
+        faults.invalid(at, name, fault);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

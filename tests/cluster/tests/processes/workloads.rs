@@ -149,6 +149,7 @@ fn kubectl_rolls_out_undoes_pauses_scales_and_restarts_a_deployment() {
     for words in [
         "NewReplicaSetAvailable",
         "ScalingReplicaSet",
+        "deployment-controller",
         "5 desired | 5 updated | 5 total | 5 available",
     ] {
         assert!(described.contains(words), "no {words} in\n{described}");
@@ -215,4 +216,26 @@ fn kubectl_waits_for_jobs_that_succeed_or_fail_and_a_cron_job_makes_them() {
         "get jobs,pods -o name",
         str::is_empty,
     );
+}
+
+#[test]
+fn kubectl_autoscales_and_reads_why_nothing_can_be_measured() {
+    let cluster = Cluster::start();
+    cluster.kubectl("create deployment web --image=registry.example/web:1 --replicas=2");
+    cluster.kubectl("autoscale deployment web --min=1 --max=3 --cpu-percent=50");
+    cluster.until(
+        "it says that it is not active",
+        "get hpa web -o jsonpath={.status.conditions[?(@.type==\"ScalingActive\")].reason}",
+        |reason| reason == "FailedGetResourceMetric",
+    );
+    let described = cluster.kubectl("describe hpa web");
+    for words in [
+        "SucceededGetScale",
+        "FailedGetResourceMetric",
+        "get pods.metrics.k8s.io",
+        "horizontal-pod-autoscaler",
+        "2 current",
+    ] {
+        assert!(described.contains(words), "no {words} in\n{described}");
+    }
 }

@@ -47,6 +47,10 @@ const STORIES: &[(&str, Story)] = &[
         network::service_by_name_across_machines,
     ),
     (
+        "a_deployment_is_rolled_under_traffic_without_a_failed_request",
+        network::rolled_under_traffic,
+    ),
+    (
         "predicted_registers_equal_the_machines",
         join::predictions_hold,
     ),

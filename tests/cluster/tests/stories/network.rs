@@ -4,6 +4,7 @@ use crate::world::{Cluster, World, expect};
 use std::time::Duration;
 use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
+use tests_harness::demo;
 
 /// A pod under emulation: pull, unpack, start, and what its script waits for.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -122,4 +123,23 @@ pub(crate) fn service_by_name_across_machines(world: &mut World) -> Result<()> {
     cluster.pod_log("told", "refused")?;
     let words = ["delete", "pod/told", "service/shop", "--wait=false"];
     cluster.lab.kubectl(&words).map(drop)
+}
+
+/// A Deployment is rolled to another version while a client in a pod asks its Service by name: no request fails.
+pub(crate) fn rolled_under_traffic(world: &mut World) -> Result<()> {
+    let lab = &world.cluster()?.lab;
+    demo::begin(lab)?;
+    let counted = demo::roll(lab)?;
+    expect(
+        counted.failed == 0,
+        &format!("{} of {} requests failed", counted.failed, counted.asked),
+    )?;
+    let words = [
+        "delete",
+        "deployment/hello",
+        "service/hello",
+        "pod/client",
+        "--wait=false",
+    ];
+    lab.kubectl(&words).map(drop)
 }

@@ -3,8 +3,9 @@
 use crate::run::{Shape, Target};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
-use master_api::{ApiServer, Options, Peer};
+use master_api::{ApiServer, Options};
 use master_auth::Mode;
+use master_listener::Peer;
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
 use std::cell::OnceCell;

@@ -1,7 +1,8 @@
 //! An unmodified kubectl against a listening server: single commands or whole transcripts.
 
 use super::Server;
-use master_api::{Options, ServeOptions};
+use master_api::Options;
+use master_listener::ServeOptions;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tempfile::TempDir;

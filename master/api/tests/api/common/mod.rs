@@ -11,11 +11,9 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use master_api::{
-    ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options, ServeOptions, serve,
-    tls_config,
-};
+use master_api::{ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options};
 use master_client::{BoxFuture, Client, UserInfo};
+use master_listener::{ServeOptions, serve, tls_config};
 use master_store::EmbeddedStore;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -106,7 +104,7 @@ impl Local {
         let request = request.body(master_client::body(body)).unwrap();
         let response = self
             .api
-            .handle_as(request, user.clone(), master_api::Peer::default())
+            .handle_as(request, user.clone(), master_listener::Peer::default())
             .await;
         let (parts, body) = response.into_parts();
         (
@@ -262,7 +260,7 @@ impl Server {
         let task = tokio::spawn(serve(
             listener,
             tls,
-            local.api.clone(),
+            Arc::new(local.api.clone()),
             limits,
             shutdown.clone(),
         ));

@@ -1,0 +1,65 @@
+//! Service addresses and node ports are allocated to the services that have them, whatever was done to the store.
+//!
+//! The API writes a service in one transaction with its allocations, so this finds something only after a store was restored
+//! from elsewhere or changed by other means, or after the ranges were configured anew. No change of an object tells of that:
+//! everything is checked at the start, and then from time to time.
+
+use master_client::{ApiError, Key, Recorder};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::options::Allocations;
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two checks (upstream's).
+pub const PERIOD: Duration = Duration::from_secs(180);
+
+/// The controller. It has one key. Without [`Allocations`] it does nothing.
+#[derive(Debug)]
+pub struct AllocationRepair {
+    allocations: Option<Arc<dyn Allocations>>,
+}
+
+/// Everything is checked and repaired.
+#[derive(Debug, PartialEq)]
+pub struct Repair;
+
+impl Controller for AllocationRepair {
+    const NAME: &'static str = "service-allocation-repair";
+    /// The repair itself is the API server's own transaction.
+    const RIGHTS: &'static [Right] = &[right("", "events", &["create", "patch"])];
+    /// There is somebody who repairs.
+    type Facts = ();
+    type Action = Repair;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        setup.always([Key::cluster("allocations")]);
+        Self {
+            allocations: setup.options().allocations.clone(),
+        }
+    }
+
+    fn facts(&self, _: &Key, _: Now) -> Option<()> {
+        self.allocations.as_ref().map(|_| ())
+    }
+
+    fn plan((): &(), _: Now) -> Plan<Repair> {
+        let mut plan = Plan::act(Repair);
+        plan.requeue_in(PERIOD);
+        plan
+    }
+
+    async fn carry_out(&self, Repair: Repair, writer: &Writer) -> Result<(), ApiError> {
+        let Some(allocations) = &self.allocations else {
+            return Ok(());
+        };
+        for notice in allocations.repair().await? {
+            // Under upstream's names of the two components that repair.
+            Recorder::new(writer.client().clone(), notice.component)
+                .record_of(notice.about, &notice.happening)
+                .await;
+        }
+        Ok(())
+    }
+}

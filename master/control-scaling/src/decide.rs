@@ -1,0 +1,264 @@
+//! What an autoscaler does, by its specification, the scale that it sees and what each metric asks for. Pure over its
+//! memory.
+
+use super::limits::{Limited, Memory};
+use super::metrics::quantity;
+use super::replicas::Proposal;
+use config_kube::k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscalerSpec, MetricSpec};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// A condition as it is to be said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// Its type.
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub holds: bool,
+    /// Why, in one CamelCase word.
+    pub reason: &'static str,
+    /// For a person.
+    pub message: String,
+}
+
+/// What a metric asks for, or why it can't be known.
+pub type Reading = Result<Proposal, Fault>;
+
+/// Why something can't be known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The reason of condition and event.
+    pub reason: &'static str,
+    /// For a person.
+    pub message: String,
+}
+
+/// What was seen of the target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    /// Replicas that it is to have.
+    pub replicas: i32,
+    /// What each metric of the specification asks for, in its order; or what was wrong with the target's selector.
+    pub readings: Result<Vec<Reading>, Said>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// Replicas that the target is to have; none where nothing could be decided.
+    pub replicas: Option<i32>,
+    /// Why the number changes.
+    pub reason: String,
+    /// Conditions.
+    pub said: Vec<Said>,
+    /// Metrics as the status shows them.
+    pub current: Vec<Value>,
+    /// Warnings for people: reason and message.
+    pub warnings: Vec<(&'static str, String)>,
+}
+
+/// A condition.
+pub(super) fn said(
+    kind: &'static str,
+    holds: bool,
+    reason: &'static str,
+    message: impl Into<String>,
+) -> Said {
+    Said {
+        kind,
+        holds,
+        reason,
+        message: message.into(),
+    }
+}
+
+/// Whether metrics decide: the target is neither switched off nor out of its bounds.
+pub fn needs_metrics(spec: &HorizontalPodAutoscalerSpec, replicas: i32) -> bool {
+    let least = spec.min_replicas.unwrap_or(1);
+    !(replicas == 0 && least != 0) && (least..=spec.max_replicas).contains(&replicas)
+}
+
+/// What is to be done.
+pub fn decide(
+    spec: &HorizontalPodAutoscalerSpec,
+    seen: &Seen,
+    memory: &mut Memory,
+    now: Instant,
+) -> Decision {
+    memory.begin(seen.replicas, now);
+    let mut decision = Decision {
+        replicas: Some(seen.replicas),
+        reason: String::new(),
+        said: vec![said(
+            "AbleToScale",
+            true,
+            "SucceededGetScale",
+            "the HPA controller was able to get the target's current scale",
+        )],
+        current: Vec::new(),
+        warnings: Vec::new(),
+    };
+    if needs_metrics(spec, seen.replicas) {
+        by_metrics(spec, seen, memory, now, &mut decision);
+    } else {
+        by_bounds(spec, seen.replicas, &mut decision);
+    }
+    decision
+}
+
+fn by_bounds(spec: &HorizontalPodAutoscalerSpec, replicas: i32, decision: &mut Decision) {
+    let least = spec.min_replicas.unwrap_or(1);
+    if replicas == 0 {
+        decision.said.push(said(
+            "ScalingActive",
+            false,
+            "ScalingDisabled",
+            "scaling is disabled since the replica count of the target is zero",
+        ));
+    } else if replicas > spec.max_replicas {
+        decision.replicas = Some(spec.max_replicas);
+        "Current number of replicas above Spec.MaxReplicas".clone_into(&mut decision.reason);
+    } else {
+        decision.replicas = Some(least);
+        "Current number of replicas below Spec.MinReplicas".clone_into(&mut decision.reason);
+    }
+}
+
+fn by_metrics(
+    spec: &HorizontalPodAutoscalerSpec,
+    seen: &Seen,
+    memory: &mut Memory,
+    now: Instant,
+    decision: &mut Decision,
+) {
+    let metrics = spec.metrics.as_deref().unwrap_or_default();
+    let readings = match &seen.readings {
+        Ok(readings) => readings,
+        Err(said) => {
+            decision.warnings.push((said.reason, said.message.clone()));
+            decision.said.push(said.clone());
+            decision.replicas = None;
+            return;
+        }
+    };
+    let mut best: Option<(i32, String)> = None;
+    let mut first: Option<(&Fault, String)> = None;
+    let mut faults = 0;
+    for (metric, reading) in metrics.iter().zip(readings) {
+        match reading {
+            Ok(proposal) => {
+                decision.current.push(shown(metric, proposal));
+                if best
+                    .as_ref()
+                    .is_none_or(|(most, _)| proposal.replicas > *most)
+                {
+                    best = Some((proposal.replicas, name(metric)));
+                }
+            }
+            Err(fault) => {
+                faults += 1;
+                decision
+                    .warnings
+                    .push((fault.reason, fault.message.clone()));
+                first.get_or_insert_with(|| (fault, wrapped(metric, &fault.message)));
+            }
+        }
+    }
+    if let Some((fault, message)) = &first {
+        let message = format!(
+            "invalid metrics ({faults} invalid out of {}), first error is: {message}",
+            metrics.len()
+        );
+        // What is not known might ask for more: without it nothing is taken away.
+        let unsafe_ = best.as_ref().is_none_or(|(most, _)| *most < seen.replicas);
+        if unsafe_ {
+            let words = format!(
+                "the HPA was unable to compute the replica count: {}",
+                fault.message
+            );
+            decision
+                .said
+                .push(said("ScalingActive", false, fault.reason, words));
+            decision
+                .warnings
+                .push(("FailedComputeMetricsReplicas", message));
+            decision.replicas = None;
+            return;
+        }
+    }
+    let (wanted, metric) = best.unwrap_or_default();
+    let words = format!("the HPA was able to successfully calculate a replica count from {metric}");
+    decision
+        .said
+        .push(said("ScalingActive", true, "ValidMetricFound", words));
+    let limited = memory.limit(spec, seen.replicas, wanted, now);
+    bound(&limited, decision);
+    if wanted > seen.replicas {
+        decision.reason = format!("{metric} above target");
+    } else if wanted < seen.replicas {
+        "All metrics below target".clone_into(&mut decision.reason);
+    }
+}
+
+fn bound(limited: &Limited, decision: &mut Decision) {
+    let (reason, message) = limited.able;
+    decision.said.retain(|said| said.kind != "AbleToScale");
+    decision
+        .said
+        .push(said("AbleToScale", true, reason, message));
+    let (reason, message) = limited.why;
+    let held = limited.limited;
+    decision
+        .said
+        .push(said("ScalingLimited", held, reason, message));
+    decision.replicas = Some(limited.replicas);
+}
+
+/// Whether the target of a metric is a share of requests.
+fn is_share(metric: &MetricSpec) -> bool {
+    let resource = metric.resource.as_ref().map(|one| &one.target);
+    let container = metric.container_resource.as_ref().map(|one| &one.target);
+    resource
+        .or(container)
+        .is_some_and(|target| target.average_utilization.is_some())
+}
+
+/// A metric as people are told of it.
+fn name(metric: &MetricSpec) -> String {
+    let (resource, what) = match (&metric.resource, &metric.container_resource) {
+        (Some(one), _) => (&one.name, "resource"),
+        (None, Some(one)) => (&one.name, "container resource"),
+        (None, None) => return metric.type_.clone(),
+    };
+    if is_share(metric) {
+        format!("{resource} {what} utilization (percentage of request)")
+    } else {
+        format!("{resource} {what}")
+    }
+}
+
+/// A fault with the metric that it is of.
+fn wrapped(metric: &MetricSpec, message: &str) -> String {
+    let what = match (&metric.resource, &metric.container_resource) {
+        (Some(one), _) => format!("{} resource metric", one.name),
+        (None, Some(one)) => format!("{} container metric", one.name),
+        (None, None) => format!("{} metric", metric.type_.to_lowercase()),
+    };
+    format!("failed to get {what} value: {message}")
+}
+
+/// A metric as the status shows it.
+fn shown(metric: &MetricSpec, proposal: &Proposal) -> Value {
+    let mut current = json!({"averageValue": quantity(proposal.average)});
+    if let Some(share) = proposal.utilization {
+        current["averageUtilization"] = share.into();
+    }
+    match (&metric.resource, &metric.container_resource) {
+        (Some(one), _) => {
+            json!({"type": "Resource", "resource": {"name": one.name, "current": current}})
+        }
+        (None, Some(one)) => json!({"type": "ContainerResource", "containerResource": {
+            "name": one.name, "container": one.container, "current": current}}),
+        (None, None) => json!({"type": metric.type_}),
+    }
+}

@@ -1,0 +1,526 @@
+//! HorizontalPodAutoscalers: the controller, what it reads and what it writes.
+//!
+//! Each autoscaler looks once in [`PERIOD`]: it reads the target's scale, pods and samples, decides, and writes the scale if
+//! it is as it was read. Resource metrics come from `metrics.k8s.io` through the API; where the API has no such group, that
+//! is told by the condition ScalingActive.
+
+use crate::decide::{Fault, Reading, Said, Seen, decide, needs_metrics, said};
+use crate::limits::Memory;
+use crate::metrics::{self, samples};
+use crate::replicas::{self, Ask, Target, Tolerance, propose};
+use config_kube::Amount;
+use config_kube::k8s_openapi::api::autoscaling::v2::{
+    HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
+    HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget,
+};
+use config_kube::k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::Timestamp;
+use master_client::{ApiError, Key, ListParams, Patch, Reason, Resource, Severity, Store, Whole};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use master_control_workloads::workload::condition::second;
+use master_control_workloads::workload::kept::{Kept, controls, is_leaving};
+use master_control_workloads::workload::make::{self, tell};
+use master_schema::registry::Kind;
+use master_schema::selector::Selector;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time between two looks (upstream: `horizontal-pod-autoscaler-sync-period`).
+const PERIOD: Duration = Duration::from_secs(15);
+/// The tolerance where none is given (upstream: `horizontal-pod-autoscaler-tolerance`).
+const TOLERANCE: f64 = 0.1;
+
+/// What is known of an autoscaler beside its object.
+#[derive(Debug, Default)]
+struct Known {
+    uid: String,
+    looked: Option<Instant>,
+    memory: Memory,
+    /// The selector of its target's pods.
+    selector: String,
+}
+
+/// The controller. Its keys are HorizontalPodAutoscalers.
+#[derive(Debug)]
+pub struct HorizontalAutoscalers {
+    all: Store<Kept<HorizontalPodAutoscaler>>,
+    known: Mutex<HashMap<Key, Known>>,
+}
+
+/// An autoscaler and when it looked last.
+#[derive(Debug)]
+pub struct Facts {
+    key: Key,
+    uid: String,
+    looked: Option<Instant>,
+}
+
+/// A look of the autoscaler with a key and UID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look(pub Key, pub String);
+
+impl Controller for HorizontalAutoscalers {
+    const NAME: &'static str = "horizontal-pod-autoscaler";
+    const RIGHTS: &'static [Right] = &[
+        right(
+            "autoscaling",
+            "horizontalpodautoscalers",
+            &["get", "list", "watch"],
+        ),
+        right("autoscaling", "horizontalpodautoscalers/status", &["patch"]),
+        // Whatever has replicas can be a target, custom kinds too.
+        right("*", "*/scale", &["get", "patch"]),
+        right("", "pods", &["list"]),
+        right("metrics.k8s.io", "pods", &["list"]),
+        right("", "events", &["create", "patch"]),
+    ];
+    type Facts = Facts;
+    type Action = Look;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        Self {
+            all: setup.follow_keys(),
+            known: Mutex::default(),
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        let Some(found) = self.all.get(key) else {
+            self.known().remove(key);
+            return None;
+        };
+        let uid = found.metadata.uid.clone().unwrap_or_default();
+        let known = self.known();
+        let looked = known.get(key).filter(|known| known.uid == uid);
+        (!is_leaving(&found.metadata)).then(|| Facts {
+            key: key.clone(),
+            looked: looked.and_then(|known| known.looked),
+            uid,
+        })
+    }
+
+    fn plan(facts: &Facts, now: Now) -> Plan<Look> {
+        let passed = facts
+            .looked
+            .map(|looked| now.instant.saturating_duration_since(looked));
+        match passed.and_then(|passed| PERIOD.checked_sub(passed)) {
+            Some(left) if !left.is_zero() => Plan::wait(left),
+            _ => Plan {
+                actions: vec![Look(facts.key.clone(), facts.uid.clone())],
+                requeue: Some(PERIOD),
+            },
+        }
+    }
+
+    async fn carry_out(&self, Look(key, uid): Look, writer: &Writer) -> Result<(), ApiError> {
+        let Some(scaler) = self.all.get(&key) else {
+            return Ok(());
+        };
+        if scaler.metadata.uid.as_deref() != Some(&uid) {
+            return Ok(());
+        }
+        self.begin(&key, &uid);
+        let about = make::reference(&controls(&scaler.0), &key.namespace);
+        let mut report = Report {
+            scaler: &scaler,
+            status: scaler.status.clone().unwrap_or_default(),
+            about,
+        };
+        self.look(&key, &mut report, writer).await?;
+        report.write(&key, &uid, writer).await
+    }
+}
+
+/// A status as it grows.
+struct Report<'a> {
+    scaler: &'a HorizontalPodAutoscaler,
+    status: HorizontalPodAutoscalerStatus,
+    about: ObjectReference,
+}
+
+impl Report<'_> {
+    fn say(&mut self, said: &Said) {
+        let status = if said.holds { "True" } else { "False" };
+        let all = self.status.conditions.get_or_insert_default();
+        let known = all.iter().position(|one| one.type_ == said.kind);
+        let before = known.map(|at| all.remove(at));
+        let since = before.filter(|one| one.status == status);
+        let since = since.and_then(|one| one.last_transition_time);
+        let new = HorizontalPodAutoscalerCondition {
+            type_: said.kind.to_owned(),
+            status: status.to_owned(),
+            reason: Some(said.reason.to_owned()),
+            message: Some(said.message.clone()),
+            last_transition_time: Some(since.unwrap_or_else(|| Time(second(Timestamp::now())))),
+        };
+        all.insert(known.unwrap_or(all.len()), new);
+    }
+
+    async fn warn(&self, writer: &Writer, reason: &str, message: String) {
+        tell(writer, &self.about, Severity::Warning, reason, message).await;
+    }
+
+    async fn rescaled(&mut self, to: i32, why: String, writer: &Writer) {
+        let words = format!("the HPA controller was able to update the target scale to {to}");
+        self.say(&said("AbleToScale", true, "SucceededRescale", words));
+        self.status.desired_replicas = to;
+        self.status.last_scale_time = Some(Time(second(Timestamp::now())));
+        let about = &self.about;
+        tell(writer, about, Severity::Normal, "SuccessfulRescale", why).await;
+    }
+
+    /// Writes the status where it differs.
+    async fn write(self, key: &Key, uid: &str, writer: &Writer) -> Result<(), ApiError> {
+        if self.scaler.status.as_ref() == Some(&self.status) {
+            return Ok(());
+        }
+        let mut status = json!(self.status);
+        if self.status.current_metrics.is_none() {
+            status["currentMetrics"] = Value::Null;
+        }
+        let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": status}));
+        let written = writer.patch_status::<HorizontalPodAutoscaler>(key, &patch);
+        written.await.map(drop)
+    }
+}
+
+/// The target with its scale.
+struct Scale {
+    resource: Resource,
+    name: String,
+    version: String,
+    replicas: i32,
+    selector: String,
+}
+
+impl Scale {
+    async fn read(
+        namespace: &str,
+        spec: &HorizontalPodAutoscalerSpec,
+        writer: &Writer,
+    ) -> Result<Self, ApiError> {
+        let target = &spec.scale_target_ref;
+        let version = target.api_version.as_deref().unwrap_or_default();
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let served = writer.client().resources();
+        let found = served
+            .into_iter()
+            .find(|one| one.kind == target.kind && one.group == group);
+        let Some(resource) = found else {
+            let text = format!("no matches for kind {:?} in group {group:?}", target.kind);
+            return Err(ApiError::new(Reason::NotFound, text));
+        };
+        let at = (namespace, target.name.as_str(), "scale");
+        let Whole(scale) = writer.client().part(&resource, at).await?;
+        let scale = Value::Object(scale);
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Ok(Self {
+            name: target.name.clone(),
+            version: text(&scale["metadata"]["resourceVersion"]),
+            replicas: i32::try_from(replicas).unwrap_or(i32::MAX),
+            selector: text(&scale["status"]["selector"]),
+            resource,
+        })
+    }
+
+    /// Sets the number of replicas, if the target is as it was read.
+    async fn write(&self, namespace: &str, to: i32, writer: &Writer) -> Result<(), ApiError> {
+        let patch =
+            json!({"metadata": {"resourceVersion": self.version}, "spec": {"replicas": to}});
+        let at = (namespace, self.name.as_str(), Some("scale"));
+        let patch = Patch::Merge(patch);
+        let patched = writer.client().change(&self.resource, at, &patch);
+        patched.await.map(drop)
+    }
+}
+
+impl HorizontalAutoscalers {
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, key: &Key, uid: &str) {
+        let mut all = self.known();
+        let known = all.entry(key.clone()).or_default();
+        if known.uid != uid {
+            *known = Known {
+                uid: uid.to_owned(),
+                ..Known::default()
+            };
+        }
+        known.looked = Some(Instant::now());
+    }
+
+    /// Does something with the memory of an autoscaler.
+    fn remember<T>(&self, key: &Key, with: impl FnOnce(&mut Known) -> T) -> T {
+        with(self.known().entry(key.clone()).or_default())
+    }
+
+    async fn look(
+        &self,
+        key: &Key,
+        report: &mut Report<'_>,
+        writer: &Writer,
+    ) -> Result<(), ApiError> {
+        let spec = &report.scaler.spec;
+        let scale = match Scale::read(&key.namespace, spec, writer).await {
+            Ok(scale) => scale,
+            Err(error) => {
+                let words = format!(
+                    "the HPA controller was unable to get the target's current scale: {error}"
+                );
+                report.say(&said("AbleToScale", false, FAILED_GET, words));
+                report.warn(writer, FAILED_GET, error.to_string()).await;
+                return Ok(());
+            }
+        };
+        let seen = Seen {
+            replicas: scale.replicas,
+            readings: if needs_metrics(spec, scale.replicas) {
+                self.read(key, spec, &scale, writer).await?
+            } else {
+                Ok(Vec::new())
+            },
+        };
+        let decision = self.remember(key, |known| {
+            decide(spec, &seen, &mut known.memory, Instant::now())
+        });
+        for said in &decision.said {
+            report.say(said);
+        }
+        for (reason, message) in &decision.warnings {
+            report.warn(writer, reason, message.clone()).await;
+        }
+        report.status.current_replicas = Some(scale.replicas);
+        let shown = serde_json::from_value(Value::Array(decision.current.clone()));
+        let shown: Option<Vec<_>> = shown.ok();
+        report.status.current_metrics = shown.filter(|shown| !shown.is_empty());
+        let Some(to) = decision.replicas else {
+            return Ok(());
+        };
+        if to == scale.replicas {
+            report.status.desired_replicas = to;
+            return Ok(());
+        }
+        let why = format!("New size: {to}; reason: {}", decision.reason);
+        match scale.write(&key.namespace, to, writer).await {
+            Ok(()) => {
+                self.remember(key, |known| {
+                    known.memory.scaled(scale.replicas, to, Instant::now());
+                });
+                report.rescaled(to, why, writer).await;
+                Ok(())
+            }
+            // It was scaled meanwhile: the next look sees it.
+            Err(error) if error.is_conflict() => Err(error),
+            Err(error) => {
+                let words =
+                    format!("the HPA controller was unable to update the target scale: {error}");
+                report.say(&said("AbleToScale", false, "FailedUpdateScale", words));
+                let why = format!("{why}; error: {error}");
+                report.warn(writer, "FailedRescale", why).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// What each metric asks for.
+    async fn read(
+        &self,
+        key: &Key,
+        spec: &HorizontalPodAutoscalerSpec,
+        scale: &Scale,
+        writer: &Writer,
+    ) -> Result<Result<Vec<Reading>, Said>, ApiError> {
+        let fault = |reason: &'static str, words: String| {
+            Ok(Err(said("ScalingActive", false, reason, words)))
+        };
+        if scale.selector.is_empty() {
+            let words = "the HPA target's scale is missing a selector";
+            return fault("InvalidSelector", words.to_owned());
+        }
+        let params = ListParams {
+            labels: Some(scale.selector.clone()),
+            ..ListParams::default()
+        };
+        let client = writer.client();
+        let pods = client.list::<Pod>(key.namespace(), &params).await?.items;
+        let others = self.others(key, &scale.selector, &pods);
+        if !others.is_empty() {
+            let words = format!(
+                "pods by selector {} are controlled by multiple HPAs: {}",
+                scale.selector,
+                others.join(", ")
+            );
+            return fault("AmbiguousSelector", words);
+        }
+        let used = client
+            .wholes(&metrics::served(), &key.namespace, &params)
+            .await;
+        let used = used
+            .map(|list| list.items)
+            .map_err(|error| unserved(&error));
+        let metrics = spec.metrics.iter().flatten();
+        let read = |metric| reading(metric, spec, &key.namespace, scale.replicas, &pods, &used);
+        Ok(Ok(metrics.map(read).collect()))
+    }
+
+    /// Autoscalers of the same namespace whose targets have some of these pods.
+    fn others(&self, key: &Key, selector: &str, pods: &[Pod]) -> Vec<String> {
+        let mut known = self.known();
+        selector.clone_into(&mut known.entry(key.clone()).or_default().selector);
+        let kind = Kind::of::<Pod>(true);
+        let has_some = |selector: &str| {
+            let parsed = Selector::parse(&kind, selector, "");
+            parsed.is_ok_and(|parsed| {
+                pods.iter().any(|pod| {
+                    parsed.matches(&json!({"metadata": {"labels": pod.metadata.labels}}))
+                })
+            })
+        };
+        let near = known.iter().filter(|(other, known)| {
+            *other != key && other.namespace == key.namespace && !known.selector.is_empty()
+        });
+        let mut names: Vec<String> = near
+            .filter(|(_, known)| has_some(&known.selector))
+            .map(|(other, _)| other.to_string())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+const FAILED_GET: &str = "FailedGetScale";
+
+/// Why there are no samples, in upstream's words.
+fn unserved(error: &ApiError) -> String {
+    let words = if error.is_not_found() {
+        "the server could not find the requested resource (get pods.metrics.k8s.io)".to_owned()
+    } else {
+        error.to_string()
+    };
+    format!("unable to fetch metrics from resource metrics API: {words}")
+}
+
+fn tolerance(spec: &HorizontalPodAutoscalerSpec) -> Tolerance {
+    let rules = spec.behavior.as_ref();
+    let of = |rules: Option<&HPAScalingRules>| {
+        let given = rules.and_then(|rules| rules.tolerance.as_ref());
+        given.and_then(|given| share(&given.0)).unwrap_or(TOLERANCE)
+    };
+    Tolerance {
+        down: of(rules.and_then(|rules| rules.scale_down.as_ref())),
+        up: of(rules.and_then(|rules| rules.scale_up.as_ref())),
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "upstream compares with such a number too"
+)]
+fn share(text: &str) -> Option<f64> {
+    let amount = text.parse::<Amount>().ok()?;
+    Some(amount.nanos() as f64 / 1e9)
+}
+
+fn target(of: &MetricTarget) -> Option<Target> {
+    let share = of.average_utilization.map(Target::Utilization);
+    share.or_else(|| replicas::average_target(&of.average_value.as_ref()?.0))
+}
+
+/// What one metric asks for.
+fn reading(
+    metric: &MetricSpec,
+    spec: &HorizontalPodAutoscalerSpec,
+    namespace: &str,
+    current: i32,
+    pods: &[Pod],
+    used: &Result<Vec<Whole>, String>,
+) -> Reading {
+    let (resource, container, wanted, reason) = match (&metric.resource, &metric.container_resource)
+    {
+        (Some(one), _) => (&one.name, None, &one.target, "FailedGetResourceMetric"),
+        (None, Some(one)) => {
+            let container = Some(one.container.as_str());
+            (
+                &one.name,
+                container,
+                &one.target,
+                "FailedGetContainerResourceMetric",
+            )
+        }
+        (None, None) => return Err(foreign(metric, namespace)),
+    };
+    let Some(target) = target(wanted) else {
+        let message = "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set";
+        return Err(Fault {
+            reason,
+            message: message.to_owned(),
+        });
+    };
+    let what = match target {
+        Target::Utilization(_) => "utilization",
+        Target::Average(_) => "usage",
+    };
+    let failed = |why: String| Fault {
+        reason,
+        message: format!("failed to get {resource} {what}: {why}"),
+    };
+    let unread = |why: &String| {
+        failed(format!(
+            "unable to get metrics for resource {resource}: {why}"
+        ))
+    };
+    let used = used.as_ref().map_err(unread)?;
+    if used.is_empty() {
+        let why = "no metrics returned from resource metrics API".to_owned();
+        return Err(unread(&why));
+    }
+    let ask = Ask {
+        resource,
+        container,
+        target,
+        tolerance: tolerance(spec),
+    };
+    let samples = samples(used, resource, container);
+    propose(&ask, current, pods, samples, Timestamp::now()).map_err(failed)
+}
+
+/// A metric of an API that is not served.
+fn foreign(metric: &MetricSpec, namespace: &str) -> Fault {
+    const CUSTOM: &str = "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered";
+    let named = |name: Option<&String>| name.cloned().unwrap_or_default();
+    let (reason, message) = match metric.type_.as_str() {
+        "Pods" => {
+            let name = named(metric.pods.as_ref().map(|one| &one.metric.name));
+            (
+                "FailedGetPodsMetric",
+                format!("unable to get metric {name}: {CUSTOM}"),
+            )
+        }
+        "Object" => {
+            let name = named(metric.object.as_ref().map(|one| &one.metric.name));
+            (
+                "FailedGetObjectMetric",
+                format!("unable to get metric {name}: {CUSTOM}"),
+            )
+        }
+        "External" => {
+            let name = named(metric.external.as_ref().map(|one| &one.metric.name));
+            let why = "unable to fetch metrics from external metrics API: no external metrics API (external.metrics.k8s.io) registered";
+            let message = format!("unable to get external metric {namespace}/{name}: {why}");
+            ("FailedGetExternalMetric", message)
+        }
+        other => {
+            let message = format!("unknown metric source type {other:?}");
+            ("InvalidMetricSourceType", message)
+        }
+    };
+    Fault { reason, message }
+}

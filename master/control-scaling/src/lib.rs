@@ -1,0 +1,24 @@
+//! Controllers that choose how many replicas a workload has.
+//!
+//! - `horizontal`: HorizontalPodAutoscalers: what is read and written
+//! - `metrics`: samples of what pods use, and what they request
+//! - `replicas`: the number that a metric asks for; pure
+//! - `limits`: windows, policies and bounds; pure over a memory
+//! - `decide`: what is done and said; pure over that memory
+
+mod decide;
+mod horizontal;
+mod limits;
+mod metrics;
+mod replicas;
+
+pub use decide::{Decision, Fault, Reading, Said, Seen, decide, needs_metrics};
+pub use horizontal::HorizontalAutoscalers;
+pub use limits::{Limited, Memory};
+pub use metrics::{Sample, Samples, samples};
+pub use replicas::{Ask, Proposal, Target, Tolerance, propose};
+
+use master_control::Registration;
+
+/// The controllers of this room.
+pub const CONTROLLERS: &[Registration] = &[Registration::of::<HorizontalAutoscalers>()];

@@ -1,0 +1,133 @@
+//! What is known of pods and of what they use: samples of `metrics.k8s.io`, requests of containers.
+
+use config_kube::Amount;
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use jiff::{SignedDuration, Timestamp};
+use master_client::{Resource, Whole};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Nano-units in a thousandth.
+const MILLI: i128 = 1_000_000;
+/// Time that a sample is of, where it does not say so (upstream).
+const WINDOW: SignedDuration = SignedDuration::from_mins(1);
+
+/// What a pod used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// The amount, in thousandths.
+    pub value: i64,
+    /// The end of the time that it is of.
+    pub at: Timestamp,
+    /// That time.
+    pub window: SignedDuration,
+}
+
+/// Samples by the names of their pods.
+pub type Samples = BTreeMap<String, Sample>;
+
+/// The resource that samples are read from.
+pub(super) fn served() -> Resource {
+    Resource {
+        group: "metrics.k8s.io".to_owned(),
+        version: "v1beta1".to_owned(),
+        kind: "PodMetrics".to_owned(),
+        plural: "pods".to_owned(),
+        namespaced: true,
+    }
+}
+
+/// A quantity in thousandths, rounded up.
+pub(super) fn milli(text: &str) -> Option<i64> {
+    let nanos = text.parse::<Amount>().ok()?.nanos();
+    let milli = nanos.div_euclid(MILLI) + i128::from(nanos.rem_euclid(MILLI) != 0);
+    i64::try_from(milli).ok()
+}
+
+/// A number of thousandths as a quantity.
+pub(super) fn quantity(milli: i64) -> String {
+    let text = format!("{milli}m");
+    master_schema::quantity::Quantity::parse(&text).map_or(text, |found| found.to_string())
+}
+
+fn usage(container: &Value, resource: &str) -> Option<i64> {
+    milli(container["usage"][resource].as_str()?)
+}
+
+/// The sample of a pod: of one container, or of all together. A pod of which a container is not known has none.
+fn sample(pod: &Value, resource: &str, container: Option<&str>) -> Option<Sample> {
+    let mut value = 0_i64;
+    let mut found = false;
+    for one in pod["containers"].as_array()? {
+        if container.is_none_or(|name| one["name"] == *name) {
+            value = value.saturating_add(usage(one, resource)?);
+            found = true;
+        }
+    }
+    let window = pod["window"].as_str().and_then(|text| text.parse().ok());
+    let at = pod["timestamp"].as_str()?.parse().ok()?;
+    (found || container.is_none()).then_some(Sample {
+        value,
+        at,
+        window: window.unwrap_or(WINDOW),
+    })
+}
+
+/// Samples of a resource.
+pub fn samples(list: &[Whole], resource: &str, container: Option<&str>) -> Samples {
+    let one = |pod: &Whole| {
+        let pod = Value::Object(pod.0.clone());
+        let name = pod["metadata"]["name"].as_str()?.to_owned();
+        Some((name, sample(&pod, resource, container)?))
+    };
+    list.iter().filter_map(one).collect()
+}
+
+fn request(of: Option<&ResourceRequirements>, resource: &str) -> Option<i64> {
+    milli(&of?.requests.as_ref()?.get(resource)?.0)
+}
+
+/// Containers that run for as long as the pod does.
+fn running(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    let init = spec.init_containers.iter().flatten();
+    let sidecars = init.filter(|one| one.restart_policy.as_deref() == Some("Always"));
+    spec.containers.iter().chain(sidecars)
+}
+
+/// What pods request of a resource, in thousandths, by name.
+///
+/// # Errors
+/// A container requests nothing, so that there is nothing to compare its use with.
+pub(super) fn requests(
+    pods: &[Pod],
+    resource: &str,
+    container: Option<&str>,
+) -> Result<BTreeMap<String, i64>, String> {
+    let mut all = BTreeMap::new();
+    for pod in pods {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let Some(spec) = &pod.spec else { continue };
+        let whole = request(spec.resources.as_ref(), resource).filter(|_| container.is_none());
+        let sum = whole.map_or_else(|| sum(&name, spec, resource, container), Ok)?;
+        all.insert(name, sum);
+    }
+    Ok(all)
+}
+
+/// What the containers of a pod request together.
+fn sum(pod: &str, spec: &PodSpec, resource: &str, container: Option<&str>) -> Result<i64, String> {
+    let mut sum = 0_i64;
+    for one in running(spec) {
+        if container.is_some_and(|wanted| wanted != one.name) {
+            continue;
+        }
+        let Some(own) = request(one.resources.as_ref(), resource) else {
+            let name = &one.name;
+            return Err(format!(
+                "missing request for {resource} in container {name} of Pod {pod}"
+            ));
+        };
+        sum = sum.saturating_add(own);
+    }
+    Ok(sum)
+}

@@ -1,0 +1,17 @@
+//! The TLS listener: it accepts connections within limits, and says what each one proves about its caller.
+//!
+//! Enter by [`serve`], which runs one task for each connection and owns them until it returns; what answers is a [`Service`].
+//! A [`Peer`] is the other end of one connection: its certificates, its address, its place within the [`ConnectionLimits`].
+//! There are no channels.
+
+mod connections;
+mod idle;
+mod peer;
+mod serve;
+mod service;
+mod write_timeout;
+
+pub use connections::ConnectionLimits;
+pub use peer::{Exchange, Peer};
+pub use serve::{ServeOptions, TlsError, serve, tls_config};
+pub use service::Service;

@@ -1,0 +1,318 @@
+//! The listener: TLS 1.3, one task per connection, limits, graceful shutdown.
+
+use crate::connections::{ConnectionLimits, Connections, Slot};
+use crate::idle::{Requests, counted};
+use crate::peer::Peer;
+use crate::service::Service;
+use crate::write_timeout::WriteTimeout;
+use futures_util::FutureExt as _;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use master_client::Body;
+use rustls::server::ResolvesServerCert;
+use rustls::server::danger::ClientCertVerifier;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+/// Label of the TLS exporter that binds evidence to a connection (RFC 9266).
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
+
+/// Time for which a connection stays open after its caller was denied, or it became idle: it
+/// finishes open requests and says goodbye (GOAWAY).
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
+/// Limits of the listener.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// Limits of open connections.
+    pub connections: ConnectionLimits,
+    /// Time limit of the TLS handshake.
+    pub handshake: Duration,
+    /// Time limit of a request's header, and so of an idle HTTP/1 connection (nginx's
+    /// `client_header_timeout`).
+    pub header: Duration,
+    /// Time for which a connection may have no open request. Go's clients keep idle connections for
+    /// 90 s, and so does upstream's server; a watch is an open request, so watches are not cut.
+    pub idle: Duration,
+    /// The same for connections that are not authenticated, also before the first request. It
+    /// covers the time in which a machine must answer a challenge, part of which a slow TPM uses.
+    pub idle_stranger: Duration,
+    /// Time for which a write may make no progress because the client does not read.
+    pub write: Duration,
+    /// Bytes of a request's header.
+    pub header_bytes: u32,
+    /// Concurrent requests on one HTTP/2 connection (upstream: 250; lower here, as watches count
+    /// too).
+    pub streams: u32,
+    /// Time for open requests to end after shutdown began.
+    pub drain: Duration,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            connections: ConnectionLimits::default(),
+            handshake: Duration::from_secs(10),
+            header: Duration::from_secs(60),
+            idle: Duration::from_secs(90),
+            idle_stranger: Duration::from_secs(60),
+            write: Duration::from_secs(60),
+            header_bytes: 64 << 10,
+            streams: 250,
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A TLS configuration could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The crypto provider does not support TLS 1.3.
+    #[error("TLS 1.3 is not available")]
+    Protocol(#[source] rustls::Error),
+}
+
+/// The server's TLS configuration: version 1.3, HTTP/2 and HTTP/1.1. `own` chooses the server's
+/// certificate and `clients` verifies the client's for each handshake, so both can change while the
+/// server runs.
+///
+/// # Errors
+/// The crypto provider does not support TLS 1.3.
+pub fn tls_config(
+    own: Arc<dyn ResolvesServerCert>,
+    clients: Arc<dyn ClientCertVerifier>,
+) -> Result<rustls::ServerConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(TlsError::Protocol)?
+        .with_client_cert_verifier(clients)
+        .with_cert_resolver(own);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+struct Connection {
+    service: Arc<dyn Service>,
+    options: ServeOptions,
+    acceptor: TlsAcceptor,
+    builder: Builder<TokioExecutor>,
+    slot: Arc<Slot>,
+}
+
+/// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open requests get
+/// `options.drain` to finish.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    service: Arc<dyn Service>,
+    options: ServeOptions,
+    shutdown: CancellationToken,
+) {
+    let acceptor = TlsAcceptor::from(tls);
+    let builder = http(&options);
+    let connections = Connections::new(options.connections);
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        // Cancel-safe: accept loses no connection, join_next only reaps tasks.
+        let accepted = tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(_) = tasks.join_next() => continue,
+            accepted = accept(&listener) => accepted,
+        };
+        let Some((stream, remote)) = accepted else {
+            continue;
+        };
+        let slot = Arc::new(connections.enter(remote.ip()));
+        let (service, options, acceptor, builder) = (
+            service.clone(),
+            options.clone(),
+            acceptor.clone(),
+            builder.clone(),
+        );
+        let connection = Connection {
+            service,
+            options,
+            acceptor,
+            builder,
+            slot,
+        };
+        tasks.spawn(connect(connection, stream, remote));
+    }
+    drop(listener);
+    service.drain();
+    let drained = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(options.drain, drained).await.is_err() {
+        tracing::warn!("closing connections that did not end in time");
+    }
+}
+
+fn http(options: &ServeOptions) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    let header_bytes = usize::try_from(options.header_bytes).unwrap_or(usize::MAX);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(options.header)
+        .max_buf_size(header_bytes.max(8192))
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(options.header_bytes)
+        .max_concurrent_streams(options.streams)
+        // What a client may send before it is read, per stream and per connection.
+        .initial_stream_window_size(128 << 10)
+        .initial_connection_window_size(256 << 10)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .max_send_buf_size(256 << 10);
+    builder
+}
+
+async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+    match listener.accept().await {
+        Ok(accepted) => Some(accepted),
+        Err(error) => {
+            // Out of descriptors or memory: existing connections may end before the next try.
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            None
+        }
+    }
+}
+
+async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) {
+    let ended = connection.slot.ended();
+    // Cancel-safe: a cut connection is dropped.
+    tokio::select! {
+        () = conduct(connection, stream, remote) => {}
+        () = ended.cancelled() => tracing::debug!(%remote, "connection closed: another one took its place"),
+    }
+}
+
+async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) {
+    let Connection {
+        service,
+        options,
+        acceptor,
+        builder,
+        slot,
+    } = connection;
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, %remote, "connection closed before the handshake");
+        return;
+    }
+    let stream = match tokio::time::timeout(
+        options.handshake,
+        acceptor.accept(WriteTimeout::new(stream, options.write)),
+    )
+    .await
+    {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, %remote, "TLS handshake failed");
+            return;
+        }
+        Err(_elapsed) => {
+            tracing::debug!(%remote, "TLS handshake timed out");
+            return;
+        }
+    };
+    let peer = peer(&stream, remote, slot.clone());
+    match peer.user() {
+        Some(user) => slot.identify(&user.name),
+        None => slot.touch(),
+    }
+    let draining = service.draining();
+    let (deny_list, shown, requests) = (service.clone(), peer.clone(), Requests::new());
+    let asked = requests.clone();
+    let answers = service_fn(move |request| answer(&*service, peer.clone(), request, &asked));
+    let idle = requests.idle(|| {
+        if slot.is_identified() {
+            options.idle
+        } else {
+            options.idle_stranger
+        }
+    });
+    let mut served =
+        std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), answers));
+    // Cancel-safe: the connection is polled again after the signal to drain or to close; a cut one
+    // is dropped.
+    let result = tokio::select! {
+        result = served.as_mut() => result,
+        () = draining.cancelled() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+        () = idle => {
+            // Sends GOAWAY, so that an HTTP/2 client sends no request on a connection that ends.
+            served.as_mut().graceful_shutdown();
+            tokio::time::timeout(CLOSE_GRACE, served).await.unwrap_or(Ok(()))
+        }
+        () = until_denied(&*deny_list, &shown) => {
+            tracing::info!(%remote, "connection closed: its caller is denied");
+            return;
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, %remote, "connection failed");
+    }
+}
+
+/// Waits until the caller with this certificate is denied, and has had time to receive the error.
+async fn until_denied(service: &dyn Service, peer: &Peer) {
+    let Some(user) = peer.user() else {
+        return std::future::pending().await;
+    };
+    loop {
+        service.until_denied(user, peer).await;
+        tokio::time::sleep(CLOSE_GRACE).await;
+        if service.is_denied(user, peer) {
+            return;
+        }
+    }
+}
+
+fn answer(
+    service: &dyn Service,
+    peer: Peer,
+    request: Request<Incoming>,
+    requests: &Requests,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + use<> {
+    let under_way = requests.begin();
+    let answer = service.handle(request.map(incoming), peer);
+    answer.map(|answer| Ok(counted(answer, under_way)))
+}
+
+fn incoming(body: Incoming) -> Body {
+    body.map_err(Into::into).boxed_unsync()
+}
+
+fn peer(stream: &TlsStream<WriteTimeout<TcpStream>>, remote: SocketAddr, slot: Arc<Slot>) -> Peer {
+    let (_, session) = stream.get_ref();
+    let certificates = session.peer_certificates().unwrap_or_default();
+    let certificates = certificates
+        .iter()
+        .map(|certificate| certificate.clone().into_owned())
+        .collect();
+    let exporter = session
+        .export_keying_material([0; 32], EXPORTER_LABEL, Some(&[]))
+        .ok();
+    Peer {
+        remote: Some(remote),
+        certificates,
+        exporter,
+        slot: Some(slot),
+        ..Peer::default()
+    }
+}

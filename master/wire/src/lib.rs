@@ -1,0 +1,18 @@
+//! The API on the wire: what a request says, and how an answer is written.
+//!
+//! - [`path`]: method, path and query as a [`path::Target`]
+//! - [`Accept`]: the form in which a client wants objects; [`table`]: objects as tables or as metadata alone
+//! - [`protobuf`]: bodies in Kubernetes' own encoding
+//! - [`respond`]: answers that are no objects; [`finish`]: compression and indentation of any answer
+//!
+//! No tasks, no channels; a compressed answer is made piece by piece as its reader takes it.
+
+mod accept;
+mod encoding;
+pub mod path;
+pub mod protobuf;
+pub mod respond;
+pub mod table;
+
+pub use accept::{Accept, Form};
+pub use encoding::{Encoding, finish};

@@ -1,0 +1,120 @@
+//! Other representations of objects: tables, and metadata alone.
+
+use jiff::Timestamp;
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::{Column, Kind};
+use master_schema::validate::Fields;
+use serde_json::{Value, json};
+
+/// Column definitions of a kind.
+fn columns(kind: &Kind) -> Value {
+    let mut columns = Vec::new();
+    if kind.named {
+        columns.push(json!({
+            "name": "Name", "type": "string", "format": "name", "priority": 0,
+            "description": "Name must be unique within a namespace. Is required when creating resources.",
+        }));
+    }
+    columns.extend(kind.columns.iter().map(|column: &Column| {
+        let format = if column.name == "Name" { "name" } else { "" };
+        json!({
+            "name": column.name, "type": column.kind, "format": format, "priority": column.priority,
+            "description": format!("{} of the {}.", column.name, kind.kind),
+        })
+    }));
+    Value::Array(columns)
+}
+
+/// What a row contains of its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Include {
+    /// Only the cells.
+    Nothing,
+    /// Its metadata.
+    Metadata,
+    /// The whole object.
+    Object,
+}
+
+impl Include {
+    /// Reads the query parameter `includeObject`.
+    ///
+    /// # Errors
+    /// It is another text than the three that upstream knows.
+    pub fn of(parameter: &str) -> Result<Self, ApiError> {
+        match parameter {
+            "" | "Metadata" => Ok(Self::Metadata),
+            "None" => Ok(Self::Nothing),
+            "Object" => Ok(Self::Object),
+            other => Err(ApiError::new(
+                Reason::BadRequest,
+                format!(
+                    "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be \
+                     'Metadata', 'Object', 'None', or empty"
+                ),
+            )),
+        }
+    }
+}
+
+/// How a table is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Style {
+    /// `meta.k8s.io/v1` or `v1beta1`.
+    pub version: &'static str,
+    /// What a row contains of its object.
+    pub include: Include,
+    /// Whether column definitions are included; later events of a watch leave them out.
+    pub headings: bool,
+}
+
+/// PartialObjectMetadata of an object.
+pub fn partial(fields: &Fields, version: &str) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata", "apiVersion": version,
+        "metadata": fields.get("metadata").cloned().unwrap_or_default(),
+    })
+}
+
+/// A table of objects with a list's metadata.
+///
+/// # Errors
+/// As the iterator of objects; a table itself can always be made.
+pub fn table(
+    kind: &Kind,
+    style: Style,
+    objects: impl IntoIterator<Item = Result<Fields, ApiError>>,
+    metadata: &Value,
+) -> Result<Value, ApiError> {
+    let now = Timestamp::now();
+    let mut rows = Vec::new();
+    for fields in objects {
+        let fields = fields?;
+        let mut cells = Vec::with_capacity(kind.columns.len() + 1);
+        if kind.named {
+            cells.push(Value::String(
+                master_schema::object::meta_text(&fields, "name").to_owned(),
+            ));
+        }
+        cells.extend(
+            kind.columns
+                .iter()
+                .map(|column| (column.cell)(&fields, now)),
+        );
+        let object = match style.include {
+            Include::Nothing => Value::Null,
+            Include::Metadata => partial(&fields, style.version),
+            Include::Object => Value::Object(fields),
+        };
+        rows.push(json!({ "cells": cells, "object": object }));
+    }
+    let columns = if style.headings {
+        columns(kind)
+    } else {
+        Value::Null
+    };
+    Ok(json!({
+        "kind": "Table", "apiVersion": style.version, "metadata": metadata, "columnDefinitions": columns,
+        "rows": rows,
+    }))
+}
