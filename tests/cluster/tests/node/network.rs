@@ -6,6 +6,7 @@ use crate::site::{eventually, texts};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
+use http::Method;
 use master_client::Patch;
 use serde_json::{Value, json};
 
@@ -216,5 +217,46 @@ fn containers_of_a_pod_share_network_host_name_and_memory_and_nothing_of_the_mac
             "the machine's loopback was reached"
         );
         gone(&cluster, "pair").await;
+    });
+}
+
+#[test]
+fn policies_of_the_api_decide_who_reaches_a_pod_from_its_start() {
+    on_a_machine(|| async {
+        let cluster = with_addresses().await.following().await;
+        let policy = json!({"metadata": {"name": "web", "namespace": "default"}, "spec": {
+            "podSelector": {"matchLabels": {"app": "web"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}], "ports": [{"port": 8080}]}],
+        }});
+        let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+        cluster.ask(Method::POST, policies, &policy).await;
+        create(&cluster, "web", server()).await;
+        // The node reaches its own pod, whatever the policy says.
+        cluster
+            .reaches("web", "/containerStatuses/0/ready", json!(true))
+            .await;
+        let web = address(&cluster, "web").await;
+        let once = |script: String| json!({"restartPolicy": "Never", "dnsPolicy": "Default", "containers": [shell(&script)]});
+        let ask = format!("busybox wget -q -T 2 -O - http://{web}:8080/ip 2>/dev/null");
+        create(
+            &cluster,
+            "stranger",
+            once(format!("{ask} || echo kept out")),
+        )
+        .await;
+        assert_eq!(said(&cluster, "stranger").await, ["kept out"]);
+        let until = format!("until {ask}; do busybox sleep 1; done");
+        create(&cluster, "friend", once(until.clone())).await;
+        assert_eq!(said(&cluster, "friend").await, *std::slice::from_ref(&web));
+        // With the policy's end everybody is let in, also who waits already.
+        create(&cluster, "waiting", once(until)).await;
+        let running = json!("Running");
+        cluster.reaches("waiting", "/phase", running).await;
+        let of_web = format!("{policies}/web");
+        cluster.ask(Method::DELETE, &of_web, &json!({})).await;
+        assert_eq!(said(&cluster, "waiting").await, [web]);
+        for name in ["web", "stranger", "friend", "waiting"] {
+            gone(&cluster, name).await;
+        }
     });
 }

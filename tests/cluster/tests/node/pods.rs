@@ -110,6 +110,8 @@ pub(crate) struct Cluster {
     server: ApiServer,
     pub(crate) admin: Client,
     host_paths: Vec<HostPath>,
+    /// Whether the node follows what the cluster's services and network policies are made of.
+    follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
     pub(crate) port: Option<Server>,
 }
@@ -131,6 +133,7 @@ impl Cluster {
             server,
             admin,
             host_paths: Vec::new(),
+            follows: false,
             kubelet: None,
             port: None,
         };
@@ -142,6 +145,14 @@ impl Cluster {
     pub(crate) async fn again(mut self, host_paths: Vec<HostPath>) -> Self {
         self.end().await;
         self.host_paths = host_paths;
+        self.begin();
+        self
+    }
+
+    /// The same machine, whose node follows the cluster's network policies.
+    pub(crate) async fn following(mut self) -> Self {
+        self.end().await;
+        self.follows = true;
         self.begin();
         self
     }
@@ -185,7 +196,7 @@ impl Cluster {
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             hosts: PathBuf::from("/etc/hosts"),
             notices: agent_kubelet::Notices::default(),
-            cluster: None,
+            cluster: self.follows.then(Default::default),
             pod_routes: false,
         }
     }
@@ -231,9 +242,24 @@ impl Cluster {
         }
         // No controllers run here, so nobody publishes the root's certificate that the token's volume needs.
         spec["automountServiceAccountToken"] = json!(false);
-        let meta = json!({"name": name, "namespace": "default"});
+        let meta = json!({"name": name, "namespace": "default", "labels": {"app": name}});
         let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
         self.admin.create(&pod).await.unwrap();
+    }
+
+    /// An admin's request, which must be taken.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) {
+        let api = InProcess {
+            server: self.server.clone(),
+            user: UserInfo::admin("admin"),
+        };
+        let call = Call {
+            method,
+            path: path.to_owned(),
+            content_type: agent_kubelet::JSON,
+            body: body.to_string().into(),
+        };
+        api.call(call).await.unwrap();
     }
 
     pub(crate) async fn pod(&self, name: &str) -> Option<Pod> {
