@@ -6,6 +6,30 @@ use std::thread;
 use tests_harness::process::Owned;
 use tests_harness::wait::eventually;
 
+/// What a kubelet says of a pod that serves.
+const READY: &str = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
+
+/// Does something while a part is played again and again.
+fn while_played<T>(play: impl Fn() + Sync, what: impl FnOnce() -> T) -> T {
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                play();
+            }
+        });
+        // Also where what is done panics, else the other thread would never end.
+        let _stop = Stop(&stop);
+        what()
+    })
+}
+
 /// A master whose pods run as soon as they are seen.
 struct Cluster {
     site: Site,
@@ -63,26 +87,12 @@ impl Cluster {
 
     /// Does something while pods that are pending are marked as running and ready.
     fn while_pods_run<T>(&self, what: impl FnOnce() -> T) -> T {
-        const READY: &str = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
+        let play = || {
+            for pod in self.pods("Pending") {
+                self.mark(&pod, READY);
             }
-        }
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    for pod in self.pods("Pending") {
-                        self.mark(&pod, READY);
-                    }
-                }
-            });
-            // Also where what is done panics, else the other thread would never end.
-            let _stop = Stop(&stop);
-            what()
-        })
+        };
+        while_played(play, what)
     }
 
     fn rolled_out(&self) {
@@ -238,4 +248,69 @@ fn kubectl_autoscales_and_reads_why_nothing_can_be_measured() {
     ] {
         assert!(described.contains(words), "no {words} in\n{described}");
     }
+}
+
+/// Nodes without machines: they are alive, run each pod that is bound to them at once, and end each that is deleted.
+fn play_nodes(cluster: &Cluster, nodes: &[&str]) {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+    let size = r#"{"cpu":"8","memory":"8Gi","pods":"110"}"#;
+    let alive = format!(
+        r#"{{"status":{{"capacity":{size},"allocatable":{size},"conditions":[{{"type":"Ready","status":"True","reason":"KubeletReady","lastHeartbeatTime":"{now}","lastTransitionTime":"2026-01-01T00:00:00Z"}}]}}}}"#
+    );
+    for node in nodes {
+        let words = [
+            "patch",
+            "node",
+            node,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &alive,
+        ];
+        cluster.site.kubectl(&words).unwrap();
+    }
+    let words = [
+        "get",
+        "pods",
+        "-o",
+        r#"go-template={{range .items}}{{if .spec.nodeName}}{{if .metadata.deletionTimestamp}}Leaving{{else}}{{.status.phase}}{{end}} {{.metadata.name}}{{"\n"}}{{end}}{{end}}"#,
+    ];
+    let printed = cluster.site.kubectl(&words).unwrap_or_default();
+    for (state, pod) in printed.lines().filter_map(|line| line.split_once(' ')) {
+        match state {
+            "Pending" => cluster.mark(pod, READY),
+            "Leaving" => {
+                // It may have gone meanwhile.
+                let words = ["delete", "pod", pod, "--grace-period=0", "--force"];
+                let _gone = cluster.site.kubectl(&words);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn kubectl_drains_a_node_within_a_budget() {
+    let cluster = Cluster::start();
+    let manifest = cluster.site.dir.path().join("nodes.yaml");
+    let node =
+        |name: &str| format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n---\n");
+    std::fs::write(&manifest, node("n1") + &node("n2")).unwrap();
+    cluster.kubectl(&format!("create -f {}", manifest.display()));
+    let nodes = || play_nodes(&cluster, &["n1", "n2"]);
+    while_played(nodes, || {
+        cluster.kubectl("create deployment web --image=registry.example/web:1 --replicas=4");
+        cluster.rolled_out();
+        cluster.kubectl("create poddisruptionbudget web --selector=app=web --min-available=3");
+        cluster.until(
+            "the budget is counted",
+            "get poddisruptionbudget web -o jsonpath={.status.disruptionsAllowed}",
+            |allowed| allowed == "1",
+        );
+        cluster.kubectl("drain n1 --timeout=300s");
+        let left = cluster.kubectl("get pods --field-selector=spec.nodeName=n1 -o name");
+        assert_eq!(left.trim(), "", "the node is empty");
+        cluster.rolled_out();
+        cluster.kubectl("uncordon n1");
+    });
 }
