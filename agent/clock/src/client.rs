@@ -63,6 +63,9 @@ pub enum AskError {
 /// Asks a server; its seconds are of the era that is nearest to `floor` (since 1970) and what follows it.
 ///
 /// Packets that are no answer to this request are passed over, as anybody can send them; one from the server ends the wait.
+///
+/// # Errors
+/// [`AskError`] where the name has no address, nothing came in time, or the server's answer is none.
 pub async fn ask(server: &Server, floor: Duration) -> Result<Sample, AskError> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let silent = |_elapsed| AskError::Silent;

@@ -54,6 +54,9 @@ pub enum Refusal {
 }
 
 /// The offset that more than half of the servers agree on: of those, the answer that came quickest.
+///
+/// # Errors
+/// [`Disagreement`] where no offset has more than half of the servers.
 pub fn judge(samples: &[Sample]) -> Result<Option<Sample>, Disagreement> {
     let near = |one: &Sample, two: &Sample| {
         let room = AGREE + one.delay / 2 + two.delay / 2;
@@ -73,6 +76,9 @@ pub fn judge(samples: &[Sample]) -> Result<Option<Sample>, Disagreement> {
 }
 
 /// What servers may do to the clock, once, before anything else told the machine the time.
+///
+/// # Errors
+/// [`Refusal`] where the time would be out of bounds.
 pub fn step(now: Duration, offset: i64, bounds: Bounds) -> Result<Step, Refusal> {
     let by = Duration::from_nanos(offset.unsigned_abs());
     if by < SMALL {

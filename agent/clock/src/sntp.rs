@@ -67,6 +67,9 @@ pub fn request(nonce: u64) -> [u8; PACKET] {
 ///
 /// Total over all bytes. The origin is checked first, so that nobody who did not see the request is heard, not even with a
 /// kiss of death.
+///
+/// # Errors
+/// [`Fault`]: the bytes are no answer to this request, or the server says that its time is not to be used.
 pub fn read(
     bytes: &[u8],
     nonce: u64,

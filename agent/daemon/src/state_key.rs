@@ -45,7 +45,8 @@ pub(crate) struct StateKeyArguments {
 
 /// Finds the state's key, tells it to init, and moves to the next generation.
 ///
-/// Errors: a disk or TPM that failed. Nothing was made anew then.
+/// # Errors
+/// A disk or TPM that failed. Nothing was made anew then.
 pub(crate) fn run(arguments: &StateKeyArguments) -> Result<u8, Error> {
     run_with(arguments, &mut io::stdin().lock(), &mut io::stdout().lock())
 }

@@ -24,7 +24,8 @@ pub(crate) struct Found {
 
 /// Looks for a one-off key where the state did not open for `reason`, and opens the state by it.
 ///
-/// Errors: a disk or TPM that failed. What merely does not open is a [`Reason`]: the given one where there is no one-off key.
+/// # Errors
+/// A disk or TPM that failed. What merely does not open is a [`Reason`]: the given one where there is no one-off key.
 pub(crate) fn look(
     disk: &mut Partition,
     store: &mut TpmStore,

@@ -123,7 +123,8 @@ impl std::fmt::Debug for Finder {
 impl Finder {
     /// A finder that remembers in the file `memory`.
     ///
-    /// Errors: a memory that cannot be read, where it alone says which key to believe. Else it begins anew, and says so.
+    /// # Errors
+    /// A memory that cannot be read, where it alone says which key to believe. Else it begins anew, and says so.
     pub fn new(terms: Discovery, memory: &Path, report: Report) -> Result<Self, MemoryError> {
         let memory = match (Memory::open(memory), &terms.trust) {
             (Ok(found), _) => found,

@@ -64,6 +64,9 @@ struct Shared {
 
 impl MasterClient {
     /// A client that shows the certificate in `identity`.
+    ///
+    /// # Errors
+    /// The TLS library takes no such configuration.
     pub fn new(
         endpoints: Endpoints,
         pins: impl Into<Pins>,
@@ -81,6 +84,9 @@ impl MasterClient {
     }
 
     /// Sends one request and reads its whole answer, whatever its status.
+    ///
+    /// # Errors
+    /// No endpoint can be reached, the connection breaks, or the answer is longer than its limit.
     pub async fn request(
         &self,
         method: Method,
@@ -93,6 +99,9 @@ impl MasterClient {
     }
 
     /// Opens a watch; `Err` of the inner result is the answer where its status is not 200.
+    ///
+    /// # Errors
+    /// No endpoint can be reached, or the connection breaks before the head of the answer.
     pub async fn watch(&self, path: &str) -> Result<Result<Lines, Answer>, Error> {
         let response = self.send(Method::GET, path, "", Bytes::new()).await?;
         if response.status() != StatusCode::OK {

@@ -128,6 +128,9 @@ pub struct Keeper {
 
 impl Enroller {
     /// Derives the node key, which binds it to the registers as they are now.
+    ///
+    /// # Errors
+    /// The TPM makes no node key.
     pub async fn new(prover: Prover, settings: Settings, report: Report) -> Result<Self, Error> {
         let tpm = prover.tpm().clone();
         let node_key = blocking(move || Ok(NodeKey::new(tpm)?)).await?;
@@ -169,6 +172,10 @@ impl Enroller {
     }
 
     /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a half-open session.
+    ///
+    /// # Errors
+    /// What cannot be cured by another attempt: an identity that cannot be put in use, or no client that shows it.
+    /// Refusals and an unreachable master are reported and tried again.
     pub async fn enroll(mut self) -> Result<(Identity, Keeper), Error> {
         let accepted = self.join().await;
         self.put_in_use(&accepted)?;

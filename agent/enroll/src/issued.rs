@@ -66,6 +66,9 @@ pub struct Ending {
 }
 
 /// Puts an issued identity in use. Blocks for the TPM's import.
+///
+/// # Errors
+/// The certificate is not of this key, the TPM does not import the key, or the TLS library does not take it.
 pub fn put_in_use(
     issued: Issued,
     endpoints: Endpoints,

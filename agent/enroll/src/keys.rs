@@ -42,6 +42,9 @@ enum SignError {
 
 impl NodeKey {
     /// The node key of `tpm`; derived now if it has not been used since the agent started.
+    ///
+    /// # Errors
+    /// The TPM failed.
     pub fn new(tpm: Tpm) -> Result<Self, agent_tpm::Error> {
         let spki = tpm.node_key()?.spki;
         Ok(Self {
@@ -51,6 +54,9 @@ impl NodeKey {
     }
 
     /// A key that an admin wrapped to this TPM, imported now.
+    ///
+    /// # Errors
+    /// As [`Tpm::import`].
     pub fn imported(tpm: Tpm, wrapped: WrappedKey) -> Result<Self, agent_tpm::Error> {
         let spki = tpm.import(wrapped)?.spki;
         Ok(Self {
@@ -60,6 +66,9 @@ impl NodeKey {
     }
 
     /// A new key of a machine without a TPM.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
     pub fn in_memory() -> Result<Self, crate::Error> {
         KeyPair::generate()
             .map(Self::of_pair)
@@ -67,6 +76,9 @@ impl NodeKey {
     }
 
     /// A key that [`NodeKey::to_pkcs8`] gave.
+    ///
+    /// # Errors
+    /// The bytes are no ECDSA P-256 key.
     pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, crate::Error> {
         let der = PrivatePkcs8KeyDer::from(pkcs8);
         let pair = KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_ECDSA_P256_SHA256);

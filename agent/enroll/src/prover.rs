@@ -61,6 +61,9 @@ impl Prover {
     }
 
     /// The endorsement key to show in attempt number `turn`: the preferred one first, then the others the TPM has.
+    ///
+    /// # Errors
+    /// The TPM failed, or has no endorsement key.
     pub fn endorsement_key(&self, turn: usize) -> Result<EndorsementKey, ProveError> {
         let keys = self.tpm.endorsement_keys()?;
         let index = turn.checked_rem(keys.len()).unwrap_or(0);
@@ -71,6 +74,9 @@ impl Prover {
     }
 
     /// What this machine can't prove although it has a TPM, each in a sentence for a person; blocks.
+    ///
+    /// # Errors
+    /// The TPM failed.
     pub fn lacks(&self) -> Result<Vec<String>, ProveError> {
         let mut lacks = Vec::new();
         let keys = self.tpm.endorsement_keys()?;
@@ -104,6 +110,9 @@ impl Prover {
     }
 
     /// The machine's keys as messages carry them.
+    ///
+    /// # Errors
+    /// The TPM failed, or a public area is longer than a message may carry.
     pub fn keys(&self, ek: &EndorsementKey) -> Result<Keys, ProveError> {
         let (ak, nk) = (self.tpm.attestation_key()?, self.tpm.node_key()?);
         Ok(prover::keys(
@@ -115,6 +124,10 @@ impl Prover {
     }
 
     /// Answers a challenge. `csr_hash` and `claims` are those that were announced with the keys.
+    ///
+    /// # Errors
+    /// The TPM failed or refuses the credential, the challenge asks for other registers, or the event log cannot be
+    /// read.
     pub fn prove(
         &self,
         purpose: Purpose,

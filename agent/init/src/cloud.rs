@@ -36,6 +36,9 @@ pub fn dmi() -> Dmi {
 }
 
 /// Fetches the user-data from `platform`'s service.
+///
+/// # Errors
+/// The agent cannot be started, ends with an error, or leaves no user-data.
 pub fn fetch(console: &Console, platform: Platform) -> Result<Found, SourceError> {
     let label = platform.label();
     console.milestone(&format!(

@@ -109,6 +109,9 @@ pub fn with_root(hash: &[u8; 32]) -> Option<RootDisk> {
 }
 
 /// Reads the partition table of a disk.
+///
+/// # Errors
+/// As [`Table::read`]; [`GptError::Read`] where the disk cannot be opened.
 pub fn table(disk: &Device) -> Result<Table, GptError> {
     let io = |cause: agent_sys::Error| GptError::Read(std::io::Error::other(cause));
     let node = disk.node();
@@ -128,6 +131,9 @@ pub fn table(disk: &Device) -> Result<Table, GptError> {
 }
 
 /// Writes a changed table, each part on the disk before the next.
+///
+/// # Errors
+/// A write or its way to the medium fails; what follows it was not written.
 pub fn write(disk: &File, writes: &[Write]) -> std::io::Result<()> {
     for write in writes {
         disk.write_all_at(&write.bytes, write.offset)?;

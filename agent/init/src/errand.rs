@@ -37,6 +37,9 @@ pub enum ErrandError {
 
 /// Runs `program` in a control group of its own, shows what it says on the console, and returns its exit code. After
 /// `limit` it is killed, and whatever it started with it.
+///
+/// # Errors
+/// [`ErrandError`] where it cannot be started, did not end in time, or was ended by a signal.
 pub fn run(
     console: &Console,
     name: &str,

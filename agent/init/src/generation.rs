@@ -35,6 +35,10 @@ pub enum GenerationError {
 }
 
 /// Checks that the state in `folder` is not older than its header of generation `header`, and notes the next generation.
+///
+/// # Errors
+/// [`GenerationError::Older`] where the state is older than its header, [`GenerationError::File`] where its file
+/// cannot be read or written.
 pub fn advance(folder: &Path, header: u64) -> Result<(), GenerationError> {
     let state = read(folder).map_err(GenerationError::File)?;
     if state < header {
@@ -44,6 +48,9 @@ pub fn advance(folder: &Path, header: u64) -> Result<(), GenerationError> {
 }
 
 /// Notes the generation of the state in `folder`; it is on the medium when this returns.
+///
+/// # Errors
+/// [`GenerationError::File`] where the file cannot be written.
 pub fn note(folder: &Path, generation: u64) -> Result<(), GenerationError> {
     write(folder, generation).map_err(GenerationError::File)
 }

@@ -109,6 +109,10 @@ impl Table {
     /// Reads the primary table or, where that is damaged, the copy in the disk's last sector.
     ///
     /// `read(offset, length)` returns exactly `length` bytes from byte `offset` on.
+    ///
+    /// # Errors
+    /// [`GptError::Absent`] where there is no table of this geometry, [`GptError::Read`] where the disk cannot be
+    /// read, or what is damaged in both copies.
     pub fn read(
         geometry: Geometry,
         mut read: impl FnMut(u64, usize) -> io::Result<Vec<u8>>,
@@ -187,6 +191,10 @@ impl Table {
 
     /// This table with `wanted` in the free room behind the last partition, up to the disk's real end, and the number
     /// of its entry. Start and end are aligned to 1 MiB.
+    ///
+    /// # Errors
+    /// [`GptError::NoRoom`] where less than `wanted.least_bytes` is free behind the last partition,
+    /// [`GptError::Full`] where no entry of the table is.
     pub fn with(&self, wanted: &Wanted<'_>) -> Result<(Self, Partition), GptError> {
         let align = ALIGN_BYTES / self.geometry.sector;
         let after = self
@@ -236,6 +244,9 @@ impl Table {
     }
 
     /// What to write, in this order and each synced before the next: the copy at the disk's end, then the primary.
+    ///
+    /// # Errors
+    /// The disk is too small for the table and its copy.
     pub fn writes(&self) -> Result<Vec<Write>, GptError> {
         let sector = self.geometry.sector;
         let entries = self.entries.concat();

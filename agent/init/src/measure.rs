@@ -61,6 +61,9 @@ pub fn record(found: &Found, measurement: &Measurement) -> String {
 }
 
 /// Measures, then hands the configuration over in `/run/pratique`.
+///
+/// # Errors
+/// The configuration was measured in this boot already, the TPM refuses, or `/run/pratique` cannot be written.
 pub fn measure(found: &Found) -> Result<Measurement, Fatal> {
     let fatal = |cause: MeasureError| Fatal::hold("MEASURE", CURE, cause);
     write(MARKER, b"").map_err(|cause| fatal(MeasureError::Again(cause)))?;

@@ -96,6 +96,9 @@ pub const LATE: [Virtual; 7] = [
 ];
 
 /// Mounts a table in its order, leaving alone what is mounted already.
+///
+/// # Errors
+/// A mount that is not optional is refused.
 pub fn apply(table: &[Virtual]) -> Result<()> {
     for entry in table.iter().filter(|entry| !is_mount_point(entry.target)) {
         // Where the directory can't be made, the mount says so.
@@ -115,6 +118,9 @@ pub fn apply(table: &[Virtual]) -> Result<()> {
 }
 
 /// Makes a directory with `mode`, whether or not it was there.
+///
+/// # Errors
+/// It cannot be made, or its mode cannot be set.
 pub fn directory(path: &str, mode: u32) -> Result<()> {
     let result = fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)));

@@ -96,6 +96,9 @@ pub enum SourceError {
 
 /// Finds the one configuration. Several sources are an error even if their bytes are the same; `service` is asked only
 /// where there is none.
+///
+/// # Errors
+/// [`SourceError`] where there is none or more than one, or one that cannot be read.
 pub fn find(console: &Console, service: Option<Platform>) -> Result<Found, SourceError> {
     match (local(service.is_some()), service) {
         (Err(SourceError::None), Some(platform)) => cloud::fetch(console, platform),

@@ -150,6 +150,10 @@ pub struct Opened {
 
 /// Opens the state and mounts it at [`TARGET`]; makes it where there is none, and where a worker's does not open. Whatever
 /// comes of it, the key can't be asked for again in this boot.
+///
+/// # Errors
+/// A disk, TPM or file system that failed, or a master's state that does not open: each says what this machine does
+/// next.
 pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
     let outcome = opened(console, root_hash, master);
     let capped = unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause));

@@ -79,6 +79,9 @@ struct Agent {
 
 /// Asks for the key of the state on `partition`. `approvals` is the partition with the image's approvals; `fresh` says that
 /// the state's partition was made just now, or was never finished.
+///
+/// # Errors
+/// The agent cannot be started, ends, or answers something else than is asked for.
 pub fn ask(
     console: &Console,
     partition: &str,
@@ -117,6 +120,9 @@ pub fn ask(
 
 impl Asked {
     /// Gives the answer, where there is one, and waits for the agent's end.
+    ///
+    /// # Errors
+    /// The agent ends with an error.
     pub fn finish(mut self, console: &Console, answer: Option<Answer>) -> Result<(), UnlockError> {
         let outcome = self
             .agent
@@ -259,6 +265,9 @@ fn failed(code: i32) -> UnlockError {
 }
 
 /// Extends the cap register, so that no key of the state opens again in this boot. Without a TPM there is none.
+///
+/// # Errors
+/// The TPM cannot be reached or refuses; the keys of the state are not closed then.
 pub fn cap() -> agent_sys::Result<()> {
     if !agent_sys::tpm::present() {
         return Ok(());

@@ -112,6 +112,9 @@ pub trait Api: Send + Sync + fmt::Debug + 'static {
 }
 
 /// GET of one object or list.
+///
+/// # Errors
+/// As [`Api::call`]; [`ApiError::Decode`] where the answer is no object of the type.
 pub async fn get<T: DeserializeOwned>(api: &dyn Api, path: String) -> Result<T, ApiError> {
     let call = Call {
         method: Method::GET,
@@ -123,6 +126,9 @@ pub async fn get<T: DeserializeOwned>(api: &dyn Api, path: String) -> Result<T, 
 }
 
 /// POST of one object whose answer is one.
+///
+/// # Errors
+/// As [`Api::call`]; [`ApiError::Decode`] where the body cannot be written or the answer is no object of the type.
 pub async fn post<T: DeserializeOwned>(
     api: &dyn Api,
     path: String,
@@ -142,6 +148,9 @@ pub async fn post<T: DeserializeOwned>(
 }
 
 /// A request with a JSON body whose answer doesn't matter.
+///
+/// # Errors
+/// As [`Api::call`]; [`ApiError::Decode`] where the body cannot be written.
 pub async fn send(
     api: &dyn Api,
     method: Method,

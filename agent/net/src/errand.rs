@@ -47,6 +47,9 @@ struct Path {
 /// Does `work` while the host can be reached. Whatever comes, the cards are switched off again and have no address.
 ///
 /// Not cancel-safe: dropped, it leaves what is set up.
+///
+/// # Errors
+/// The kernel's netlink socket cannot be opened or is closed, or the host could not be reached in time.
 pub async fn run<F: Future>(
     errand: &Errand,
     work: impl FnOnce() -> F,

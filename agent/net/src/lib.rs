@@ -86,6 +86,9 @@ type Change = (u32, Option<Lease>);
 /// Sets the network up and keeps it so, until dropped. Errors are those that no retry can cure.
 ///
 /// Cancel-safe: dropping it leaves addresses, routes and the resolver's file as they are.
+///
+/// # Errors
+/// The kernel's netlink socket cannot be opened or is closed.
 pub async fn run(task: Task, status: watch::Sender<Status>) -> Result<Infallible, NetError> {
     let (connection, netlink) = Netlink::open()?;
     let keeper = Keeper {

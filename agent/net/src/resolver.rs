@@ -29,6 +29,9 @@ pub fn file(servers: &[IpAddr]) -> String {
 }
 
 /// Replaces the file in one step, so that no reader sees half of it.
+///
+/// # Errors
+/// The new file cannot be written, or not put in the old one's place.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, text)?;

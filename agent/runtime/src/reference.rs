@@ -36,6 +36,9 @@ pub struct ReferenceError {
 
 impl Reference {
     /// Reads a reference as written in a pod.
+    ///
+    /// # Errors
+    /// [`ReferenceError`] with the part that no registry would take.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         parse(text).map_err(|fault| ReferenceError {
             text: text.chars().take(128).collect(),

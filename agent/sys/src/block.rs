@@ -49,6 +49,9 @@ struct PartitionData {
 const ADD_PARTITION: i32 = 1;
 
 /// The device's size in bytes.
+///
+/// # Errors
+/// The kernel refuses: the file is no block device.
 pub fn size_bytes(device: &File, name: &str) -> Result<u64> {
     let mut size = 0_u64;
     // SAFETY: the file is open for the whole call and BLKGETSIZE64 writes one u64 where we point it.
@@ -57,6 +60,9 @@ pub fn size_bytes(device: &File, name: &str) -> Result<u64> {
 }
 
 /// The device's logical sector size in bytes (512 or 4096 on real disks).
+///
+/// # Errors
+/// The kernel refuses: the file is no block device.
 pub fn sector_bytes(device: &File, name: &str) -> Result<u32> {
     let mut size = 0;
     // SAFETY: the file is open for the whole call and BLKSSZGET writes one int where we point it.
@@ -71,6 +77,9 @@ pub fn sector_bytes(device: &File, name: &str) -> Result<u32> {
 /// refused while another partition is open).
 ///
 /// `start` and `length` are in bytes; `number` counts from 1 as in the partition table.
+///
+/// # Errors
+/// The kernel refuses: the number is in use, or the partition overlaps another one.
 pub fn add_partition(disk: &File, name: &str, number: u32, start: u64, length: u64) -> Result<()> {
     let whole = |value: u64| {
         i64::try_from(value)
@@ -101,6 +110,9 @@ pub fn add_partition(disk: &File, name: &str, number: u32, start: u64, length: u
 }
 
 /// The `major:minor` of a block device by its kernel name (`vda2`), as device mapper takes it.
+///
+/// # Errors
+/// There is no block device of this name.
 pub fn device_number(name: &str) -> Result<String> {
     let path = Path::new("/sys/class/block").join(name).join("dev");
     let text = std::fs::read_to_string(&path).at("read the number of", name)?;

@@ -20,17 +20,26 @@ pub fn unix_seconds() -> u64 {
 }
 
 /// Sets the wall clock.
+///
+/// # Errors
+/// As [`set`].
 pub fn set_unix_seconds(seconds: u64) -> Result<()> {
     set(Duration::from_secs(seconds))
 }
 
 /// Sets the wall clock to a time since 1970, in one step.
+///
+/// # Errors
+/// The kernel refuses: this process may not set the clock, or the time is before the machine's start.
 pub fn set(time: Duration) -> Result<()> {
     clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from(time)).at("set", "the clock")
 }
 
 /// Moves the wall clock by so many nanoseconds, slowly (by a two-thousandth of the time) and never back by a step.
 /// What was left of an earlier call is forgotten.
+///
+/// # Errors
+/// The kernel refuses: this process may not set the clock.
 pub fn slew(nanoseconds: i64) -> Result<()> {
     // SAFETY: every field is a number or padding, for which zero is a value.
     let mut request: libc::timex = unsafe { std::mem::zeroed() };

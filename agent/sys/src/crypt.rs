@@ -51,7 +51,8 @@ impl Volume {
 
 /// Opens the volume and returns its node, `/dev/dm-N`.
 ///
-/// Errors: a partition without room for data, or a kernel that refuses (no module `dm_crypt`, `xts` or `aes`). A wrong key
+/// # Errors
+/// A partition without room for data, or a kernel that refuses (no module `dm_crypt`, `xts` or `aes`). A wrong key
 /// is no error: what is read is noise then.
 pub fn open(volume: &Volume, key: &[u8; KEY]) -> Result<String> {
     let small = || {
@@ -77,6 +78,9 @@ pub fn open(volume: &Volume, key: &[u8; KEY]) -> Result<String> {
 }
 
 /// Closes a volume that nobody uses.
+///
+/// # Errors
+/// The device mapper refuses: it is in use, or there is no such volume.
 pub fn close(name: &str) -> Result<()> {
     mapper::remove(name)
 }

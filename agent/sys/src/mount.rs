@@ -44,6 +44,9 @@ impl Limits {
 }
 
 /// Mounts `source` of type `kind` at `target`, with the filesystem's own `options`.
+///
+/// # Errors
+/// The kernel refuses: no such source, target or type, or an option that the filesystem does not know.
 pub fn mount(source: &str, target: &str, kind: &str, limits: Limits, options: &str) -> Result<()> {
     let options = (!options.is_empty()).then_some(options);
     sys_mount(Some(source), target, Some(kind), limits.flags(), options).at("mount", target)
@@ -62,6 +65,9 @@ pub fn is_mount_point(target: &str) -> bool {
 }
 
 /// Makes a directory a mount of its own, of the same content, under limits of its own.
+///
+/// # Errors
+/// The kernel refuses: there is no such directory, or a limit that its own mount has cannot be lifted.
 pub fn mount_again(target: &str, limits: Limits) -> Result<()> {
     sys_mount(
         Some(target),
@@ -76,12 +82,18 @@ pub fn mount_again(target: &str, limits: Limits) -> Result<()> {
 }
 
 /// Moves a mount to another place.
+///
+/// # Errors
+/// The kernel refuses: `from` is no mount, or the mount above it is shared.
 pub fn move_mount(from: &str, to: &str) -> Result<()> {
     sys_mount(Some(from), to, None::<&str>, MsFlags::MS_MOVE, None::<&str>)
         .at("move the mount", from)
 }
 
 /// Lets mounts made here be seen in the mount namespaces of children, as container runtimes expect.
+///
+/// # Errors
+/// The kernel refuses, as it does without CAP_SYS_ADMIN.
 pub fn share_all() -> Result<()> {
     sys_mount(
         None::<&str>,
@@ -94,6 +106,9 @@ pub fn share_all() -> Result<()> {
 }
 
 /// Turns a mounted filesystem read-only, which writes it out.
+///
+/// # Errors
+/// The kernel refuses: a file is open for writing.
 pub fn make_read_only(target: &str) -> Result<()> {
     sys_mount(
         None::<&str>,
@@ -106,11 +121,17 @@ pub fn make_read_only(target: &str) -> Result<()> {
 }
 
 /// Unmounts; refused while in use.
+///
+/// # Errors
+/// The kernel refuses: it is in use, or no mount.
 pub fn unmount(target: &str) -> Result<()> {
     umount2(target, MntFlags::UMOUNT_NOFOLLOW).at("unmount", target)
 }
 
 /// Takes the mount out of the tree now; the kernel ends it when its last user is gone.
+///
+/// # Errors
+/// The kernel refuses: it is no mount.
 pub fn detach(target: &str) -> Result<()> {
     umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).at("detach", target)
 }
@@ -118,6 +139,9 @@ pub fn detach(target: &str) -> Result<()> {
 /// Makes the mount at `new_root` this process's root, in place of the initial one.
 ///
 /// Assumes that nothing under the old root is needed any more.
+///
+/// # Errors
+/// The kernel refuses: `new_root` is no mount.
 pub fn switch_root(new_root: &str) -> Result<()> {
     chdir(new_root).at("enter", new_root)?;
     move_mount(".", "/")?;

@@ -31,17 +31,26 @@ pub fn end(how: End) -> Error {
 }
 
 /// Makes Ctrl-Alt-Del send SIGINT to PID 1 instead of rebooting at once.
+///
+/// # Errors
+/// The kernel refuses, as it does outside the first PID namespace.
 pub fn catch_ctrl_alt_del() -> Result<()> {
     set_cad_enabled(false).at("catch", "Ctrl-Alt-Del")
 }
 
 /// Keeps all pages of this process in memory, so that it can speak and act when its disk is gone.
+///
+/// # Errors
+/// The kernel refuses: there is not enough memory, or a limit on locked memory.
 pub fn stay_in_memory() -> Result<()> {
     mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
         .at("keep in memory", "this process")
 }
 
 /// Sets the machine's host name.
+///
+/// # Errors
+/// The kernel refuses: the name is longer than 64 bytes.
 pub fn set_host_name(name: &str) -> Result<()> {
     nix::unistd::sethostname(name).at("set the host name to", name)
 }

@@ -48,6 +48,9 @@ pub enum Ended {
 }
 
 /// Starts `program` in a session of its own, with no signal blocked and no input.
+///
+/// # Errors
+/// The program cannot be executed, or no pipe or process can be made.
 pub fn start(program: &Program) -> Result<Started> {
     let (output, writer) = output_pipe(&program.path)?;
     let shared = writer.try_clone().at("share the pipe of", &program.path)?;
@@ -67,6 +70,9 @@ pub struct Talking {
 }
 
 /// As [`start`], with standard input and output for the caller alone.
+///
+/// # Errors
+/// The program cannot be executed, or no pipe or process can be made.
 pub fn start_talking(program: &Program) -> Result<Talking> {
     let name = program.path.as_str();
     let (output, errors) = output_pipe(name)?;
@@ -130,6 +136,9 @@ fn spawn(program: &Program, input: Stdio, output: Stdio, errors: Stdio) -> Resul
 }
 
 /// Runs `program` to its end and returns how it ended with what it wrote, at most `limit` bytes.
+///
+/// # Errors
+/// The program cannot be executed. How it ended is no error here.
 pub fn run(path: &str, arguments: &[&str], limit: usize) -> Result<(Ended, Vec<u8>)> {
     let mut command = Command::new(path);
     command
@@ -183,21 +192,33 @@ pub fn has_children() -> bool {
 /// Keeps this process to itself: no other may read its memory, descriptors, environment or root folder, or trace it, unless it
 /// holds CAP_SYS_PTRACE (prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode checking), and no core of it is written. What it
 /// executes is not covered: that program says it for itself.
+///
+/// # Errors
+/// The kernel refuses, as it never does for this request.
 pub fn keep_private() -> Result<()> {
     nix::sys::prctl::set_dumpable(false).at("keep to itself", "this process")
 }
 
 /// Asks a process to end (SIGTERM). A process already gone is no error.
+///
+/// # Errors
+/// The kernel refuses: the process belongs to another user.
 pub fn ask_to_end(pid: i32) -> Result<()> {
     send(pid, Signal::SIGTERM)
 }
 
 /// Ends a process at once (SIGKILL). A process already gone is no error.
+///
+/// # Errors
+/// The kernel refuses: the process belongs to another user.
 pub fn end_at_once(pid: i32) -> Result<()> {
     send(pid, Signal::SIGKILL)
 }
 
 /// Sends SIGTERM (or, `at_once`, SIGKILL) to every process but this one. Only PID 1 may use it.
+///
+/// # Errors
+/// The kernel refuses to send to any process.
 pub fn end_everything(at_once: bool) -> Result<()> {
     send(
         -1,

@@ -25,6 +25,9 @@ pub struct Signals(SignalFd);
 
 impl Signals {
     /// Blocks SIGCHLD, SIGTERM and SIGINT and opens them for reading. Call before threads are made.
+    ///
+    /// # Errors
+    /// The kernel refuses, as it does where no descriptor is left.
     pub fn open() -> Result<Self> {
         let set: SigSet = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT]
             .into_iter()

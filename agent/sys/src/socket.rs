@@ -16,6 +16,9 @@ use crate::error::{Context, Result};
 const BACKLOG: i32 = 128;
 
 /// The user id of the process that connected a Unix socket (`SO_PEERCRED`), as it was at that time.
+///
+/// # Errors
+/// The kernel refuses: it is no Unix socket.
 pub fn peer_user(connection: &impl AsFd) -> Result<u32> {
     Ok(getsockopt(connection, sockopt::PeerCredentials)
         .at("identify", "the socket's peer")?
@@ -28,6 +31,9 @@ pub struct DeviceEvents(OwnedFd);
 
 impl DeviceEvents {
     /// Subscribes to the kernel's own events, group 1.
+    ///
+    /// # Errors
+    /// The kernel refuses: this process may not open such a socket, or no descriptor is left.
     pub fn open() -> Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(
@@ -93,6 +99,9 @@ pub fn bind_ahead(address: std::net::SocketAddr) -> Result<Bound> {
 
 /// A UDP socket bound to `port` on one interface alone, which may send to everybody on its segment and needs no
 /// address of its own. It doesn't block.
+///
+/// # Errors
+/// There is no such interface, the port is in use on it, or this process may not bind to interfaces.
 pub fn udp_on_interface(interface: &str, port: u16) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = socket(AddressFamily::Inet, SockType::Datagram, flags, None)
@@ -114,6 +123,9 @@ pub struct Segment {
 
 impl Segment {
     /// Opens it for the interface of this index. It receives nothing.
+    ///
+    /// # Errors
+    /// The kernel refuses: this process may not open packet sockets, or no descriptor is left.
     pub fn open(index: u32) -> Result<Self> {
         let what = "a packet socket";
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -126,6 +138,9 @@ impl Segment {
     }
 
     /// Sends an IPv4 packet, header and all, to the segment's broadcast address, without waiting.
+    ///
+    /// # Errors
+    /// The kernel refuses: the interface is down or its queue full.
     pub fn broadcast(&self, packet: &[u8]) -> Result<()> {
         const IPV4: u16 = 0x0800;
         let to = sockaddr_ll {

@@ -13,6 +13,9 @@ use crate::error::{Context, Error, Result};
 
 /// Opens a terminal for writing. It does not become this process's own, so that no key typed there is a signal to it;
 /// neither opening nor writing waits for a carrier, for flow control or for a slow line.
+///
+/// # Errors
+/// There is no such terminal.
 pub fn open(path: &str) -> Result<File> {
     let file = File::options()
         .write(true)

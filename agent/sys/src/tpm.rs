@@ -68,6 +68,10 @@ pub fn present() -> bool {
 ///
 /// Assumes that nobody else holds [`DEVICE`] (the raw device opens once). The command is repeated only when the TPM
 /// says that it did nothing.
+///
+/// # Errors
+/// The device cannot be opened, read or written, or the TPM answers with an error, or is not ready after all
+/// attempts.
 pub fn extend(pcr: u32, digest: &[u8; 32]) -> Result<()> {
     let mut device = File::options()
         .read(true)

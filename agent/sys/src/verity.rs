@@ -29,6 +29,10 @@ pub enum SuperblockError {
 
 impl Superblock {
     /// Reads the first 512 bytes of a hash partition.
+    ///
+    /// # Errors
+    /// [`SuperblockError::Absent`] where there is no superblock, [`SuperblockError::Foreign`] with the field that is
+    /// not what images of this project have.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, SuperblockError> {
         let absent = || SuperblockError::Absent;
         let bytes: &[u8; 512] = bytes.first_chunk().ok_or_else(absent)?;
@@ -128,6 +132,9 @@ pub enum Health {
 /// Opens a verity device read-only and returns its node, `/dev/dm-N`.
 ///
 /// Guarantees that every byte read from the node is covered by the root hash; a block that isn't gives an I/O error.
+///
+/// # Errors
+/// The device mapper refuses: no such device, a name in use, or a kernel without `dm_verity`.
 pub fn open(target: &Target) -> Result<String> {
     let sectors = target.superblock.data_blocks * 8;
     let table = target.table();
@@ -141,6 +148,9 @@ pub fn open(target: &Target) -> Result<String> {
 }
 
 /// Asks the kernel whether corruption was seen on the verity device `name`.
+///
+/// # Errors
+/// There is no verity device of this name, or the device mapper gives no status of one.
 pub fn health(name: &str) -> Result<Health> {
     match mapper::status(name)?.first() {
         Some(b'V') => Ok(Health::Verified),

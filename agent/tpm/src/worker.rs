@@ -28,6 +28,9 @@ pub struct Tpm {
 
 impl Tpm {
     /// Opens the TPM described by `tcti`, in tpm2-tss's notation: `device:/dev/tpmrm0`, `swtpm:host=127.0.0.1,port=2321`.
+    ///
+    /// # Errors
+    /// The TPM cannot be reached, or speaks no TPM 2.0.
     pub fn open(tcti: &str) -> Result<Self, Error> {
         let (jobs, queue) = sync_channel::<Job>(QUEUE);
         let (ready, opened) = sync_channel(1);
@@ -61,36 +64,48 @@ impl Tpm {
 
     /// That the TPM has what the proof needs.
     ///
-    /// Errors: [`Error::Lacks`] names what it has not, and what a person can do.
+    /// # Errors
+    /// [`Error::Lacks`] names what it has not, and what a person can do.
     pub fn check(&self) -> Result<(), Error> {
         self.call(Device::check)
     }
 
     /// The endorsement keys that the TPM has, the preferred one first, with their certificates where it holds them.
+    ///
+    /// # Errors
+    /// The TPM failed. That it has none is an empty list.
     pub fn endorsement_keys(&self) -> Result<Vec<EndorsementKey>, Error> {
         self.call(Device::endorsement_keys)
     }
 
     /// The attestation key.
+    ///
+    /// # Errors
+    /// The TPM failed.
     pub fn attestation_key(&self) -> Result<PublicKey, Error> {
         self.call(Device::attestation_key)
     }
 
     /// The node key of this boot, bound to the registers [`config_attest::pcr::NK_PCRS`] as they were when it was first asked for.
+    ///
+    /// # Errors
+    /// The TPM failed.
     pub fn node_key(&self) -> Result<PublicKey, Error> {
         self.call(Device::node_key)
     }
 
     /// Signs a SHA-256 digest with the node key: r and s of an ECDSA P-256 signature, 32 bytes each.
     ///
-    /// Errors: [`Error::PolicyBroken`] once a register that the key is bound to has changed.
+    /// # Errors
+    /// [`Error::PolicyBroken`] once a register that the key is bound to has changed.
     pub fn sign(&self, digest: [u8; 32]) -> Result<[u8; 64], Error> {
         self.call(move |device| device.sign(digest))
     }
 
     /// Imports a key that was wrapped to one of this TPM's endorsement keys; [`Tpm::sign_imported`] uses it from then on.
     ///
-    /// Errors: [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
+    /// # Errors
+    /// [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
     /// does not open what it was given.
     pub fn import(&self, wrapped: WrappedKey) -> Result<PublicKey, Error> {
         self.call(move |device| device.import(&wrapped))
@@ -98,7 +113,8 @@ impl Tpm {
 
     /// Unseals a secret that was wrapped to one of this TPM's endorsement keys for boots like this one, at this floor.
     ///
-    /// Errors: [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
+    /// # Errors
+    /// [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
     /// does not open what it was given, [`Error::Malformed`] where the secret is for images of another release key or
     /// floor, [`Error::NotApproved`] where this boot is not approved for the floor.
     pub fn unwrap_secret(
@@ -112,17 +128,26 @@ impl Tpm {
     }
 
     /// Signs a SHA-256 digest with the imported key: r and s, 32 bytes each.
+    ///
+    /// # Errors
+    /// No key was imported, or the TPM failed.
     pub fn sign_imported(&self, digest: [u8; 32]) -> Result<[u8; 64], Error> {
         self.call(move |device| device.sign_imported(digest))
     }
 
     /// Quotes the registers `pcrs` (SHA-256 bank) by the attestation key, with the values that the quote is about.
+    ///
+    /// # Errors
+    /// The TPM failed, or registers changed while they were read, more often than is tried.
     pub fn quote(&self, qualifying: [u8; 32], pcrs: &[u8]) -> Result<Quote, Error> {
         let pcrs = pcrs.to_vec();
         self.call(move |device| device.quote(qualifying, &pcrs))
     }
 
     /// Has the attestation key certify the node key.
+    ///
+    /// # Errors
+    /// The TPM failed.
     pub fn certify(&self, qualifying: [u8; 32]) -> Result<Attestation, Error> {
         self.call(move |device| device.certify(qualifying))
     }
@@ -130,6 +155,9 @@ impl Tpm {
     /// Opens a credential that was made for the endorsement key `ek` and the attestation key.
     ///
     /// `credential` and `secret` are the contents of `TPM2B_ID_OBJECT` and `TPM2B_ENCRYPTED_SECRET`, without their sizes.
+    ///
+    /// # Errors
+    /// The credential was made for other keys, or the TPM failed.
     pub fn activate(
         &self,
         ek: &EndorsementKey,
@@ -141,17 +169,26 @@ impl Tpm {
     }
 
     /// Reads registers of the SHA-256 bank, all at one moment.
+    ///
+    /// # Errors
+    /// The TPM failed, or has no such register.
     pub fn read_pcrs(&self, pcrs: &[u8]) -> Result<BTreeMap<u8, PcrValue>, Error> {
         let pcrs = pcrs.to_vec();
         self.call(move |device| device.read_pcrs(&pcrs))
     }
 
     /// Extends a register of the SHA-256 bank. On a machine `init` measures; this is for hosts and tests.
+    ///
+    /// # Errors
+    /// The TPM failed, or has no such register.
     pub fn extend_pcr(&self, pcr: u8, digest: PcrValue) -> Result<(), Error> {
         self.call(move |device| device.extend_pcr(pcr, digest))
     }
 
     /// From which image version on opens what is sealed now; none where any boot opens it.
+    ///
+    /// # Errors
+    /// The TPM failed.
     pub fn seal_floor(&self, sealing: &Sealing) -> Result<Option<u64>, Error> {
         let sealing = sealing.clone();
         self.call(move |device| device.seal_floor(&sealing))
@@ -185,6 +222,9 @@ impl Tpm {
     }
 
     /// Whether the registers are such that the image's release key approved them, and the state was not opened yet.
+    ///
+    /// # Errors
+    /// The TPM failed.
     pub fn approved(&self, unlock: &Unlock) -> Result<bool, Error> {
         let unlock = unlock.clone();
         self.call(move |device| device.approved(&unlock))
@@ -192,7 +232,8 @@ impl Tpm {
 
     /// What the slots of the state's key hold, one after the other.
     ///
-    /// Errors: a TPM that failed; what is merely absent, foreign or closed to this boot is a [`Slot`].
+    /// # Errors
+    /// A TPM that failed; what is merely absent, foreign or closed to this boot is a [`Slot`].
     pub fn state_slots(&self, unlock: &Unlock) -> Result<Vec<Slot>, Error> {
         let unlock = unlock.clone();
         self.call(move |device| device.state_slots(&unlock))
@@ -201,7 +242,8 @@ impl Tpm {
     /// Writes [`crate::SLOT_SIZE`] bytes into a slot that opens from `floor` on; what was there before is removed where it is
     /// of another floor or foreign.
     ///
-    /// Errors: [`Error::NotApproved`] where this boot is not approved for the floor.
+    /// # Errors
+    /// [`Error::NotApproved`] where this boot is not approved for the floor.
     pub fn write_state_slot(
         &self,
         unlock: &Unlock,
@@ -214,6 +256,9 @@ impl Tpm {
     }
 
     /// Removes a slot; one that is absent is no error.
+    ///
+    /// # Errors
+    /// The TPM failed.
     pub fn delete_state_slot(&self, slot: usize) -> Result<(), Error> {
         self.call(move |device| device.delete_state_slot(slot))
     }

@@ -17,8 +17,14 @@ use std::fmt;
 /// The header's place on the disk; see [`header::COPIES`].
 pub trait Disk {
     /// Reads a copy.
+    ///
+    /// # Errors
+    /// The disk fails.
     fn read(&mut self, copy: usize) -> Result<Vec<u8>, std::io::Error>;
     /// Writes a copy, and returns when it is on the medium.
+    ///
+    /// # Errors
+    /// The disk fails; the copy is then of the old content, the new or neither.
     fn write(&mut self, copy: usize, bytes: &[u8]) -> Result<(), std::io::Error>;
 }
 
@@ -27,10 +33,19 @@ pub trait Store {
     /// Why the TPM failed.
     type Error: Error + Send + Sync + 'static;
     /// What each slot holds.
+    ///
+    /// # Errors
+    /// The TPM fails. A slot that is closed to this boot is no error.
     fn slots(&mut self) -> Result<Vec<Found>, Self::Error>;
     /// Writes a slot for images from `floor` on; whatever was there is gone.
+    ///
+    /// # Errors
+    /// The TPM fails, or this boot is not approved for the floor.
     fn write(&mut self, slot: usize, floor: u64, kept: &Kept) -> Result<(), Self::Error>;
     /// Empties a slot.
+    ///
+    /// # Errors
+    /// The TPM fails.
     fn delete(&mut self, slot: usize) -> Result<(), Self::Error>;
 }
 
@@ -106,7 +121,8 @@ pub struct Closed {
 
 /// Looks for a volume that can be believed. `fresh` says that the partition was made just now, or was never finished.
 ///
-/// Errors: a disk or TPM that failed; nothing follows from that about the state.
+/// # Errors
+/// A disk or TPM that failed; nothing follows from that about the state.
 pub fn open<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
@@ -227,6 +243,9 @@ impl Open {
 
     /// Moves to the next generation: the header, then the TPM; and raises the floor where `floor` is higher. Afterwards the
     /// TPM has one key.
+    ///
+    /// # Errors
+    /// [`Fault`] of the disk, the TPM or the header's random bytes. A cut in between leaves what opens.
     pub fn advance<S: Store>(
         mut self,
         disk: &mut impl Disk,
@@ -281,6 +300,9 @@ impl fmt::Debug for Made {
 }
 
 /// Makes a new volume for images from `floor` on in the place of what did not open: both copies of the header, then the TPM.
+///
+/// # Errors
+/// [`Fault`] of the disk, the TPM or the header's random bytes.
 pub fn make<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
@@ -349,6 +371,9 @@ impl fmt::Debug for Recovered {
 /// Guarantee: what opens is of the generation that the admin saw, and was not opened by the same word before: the key that
 /// [`Recovered::bind`] gives to the TPM follows from the recovery key, the generation and the board, so that a TPM that has it, and
 /// went on with it, is known again.
+///
+/// # Errors
+/// [`Fault`] of the disk or the TPM. A volume that may not be opened is the inner result.
 pub fn recover<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
@@ -396,6 +421,9 @@ pub fn recover<S: Store>(
 impl Recovered {
     /// Binds the volume to this TPM for images from `floor` on: the key to the TPM, both copies of the header in the next
     /// generation, then that generation to the TPM. A cut leaves what can be recovered again, or what opens.
+    ///
+    /// # Errors
+    /// [`Fault`] of the disk, the TPM or the header's random bytes.
     pub fn bind<S: Store>(
         self,
         disk: &mut impl Disk,

@@ -34,6 +34,9 @@ impl std::fmt::Debug for Kept {
 
 impl Kept {
     /// A new key, in the first generation.
+    ///
+    /// # Errors
+    /// [`HeaderError::Encrypt`] where the system gives no random bytes.
     pub fn random(renewals: u32) -> Result<Self, HeaderError> {
         Ok(Self {
             key: random_key()?,

@@ -114,6 +114,10 @@ impl Root {
 
 /// Step 2 by the admin: `reference` holds one Machine with the EK that the admin knows, the release keys and releases.
 /// `exporter` is of the TLS connection on which the hello came.
+///
+/// # Errors
+/// A refusal that names the first check that failed: the protocol, the cluster, the keys' form, the Machine, the
+/// root.
 pub fn check_hello(
     hello: &BootstrapHello,
     reference: &Reference<'_>,
@@ -173,6 +177,9 @@ pub fn check_hello(
 }
 
 /// The admin's challenge. One exchange on one connection, so there is no table of sessions.
+///
+/// # Errors
+/// A refusal where the endorsement key cannot take a credential.
 pub fn challenge(
     admitted: CheckedHello,
     rng: &mut impl Entropy,
@@ -181,6 +188,9 @@ pub fn challenge(
 }
 
 /// Step 4 by the admin.
+///
+/// # Errors
+/// As [`check_proof`].
 pub fn check(
     pending: Pending,
     proof: &Proof,
@@ -229,6 +239,9 @@ pub enum StatementError {
 
 impl AdminStatement {
     /// The exact bytes to sign, with the signature. Sets `admin_key`.
+    ///
+    /// # Errors
+    /// [`StatementError::Malformed`] where the key or the statement cannot be encoded.
     pub fn sign(mut self, key: &SigningKey) -> Result<(Vec<u8>, Vec<u8>), StatementError> {
         let spki = key
             .verifying_key()
@@ -242,6 +255,10 @@ impl AdminStatement {
     }
 
     /// Verifies a statement by the key whose SubjectPublicKeyInfo has the hash `admin_key`.
+    ///
+    /// # Errors
+    /// [`StatementError::Malformed`] where the bytes are no statement of this version; [`StatementError::Signature`]
+    /// where another key than `admin_key` signed them.
     pub fn open(
         bytes: &[u8],
         signature: &[u8],
@@ -278,6 +295,9 @@ pub fn to_admin_verdict(statement: &[u8], signature: &[u8]) -> AdminVerdict {
 }
 
 /// From a Machine's status.
+///
+/// # Errors
+/// As [`AdminStatement::open`]; [`StatementError::Malformed`] also where a field is not Base64.
 pub fn from_admin_verdict(
     verdict: &AdminVerdict,
     admin_key: &Digest,

@@ -136,6 +136,9 @@ pub struct ReleaseKey {
 
 impl ReleaseKey {
     /// From the cluster's configuration.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Key`] where the text is no P-256 public key in PEM.
     pub fn from_pem(name: &str, pem: &str) -> Result<Self, ReleaseError> {
         let public = p256::PublicKey::from_public_key_pem(pem.trim())
             .map_err(|_not_a_key| ReleaseError::Key(name.to_owned()))?;
@@ -176,6 +179,9 @@ pub struct KnownRelease {
 impl KnownRelease {
     /// Parses a release and verifies its signatures by the cluster's release keys. A release that nobody signed is known
     /// too, so that a machine that booted it can be told why it is refused.
+    ///
+    /// # Errors
+    /// As [`Manifest::parse`]. A signature that does not verify is no error: it does not count.
     pub fn open(release: &ImageRelease, keys: &[ReleaseKey]) -> Result<Self, ReleaseError> {
         let spec = &release.spec;
         let manifest = Manifest::parse(&spec.manifest)?;
@@ -215,6 +221,10 @@ fn signed_by(spec: &ImageReleaseSpec, key: &ReleaseKey) -> bool {
 
 impl Manifest {
     /// Parses and checks the JSON text.
+    ///
+    /// # Errors
+    /// [`ReleaseError::TooLarge`] above 512 KiB, [`ReleaseError::Manifest`] where the text is no manifest; as the
+    /// checks of its content.
     pub fn parse(text: &str) -> Result<Self, ReleaseError> {
         if text.len() > MAX_MANIFEST {
             return Err(ReleaseError::TooLarge(text.len()));
@@ -257,6 +267,9 @@ impl Manifest {
     }
 
     /// Signs the manifest and makes the object that allows the image.
+    ///
+    /// # Errors
+    /// As the checks of the manifest's content; [`ReleaseError::Key`] where a signing key cannot be encoded.
     pub fn sign(&self, keys: &[&SigningKey]) -> Result<ImageRelease, ReleaseError> {
         self.check()?;
         let manifest = serde_json::to_string(self).map_err(ReleaseError::Manifest)?;

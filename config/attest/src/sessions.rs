@@ -68,6 +68,9 @@ pub trait Opening {
     }
 
     /// Makes the challenge.
+    ///
+    /// # Errors
+    /// A refusal where the key that was shown cannot take one.
     fn challenge(
         self,
         rng: &mut impl Entropy,
@@ -234,6 +237,9 @@ impl<P: HalfOpen> Sessions<P> {
     }
 
     /// [`Sessions::open_from`] where all callers are one.
+    ///
+    /// # Errors
+    /// As [`Sessions::open_from`].
     pub fn open<A: Opening<Pending = P>>(
         &mut self,
         admitted: A,

@@ -27,6 +27,9 @@ const OPEN: &str = "configEvent";
 
 /// Reads a message, a statement, a manifest or a line of the log. Beside what its type asks for: a list stands only where the
 /// type has one, no key comes twice in any object, however it is escaped, nothing is `null`, and nothing nests deeper than 16.
+///
+/// # Errors
+/// The bytes are no JSON of the type, or break one of the rules above.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     let root = Value {
         place: Place::Message,

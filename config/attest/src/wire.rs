@@ -91,6 +91,9 @@ pub fn code_of(error: &serde_json::Error) -> Code {
 
 impl<const MAX: usize> Blob<MAX> {
     /// Takes bytes within the limit.
+    ///
+    /// # Errors
+    /// [`TooLong`] where there are more bytes than `MAX`.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, TooLong> {
         let bytes = bytes.into();
         if bytes.len() > MAX {

@@ -9,6 +9,7 @@ pub mod identity;
 pub mod json;
 pub mod kubeconfig;
 pub mod machine;
+pub mod node_selector;
 pub mod policy;
 pub mod pratique;
 pub mod quantity;

@@ -76,6 +76,9 @@ pub struct Header {
 }
 
 /// 32 random bytes.
+///
+/// # Errors
+/// [`HeaderError::Encrypt`] where the system gives no random bytes.
 pub fn random_key() -> Result<WrappingKey, HeaderError> {
     random()
 }
@@ -97,6 +100,9 @@ pub fn follow(recovery: &WrappingKey, generation: u64, board: &[u8; 32]) -> Wrap
 }
 
 /// A new volume's key.
+///
+/// # Errors
+/// [`HeaderError::Encrypt`] where the system gives no random bytes.
 pub fn random_volume_key() -> Result<VolumeKey, HeaderError> {
     random()
 }
@@ -111,6 +117,9 @@ fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, HeaderError> {
 
 impl Header {
     /// A header by which `wrapping` opens the volume, and `recovery`, too, where it is given.
+    ///
+    /// # Errors
+    /// As [`Header::renewed`].
     pub fn seal(
         generation: u64,
         volume: &VolumeKey,
@@ -131,6 +140,9 @@ impl Header {
 
     /// The same volume on another board, brought there on the word of the admin whose key has this SHA-256 (of its
     /// SubjectPublicKeyInfo); each later header of the volume names that key.
+    ///
+    /// # Errors
+    /// As [`Header::renewed`].
     pub fn brought(
         &self,
         generation: u64,
@@ -152,6 +164,9 @@ impl Header {
     }
 
     /// The same volume in another generation, or under another key; the recovery slot stays.
+    ///
+    /// # Errors
+    /// [`HeaderError::Encrypt`] where the slot cannot be encrypted.
     pub fn renewed(
         &self,
         generation: u64,
@@ -206,6 +221,9 @@ impl Header {
     }
 
     /// Reads a copy; any bytes may come.
+    ///
+    /// # Errors
+    /// [`HeaderError::Absent`] where something else is there, [`HeaderError::Malformed`] with the part that is none.
     pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
         let malformed = HeaderError::Malformed;
         let Some(rest) = bytes.strip_prefix(MAGIC) else {

@@ -59,6 +59,9 @@ struct Kernel {
 }
 
 /// Builds an image into `options.out`: `ROLE.raw`, `ROLE.efi`, `ROLE.release.json`, `ROLE.parts.json`.
+///
+/// # Errors
+/// Packages, tools or programs cannot be had, an input is refused, or the output cannot be written.
 pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     let work = work_folder(options)?;
     let tools = tools::build(fetcher, &options.tools)?;

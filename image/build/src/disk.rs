@@ -38,6 +38,9 @@ pub struct Content<'a> {
 }
 
 /// Writes the disk image, sparse: what is empty takes no room.
+///
+/// # Errors
+/// The disk cannot be written, or the parts do not fit the layout.
 pub fn write(path: &Path, content: &Content<'_>) -> Result<()> {
     let (root, verity) = Guid::of_root_hash(content.root_hash);
     let derived =

@@ -9,6 +9,9 @@ use std::path::Path;
 use std::process::Command;
 
 /// The archive, compressed by zstd. `init` is the static program; `work` is a folder for files on the way.
+///
+/// # Errors
+/// The archive cannot be written, or `zstd` fails.
 pub fn make(
     tools: &Tools,
     init: &[u8],

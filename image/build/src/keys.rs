@@ -30,6 +30,9 @@ pub mod names {
 }
 
 /// Makes what is missing of the development keys in a folder; private keys are readable by their owner only.
+///
+/// # Errors
+/// A file cannot be written, or holds something else than a key.
 pub fn ensure(folder: &Path) -> Result<()> {
     ensure_release(folder)?;
     let path = folder.join(names::SECURE_BOOT);
@@ -51,6 +54,9 @@ pub fn ensure(folder: &Path) -> Result<()> {
 }
 
 /// Makes the release key alone, where it is missing.
+///
+/// # Errors
+/// A file cannot be written, or holds something else than a key.
 pub fn ensure_release(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(at("make", folder))?;
     let path = folder.join(names::RELEASE);
@@ -115,6 +121,9 @@ fn self_signed(key: &Path) -> Result<String> {
 }
 
 /// Reads a release key.
+///
+/// # Errors
+/// The file cannot be read, or is no ECDSA P-256 key as PKCS #8 PEM.
 pub fn release_key(path: &Path) -> Result<SigningKey> {
     SigningKey::from_pkcs8_pem(&text(path)?).map_err(|e| Error::Key {
         path: path.display().to_string(),
@@ -123,6 +132,9 @@ pub fn release_key(path: &Path) -> Result<SigningKey> {
 }
 
 /// Reads a Secure Boot key.
+///
+/// # Errors
+/// The file cannot be read, or is no RSA key as PKCS #8 PEM.
 pub fn secure_boot_key(path: &Path) -> Result<RsaPrivateKey> {
     RsaPrivateKey::from_pkcs8_pem(&text(path)?).map_err(|e| Error::Key {
         path: path.display().to_string(),
@@ -131,6 +143,9 @@ pub fn secure_boot_key(path: &Path) -> Result<RsaPrivateKey> {
 }
 
 /// Reads a PEM certificate; gives its DER.
+///
+/// # Errors
+/// The file cannot be read, or is no certificate in PEM.
 pub fn certificate(path: &Path) -> Result<Vec<u8>> {
     use rustls_pki_types::pem::PemObject;
     rustls_pki_types::CertificateDer::from_pem_slice(&read(path)?)
@@ -142,6 +157,9 @@ pub fn certificate(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// The firmware's empty variable store with certificates (DER) enrolled and Secure Boot on.
+///
+/// # Errors
+/// As [`efivars::enrolled`].
 pub fn enrolled(template: &[u8], pk: &[u8], kek: &[u8], db: &[u8]) -> Result<Vec<u8>> {
     let list = |der: &[u8]| efivars::signature_list(OWNER, der);
     Ok(efivars::enrolled(

@@ -79,6 +79,9 @@ pub struct Modules {
 }
 
 /// Picks the modules of a flavour from an unpacked kernel's `/usr/lib/modules/<release>`.
+///
+/// # Errors
+/// A module that is wanted, or one that it needs, is missing or cannot be unpacked.
 pub fn pick(tools: &Tools, folder: &Path, flavour: &str) -> Result<Modules> {
     let full = flavour == "amd64";
     let mut shelf = Shelf::open(tools, folder)?;

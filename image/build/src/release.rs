@@ -106,6 +106,9 @@ pub fn executables(entries: &Entries) -> Vec<Executable> {
 }
 
 /// Packages as the manifest lists them.
+///
+/// # Errors
+/// A package's digest is no SHA-256.
 pub fn packages(fetched: &[image_packages::Package]) -> Result<Vec<Package>> {
     let mut out = Vec::new();
     for package in fetched {

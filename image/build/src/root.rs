@@ -130,6 +130,9 @@ pub fn digest(entries: &Entries, executables: &[Executable]) -> Digest {
 }
 
 /// Everything that goes into the root, but its [`label`].
+///
+/// # Errors
+/// A file of the tree cannot be read, or one that an image must hold is missing.
 pub fn entries(inputs: &Inputs<'_>) -> Result<Entries> {
     let mut out = Entries::new();
     for (path, mode) in rootfiles::FOLDERS {
@@ -259,6 +262,9 @@ pub fn promised(role: Role) -> Vec<&'static str> {
 }
 
 /// Refuses setuid and setgid files, shells, package managers and their like, and executables that are not promised.
+///
+/// # Errors
+/// What is refused, by its path.
 pub fn check(role: Role, entries: &Entries) -> Result<()> {
     let promised = promised(role);
     if let Some((path, _)) = executables(entries)
@@ -296,6 +302,9 @@ pub fn executables(entries: &Entries) -> Vec<(String, &[u8])> {
 }
 
 /// The root as an erofs file system.
+///
+/// # Errors
+/// The archive cannot be written, or `mkfs.erofs` fails.
 pub fn file_system(
     tools: &Tools,
     entries: &Entries,

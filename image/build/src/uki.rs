@@ -34,6 +34,9 @@ pub struct Uki {
 }
 
 /// Assembles the image and, where a signer is given (key and DER certificate), signs it.
+///
+/// # Errors
+/// The stub is no program with room for the sections, or the signer cannot be used.
 pub fn make(parts: &Parts<'_>, signer: Option<(&RsaPrivateKey, &[u8])>) -> Result<Uki> {
     let added: [(&str, &[u8]); 5] = [
         (".osrel", parts.osrel.as_bytes()),

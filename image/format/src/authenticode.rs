@@ -33,6 +33,9 @@ const NULL: &[u8] = &[0x05, 0x00];
 const ONE: &[u8] = &[0x02, 0x01, 0x01];
 
 /// The program with a signature by `key`, whose certificate is `certificate` (DER).
+///
+/// # Errors
+/// It is no program that can be signed, or the certificate or key cannot be used.
 pub fn sign(program: &[u8], key: &RsaPrivateKey, certificate: &[u8]) -> Result<Vec<u8>, SignError> {
     let hash = pe::authenticode_hash(program)?;
     let pkcs7 = signature(&hash, key, certificate)?;

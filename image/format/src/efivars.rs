@@ -42,6 +42,9 @@ pub fn signature_list(owner: Guid, certificate: &[u8]) -> Vec<u8> {
 }
 
 /// An empty store of the firmware's package, with PK, KEK and db enrolled and Secure Boot on.
+///
+/// # Errors
+/// The template is no empty variable store, or has no room.
 pub fn enrolled(template: &[u8], pk: &[u8], kek: &[u8], db: &[u8]) -> Result<Vec<u8>, StoreError> {
     let start = store_start(template)?;
     let end = start + store_size(template, start)?;

@@ -22,6 +22,9 @@ pub enum FatError {
 }
 
 /// A volume of `size` bytes with a label and files. Folders on a file's path are made; slashes part them.
+///
+/// # Errors
+/// [`FatError`]: a label or a name that the format cannot hold, or files that do not fit.
 pub fn volume(
     size: usize,
     label: &str,
@@ -63,6 +66,9 @@ pub fn volume(
 }
 
 /// A NoCloud volume (label CIDATA) with user-data and the meta-data file that cloud-init's datasource asks for.
+///
+/// # Errors
+/// The user-data do not fit into 2 MiB.
 pub fn cidata(user_data: &[u8]) -> Result<Vec<u8>, FatError> {
     volume(
         2 << 20,

@@ -115,6 +115,9 @@ impl Header {
 }
 
 /// The Authenticode SHA-256 of a program: all but the checksum, the certificate directory entry and the certificates.
+///
+/// # Errors
+/// It is no PE32+ program, or a section lies outside it or over another one.
 pub fn authenticode_hash(bytes: &[u8]) -> Result<[u8; 32], PeError> {
     let header = Header::read(bytes)?;
     let (checksum, security) = (header.optional + 64, header.security());
@@ -151,6 +154,9 @@ pub fn authenticode_hash(bytes: &[u8]) -> Result<[u8; 32], PeError> {
 }
 
 /// The content of a named section, as long as it is in memory.
+///
+/// # Errors
+/// It is no PE32+ program, or has no such section.
 pub fn section<'a>(bytes: &'a [u8], name: &str) -> Result<&'a [u8], PeError> {
     let header = Header::read(bytes)?;
     for (i, section) in header.sections(bytes)?.iter().enumerate() {
@@ -243,6 +249,9 @@ pub fn with_sections(stub: &[u8], added: &[(&str, &[u8])]) -> Result<Vec<u8>, Pe
 }
 
 /// The program with a certificate table that holds one PKCS #7 signature. An earlier table must not be there.
+///
+/// # Errors
+/// It is no PE32+ program, has a signature already, or a length that is no multiple of 8.
 pub fn with_signature(program: &[u8], pkcs7: &[u8]) -> Result<Vec<u8>, PeError> {
     let header = Header::read(program)?;
     if u32_at(program, header.security() + 4)? != 0 {

@@ -73,6 +73,9 @@ pub struct State {
 
 impl State {
     /// Makes the state's folders and configuration from the host's mirror; fetches nothing.
+    ///
+    /// # Errors
+    /// The host has no apt, mirror or keyring, or the folders cannot be made.
     pub fn open(folder: &Path) -> Result<Self, AptError> {
         let sources = mirror::of_host(Path::new(HOST_APT))?;
         let keyring = mirror::keyring()?;
@@ -162,6 +165,9 @@ impl State {
     }
 
     /// Fetches the archive's signed lists.
+    ///
+    /// # Errors
+    /// The archive cannot be reached, or its lists are not signed by the keyring.
     pub fn update(&self) -> Result<(), AptError> {
         let mut command = self.command("apt-get");
         command.args(["update", "--error-on=any", "-q"]);
@@ -173,6 +179,9 @@ impl State {
     }
 
     /// The closure of `roots` over their dependencies, as if nothing were installed.
+    ///
+    /// # Errors
+    /// A package is unknown to the archive, or cannot be installed with the others.
     pub fn resolve(&self, roots: &[String]) -> Result<Vec<Resolved>, AptError> {
         let mut command = self.command("apt-get");
         command
@@ -197,6 +206,9 @@ impl State {
     }
 
     /// Downloads exact versions into `into`; apt checks them against the signed lists.
+    ///
+    /// # Errors
+    /// The archive has not that version (any more), or it is not what the signed lists say.
     pub fn download(&self, wanted: &[(String, String)], into: &Path) -> Result<(), AptError> {
         let mut command = self.command("apt-get");
         command.current_dir(into).args(["download", "-qq", "--"]);

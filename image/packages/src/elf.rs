@@ -99,6 +99,9 @@ fn file_offset(segments: &[Segment], address: u64) -> Option<usize> {
 }
 
 /// What the file needs.
+///
+/// # Errors
+/// It is no 64-bit ELF file, or a header points outside it.
 pub fn needs(bytes: &[u8]) -> Result<Needs, ElfError> {
     let segments = segments(bytes)?;
     let mut out = Needs::default();
@@ -135,6 +138,9 @@ fn libraries(bytes: &[u8], segments: &[Segment], at: usize, size: u64) -> Option
 
 /// The program with another loader. The kernel reads the loader's name by file offset, so the new name is
 /// appended and only its place and length in the program header change.
+///
+/// # Errors
+/// It is no 64-bit ELF file, or a static program.
 pub fn with_interpreter(bytes: &[u8], loader: &str) -> Result<Vec<u8>, ElfError> {
     let segments = segments(bytes)?;
     let header = segments
@@ -153,6 +159,9 @@ pub fn with_interpreter(bytes: &[u8], loader: &str) -> Result<Vec<u8>, ElfError>
 
 /// What of a program is loaded: without section headers, symbols and debugging information, which lie behind the last
 /// segment. Deterministic, unlike a host's `strip`.
+///
+/// # Errors
+/// It is no 64-bit ELF file, or a segment ends outside it.
 pub fn loaded_part(bytes: &[u8]) -> Result<Vec<u8>, ElfError> {
     let segments = segments(bytes)?;
     let end = segments

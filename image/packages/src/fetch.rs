@@ -91,6 +91,9 @@ pub struct Fetcher {
 
 impl Fetcher {
     /// What [`Self::fetch`] would give, without a look into the files; `None` where it would have to download.
+    ///
+    /// # Errors
+    /// A lock file cannot be read.
     pub fn planned(&self, set: &Set) -> Result<Option<Vec<Package>>, FetchError> {
         let mut candidates = vec![self.lock.clone()];
         if !self.locked {
@@ -113,6 +116,10 @@ impl Fetcher {
     }
 
     /// The packages of a set, each with the digest that the lock or the signed archive gives it.
+    ///
+    /// # Errors
+    /// A package cannot be had in the version that is locked, a file has another digest, or the cache cannot be
+    /// written.
     pub fn fetch(&self, set: &Set) -> Result<Vec<Package>, FetchError> {
         let debs = self.cache.join("debs");
         std::fs::create_dir_all(&debs).map_err(|source| self.fault(&debs, source))?;
@@ -141,6 +148,9 @@ impl Fetcher {
     }
 
     /// Resolves sets anew and writes the lock file.
+    ///
+    /// # Errors
+    /// The archive cannot be reached or resolves no such set, or the lock file cannot be written.
     pub fn relock(&self, sets: &[Set]) -> Result<(), FetchError> {
         let mut lock = Lock::default();
         for set in sets {
@@ -375,6 +385,9 @@ fn resolve(set: &Set, apt: &State) -> Result<Vec<Locked>, FetchError> {
 }
 
 /// SHA-256 of a file, hex.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn digest(path: &Path) -> std::io::Result<String> {
     let mut file = std::fs::File::open(path)?;
     let mut hash = Sha256::new();

@@ -63,6 +63,9 @@ pub enum LockError {
 
 impl Lock {
     /// Reads a lock file; a missing one is empty.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no lock file.
     pub fn read(path: &Path) -> Result<Self, LockError> {
         let shown = path.display().to_string();
         let text = match std::fs::read_to_string(path) {
@@ -96,6 +99,9 @@ impl Lock {
     }
 
     /// Writes the lock file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), LockError> {
         std::fs::write(path, self.text()?).map_err(|source| LockError::File {
             path: path.display().to_string(),
@@ -104,6 +110,9 @@ impl Lock {
     }
 
     /// The lock file's text.
+    ///
+    /// # Errors
+    /// It cannot be written as TOML.
     pub fn text(&self) -> Result<String, LockError> {
         let body = toml::to_string(self).map_err(LockError::Encode)?;
         Ok(format!(

@@ -59,6 +59,9 @@ pub enum MirrorError {
 }
 
 /// The archive keyring of this host.
+///
+/// # Errors
+/// The host has none of the known keyrings.
 pub fn keyring() -> Result<&'static str, MirrorError> {
     KEYRINGS
         .into_iter()
@@ -67,6 +70,9 @@ pub fn keyring() -> Result<&'static str, MirrorError> {
 }
 
 /// The sources of the host's apt in `folder` (`/etc/apt`), mapped to [`RELEASE`], sorted, without doubles.
+///
+/// # Errors
+/// A file of the host's apt cannot be read, or names no Debian archive.
 pub fn of_host(folder: &Path) -> Result<Vec<Source>, MirrorError> {
     let mut found = Vec::new();
     let main = folder.join("sources.list");

@@ -151,6 +151,9 @@ impl Tools {
 ///
 /// Guarantees: a tree that carries a stamp is whole, the stamp comes last; several processes may ask at once, they
 /// wait for each other.
+///
+/// # Errors
+/// The packages cannot be fetched, or the tree cannot be written.
 pub fn build(fetcher: &Fetcher, out: &Path) -> Result<Tools, ToolsError> {
     let tools = Tools::at(out);
     let fault = |source| ToolsError::Tree {

@@ -284,7 +284,7 @@ impl ApiServer {
         let kind = kind.ok_or_else(no_resource)?;
         // Held until the answer is made; a watch's body has a permit of its own.
         let _permit = self.permit(!reads(target.verb), &user, &peer)?;
-        let deprecated = kind.deprecated;
+        let deprecated = kind.deprecated.clone();
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
         let written =
             (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
@@ -312,7 +312,7 @@ impl ApiServer {
             // A refusal carries the warning too.
             Some(words) => Ok(verbs::warned(
                 answer.unwrap_or_else(|error| respond(&error)),
-                &[words.to_owned()],
+                &[words.into_owned()],
             )),
             None => answer,
         }

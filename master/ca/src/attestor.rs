@@ -108,6 +108,9 @@ impl Attestor {
     }
 
     /// From which image version on opens what is sealed now; none where any boot on this machine opens it.
+    ///
+    /// # Errors
+    /// The agent beside the master cannot be reached, or its TPM failed.
     pub fn floor(&self) -> Result<Option<u64>, AttestorError> {
         let StatusAnswer { floor, .. } = self.call(&Request::Status)?;
         Ok(floor)
@@ -132,6 +135,9 @@ impl Attestor {
     }
 
     /// Opens what it sealed before there were boot policies.
+    ///
+    /// # Errors
+    /// The agent beside the master cannot be reached, its TPM failed, or the TPM does not open what was sealed.
     pub fn unseal_unbound(&self, sealed: &[u8]) -> Result<Vec<u8>, AttestorError> {
         self.open(sealed, true)
     }

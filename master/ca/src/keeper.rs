@@ -22,14 +22,26 @@ pub trait Keeper: fmt::Debug + Send + Sync {
     /// How a master is started that uses this keeper; said where another one is found.
     fn cure(&self) -> &'static str;
     /// Makes a secret fit for the disk.
+    ///
+    /// # Errors
+    /// What keeps the secret (a TPM, through the agent) cannot be reached or fails.
     fn seal(&self, purpose: &str, secret: &[u8]) -> Result<Vec<u8>>;
     /// The reverse.
+    ///
+    /// # Errors
+    /// As [`Keeper::seal`]; and where `kept` is damaged, of another purpose, of another machine, or of a boot that is not approved.
     fn open(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>>;
     /// From which image version (SVN) on opens what is sealed now; none where any boot of the machine opens it. It never falls.
+    ///
+    /// # Errors
+    /// What keeps the secrets cannot be reached or fails.
     fn floor(&self) -> Result<Option<u64>> {
         Ok(None)
     }
     /// Opens what was sealed before the keeper had a floor, and nothing else: to seal it again.
+    ///
+    /// # Errors
+    /// As [`Keeper::open`].
     fn open_unbound(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>> {
         self.open(purpose, kept)
     }

@@ -31,6 +31,9 @@ struct Envelope {
 }
 
 /// Encrypts `secret` to the holder of the key with this SubjectPublicKeyInfo (P-256) and returns the file's JSON.
+///
+/// # Errors
+/// [`Error::Key`] where the recipient's key is no P-256 key; [`Error::Recovery`] where the encryption fails.
 pub fn encrypt(recipient_spki: &[u8], secret: &[u8]) -> Result<String> {
     let recipient = p256::PublicKey::from_public_key_der(recipient_spki)
         .map_err(|_opaque| Error::Key("a recovery copy needs a P-256 public key"))?;
@@ -52,6 +55,10 @@ pub fn encrypt(recipient_spki: &[u8], secret: &[u8]) -> Result<String> {
 }
 
 /// Opens a recovery copy with the admin's private key (PKCS#8 PEM, P-256).
+///
+/// # Errors
+/// [`Error::Recovery`] where the key is none, the file is no recovery copy of this version, it was encrypted to
+/// another key, or it was changed.
 pub fn decrypt(admin_key_pem: &str, file: &str) -> Result<Zeroizing<Vec<u8>>> {
     let secret = p256::SecretKey::from_pkcs8_pem(admin_key_pem)
         .map_err(|_opaque| Error::Recovery("the admin's key is not a PKCS#8 PEM P-256 key"))?;
@@ -116,7 +123,8 @@ impl std::fmt::Debug for Recovered {
 impl Recovered {
     /// Reads what [`decrypt`] gave.
     ///
-    /// Errors: [`Error::Recovery`] where that is no text, or a state's key is cut short.
+    /// # Errors
+    /// [`Error::Recovery`] where that is no text, or a state's key is cut short.
     pub fn parse(plain: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(plain)
             .map_err(|_binary| Error::Recovery("it holds no keys in PEM"))?;

@@ -21,7 +21,8 @@ const LIMIT: u64 = 64 << 10;
 /// Has `keeper` keep the keys in `recovered` for the authority in `folder`, and removes that file. False where there is none.
 /// To be called before [`crate::Authority::open`]. A cut leaves the file, and the next call does all of it again.
 ///
-/// Errors: [`Error::Restore`] where the keys are not those of the authority's roots; nothing was changed then.
+/// # Errors
+/// [`Error::Restore`] where the keys are not those of the authority's roots; nothing was changed then.
 pub fn restore(
     folder: &Path,
     cluster: &str,

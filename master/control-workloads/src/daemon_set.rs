@@ -1,5 +1,6 @@
 //! DaemonSets: a pod on each node that fits.
 
+use crate::workload::action;
 use crate::workload::amount::{Round, amount};
 use crate::workload::claim::{self, Claim, claim};
 use crate::workload::kept::{
@@ -63,15 +64,7 @@ pub struct Facts {
 }
 
 /// What is done to a DaemonSet with a UID.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Action {
-    /// The DaemonSet.
-    pub key: Key,
-    /// Its UID.
-    pub uid: String,
-    /// What.
-    pub step: Step,
-}
+pub type Action = action::Action<Step>;
 
 /// Something that is done.
 #[derive(Debug, Clone, PartialEq)]
@@ -150,31 +143,19 @@ impl Controller for DaemonSets {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let (steps, requeue) = if facts.claims.is_empty() {
+        let steps = if facts.claims.is_empty() {
             plan(facts, now.wall)
         } else {
             (facts.claims.clone(), None)
         };
-        let uid = facts.set.metadata.uid.clone().unwrap_or_default();
-        let action = |step| Action {
-            key: facts.key.clone(),
-            uid: uid.clone(),
-            step,
-        };
-        Plan {
-            actions: steps.into_iter().map(action).collect(),
-            requeue,
-        }
+        Action::plan(&facts.key, &facts.set.metadata, steps)
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
         let Action { key, uid, step } = action;
-        let Some(set) = self.sets.get(&key) else {
+        let Some(set) = action::current(&self.sets, &key, &uid) else {
             return Ok(());
         };
-        if set.metadata.uid.as_deref() != Some(&uid) {
-            return Ok(());
-        }
         let owner = controls(&set.0);
         let about = make::reference(&owner, &key.namespace);
         match step {

@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::api::resource::v1::{
 use master_schema::cells::AGE;
 use master_schema::object::meta_text;
 use master_schema::object::spec;
-use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, pointers};
 use master_schema::validate::{Fields, get, items, object, object_mut, text};
 
 /// The kind DeviceClass.
@@ -18,7 +18,7 @@ pub fn class() -> Kind {
         ..Strategy::default()
     };
     Kind {
-        columns: const { &[AGE] },
+        columns: vec![AGE],
         strategy,
         ..Kind::of::<DeviceClass>(false)
     }
@@ -27,8 +27,8 @@ pub fn class() -> Kind {
 /// The kind ResourceClaim.
 pub fn claim() -> Kind {
     Kind {
-        subresources: &[Subresource::Status],
-        columns: const { &[column("State", |fields, _| state(fields).into()), AGE] },
+        subresources: vec![Subresource::Status],
+        columns: vec![column("State", |fields, _| state(fields).into()), AGE],
         strategy: Strategy {
             defaults: |fields| rules::claim_defaults(object_mut(fields, "spec")),
             validate_create: rules::claim,
@@ -68,7 +68,7 @@ pub fn template() -> Kind {
         ..Strategy::default()
     };
     Kind {
-        columns: const { &[AGE] },
+        columns: vec![AGE],
         strategy,
         ..Kind::of::<ResourceClaimTemplate>(true)
     }
@@ -77,22 +77,20 @@ pub fn template() -> Kind {
 /// The kind ResourceSlice.
 pub fn slice() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("Node", |fields, _| node(fields).into()),
-                column("Driver", |fields, _| text(spec(fields), "driver").into()),
-                column("Pool", |fields, _| {
-                    object(spec(fields), "pool")
-                        .map_or("", |pool| text(pool, "name"))
-                        .into()
-                }),
-                AGE,
-            ]
-        },
-        selectable: &[
+        columns: vec![
+            column("Node", |fields, _| node(fields).into()),
+            column("Driver", |fields, _| text(spec(fields), "driver").into()),
+            column("Pool", |fields, _| {
+                object(spec(fields), "pool")
+                    .map_or("", |pool| text(pool, "name"))
+                    .into()
+            }),
+            AGE,
+        ],
+        selectable: pointers(&[
             ("spec.nodeName", "/spec/nodeName"),
             ("spec.driver", "/spec/driver"),
-        ],
+        ]),
         strategy: Strategy {
             create: |fields| slices::stamp_taints(fields, None),
             update: |new, old| slices::stamp_taints(new, Some(old)),

@@ -5,7 +5,7 @@
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use master_merge::write::{Given, Versions, Write, update};
-use master_schema::schema::{self, Place, Schemas};
+use master_schema::schema::{self, Place, Schemas, Source};
 use master_schema::validate::Fields;
 use serde_json::{Value, json};
 use std::hint::black_box;
@@ -75,10 +75,8 @@ fn measure(name: &str, versions: &One, object: &Fields, changed: &Fields) -> Res
 }
 
 fn main() -> Result<(), String> {
-    let (definitions, names) = schema::definitions(&[
-        |generator| generator.subschema_for::<ConfigMap>(),
-        |generator| generator.subschema_for::<Deployment>(),
-    ]);
+    let (definitions, names) =
+        schema::definitions(&[Source::of::<ConfigMap>(), Source::of::<Deployment>()]);
     let versions = |index: usize| One(Schemas::compile(&definitions), names[index].clone());
     let map = |last: &str| {
         let mut data: serde_json::Map<String, Value> = (0..8)

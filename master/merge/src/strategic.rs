@@ -206,14 +206,13 @@ fn delete_values(
 mod tests {
     use super::*;
     use config_kube::k8s_openapi::api::core::v1::Pod;
-    use master_schema::schema::{self, Schemas};
+    use master_schema::schema::{self, Schemas, Source};
     use proptest::prelude::*;
     use serde_json::json;
     use std::sync::LazyLock;
 
     static SCHEMAS: LazyLock<(Schemas, String)> = LazyLock::new(|| {
-        let (definitions, names) =
-            schema::definitions(&[|generator| generator.subschema_for::<Pod>()]);
+        let (definitions, names) = schema::definitions(&[Source::of::<Pod>()]);
         (Schemas::compile(&definitions), names[0].clone())
     });
 

@@ -4,7 +4,7 @@ use crate::endpoints_validate as rules;
 use config_kube::k8s_openapi::api::core::v1::Endpoints;
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use master_schema::cells::AGE;
-use master_schema::registry::{Kind, Strategy, column};
+use master_schema::registry::{Kind, Strategy, column, words};
 use master_schema::validate::{Fields, get, items, text};
 use serde_json::Value;
 
@@ -14,13 +14,11 @@ const SHOWN: usize = 3;
 /// The kind Endpoints.
 pub fn endpoints() -> Kind {
     Kind {
-        short_names: &["ep"],
-        columns: const {
-            &[
-                column("Endpoints", |fields, _| addresses(fields).into()),
-                AGE,
-            ]
-        },
+        short_names: words(&["ep"]),
+        columns: vec![
+            column("Endpoints", |fields, _| addresses(fields).into()),
+            AGE,
+        ],
         strategy: Strategy {
             defaults: rules::defaults,
             validate: rules::endpoints,
@@ -28,7 +26,7 @@ pub fn endpoints() -> Kind {
             ..Strategy::default()
         },
         deprecated: Some(
-            "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+            "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".into(),
         ),
         ..Kind::of::<Endpoints>(true)
     }
@@ -37,16 +35,14 @@ pub fn endpoints() -> Kind {
 /// The kind EndpointSlice.
 pub fn slice() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("AddressType", |fields, _| {
-                    text(fields, "addressType").into()
-                }),
-                column("Ports", |fields, _| ports(fields).into()),
-                column("Endpoints", |fields, _| slice_addresses(fields).into()),
-                AGE,
-            ]
-        },
+        columns: vec![
+            column("AddressType", |fields, _| {
+                text(fields, "addressType").into()
+            }),
+            column("Ports", |fields, _| ports(fields).into()),
+            column("Endpoints", |fields, _| slice_addresses(fields).into()),
+            AGE,
+        ],
         strategy: Strategy {
             defaults: rules::slice_defaults,
             validate: rules::slice,

@@ -4,7 +4,7 @@ use crate::ingress_validate as rules;
 use config_kube::k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use master_schema::cells::{AGE, at, load_balancer};
 use master_schema::object::spec;
-use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, words};
 use master_schema::validate::{Fields, default_to, items, object, object_mut, text};
 
 /// Hosts that a cell shows.
@@ -13,19 +13,17 @@ const SHOWN: usize = 3;
 /// The kind Ingress.
 pub fn ingress() -> Kind {
     Kind {
-        short_names: &["ing"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Class", |fields, _| {
-                    at(fields, "spec", "/ingressClassName").into()
-                }),
-                column("Hosts", |fields, _| hosts(fields).into()),
-                column("Address", |fields, _| load_balancer(fields).into()),
-                column("Ports", |fields, _| ports(fields).into()),
-                AGE,
-            ]
-        },
+        short_names: words(&["ing"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Class", |fields, _| {
+                at(fields, "spec", "/ingressClassName").into()
+            }),
+            column("Hosts", |fields, _| hosts(fields).into()),
+            column("Address", |fields, _| load_balancer(fields).into()),
+            column("Ports", |fields, _| ports(fields).into()),
+            AGE,
+        ],
         strategy: Strategy {
             validate: rules::ingress,
             validate_create: rules::ingress_create,
@@ -67,15 +65,13 @@ fn ports(fields: &Fields) -> &'static str {
 /// The kind IngressClass.
 pub fn class() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("Controller", |fields, _| {
-                    text(spec(fields), "controller").into()
-                }),
-                column("Parameters", |fields, _| parameters(fields).into()),
-                AGE,
-            ]
-        },
+        columns: vec![
+            column("Controller", |fields, _| {
+                text(spec(fields), "controller").into()
+            }),
+            column("Parameters", |fields, _| parameters(fields).into()),
+            AGE,
+        ],
         strategy: Strategy {
             defaults: |fields| {
                 let parameters =

@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::api::networking::v1::{IPAddress, NetworkPolicy, Se
 use master_schema::cells::{AGE, selector};
 use master_schema::object::spec;
 use master_schema::object::{metadata_mut, now};
-use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, words};
 use master_schema::validate::{Fields, items, object, text};
 use serde_json::{Value, json};
 
@@ -15,15 +15,13 @@ const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 /// The kind NetworkPolicy.
 pub fn policy() -> Kind {
     Kind {
-        short_names: &["netpol"],
-        columns: const {
-            &[
-                column("Pod-Selector", |fields, _| {
-                    selector(object(spec(fields), "podSelector")).into()
-                }),
-                AGE,
-            ]
-        },
+        short_names: words(&["netpol"]),
+        columns: vec![
+            column("Pod-Selector", |fields, _| {
+                selector(object(spec(fields), "podSelector")).into()
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             defaults: rules::policy_defaults,
             validate: rules::policy,
@@ -37,8 +35,8 @@ pub fn policy() -> Kind {
 /// The kind IPAddress.
 pub fn address() -> Kind {
     Kind {
-        short_names: &["ip"],
-        columns: const { &[column("ParentRef", |fields, _| parent(fields).into()), AGE] },
+        short_names: words(&["ip"]),
+        columns: vec![column("ParentRef", |fields, _| parent(fields).into()), AGE],
         strategy: Strategy {
             names: rules::address_name,
             validate: rules::address,
@@ -70,8 +68,8 @@ fn parent(fields: &Fields) -> String {
 /// The kind ServiceCIDR.
 pub fn range() -> Kind {
     Kind {
-        subresources: &[Subresource::Status],
-        columns: const { &[column("CIDRs", |fields, _| cidrs(fields).into()), AGE] },
+        subresources: vec![Subresource::Status],
+        columns: vec![column("CIDRs", |fields, _| cidrs(fields).into()), AGE],
         strategy: Strategy {
             create: |fields| {
                 let ready = json!({

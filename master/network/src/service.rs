@@ -4,7 +4,7 @@ use crate::service_validate;
 use config_kube::k8s_openapi::api::core::v1::Service;
 use master_schema::cells::{AGE, load_balancer, pairs};
 use master_schema::object::spec;
-use master_schema::registry::{Kind, Strategy, Subresource, column, wide};
+use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, wide, words};
 use master_schema::validate::{Fields, default_to, get, items, names, object, object_mut, text};
 use serde_json::Value;
 
@@ -14,27 +14,25 @@ const AFFINITY: i64 = 10_800;
 /// The kind Service.
 pub fn service() -> Kind {
     Kind {
-        short_names: &["svc"],
-        categories: &["all"],
-        subresources: &[Subresource::Proxy, Subresource::Status],
-        columns: const {
-            &[
-                column("Type", |fields, _| text(spec(fields), "type").into()),
-                column("Cluster-IP", |fields, _| {
-                    or_none(text(spec(fields), "clusterIP")).into()
-                }),
-                column("External-IP", |fields, _| external(fields).into()),
-                column("Port(s)", |fields, _| ports(fields).into()),
-                AGE,
-                wide("Selector", |fields, _| {
-                    pairs(object(spec(fields), "selector")).into()
-                }),
-            ]
-        },
-        selectable: &[
+        short_names: words(&["svc"]),
+        categories: words(&["all"]),
+        subresources: vec![Subresource::Proxy, Subresource::Status],
+        columns: vec![
+            column("Type", |fields, _| text(spec(fields), "type").into()),
+            column("Cluster-IP", |fields, _| {
+                or_none(text(spec(fields), "clusterIP")).into()
+            }),
+            column("External-IP", |fields, _| external(fields).into()),
+            column("Port(s)", |fields, _| ports(fields).into()),
+            AGE,
+            wide("Selector", |fields, _| {
+                pairs(object(spec(fields), "selector")).into()
+            }),
+        ],
+        selectable: pointers(&[
             ("spec.clusterIP", "/spec/clusterIP"),
             ("spec.type", "/spec/type"),
-        ],
+        ]),
         strategy: Strategy {
             made_by_update: true,
             names: names::dns_label,

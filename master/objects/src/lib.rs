@@ -33,6 +33,9 @@ pub const MANAGED: &str = "managedFields";
 const START: &[u8] = br#"{"metadata":{"#;
 
 /// Encodes an object for the store, without the three fields that are not stored.
+///
+/// # Errors
+/// It cannot be written as JSON (500).
 pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
     object.remove("kind");
     object.remove("apiVersion");
@@ -86,6 +89,9 @@ fn write_parts(
 }
 
 /// Decodes stored bytes into an object of `kind`, with the three fields added.
+///
+/// # Errors
+/// The stored bytes are no object (500, with the key).
 pub fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     let object: Fields =
         serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
@@ -94,12 +100,18 @@ pub fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
 
 /// As [`decode`], without managed fields. Writing the result back would lose the ownership of
 /// fields.
+///
+/// # Errors
+/// The stored bytes are no object (500, with the key).
 pub fn decode_bare(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     let (object, _) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
     Ok(complete(kind, entry, object))
 }
 
 /// The stored object as it is, without managed fields.
+///
+/// # Errors
+/// The stored bytes are no object (500, with the key).
 pub fn stored(entry: &Entry) -> Result<Fields, ApiError> {
     stored::read(&entry.value)
         .map(|(object, _)| object)
@@ -107,6 +119,9 @@ pub fn stored(entry: &Entry) -> Result<Fields, ApiError> {
 }
 
 /// As [`decode`], with the managed fields as one string, as [`encode`] accepts them.
+///
+/// # Errors
+/// The stored bytes are no object (500, with the key).
 pub fn decode_kept(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
     let (object, managed) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
     let mut object = complete(kind, entry, object);
@@ -203,6 +218,9 @@ pub fn head(kind: &Kind, extent: Extent) -> String {
 
 /// The part of an entry's bytes after the brace of the metadata; shared, not copied, unless a field
 /// is renamed.
+///
+/// # Errors
+/// The stored bytes do not begin with metadata (500, with the key).
 pub fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Bytes, ApiError> {
     let renamed;
     let kept = if kind.stored_as_served() {

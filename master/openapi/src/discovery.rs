@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use master_schema::error::{ApiError, no_resource};
-use master_schema::registry::{Kind, Registry, Subresource};
+use master_schema::registry::{Kind, Registry, Subresource, Word};
 use ring::digest;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -51,9 +51,9 @@ struct Resource<'a> {
     kind: &'a str,
     verbs: &'a [&'static str],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    short_names: &'a [&'static str],
+    short_names: &'a [Word],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    categories: &'a [&'static str],
+    categories: &'a [Word],
     #[serde(skip_serializing_if = "Option::is_none")]
     storage_version_hash: Option<String>,
 }
@@ -156,8 +156,8 @@ fn whole<'a>(registry: &Registry, kind: &'a Kind) -> Resource<'a> {
         version: "",
         kind: &kind.kind,
         verbs: kind.verbs(),
-        short_names: kind.short_names,
-        categories: kind.categories,
+        short_names: &kind.short_names,
+        categories: &kind.categories,
         storage_version_hash: kind
             .review
             .is_none()

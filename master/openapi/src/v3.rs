@@ -10,7 +10,6 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 };
 use master_schema::registry::{Kind, Registry, Review, Subresource};
 use master_schema::schema::{self, DEFINITIONS, Source};
-use schemars::generate::SchemaGenerator;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -18,12 +17,14 @@ use std::sync::Arc;
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 
 /// Schemas that operations reference beside the kinds'.
-const SHARED: [Source; 4] = [
-    |generator| generator.subschema_for::<DeleteOptions>(),
-    |generator| generator.subschema_for::<ListMeta>(),
-    |generator| generator.subschema_for::<Patch>(),
-    |generator| generator.subschema_for::<Status>(),
-];
+fn shared() -> [Source; 4] {
+    [
+        Source::of::<DeleteOptions>(),
+        Source::of::<ListMeta>(),
+        Source::of::<Patch>(),
+        Source::of::<Status>(),
+    ]
+}
 
 /// All documents, each with its path in the index, built one at a time.
 pub(crate) fn documents(registry: &Registry) -> impl Iterator<Item = (String, Value)> {
@@ -55,10 +56,10 @@ pub(crate) fn documents(registry: &Registry) -> impl Iterator<Item = (String, Va
 /// The schema of a subresource's body, if it differs from the kind's.
 fn body_of(subresource: Subresource) -> Option<Source> {
     match subresource {
-        Subresource::Scale => Some(SchemaGenerator::subschema_for::<Scale>),
-        Subresource::Binding => Some(SchemaGenerator::subschema_for::<Binding>),
-        Subresource::Eviction => Some(SchemaGenerator::subschema_for::<Eviction>),
-        Subresource::Token => Some(SchemaGenerator::subschema_for::<TokenRequest>),
+        Subresource::Scale => Some(Source::of::<Scale>()),
+        Subresource::Binding => Some(Source::of::<Binding>()),
+        Subresource::Eviction => Some(Source::of::<Eviction>()),
+        Subresource::Token => Some(Source::of::<TokenRequest>()),
         Subresource::Status
         | Subresource::Approval
         | Subresource::Log
@@ -73,14 +74,14 @@ fn body_of(subresource: Subresource) -> Option<Source> {
 }
 
 fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
-    let mut sources: Vec<Source> = kinds.iter().map(|kind| kind.source).collect();
+    let mut sources: Vec<Source> = kinds.iter().map(|kind| kind.source.clone()).collect();
     sources.extend(
         kinds
             .iter()
-            .flat_map(|kind| kind.subresources)
+            .flat_map(|kind| &kind.subresources)
             .filter_map(|sub| body_of(*sub)),
     );
-    sources.extend(SHARED);
+    sources.extend(shared());
     let (mut definitions, _) = schema::definitions(&sources);
     let mut paths = Map::new();
     paths.insert(
@@ -212,7 +213,7 @@ fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
         "delete": make(Action::Delete),
     });
     paths.insert(object.clone(), with_parameters(kind, true, one));
-    for sub in kind.subresources {
+    for sub in &kind.subresources {
         add_subresource(&object, kind, *sub, paths);
     }
 }

@@ -1,9 +1,8 @@
 //! Node selectors and node affinity: the nodes that a pod may run on or prefers, by labels and
 //! names.
 
-use config_kube::k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, PreferredSchedulingTerm,
-};
+use config_kube::k8s_openapi::api::core::v1::{NodeSelector, PodSpec, PreferredSchedulingTerm};
+use config_kube::node_selector::matches;
 use std::collections::BTreeMap;
 
 /// A pod's requirements and preferences for nodes.
@@ -52,38 +51,6 @@ impl NodePreferences {
             .iter()
             .filter(|wish| matches(&wish.preference, name, labels));
         met.map(|wish| i64::from(wish.weight)).sum()
-    }
-}
-
-/// A term without requirements matches nothing (upstream).
-fn matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    if expressions.is_empty() && fields.is_empty() {
-        return false;
-    }
-    let field = |key: &str| (key == "metadata.name").then_some(name);
-    expressions
-        .iter()
-        .all(|need| meets(need, labels.get(&need.key).map(String::as_str)))
-        && fields.iter().all(|need| meets(need, field(&need.key)))
-}
-
-fn meets(need: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = need.values.as_deref().unwrap_or_default();
-    let among = value.is_some_and(|value| values.iter().any(|wanted| wanted == value));
-    let numbers = || {
-        let wanted = values.first().filter(|_| values.len() == 1)?;
-        Some((value?.parse::<i64>().ok()?, wanted.parse::<i64>().ok()?))
-    };
-    match need.operator.as_str() {
-        "In" => among,
-        "NotIn" => !among,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => numbers().is_some_and(|(value, wanted)| value > wanted),
-        "Lt" => numbers().is_some_and(|(value, wanted)| value < wanted),
-        _ => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cells that several kinds' tables share.
 
 use crate::object::{meta_text, metadata};
-use crate::registry::{Column, column};
+use crate::registry::{Column, column, date};
 use crate::validate::{Fields, get, items, object, text};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -11,12 +11,9 @@ use std::collections::BTreeSet;
 pub const AGE: Column = column("Age", age);
 
 /// The creation time, for kinds without columns of their own.
-pub const CREATED: Column = Column {
-    name: "Created At",
-    kind: "date",
-    priority: 0,
-    cell: |fields, _| meta_text(fields, "creationTimestamp").into(),
-};
+pub const CREATED: Column = date("Created At", |fields, _| {
+    meta_text(fields, "creationTimestamp").into()
+});
 
 /// The name, for kinds with their own column for it.
 pub const NAME: Column = column("Name", |fields, _| meta_text(fields, "name").into());

@@ -147,36 +147,95 @@ pub enum Review {
 }
 
 /// One column of a table.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Column {
     /// Heading.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// `string`, `integer`, `date`, …
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// 0: always shown; 1: with `-o wide`.
     pub priority: u8,
-    /// The cell's value, from the object and the current time.
-    pub cell: fn(&Fields, Timestamp) -> Value,
+    /// Its cells.
+    pub cell: Cell,
+}
+
+/// Where a column has its cells from.
+#[derive(Debug, Clone)]
+pub enum Cell {
+    /// They are computed from the object and the current time.
+    Computed(fn(&Fields, Timestamp) -> Value),
+    /// The value of a field, by its JSON pointer; null where it is absent. So has a kind that a document describes.
+    Field(String),
+}
+
+impl Cell {
+    /// The value for an object.
+    pub fn value(&self, fields: &Fields, now: Timestamp) -> Value {
+        match self {
+            Self::Computed(compute) => compute(fields, now),
+            Self::Field(pointer) => {
+                let path = pointer.strip_prefix('/').unwrap_or_default();
+                let (first, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
+                let value = fields.get(first).and_then(|value| value.pointer(rest));
+                value.cloned().unwrap_or_default()
+            }
+        }
+    }
+}
+
+const fn of_kind(
+    kind: &'static str,
+    name: &'static str,
+    priority: u8,
+    cell: fn(&Fields, Timestamp) -> Value,
+) -> Column {
+    Column {
+        name: Cow::Borrowed(name),
+        kind: Cow::Borrowed(kind),
+        priority,
+        cell: Cell::Computed(cell),
+    }
 }
 
 /// A string column that is always shown.
 pub const fn column(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
-    Column {
-        name,
-        kind: "string",
-        priority: 0,
-        cell,
-    }
+    of_kind("string", name, 0, cell)
 }
 
 /// A column shown with `-o wide`.
 pub const fn wide(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
-    Column {
-        name,
-        kind: "string",
-        priority: 1,
-        cell,
-    }
+    of_kind("string", name, 1, cell)
+}
+
+/// An integer column that is always shown.
+pub const fn integer(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
+    of_kind("integer", name, 0, cell)
+}
+
+/// A boolean column that is always shown.
+pub const fn boolean(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
+    of_kind("boolean", name, 0, cell)
+}
+
+/// A column of times that is always shown.
+pub const fn date(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
+    of_kind("date", name, 0, cell)
+}
+
+/// A name that a program or a document gives.
+pub type Word = Cow<'static, str>;
+
+/// Short names or categories of a built-in kind.
+pub fn words(list: &[&'static str]) -> Vec<Word> {
+    list.iter().map(|word| Cow::Borrowed(*word)).collect()
+}
+
+/// Pairs of names, or of a label and a JSON pointer, of a built-in kind.
+pub fn pointers(list: &[(&'static str, &'static str)]) -> Vec<(Word, Word)> {
+    let pair = |(left, right): &(&'static str, &'static str)| {
+        (Cow::Borrowed(*left), Cow::Borrowed(*right))
+    };
+    list.iter().map(pair).collect()
 }
 
 /// Dotted paths of fields that a write resets, so that its manager never owns them (upstream:
@@ -317,32 +376,32 @@ pub struct Kind {
     /// Singular name, for discovery.
     pub singular: String,
     /// Short names.
-    pub short_names: &'static [&'static str],
+    pub short_names: Vec<Word>,
     /// Categories, such as `all`.
-    pub categories: &'static [&'static str],
+    pub categories: Vec<Word>,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
     /// Table in the store; the versions of one kind share it.
     pub table: String,
     /// Subresources.
-    pub subresources: &'static [Subresource],
+    pub subresources: Vec<Subresource>,
     /// The paths of the scale subresource, if the kind has one.
     pub scale: Option<Scale>,
     /// Whether tables begin with the column `Name`.
     pub named: bool,
     /// Table columns, after the name.
-    pub columns: &'static [Column],
+    pub columns: Vec<Column>,
     /// Selectable fields beyond name and namespace: label and JSON pointer; of several pointers,
     /// joined by `|`, the first that exists counts.
-    pub selectable: &'static [(&'static str, &'static str)],
+    pub selectable: Vec<(Word, Word)>,
     /// What happens to objects when they are written.
     pub strategy: Strategy,
     /// The review, if the kind is one.
     pub review: Option<Review>,
     /// The warning for every request if a newer version replaces this one.
-    pub deprecated: Option<&'static str>,
+    pub deprecated: Option<Word>,
     /// Top-level fields with another name in the store: served name, stored name.
-    pub renames: &'static [(&'static str, &'static str)],
+    pub renames: Vec<(Word, Word)>,
     /// Conversion to the stored version and back, if it is more than renaming.
     pub conversion: Option<Conversion>,
     /// The status of a new object, if upstream shows its zero values.
@@ -357,7 +416,7 @@ impl Kind {
     /// A kind of `k8s-openapi` or `config-kube` with default behaviour.
     pub fn of<T>(namespaced: bool) -> Self
     where
-        T: config_kube::k8s_openapi::Resource + schemars::JsonSchema,
+        T: config_kube::k8s_openapi::Resource + schemars::JsonSchema + 'static,
     {
         let plural = T::URL_PATH_SEGMENT.to_owned();
         let table = if T::GROUP.is_empty() {
@@ -371,22 +430,22 @@ impl Kind {
             kind: T::KIND.to_owned(),
             singular: T::KIND.to_lowercase(),
             plural,
-            short_names: &[],
-            categories: &[],
+            short_names: Vec::new(),
+            categories: Vec::new(),
             namespaced,
             table,
-            subresources: &[],
+            subresources: Vec::new(),
             scale: None,
             named: true,
-            columns: &[],
-            selectable: &[],
+            columns: Vec::new(),
+            selectable: Vec::new(),
             strategy: Strategy::default(),
             review: None,
             deprecated: None,
-            renames: &[],
+            renames: Vec::new(),
             conversion: None,
             blank: None,
-            source: |generator| generator.subschema_for::<T>(),
+            source: Source::of::<T>(),
             schema: String::new(),
         }
     }
@@ -444,9 +503,9 @@ impl Kind {
 
     /// Converts a served object to the stored form.
     pub fn to_stored(&self, object: &mut Fields) {
-        for (served, stored) in self.renames {
-            if let Some(value) = object.remove(*served) {
-                object.insert((*stored).to_owned(), value);
+        for (served, stored) in &self.renames {
+            if let Some(value) = object.remove(&**served) {
+                object.insert(stored.to_string(), value);
             }
         }
         if let Some(conversion) = self.conversion {
@@ -456,9 +515,9 @@ impl Kind {
 
     /// Converts a stored object to the served form.
     pub fn to_served(&self, object: &mut Fields) {
-        for (served, stored) in self.renames {
-            if let Some(value) = object.remove(*stored) {
-                object.insert((*served).to_owned(), value);
+        for (served, stored) in &self.renames {
+            if let Some(value) = object.remove(&**stored) {
+                object.insert(served.to_string(), value);
             }
         }
         if let Some(conversion) = self.conversion {
@@ -509,7 +568,7 @@ pub struct Registry {
 impl Registry {
     /// A registry of kinds.
     pub fn new(kinds: Vec<Kind>) -> Self {
-        let sources: Vec<Source> = kinds.iter().map(|kind| kind.source).collect();
+        let sources: Vec<Source> = kinds.iter().map(|kind| kind.source.clone()).collect();
         let (definitions, names) = schema::definitions(&sources);
         let schemas = Schemas::compile(&definitions);
         let mut registry = Self {
@@ -558,5 +617,24 @@ impl Registry {
     /// Compiled schemas.
     pub fn schemas(&self) -> &Schemas {
         &self.schemas
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_column_that_a_document_describes_shows_a_field() {
+        let object = json!({"spec": {"sizes": [{"width": 3}]}, "data": "x"});
+        let fields: Fields = serde_json::from_value(object).unwrap();
+        let shown =
+            |pointer: &str| Cell::Field(pointer.to_owned()).value(&fields, Timestamp::now());
+        assert_eq!(shown("/spec/sizes/0/width"), 3);
+        assert_eq!(shown("/data"), "x");
+        for absent in ["/spec/none", "/none/at/all", "", "data"] {
+            assert_eq!(shown(absent), Value::Null, "{absent}");
+        }
     }
 }

@@ -392,20 +392,21 @@ fn pointer(kind: &Kind, label: &str) -> Option<String> {
         _ => kind
             .selectable
             .iter()
-            .find(|(known, _)| *known == label)
-            .map(|(_, pointer)| (*pointer).to_owned()),
+            .find(|(known, _)| known == label)
+            .map(|(_, pointer)| pointer.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::pointers;
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
     fn selects(labels: &str, fields: &str) -> bool {
         let mut kind = Kind::of::<Pod>(true);
-        kind.selectable = &[("spec.nodeName", "/spec/nodeName")];
+        kind.selectable = pointers(&[("spec.nodeName", "/spec/nodeName")]);
         let object = json!({"metadata": {"name": "p", "labels": {"a": "1", "b/c": "x"}}, "spec": {"nodeName": "n"}});
         let selector = Selector::parse(&kind, labels, fields).unwrap();
         let matches = selector.matches(&object);
@@ -483,7 +484,7 @@ mod tests {
             error.message
         );
         let mut with = Kind::of::<Pod>(true);
-        with.selectable = &[("spec.nodeName", "/spec/nodeName")];
+        with.selectable = pointers(&[("spec.nodeName", "/spec/nodeName")]);
         let error = Selector::parse(&with, "", "spec.foo=1").unwrap_err();
         assert_eq!(error.message, "field label not supported: spec.foo");
         for bad in [

@@ -4,9 +4,9 @@ use crate::storage_validate as rules;
 use config_kube::k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
 };
-use master_schema::cells::{AGE, NAME, at, flag, named_default};
+use master_schema::cells::{AGE, at, flag, named_default};
 use master_schema::object::spec;
-use master_schema::registry::{Column, Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, boolean, column, integer, words};
 use master_schema::validate::{Fields, get, items, text};
 use serde_json::Value;
 
@@ -17,31 +17,26 @@ const DEFAULT_CLASS_BETA: &str = "storageclass.beta.kubernetes.io/is-default-cla
 /// The kind StorageClass.
 pub fn class() -> Kind {
     Kind {
-        short_names: &["sc"],
+        short_names: words(&["sc"]),
         named: false,
-        columns: const {
-            &[
-                Column {
-                    cell: |fields, _| {
-                        named_default(fields, &[DEFAULT_CLASS, DEFAULT_CLASS_BETA]).into()
-                    },
-                    ..NAME
-                },
-                column("Provisioner", |fields, _| {
-                    text(fields, "provisioner").into()
-                }),
-                column("ReclaimPolicy", |fields, _| {
-                    or(text(fields, "reclaimPolicy"), "Delete").into()
-                }),
-                column("VolumeBindingMode", |fields, _| {
-                    or(text(fields, "volumeBindingMode"), "Immediate").into()
-                }),
-                column("AllowVolumeExpansion", |fields, _| {
-                    flag(fields, "allowVolumeExpansion")
-                }),
-                AGE,
-            ]
-        },
+        columns: vec![
+            column("Name", |fields, _| {
+                named_default(fields, &[DEFAULT_CLASS, DEFAULT_CLASS_BETA]).into()
+            }),
+            column("Provisioner", |fields, _| {
+                text(fields, "provisioner").into()
+            }),
+            column("ReclaimPolicy", |fields, _| {
+                or(text(fields, "reclaimPolicy"), "Delete").into()
+            }),
+            column("VolumeBindingMode", |fields, _| {
+                or(text(fields, "volumeBindingMode"), "Immediate").into()
+            }),
+            column("AllowVolumeExpansion", |fields, _| {
+                flag(fields, "allowVolumeExpansion")
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             defaults: rules::class_defaults,
             validate: rules::class,
@@ -59,13 +54,11 @@ fn or<'a>(text: &'a str, none: &'a str) -> &'a str {
 /// The kind VolumeAttributesClass.
 pub fn attributes_class() -> Kind {
     Kind {
-        short_names: &["vac"],
-        columns: const {
-            &[
-                column("DriverName", |fields, _| text(fields, "driverName").into()),
-                AGE,
-            ]
-        },
+        short_names: words(&["vac"]),
+        columns: vec![
+            column("DriverName", |fields, _| text(fields, "driverName").into()),
+            AGE,
+        ],
         strategy: Strategy {
             validate: rules::attributes,
             validate_update: rules::attributes_update,
@@ -78,27 +71,25 @@ pub fn attributes_class() -> Kind {
 /// The kind VolumeAttachment.
 pub fn attachment() -> Kind {
     Kind {
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Attacher", |fields, _| {
-                    text(spec(fields), "attacher").into()
-                }),
-                column("PV", |fields, _| {
-                    at(fields, "spec", "/source/persistentVolumeName")
-                        .replace("<none>", "")
-                        .into()
-                }),
-                column("Node", |fields, _| text(spec(fields), "nodeName").into()),
-                column("Attached", |fields, _| {
-                    let attached = fields
-                        .get("status")
-                        .is_some_and(|status| status["attached"] == true);
-                    if attached { "true" } else { "false" }.into()
-                }),
-                AGE,
-            ]
-        },
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Attacher", |fields, _| {
+                text(spec(fields), "attacher").into()
+            }),
+            column("PV", |fields, _| {
+                at(fields, "spec", "/source/persistentVolumeName")
+                    .replace("<none>", "")
+                    .into()
+            }),
+            column("Node", |fields, _| text(spec(fields), "nodeName").into()),
+            column("Attached", |fields, _| {
+                let attached = fields
+                    .get("status")
+                    .is_some_and(|status| status["attached"] == true);
+                if attached { "true" } else { "false" }.into()
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             validate: rules::attachment,
             validate_through: |_, new, _, faults| rules::attachment_status(new, faults),
@@ -112,25 +103,23 @@ pub fn attachment() -> Kind {
 /// The kind CSIDriver.
 pub fn driver() -> Kind {
     Kind {
-        columns: const {
-            &[
-                boolean("AttachRequired", |fields, _| {
-                    flag(spec(fields), "attachRequired")
-                }),
-                boolean("PodInfoOnMount", |fields, _| {
-                    flag(spec(fields), "podInfoOnMount")
-                }),
-                boolean("StorageCapacity", |fields, _| {
-                    flag(spec(fields), "storageCapacity")
-                }),
-                column("TokenRequests", |fields, _| audiences(fields).into()),
-                boolean("RequiresRepublish", |fields, _| {
-                    flag(spec(fields), "requiresRepublish")
-                }),
-                column("Modes", |fields, _| lifecycles(fields).into()),
-                AGE,
-            ]
-        },
+        columns: vec![
+            boolean("AttachRequired", |fields, _| {
+                flag(spec(fields), "attachRequired")
+            }),
+            boolean("PodInfoOnMount", |fields, _| {
+                flag(spec(fields), "podInfoOnMount")
+            }),
+            boolean("StorageCapacity", |fields, _| {
+                flag(spec(fields), "storageCapacity")
+            }),
+            column("TokenRequests", |fields, _| audiences(fields).into()),
+            boolean("RequiresRepublish", |fields, _| {
+                flag(spec(fields), "requiresRepublish")
+            }),
+            column("Modes", |fields, _| lifecycles(fields).into()),
+            AGE,
+        ],
         strategy: Strategy {
             defaults: rules::driver_defaults,
             validate: rules::driver,
@@ -138,15 +127,6 @@ pub fn driver() -> Kind {
             ..Strategy::default()
         },
         ..Kind::of::<CSIDriver>(false)
-    }
-}
-
-const fn boolean(name: &'static str, cell: fn(&Fields, jiff::Timestamp) -> Value) -> Column {
-    Column {
-        name,
-        kind: "boolean",
-        priority: 0,
-        cell,
     }
 }
 
@@ -177,17 +157,12 @@ fn lifecycles(fields: &Fields) -> String {
 /// The kind CSINode.
 pub fn node() -> Kind {
     Kind {
-        columns: const {
-            &[
-                Column {
-                    name: "Drivers",
-                    kind: "integer",
-                    priority: 0,
-                    cell: |fields, _| items(spec(fields), "drivers").len().into(),
-                },
-                AGE,
-            ]
-        },
+        columns: vec![
+            integer("Drivers", |fields, _| {
+                items(spec(fields), "drivers").len().into()
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             validate: rules::node,
             validate_update: rules::node_update,
@@ -200,16 +175,14 @@ pub fn node() -> Kind {
 /// The kind CSIStorageCapacity.
 pub fn capacity() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("StorageClassName", |fields, _| {
-                    text(fields, "storageClassName").into()
-                }),
-                column("Capacity", |fields, _| {
-                    get(fields, "capacity").as_str().unwrap_or("<unset>").into()
-                }),
-            ]
-        },
+        columns: vec![
+            column("StorageClassName", |fields, _| {
+                text(fields, "storageClassName").into()
+            }),
+            column("Capacity", |fields, _| {
+                get(fields, "capacity").as_str().unwrap_or("<unset>").into()
+            }),
+        ],
         strategy: Strategy {
             validate: rules::capacity,
             validate_update: rules::capacity_update,

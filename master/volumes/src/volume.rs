@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolume
 use master_schema::cells::{AGE, at};
 use master_schema::object::spec;
 use master_schema::object::{meta_text, metadata, now};
-use master_schema::registry::{Kind, Strategy, Subresource, column, wide};
+use master_schema::registry::{Kind, Strategy, Subresource, column, wide, words};
 use master_schema::validate::{Fields, default_to, get, items, object, object_mut, text};
 use serde_json::{Value, json};
 
@@ -16,32 +16,30 @@ const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 /// The kind PersistentVolume.
 pub fn volume() -> Kind {
     Kind {
-        short_names: &["pv"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Capacity", |fields, _| {
-                    text(object_of(spec(fields), "capacity"), "storage").into()
-                }),
-                column("Access Modes", |fields, _| modes(spec(fields)).into()),
-                column("Reclaim Policy", |fields, _| {
-                    text(spec(fields), "persistentVolumeReclaimPolicy").into()
-                }),
-                column("Status", |fields, _| phase(fields).into()),
-                column("Claim", |fields, _| claim_of(fields).into()),
-                column("StorageClass", |fields, _| class(fields).into()),
-                column("VolumeAttributesClass", |fields, _| {
-                    unset(spec(fields), "volumeAttributesClassName").into()
-                }),
-                column("Reason", |fields, _| {
-                    text(object_of(fields, "status"), "reason").into()
-                }),
-                AGE,
-                wide("VolumeMode", |fields, _| {
-                    unset(spec(fields), "volumeMode").into()
-                }),
-            ]
-        },
+        short_names: words(&["pv"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Capacity", |fields, _| {
+                text(object_of(spec(fields), "capacity"), "storage").into()
+            }),
+            column("Access Modes", |fields, _| modes(spec(fields)).into()),
+            column("Reclaim Policy", |fields, _| {
+                text(spec(fields), "persistentVolumeReclaimPolicy").into()
+            }),
+            column("Status", |fields, _| phase(fields).into()),
+            column("Claim", |fields, _| claim_of(fields).into()),
+            column("StorageClass", |fields, _| class(fields).into()),
+            column("VolumeAttributesClass", |fields, _| {
+                unset(spec(fields), "volumeAttributesClassName").into()
+            }),
+            column("Reason", |fields, _| {
+                text(object_of(fields, "status"), "reason").into()
+            }),
+            AGE,
+            wide("VolumeMode", |fields, _| {
+                unset(spec(fields), "volumeMode").into()
+            }),
+        ],
         strategy: Strategy {
             defaults: |fields| {
                 if let Some(spec) = object_mut(fields, "spec") {
@@ -65,26 +63,24 @@ pub fn volume() -> Kind {
 /// The kind PersistentVolumeClaim.
 pub fn claim() -> Kind {
     Kind {
-        short_names: &["pvc"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Status", |fields, _| phase(fields).into()),
-                column("Volume", |fields, _| {
-                    text(spec(fields), "volumeName").into()
-                }),
-                column("Capacity", |fields, _| claimed(fields).into()),
-                column("Access Modes", |fields, _| claimed_modes(fields).into()),
-                column("StorageClass", |fields, _| class(fields).into()),
-                column("VolumeAttributesClass", |fields, _| {
-                    unset(spec(fields), "volumeAttributesClassName").into()
-                }),
-                AGE,
-                wide("VolumeMode", |fields, _| {
-                    unset(spec(fields), "volumeMode").into()
-                }),
-            ]
-        },
+        short_names: words(&["pvc"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Status", |fields, _| phase(fields).into()),
+            column("Volume", |fields, _| {
+                text(spec(fields), "volumeName").into()
+            }),
+            column("Capacity", |fields, _| claimed(fields).into()),
+            column("Access Modes", |fields, _| claimed_modes(fields).into()),
+            column("StorageClass", |fields, _| class(fields).into()),
+            column("VolumeAttributesClass", |fields, _| {
+                unset(spec(fields), "volumeAttributesClassName").into()
+            }),
+            AGE,
+            wide("VolumeMode", |fields, _| {
+                unset(spec(fields), "volumeMode").into()
+            }),
+        ],
         strategy: Strategy {
             defaults: |fields| {
                 if let Some(spec) = object_mut(fields, "spec") {

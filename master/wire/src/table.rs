@@ -99,7 +99,7 @@ pub fn table(
         cells.extend(
             kind.columns
                 .iter()
-                .map(|column| (column.cell)(&fields, now)),
+                .map(|column| column.cell.value(&fields, now)),
         );
         let object = match style.include {
             Include::Nothing => Value::Null,

@@ -4,7 +4,7 @@ use super::columns::{count, number};
 use super::{autoscaler_spec, autoscaler_versions};
 use config_kube::k8s_openapi::api::autoscaling;
 use master_schema::cells::AGE;
-use master_schema::registry::{Column, Conversion, Kind, Strategy, Subresource, column};
+use master_schema::registry::{Column, Conversion, Kind, Strategy, Subresource, column, words};
 use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
@@ -25,16 +25,13 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// The same for the older version, whose metrics are in other fields.
-const OLDER: &[Column] = const {
-    &[
-        COLUMNS[0],
-        column("Targets", |fields, _| targets(&newer(fields)).into()),
-        COLUMNS[2],
-        COLUMNS[3],
-        COLUMNS[4],
-        COLUMNS[5],
-    ]
-};
+fn older() -> Vec<Column> {
+    let mut columns = COLUMNS.to_vec();
+    if let Some(column_of_targets) = columns.get_mut(1) {
+        *column_of_targets = column("Targets", |fields, _| targets(&newer(fields)).into());
+    }
+    columns
+}
 
 /// Converts an object of the older version to the newer.
 fn newer(fields: &Fields) -> Fields {
@@ -46,10 +43,10 @@ fn newer(fields: &Fields) -> Fields {
 /// `HorizontalPodAutoscaler`, version 2.
 pub fn v2() -> Kind {
     Kind {
-        short_names: &["hpa"],
-        categories: &["all"],
-        subresources: &[Subresource::Status],
-        columns: COLUMNS,
+        short_names: words(&["hpa"]),
+        categories: words(&["all"]),
+        subresources: vec![Subresource::Status],
+        columns: COLUMNS.to_vec(),
         strategy: Strategy {
             defaults: autoscaler_spec::defaults,
             validate: autoscaler_spec::validate,
@@ -63,10 +60,10 @@ pub fn v2() -> Kind {
 /// `HorizontalPodAutoscaler`, version 1.
 pub fn v1() -> Kind {
     Kind {
-        short_names: &["hpa"],
-        categories: &["all"],
-        subresources: &[Subresource::Status],
-        columns: OLDER,
+        short_names: words(&["hpa"]),
+        categories: words(&["all"]),
+        subresources: vec![Subresource::Status],
+        columns: older(),
         strategy: Strategy {
             defaults: |fields| {
                 autoscaler_versions::to_v2(fields);

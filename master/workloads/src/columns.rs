@@ -1,21 +1,10 @@
 //! Table cells that workloads share.
 
+pub(super) use master_schema::registry::integer as number;
 use master_schema::registry::{Column, wide};
+use master_schema::selector::label_text;
 use master_schema::validate::{Fields, items, object, text};
 use serde_json::Value;
-
-/// An integer column.
-pub(super) const fn number(
-    name: &'static str,
-    cell: fn(&Fields, jiff::Timestamp) -> Value,
-) -> Column {
-    Column {
-        name,
-        kind: "integer",
-        priority: 0,
-        cell,
-    }
-}
 
 /// A number at a JSON pointer; zero if absent.
 pub(super) fn count(fields: &Fields, field: &str, pointer: &str) -> i64 {
@@ -76,44 +65,12 @@ pub(super) fn label_map(labels: Option<&Fields>) -> String {
 
 /// A label selector in command-line syntax, sorted by key.
 pub(super) fn label_selector(selector: Option<&Value>) -> String {
-    let Some(selector) = selector.and_then(Value::as_object) else {
+    let Some(selector) = selector.filter(|selector| selector.is_object()) else {
         return "<none>".to_owned();
     };
-    let mut parts: Vec<(&str, String)> = object(selector, "matchLabels")
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| {
-            (
-                key.as_str(),
-                format!("{key}={}", value.as_str().unwrap_or_default()),
-            )
-        })
-        .collect();
-    for expression in items(selector, "matchExpressions")
-        .iter()
-        .filter_map(Value::as_object)
-    {
-        let key = text(expression, "key");
-        let mut values: Vec<&str> = items(expression, "values")
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
-        values.sort_unstable();
-        let list = values.join(",");
-        let part = match text(expression, "operator") {
-            "In" => format!("{key} in ({list})"),
-            "NotIn" => format!("{key} notin ({list})"),
-            "Exists" => key.to_owned(),
-            "DoesNotExist" => format!("!{key}"),
-            _ => return "<error>".to_owned(),
-        };
-        parts.push((key, part));
-    }
-    parts.sort();
-    let parts: Vec<String> = parts.into_iter().map(|(_, part)| part).collect();
-    if parts.is_empty() {
-        "<none>".to_owned()
-    } else {
-        parts.join(",")
+    match label_text(selector) {
+        None => "<error>".to_owned(),
+        Some(text) if text.is_empty() => "<none>".to_owned(),
+        Some(text) => text,
     }
 }

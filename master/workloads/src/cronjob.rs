@@ -9,7 +9,7 @@ use master_pods::podspec;
 use master_schema::cells::{AGE, at, since};
 use master_schema::object::spec;
 use master_schema::object::{meta_text, metadata};
-use master_schema::registry::{Column, Kind, Strategy, Subresource, column, wide};
+use master_schema::registry::{Kind, Strategy, Subresource, boolean, column, wide, words};
 use master_schema::validate::forms::{choice, has, not_negative, on};
 use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, object, object_mut, text,
@@ -19,51 +19,46 @@ use serde_json::Value;
 /// `CronJob`.
 pub fn cron_job() -> Kind {
     Kind {
-        short_names: &["cj"],
-        categories: &["all"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Schedule", |fields, _| {
-                    object(fields, "spec")
-                        .map_or("", |spec| text(spec, "schedule"))
-                        .into()
-                }),
-                column("Timezone", |fields, _| {
-                    at(fields, "spec", "/timeZone").into()
-                }),
-                Column {
-                    kind: "boolean",
-                    ..column("Suspend", |fields, _| suspend(fields).into())
-                },
-                number("Active", |fields, _| {
-                    object(fields, "status")
-                        .map_or(0, |status| items(status, "active").len())
-                        .into()
-                }),
-                column("Last Schedule", |fields, now| {
-                    match at(fields, "status", "/lastScheduleTime") {
-                        "<none>" => "<none>".into(),
-                        time => since(time, now).into(),
-                    }
-                }),
-                AGE,
-                wide("Containers", |fields, _| {
-                    names(template(fields, "/jobTemplate/spec/template"), "name").into()
-                }),
-                wide("Images", |fields, _| {
-                    names(template(fields, "/jobTemplate/spec/template"), "image").into()
-                }),
-                wide("Selector", |fields, _| {
-                    label_selector(
-                        fields
-                            .get("spec")
-                            .and_then(|spec| spec.pointer("/jobTemplate/spec/selector")),
-                    )
+        short_names: words(&["cj"]),
+        categories: words(&["all"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Schedule", |fields, _| {
+                object(fields, "spec")
+                    .map_or("", |spec| text(spec, "schedule"))
                     .into()
-                }),
-            ]
-        },
+            }),
+            column("Timezone", |fields, _| {
+                at(fields, "spec", "/timeZone").into()
+            }),
+            boolean("Suspend", |fields, _| suspend(fields).into()),
+            number("Active", |fields, _| {
+                object(fields, "status")
+                    .map_or(0, |status| items(status, "active").len())
+                    .into()
+            }),
+            column("Last Schedule", |fields, now| {
+                match at(fields, "status", "/lastScheduleTime") {
+                    "<none>" => "<none>".into(),
+                    time => since(time, now).into(),
+                }
+            }),
+            AGE,
+            wide("Containers", |fields, _| {
+                names(template(fields, "/jobTemplate/spec/template"), "name").into()
+            }),
+            wide("Images", |fields, _| {
+                names(template(fields, "/jobTemplate/spec/template"), "image").into()
+            }),
+            wide("Selector", |fields, _| {
+                label_selector(
+                    fields
+                        .get("spec")
+                        .and_then(|spec| spec.pointer("/jobTemplate/spec/selector")),
+                )
+                .into()
+            }),
+        ],
         strategy: Strategy {
             defaults,
             validate,

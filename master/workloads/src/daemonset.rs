@@ -12,7 +12,7 @@ use master_pods::podspec;
 use master_schema::cells::AGE;
 use master_schema::object::spec;
 use master_schema::object::{metadata, metadata_mut};
-use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{not_negative, word};
 use master_schema::validate::{
     At, Faults, Fields, default_to, get, labels, object, object_mut, text,
@@ -21,36 +21,34 @@ use master_schema::validate::{
 /// `DaemonSet`.
 pub fn daemon_set() -> Kind {
     Kind {
-        short_names: &["ds"],
-        categories: &["all"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                number("Desired", |fields, _| {
-                    count(fields, "status", "/desiredNumberScheduled").into()
-                }),
-                number("Current", |fields, _| {
-                    count(fields, "status", "/currentNumberScheduled").into()
-                }),
-                number("Ready", |fields, _| {
-                    count(fields, "status", "/numberReady").into()
-                }),
-                number("Up-to-date", |fields, _| {
-                    count(fields, "status", "/updatedNumberScheduled").into()
-                }),
-                number("Available", |fields, _| {
-                    count(fields, "status", "/numberAvailable").into()
-                }),
-                column("Node Selector", |fields, _| {
-                    let spec = template_at(fields, "/template/spec");
-                    label_map(spec.and_then(|spec| object(spec, "nodeSelector"))).into()
-                }),
-                AGE,
-                CONTAINERS,
-                IMAGES,
-                SELECTOR,
-            ]
-        },
+        short_names: words(&["ds"]),
+        categories: words(&["all"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            number("Desired", |fields, _| {
+                count(fields, "status", "/desiredNumberScheduled").into()
+            }),
+            number("Current", |fields, _| {
+                count(fields, "status", "/currentNumberScheduled").into()
+            }),
+            number("Ready", |fields, _| {
+                count(fields, "status", "/numberReady").into()
+            }),
+            number("Up-to-date", |fields, _| {
+                count(fields, "status", "/updatedNumberScheduled").into()
+            }),
+            number("Available", |fields, _| {
+                count(fields, "status", "/numberAvailable").into()
+            }),
+            column("Node Selector", |fields, _| {
+                let spec = template_at(fields, "/template/spec");
+                label_map(spec.and_then(|spec| object(spec, "nodeSelector"))).into()
+            }),
+            AGE,
+            CONTAINERS,
+            IMAGES,
+            SELECTOR,
+        ],
         strategy: Strategy {
             defaults,
             create: |fields| set_generation(fields, 1),

@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use master_pods::podspec;
 use master_schema::cells::AGE;
 use master_schema::object::spec;
-use master_schema::registry::{Kind, Scale, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Scale, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{at_most_all, count_or_share, has, not_negative, word};
 use master_schema::validate::{At, Faults, Fields, default_to, get, object, object_mut, text};
 use serde_json::Value;
@@ -15,31 +15,29 @@ use serde_json::Value;
 /// `Deployment`.
 pub fn deployment() -> Kind {
     Kind {
-        short_names: &["deploy"],
-        categories: &["all"],
+        short_names: words(&["deploy"]),
+        categories: words(&["all"]),
         scale: Some(Scale::WORKLOAD),
-        subresources: &[Subresource::Scale, Subresource::Status],
-        columns: const {
-            &[
-                column("Ready", |fields, _| {
-                    let (ready, desired) = (
-                        count(fields, "status", "/readyReplicas"),
-                        count(fields, "spec", "/replicas"),
-                    );
-                    format!("{ready}/{desired}").into()
-                }),
-                number("Up-to-date", |fields, _| {
-                    count(fields, "status", "/updatedReplicas").into()
-                }),
-                number("Available", |fields, _| {
-                    count(fields, "status", "/availableReplicas").into()
-                }),
-                AGE,
-                CONTAINERS,
-                IMAGES,
-                SELECTOR,
-            ]
-        },
+        subresources: vec![Subresource::Scale, Subresource::Status],
+        columns: vec![
+            column("Ready", |fields, _| {
+                let (ready, desired) = (
+                    count(fields, "status", "/readyReplicas"),
+                    count(fields, "spec", "/replicas"),
+                );
+                format!("{ready}/{desired}").into()
+            }),
+            number("Up-to-date", |fields, _| {
+                count(fields, "status", "/updatedReplicas").into()
+            }),
+            number("Available", |fields, _| {
+                count(fields, "status", "/availableReplicas").into()
+            }),
+            AGE,
+            CONTAINERS,
+            IMAGES,
+            SELECTOR,
+        ],
         strategy: Strategy {
             defaults,
             validate,

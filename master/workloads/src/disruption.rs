@@ -5,7 +5,7 @@ use super::rules::{part, status};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use master_schema::cells::AGE;
 use master_schema::object::spec;
-use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{formed, has, not_negative, optional_choice, word};
 use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
@@ -14,22 +14,20 @@ use std::collections::BTreeSet;
 /// `PodDisruptionBudget`.
 pub fn pod_disruption_budget() -> Kind {
     Kind {
-        short_names: &["pdb"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Min Available", |fields, _| {
-                    amount(fields, "minAvailable").into()
-                }),
-                column("Max Unavailable", |fields, _| {
-                    amount(fields, "maxUnavailable").into()
-                }),
-                number("Allowed Disruptions", |fields, _| {
-                    count(fields, "status", "/disruptionsAllowed").into()
-                }),
-                AGE,
-            ]
-        },
+        short_names: words(&["pdb"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Min Available", |fields, _| {
+                amount(fields, "minAvailable").into()
+            }),
+            column("Max Unavailable", |fields, _| {
+                amount(fields, "maxUnavailable").into()
+            }),
+            number("Allowed Disruptions", |fields, _| {
+                count(fields, "status", "/disruptionsAllowed").into()
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             validate,
             validate_through,

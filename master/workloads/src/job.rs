@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use master_schema::cells::{AGE, human};
 use master_schema::object::spec;
 use master_schema::object::{meta_text, metadata, metadata_mut};
-use master_schema::registry::{Dependents, Kind, Strategy, Subresource, column};
+use master_schema::registry::{Dependents, Kind, Strategy, Subresource, column, pointers, words};
 use master_schema::validate::forms::{has, on};
 use master_schema::validate::{
     At, Faults, Fields, get, items, labels, names, object, object_mut, text,
@@ -19,20 +19,18 @@ use serde_json::{Value, json};
 /// `Job`.
 pub fn job() -> Kind {
     Kind {
-        categories: &["all"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Status", |fields, _| status(fields).into()),
-                column("Completions", |fields, _| completions(fields).into()),
-                column("Duration", |fields, now| duration(fields, now).into()),
-                AGE,
-                CONTAINERS,
-                IMAGES,
-                SELECTOR,
-            ]
-        },
-        selectable: &[("status.successful", "/status/succeeded")],
+        categories: words(&["all"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Status", |fields, _| status(fields).into()),
+            column("Completions", |fields, _| completions(fields).into()),
+            column("Duration", |fields, now| duration(fields, now).into()),
+            AGE,
+            CONTAINERS,
+            IMAGES,
+            SELECTOR,
+        ],
+        selectable: pointers(&[("status.successful", "/status/succeeded")]),
         strategy: Strategy {
             defaults: |fields| {
                 default_labels(fields);

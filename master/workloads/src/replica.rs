@@ -10,7 +10,9 @@ use master_pods::podspec;
 use master_schema::cells::AGE;
 use master_schema::object::metadata_mut;
 use master_schema::object::spec;
-use master_schema::registry::{Column, Dependents, Kind, Scale, Strategy, Subresource, wide};
+use master_schema::registry::{
+    Column, Dependents, Kind, Scale, Strategy, Subresource, pointers, wide, words,
+};
 use master_schema::validate::forms::not_negative;
 use master_schema::validate::{At, Faults, Fields, labels, object, object_mut};
 use serde_json::Value;
@@ -28,25 +30,22 @@ const READY: Column = number("Ready", |fields, _| {
 /// `ReplicationController`.
 pub fn replication_controller() -> Kind {
     Kind {
-        short_names: &["rc"],
-        categories: &["all"],
+        short_names: words(&["rc"]),
+        categories: words(&["all"]),
         scale: Some(Scale::WORKLOAD),
-        subresources: &[Subresource::Scale, Subresource::Status],
-        columns: const {
-            &[
-                DESIRED,
-                CURRENT,
-                READY,
-                AGE,
-                CONTAINERS,
-                IMAGES,
-                wide("Selector", |fields, _| {
-                    label_map(object(fields, "spec").and_then(|spec| object(spec, "selector")))
-                        .into()
-                }),
-            ]
-        },
-        selectable: &[("status.replicas", "/status/replicas")],
+        subresources: vec![Subresource::Scale, Subresource::Status],
+        columns: vec![
+            DESIRED,
+            CURRENT,
+            READY,
+            AGE,
+            CONTAINERS,
+            IMAGES,
+            wide("Selector", |fields, _| {
+                label_map(object(fields, "spec").and_then(|spec| object(spec, "selector"))).into()
+            }),
+        ],
+        selectable: pointers(&[("status.replicas", "/status/replicas")]),
         strategy: Strategy {
             defaults: controller_defaults,
             validate: controller,
@@ -113,12 +112,12 @@ fn controller(fields: &Fields, faults: &mut Faults) {
 /// `ReplicaSet`.
 pub fn replica_set() -> Kind {
     Kind {
-        short_names: &["rs"],
-        categories: &["all"],
+        short_names: words(&["rs"]),
+        categories: words(&["all"]),
         scale: Some(Scale::WORKLOAD),
-        subresources: &[Subresource::Scale, Subresource::Status],
-        columns: const { &[DESIRED, CURRENT, READY, AGE, CONTAINERS, IMAGES, SELECTOR] },
-        selectable: &[("status.replicas", "/status/replicas")],
+        subresources: vec![Subresource::Scale, Subresource::Status],
+        columns: vec![DESIRED, CURRENT, READY, AGE, CONTAINERS, IMAGES, SELECTOR],
+        selectable: pointers(&[("status.replicas", "/status/replicas")]),
         strategy: Strategy {
             defaults: replica_defaults,
             validate: set,

@@ -12,15 +12,13 @@ use serde_json::Value;
 /// `ControllerRevision`.
 pub fn controller_revision() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("Controller", |fields, _| controller(fields).into()),
-                number("Revision", |fields, _| {
-                    get(fields, "revision").as_i64().unwrap_or_default().into()
-                }),
-                AGE,
-            ]
-        },
+        columns: vec![
+            column("Controller", |fields, _| controller(fields).into()),
+            number("Revision", |fields, _| {
+                get(fields, "revision").as_i64().unwrap_or_default().into()
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             validate: |fields, faults| {
                 if !fields.contains_key("data") {

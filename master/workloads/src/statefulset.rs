@@ -8,7 +8,7 @@ use config_kube::k8s_openapi::api::apps::v1::StatefulSet;
 use master_pods::podspec;
 use master_schema::cells::AGE;
 use master_schema::object::spec;
-use master_schema::registry::{Kind, Scale, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Scale, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{has, not_negative, number, number_or_share, word};
 use master_schema::validate::{
     At, Faults, Fields, alike, default_to, get, names, object, object_mut, text,
@@ -18,24 +18,22 @@ use serde_json::{Value, json};
 /// `StatefulSet`.
 pub fn stateful_set() -> Kind {
     Kind {
-        short_names: &["sts"],
-        categories: &["all"],
+        short_names: words(&["sts"]),
+        categories: words(&["all"]),
         scale: Some(Scale::WORKLOAD),
-        subresources: &[Subresource::Scale, Subresource::Status],
-        columns: const {
-            &[
-                column("Ready", |fields, _| {
-                    let (ready, desired) = (
-                        count(fields, "status", "/readyReplicas"),
-                        count(fields, "spec", "/replicas"),
-                    );
-                    format!("{ready}/{desired}").into()
-                }),
-                AGE,
-                CONTAINERS,
-                IMAGES,
-            ]
-        },
+        subresources: vec![Subresource::Scale, Subresource::Status],
+        columns: vec![
+            column("Ready", |fields, _| {
+                let (ready, desired) = (
+                    count(fields, "status", "/readyReplicas"),
+                    count(fields, "spec", "/replicas"),
+                );
+                format!("{ready}/{desired}").into()
+            }),
+            AGE,
+            CONTAINERS,
+            IMAGES,
+        ],
         strategy: Strategy {
             names: names::label,
             defaults,

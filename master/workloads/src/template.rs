@@ -9,21 +9,19 @@ use master_schema::validate::{At, object};
 /// `PodTemplate`.
 pub fn pod_template() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("Containers", |fields, _| {
-                    names(object(fields, "template"), "name").into()
-                }),
-                column("Images", |fields, _| {
-                    names(object(fields, "template"), "image").into()
-                }),
-                column("Pod Labels", |fields, _| {
-                    let metadata = object(fields, "template")
-                        .and_then(|template| object(template, "metadata"));
-                    label_map(metadata.and_then(|metadata| object(metadata, "labels"))).into()
-                }),
-            ]
-        },
+        columns: vec![
+            column("Containers", |fields, _| {
+                names(object(fields, "template"), "name").into()
+            }),
+            column("Images", |fields, _| {
+                names(object(fields, "template"), "image").into()
+            }),
+            column("Pod Labels", |fields, _| {
+                let metadata =
+                    object(fields, "template").and_then(|template| object(template, "metadata"));
+                label_map(metadata.and_then(|metadata| object(metadata, "labels"))).into()
+            }),
+        ],
         strategy: Strategy {
             defaults: podspec::template_defaults,
             validate: |fields, faults| {

@@ -11,6 +11,11 @@
 //! [`run::CASE_LIMIT`] of the processor's time. `cargo test -p tests-fuzz` runs every target for a fixed number of cases.
 //! There are no tasks and no channels. Enter by [`targets::all`] and [`run::run`].
 
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "in what tests share every error ends the test that meets it, and its text is for the reader of that test"
+)]
+
 pub mod mutate;
 pub mod run;
 pub mod targets;

@@ -6,6 +6,11 @@
 //! its user, can share a host; and all of them end with the process that started them ([`lifetime`]). Enter by
 //! [`machine::Machine`].
 
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "in what tests share every error ends the test that meets it, and its text is for the reader of that test"
+)]
+
 pub mod cluster;
 pub mod demo;
 pub mod disk;

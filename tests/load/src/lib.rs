@@ -5,6 +5,11 @@
 //! makes such histories over the API; [`bench`] measures the figures of tests/FIGURES.md. All of it runs on one
 //! thread, so that the load takes as little as can be of the machine that it shares with the master.
 
+#![allow(
+    clippy::missing_errors_doc,
+    reason = "in what tests share every error ends the test that meets it, and its text is for the reader of that test"
+)]
+
 pub mod bench;
 pub mod client;
 pub mod linear;

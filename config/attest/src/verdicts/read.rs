@@ -332,6 +332,9 @@ fn certificate<'a>(der: &'a [u8], what: &str) -> Result<X509Certificate<'a>, Str
 
 /// Checks a log: files in any order, each with one segment or more. `pins` are the roots' pins; `noted` are heads that
 /// were told before, which must be met where the log reaches that far.
+///
+/// # Errors
+/// The first place at which the log is not what its heads, signatures and pins say, or where a noted head is not met.
 pub fn verify(
     files: &[(String, Vec<u8>)],
     pins: &[Digest],
@@ -403,7 +406,8 @@ pub struct Resumed {
 
 /// What a segment's own writer needs of it after a crash. Signatures are left to [`verify`].
 ///
-/// Errors: the number of the line that is not what it should be, where that can't be a torn write: whole lines follow it.
+/// # Errors
+/// The number of the line that is not what it should be, where that can't be a torn write: whole lines follow it.
 pub fn resume(segment: &[u8]) -> Result<Resumed, (usize, String)> {
     let mut resumed: Option<Resumed> = None;
     let mut broken: Option<(usize, String)> = None;

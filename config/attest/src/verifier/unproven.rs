@@ -86,6 +86,9 @@ impl KeyHolder {
 }
 
 /// Step 2 for a machine that joins.
+///
+/// # Errors
+/// A refusal that names the first check that failed: form, protocol, Machine, what its rule admits.
 pub fn check_unproven_hello(
     hello: &Hello,
     reference: &Reference<'_>,
@@ -102,6 +105,10 @@ pub fn check_unproven_hello(
 }
 
 /// Step 2 for a node that renews over mTLS with the certificate that it has.
+///
+/// # Errors
+/// A refusal that names the first check that failed: form, Machine, what its rule admits, or a certificate that is
+/// not this Machine's.
 pub fn check_unproven_renewal(
     hello: &Hello,
     peer: &RenewingPeer,
@@ -423,6 +430,10 @@ impl UnprovenPending {
 
 /// Step 4: that the key answers this challenge on this connection, and asks for no more than a node may have. Whether the
 /// machine is wanted is left to a person or nobody: there is no verdict that could be enforced.
+///
+/// # Errors
+/// A refusal that names the first check that failed: the binding to challenge and connection, the Machine as it is by
+/// now, the certificate requests.
 pub fn check_unproven(
     pending: UnprovenPending,
     evidence: &Evidence,

@@ -8,7 +8,7 @@ use master_merge::apply::apply;
 use master_merge::scale::{SCALE, from_scale, to_scale};
 use master_merge::write::{Given, Versions, Write, update};
 use master_schema::error::{ApiError, Reason};
-use master_schema::schema::{self, Place, Schemas};
+use master_schema::schema::{self, Place, Schemas, Source};
 use master_schema::validate::Fields;
 use std::sync::LazyLock;
 
@@ -16,8 +16,7 @@ use std::sync::LazyLock;
 struct Scales;
 
 static SCHEMA: LazyLock<(Schemas, String)> = LazyLock::new(|| {
-    let (definitions, names) =
-        schema::definitions(&[|generator| generator.subschema_for::<Scale>()]);
+    let (definitions, names) = schema::definitions(&[Source::of::<Scale>()]);
     (
         Schemas::compile(&definitions),
         names.into_iter().next().unwrap_or_default(),

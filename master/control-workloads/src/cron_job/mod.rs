@@ -8,6 +8,7 @@ mod schedule;
 pub use schedule::{Fault, Schedule};
 
 use crate::job::{self, finished};
+use crate::workload::action;
 use crate::workload::kept::{Kept, by_controller, controller, controls, is_leaving, owner_key};
 use crate::workload::make::{self, tell};
 use config_kube::k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, Job};
@@ -44,15 +45,7 @@ pub struct Facts {
 }
 
 /// What is done to a CronJob with a UID.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Action {
-    /// The CronJob.
-    pub key: Key,
-    /// Its UID.
-    pub uid: String,
-    /// What.
-    pub step: Step,
-}
+pub type Action = action::Action<Step>;
 
 /// Something that is done.
 #[derive(Debug, Clone, PartialEq)]
@@ -121,27 +114,15 @@ impl Controller for CronJobs {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let (steps, requeue) = plan(facts, now.wall);
-        let uid = facts.cron.metadata.uid.clone().unwrap_or_default();
-        let action = |step| Action {
-            key: facts.key.clone(),
-            uid: uid.clone(),
-            step,
-        };
-        Plan {
-            actions: steps.into_iter().map(action).collect(),
-            requeue,
-        }
+        let steps = plan(facts, now.wall);
+        Action::plan(&facts.key, &facts.cron.metadata, steps)
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
         let Action { key, uid, step } = action;
-        let Some(cron) = self.all.get(&key) else {
+        let Some(cron) = action::current(&self.all, &key, &uid) else {
             return Ok(());
         };
-        if cron.metadata.uid.as_deref() != Some(&uid) {
-            return Ok(());
-        }
         let about = make::reference(&controls(&cron.0), &key.namespace);
         match step {
             Step::Create(job) => create(writer, &about, &job).await,

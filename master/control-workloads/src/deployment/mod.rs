@@ -15,6 +15,7 @@ pub use rollout::Step;
 pub use set::{Change, Set};
 pub use status::Status;
 
+use crate::workload::action;
 use crate::workload::claim::{self, Claim, claim};
 use crate::workload::condition::{self, Condition};
 use crate::workload::kept::{
@@ -56,15 +57,7 @@ pub struct Facts {
 }
 
 /// What is done to a Deployment with a UID.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Action {
-    /// The Deployment.
-    pub key: Key,
-    /// Its UID.
-    pub uid: String,
-    /// What.
-    pub step: Step,
-}
+pub type Action = action::Action<Step>;
 
 impl Selects for Deployment {
     fn wants(&self, labels: &Labels) -> bool {
@@ -126,31 +119,19 @@ impl Controller for Deployments {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let (steps, requeue) = if facts.claims.is_empty() {
+        let steps = if facts.claims.is_empty() {
             Rollout::of(facts, now.wall).plan()
         } else {
             (facts.claims.clone(), None)
         };
-        let uid = facts.deployment.metadata.uid.clone().unwrap_or_default();
-        let action = |step| Action {
-            key: facts.key.clone(),
-            uid: uid.clone(),
-            step,
-        };
-        Plan {
-            actions: steps.into_iter().map(action).collect(),
-            requeue,
-        }
+        Action::plan(&facts.key, &facts.deployment.metadata, steps)
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
         let Action { key, uid, step } = action;
-        let Some(deployment) = self.all.get(&key) else {
+        let Some(deployment) = action::current(&self.all, &key, &uid) else {
             return Ok(());
         };
-        if deployment.metadata.uid.as_deref() != Some(&uid) {
-            return Ok(());
-        }
         let owner = controls(&deployment.0);
         let about = make::reference(&owner, &key.namespace);
         match step {

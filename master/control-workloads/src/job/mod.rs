@@ -20,6 +20,7 @@ pub use plan::{New, Step};
 pub use policy::{Verdict, judge};
 pub use status::{Status, Uncounted, finished};
 
+use crate::workload::action;
 use crate::workload::claim::{self, Claim, claim};
 use crate::workload::kept::{Kept, Labels, Selects, by_namespace, controls, is_leaving, selects};
 use crate::workload::make::{self, tell};
@@ -64,15 +65,7 @@ pub struct Facts {
 }
 
 /// What is done to a Job with a UID.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Action {
-    /// The Job.
-    pub key: Key,
-    /// Its UID.
-    pub uid: String,
-    /// What.
-    pub step: Step,
-}
+pub type Action = action::Action<Step>;
 
 impl Selects for Job {
     fn wants(&self, labels: &Labels) -> bool {
@@ -129,31 +122,19 @@ impl Controller for Jobs {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let (steps, requeue) = if facts.claims.is_empty() {
+        let steps = if facts.claims.is_empty() {
             plan::plan(facts, now.wall)
         } else {
             (facts.claims.clone(), None)
         };
-        let uid = facts.job.metadata.uid.clone().unwrap_or_default();
-        let action = |step| Action {
-            key: facts.key.clone(),
-            uid: uid.clone(),
-            step,
-        };
-        Plan {
-            actions: steps.into_iter().map(action).collect(),
-            requeue,
-        }
+        Action::plan(&facts.key, &facts.job.metadata, steps)
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
         let Action { key, uid, step } = action;
-        let Some(job) = self.all.get(&key) else {
+        let Some(job) = action::current(&self.all, &key, &uid) else {
             return Ok(());
         };
-        if job.metadata.uid.as_deref() != Some(&uid) {
-            return Ok(());
-        }
         let owner = controls(&job.0);
         let about = make::reference(&owner, &key.namespace);
         match step {

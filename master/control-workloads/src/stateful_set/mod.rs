@@ -11,6 +11,7 @@ mod pod;
 pub use plan::Step;
 pub use pod::ordinal;
 
+use crate::workload::action;
 use crate::workload::claim::{self, Claim, claim};
 use crate::workload::kept::{
     Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
@@ -53,15 +54,7 @@ pub struct Facts {
 }
 
 /// What is done to a StatefulSet with a UID.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Action {
-    /// The StatefulSet.
-    pub key: Key,
-    /// Its UID.
-    pub uid: String,
-    /// What.
-    pub step: Step,
-}
+pub type Action = action::Action<Step>;
 
 impl Selects for StatefulSet {
     fn wants(&self, labels: &Labels) -> bool {
@@ -117,31 +110,19 @@ impl Controller for StatefulSets {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let (steps, requeue) = if facts.claims.is_empty() {
+        let steps = if facts.claims.is_empty() {
             plan::plan(facts, now.wall)
         } else {
             (facts.claims.clone(), None)
         };
-        let uid = facts.set.metadata.uid.clone().unwrap_or_default();
-        let action = |step| Action {
-            key: facts.key.clone(),
-            uid: uid.clone(),
-            step,
-        };
-        Plan {
-            actions: steps.into_iter().map(action).collect(),
-            requeue,
-        }
+        Action::plan(&facts.key, &facts.set.metadata, steps)
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
         let Action { key, uid, step } = action;
-        let Some(set) = self.sets.get(&key) else {
+        let Some(set) = action::current(&self.sets, &key, &uid) else {
             return Ok(());
         };
-        if set.metadata.uid.as_deref() != Some(&uid) {
-            return Ok(());
-        }
         let owner = controls(&set.0);
         let about = make::reference(&owner, &key.namespace);
         match step {

@@ -3,6 +3,7 @@
 //!
 //! - `kept`: an object as a store keeps it, found by namespace and by its controller
 //! - `pod`: a pod as its owner sees it
+//! - `action`: a step for one object, which must still be the one that was planned for
 //! - `claim`: adoption of orphans and release of what no longer matches
 //! - `make`: pods from templates, created in growing batches; deletion; events about both
 //! - `amount`: numbers that are given as such or as a share
@@ -13,6 +14,7 @@
 //! - `place`: on which nodes a DaemonSet's pod is to be
 //! - `replicas`: the core of ReplicaSet and ReplicationController
 
+pub mod action;
 pub mod amount;
 pub mod claim;
 pub mod condition;

@@ -1,9 +1,8 @@
 //! On which nodes a pod of a DaemonSet is to be: by its node selector, its node affinity and its tolerations.
 
 use super::kept::Labels;
-use config_kube::k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
-};
+use config_kube::k8s_openapi::api::core::v1::{Node, PodSpec, Taint, Toleration};
+use config_kube::node_selector::matches;
 use config_kube::taints::{NO_EXECUTE, NO_SCHEDULE, tolerates};
 use master_client::View;
 
@@ -70,34 +69,4 @@ fn is_selected(spec: &PodSpec, node: &str, labels: &Labels) -> bool {
             .iter()
             .any(|term| matches(term, node, labels))
     })
-}
-
-/// A term without requirements matches nothing (upstream).
-fn matches(term: &NodeSelectorTerm, node: &str, labels: &Labels) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    let field = |key: &str| (key == "metadata.name").then_some(node);
-    !(expressions.is_empty() && fields.is_empty())
-        && expressions
-            .iter()
-            .all(|need| meets(need, labels.get(&need.key).map(String::as_str)))
-        && fields.iter().all(|need| meets(need, field(&need.key)))
-}
-
-fn meets(need: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = need.values.as_deref().unwrap_or_default();
-    let among = value.is_some_and(|value| values.iter().any(|wanted| wanted == value));
-    let numbers = || {
-        let wanted = values.first().filter(|_| values.len() == 1)?;
-        Some((value?.parse::<i64>().ok()?, wanted.parse::<i64>().ok()?))
-    };
-    match need.operator.as_str() {
-        "In" => among,
-        "NotIn" => !among,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => numbers().is_some_and(|(value, wanted)| value > wanted),
-        "Lt" => numbers().is_some_and(|(value, wanted)| value < wanted),
-        _ => false,
-    }
 }

@@ -1,5 +1,6 @@
 //! The core of ReplicaSet and ReplicationController: so many active pods of a template, no more and no less.
 
+use super::action;
 use super::claim::{self, Claim, claim};
 use super::condition::{self, Condition};
 use super::kept::{
@@ -106,15 +107,7 @@ pub struct Facts<K> {
 }
 
 /// What is done to an object with a UID.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Action {
-    /// The object.
-    pub key: Key,
-    /// Its UID.
-    pub uid: String,
-    /// What.
-    pub step: Step,
-}
+pub type Action = action::Action<Step>;
 
 /// Something that is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,32 +166,20 @@ impl<K: Replicated> Controller for Replicas<K> {
     }
 
     fn plan(facts: &Facts<K>, now: Now) -> Plan<Action> {
-        let steps = claims(facts);
-        let (steps, requeue) = if steps.is_empty() {
+        let claims = claims(facts);
+        let steps = if claims.is_empty() {
             manage(facts, now.wall)
         } else {
-            (steps, None)
+            (claims, None)
         };
-        let uid = facts.set.metadata().uid.clone().unwrap_or_default();
-        let action = |step| Action {
-            key: facts.key.clone(),
-            uid: uid.clone(),
-            step,
-        };
-        Plan {
-            actions: steps.into_iter().map(action).collect(),
-            requeue,
-        }
+        Action::plan(&facts.key, facts.set.metadata(), steps)
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
         let Action { key, uid, step } = action;
-        let Some(set) = self.sets.get(&key) else {
+        let Some(set) = action::current(&self.sets, &key, &uid) else {
             return Ok(());
         };
-        if set.metadata().uid.as_deref() != Some(&uid) {
-            return Ok(());
-        }
         let owner = controls(&set.0);
         let about = make::reference(&owner, &key.namespace);
         match step {

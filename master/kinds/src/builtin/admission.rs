@@ -8,16 +8,13 @@ use config_kube::k8s_openapi::api::admissionregistration::v1::{
 };
 use master_schema::cells::AGE;
 use master_schema::object::spec;
-use master_schema::registry::{Column, Kind, Strategy, Subresource, column};
+use master_schema::registry::{Column, Kind, Strategy, Subresource, column, integer, words};
 use master_schema::validate::{Fields, items, object, text};
 
 const HOOKS: &[Column] = &[
-    Column {
-        name: "Webhooks",
-        kind: "integer",
-        priority: 0,
-        cell: |fields, _| items(fields, "webhooks").len().into(),
-    },
+    integer("Webhooks", |fields, _| {
+        items(fields, "webhooks").len().into()
+    }),
     AGE,
 ];
 
@@ -35,8 +32,8 @@ pub(super) fn all() -> [Kind; 6] {
 
 fn mutating_hooks() -> Kind {
     Kind {
-        columns: HOOKS,
-        categories: &["api-extensions"],
+        columns: HOOKS.to_vec(),
+        categories: words(&["api-extensions"]),
         strategy: Strategy {
             defaults: |fields| rules::hook_defaults(fields, true),
             ..hooks()
@@ -47,8 +44,8 @@ fn mutating_hooks() -> Kind {
 
 fn validating_hooks() -> Kind {
     Kind {
-        columns: HOOKS,
-        categories: &["api-extensions"],
+        columns: HOOKS.to_vec(),
+        categories: words(&["api-extensions"]),
         strategy: Strategy {
             defaults: |fields| rules::hook_defaults(fields, false),
             ..hooks()
@@ -106,20 +103,15 @@ fn param(fields: &Fields) -> String {
 
 fn validating_policy() -> Kind {
     Kind {
-        categories: &["api-extensions"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                Column {
-                    name: "Validations",
-                    kind: "integer",
-                    priority: 0,
-                    cell: |fields, _| items(spec(fields), "validations").len().into(),
-                },
-                PARAM_KIND,
-                AGE,
-            ]
-        },
+        categories: words(&["api-extensions"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            integer("Validations", |fields, _| {
+                items(spec(fields), "validations").len().into()
+            }),
+            PARAM_KIND,
+            AGE,
+        ],
         strategy: Strategy {
             validate: policies::validating,
             validate_through: |_, new, _, faults| policies::status(new, faults),
@@ -131,8 +123,8 @@ fn validating_policy() -> Kind {
 
 fn validating_binding() -> Kind {
     Kind {
-        columns: BINDING,
-        categories: &["api-extensions"],
+        columns: BINDING.to_vec(),
+        categories: words(&["api-extensions"]),
         strategy: Strategy {
             validate: |fields, faults| policies::binding(fields, true, faults),
             ..policy()
@@ -143,19 +135,14 @@ fn validating_binding() -> Kind {
 
 fn mutating_policy() -> Kind {
     Kind {
-        categories: &["api-extensions"],
-        columns: const {
-            &[
-                Column {
-                    name: "Mutations",
-                    kind: "integer",
-                    priority: 0,
-                    cell: |fields, _| items(spec(fields), "mutations").len().into(),
-                },
-                PARAM_KIND,
-                AGE,
-            ]
-        },
+        categories: words(&["api-extensions"]),
+        columns: vec![
+            integer("Mutations", |fields, _| {
+                items(spec(fields), "mutations").len().into()
+            }),
+            PARAM_KIND,
+            AGE,
+        ],
         strategy: Strategy {
             validate: policies::mutating,
             ..policy()
@@ -166,8 +153,8 @@ fn mutating_policy() -> Kind {
 
 fn mutating_binding() -> Kind {
     Kind {
-        columns: BINDING,
-        categories: &["api-extensions"],
+        columns: BINDING.to_vec(),
+        categories: words(&["api-extensions"]),
         strategy: Strategy {
             validate: |fields, faults| policies::binding(fields, false, faults),
             ..policy()

@@ -4,28 +4,26 @@ use super::certificate_validate as rules;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use master_schema::cells::{AGE, at};
 use master_schema::object::now;
-use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, words};
 use master_schema::validate::{Fields, get, items, names, object, object_mut, text};
 use serde_json::Value;
 
 pub(super) fn request() -> Kind {
     Kind {
-        short_names: &["csr"],
-        subresources: &[Subresource::Approval, Subresource::Status],
-        columns: const {
-            &[
-                AGE,
-                column("SignerName", |fields, _| {
-                    at(fields, "spec", "/signerName").into()
-                }),
-                column("Requestor", |fields, _| {
-                    at(fields, "spec", "/username").into()
-                }),
-                column("RequestedDuration", |fields, _| duration(fields).into()),
-                column("Condition", |fields, _| condition(fields).into()),
-            ]
-        },
-        selectable: &[("spec.signerName", "/spec/signerName")],
+        short_names: words(&["csr"]),
+        subresources: vec![Subresource::Approval, Subresource::Status],
+        columns: vec![
+            AGE,
+            column("SignerName", |fields, _| {
+                at(fields, "spec", "/signerName").into()
+            }),
+            column("Requestor", |fields, _| {
+                at(fields, "spec", "/username").into()
+            }),
+            column("RequestedDuration", |fields, _| duration(fields).into()),
+            column("Condition", |fields, _| condition(fields).into()),
+        ],
+        selectable: pointers(&[("spec.signerName", "/spec/signerName")]),
         strategy: Strategy {
             names: names::path_segment,
             update: |new, old| put(new, "spec", old.get("spec")),

@@ -4,40 +4,28 @@ use super::classes_validate as rules;
 use config_kube::k8s_openapi::api::node::v1::RuntimeClass;
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
 use master_schema::cells::AGE;
-use master_schema::registry::{Column, Kind, Strategy, column};
+use master_schema::registry::{Kind, Strategy, boolean, column, integer, words};
 use master_schema::validate::{default_to, get, text};
 
 pub(super) fn priority() -> Kind {
     Kind {
-        short_names: &["pc"],
-        columns: const {
-            &[
-                Column {
-                    name: "Value",
-                    kind: "integer",
-                    priority: 0,
-                    cell: |fields, _| get(fields, "value").clone(),
-                },
-                Column {
-                    name: "Global-Default",
-                    kind: "boolean",
-                    priority: 0,
-                    cell: |fields, _| {
-                        get(fields, "globalDefault")
-                            .as_bool()
-                            .unwrap_or_default()
-                            .into()
-                    },
-                },
-                AGE,
-                column("PreemptionPolicy", |fields, _| {
-                    match text(fields, "preemptionPolicy") {
-                        "" => "<unset>".into(),
-                        policy => policy.into(),
-                    }
-                }),
-            ]
-        },
+        short_names: words(&["pc"]),
+        columns: vec![
+            integer("Value", |fields, _| get(fields, "value").clone()),
+            boolean("Global-Default", |fields, _| {
+                get(fields, "globalDefault")
+                    .as_bool()
+                    .unwrap_or_default()
+                    .into()
+            }),
+            AGE,
+            column("PreemptionPolicy", |fields, _| {
+                match text(fields, "preemptionPolicy") {
+                    "" => "<unset>".into(),
+                    policy => policy.into(),
+                }
+            }),
+        ],
         strategy: Strategy {
             defaults: |fields| default_to(fields, "preemptionPolicy", "PreemptLowerPriority"),
             validate: rules::priority,
@@ -51,12 +39,10 @@ pub(super) fn priority() -> Kind {
 
 pub(super) fn runtime() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("Handler", |fields, _| text(fields, "handler").into()),
-                AGE,
-            ]
-        },
+        columns: vec![
+            column("Handler", |fields, _| text(fields, "handler").into()),
+            AGE,
+        ],
         strategy: Strategy {
             validate: rules::runtime,
             validate_update: rules::runtime_update,

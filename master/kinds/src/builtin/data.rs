@@ -5,34 +5,24 @@ use base64::engine::general_purpose::STANDARD;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use master_schema::cells::{AGE, entries};
 use master_schema::object::metadata;
-use master_schema::registry::{Column, Kind, Strategy, column};
+use master_schema::registry::{Column, Kind, Strategy, column, integer, pointers, words};
 use master_schema::validate::{At, Faults, Fields, default_to, get, names, object, text};
 use serde_json::{Map, Value};
 
 /// Bytes of data in a ConfigMap or Secret.
 const DATA: usize = 1 << 20;
 
-const DATA_COLUMN: Column = Column {
-    name: "Data",
-    kind: "integer",
-    priority: 0,
-    cell: |fields, _| entries(fields, "data").into(),
-};
+const DATA_COLUMN: Column = integer("Data", |fields, _| entries(fields, "data").into());
 
 pub(super) fn config_map() -> Kind {
     Kind {
-        short_names: &["cm"],
-        columns: const {
-            &[
-                Column {
-                    cell: |fields, _| {
-                        (entries(fields, "data") + entries(fields, "binaryData")).into()
-                    },
-                    ..DATA_COLUMN
-                },
-                AGE,
-            ]
-        },
+        short_names: words(&["cm"]),
+        columns: vec![
+            integer("Data", |fields, _| {
+                (entries(fields, "data") + entries(fields, "binaryData")).into()
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             validate: map,
             validate_update: |new, old, faults| {
@@ -46,14 +36,12 @@ pub(super) fn config_map() -> Kind {
 
 pub(super) fn secret() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("Type", |fields, _| text(fields, "type").into()),
-                DATA_COLUMN,
-                AGE,
-            ]
-        },
-        selectable: &[("type", "/type")],
+        columns: vec![
+            column("Type", |fields, _| text(fields, "type").into()),
+            DATA_COLUMN,
+            AGE,
+        ],
+        selectable: pointers(&[("type", "/type")]),
         strategy: Strategy {
             defaults: secret_defaults,
             validate: |fields, faults| {

@@ -4,16 +4,16 @@ use super::event_validate as rules;
 use config_kube::k8s_openapi::api::{core, events};
 use jiff::Timestamp;
 use master_schema::cells::since;
-use master_schema::registry::{Column, Kind, Strategy, column, wide};
+use master_schema::registry::{Column, Kind, Strategy, column, pointers, wide, words};
 use master_schema::validate::{Fields, get, object, text};
 use serde_json::Value;
 
 pub(super) fn core() -> Kind {
     Kind {
-        short_names: &["ev"],
+        short_names: words(&["ev"]),
         named: false,
-        columns: COLUMNS,
-        selectable: &[
+        columns: COLUMNS.to_vec(),
+        selectable: pointers(&[
             ("involvedObject.kind", "/involvedObject/kind"),
             ("involvedObject.namespace", "/involvedObject/namespace"),
             ("involvedObject.name", "/involvedObject/name"),
@@ -28,7 +28,7 @@ pub(super) fn core() -> Kind {
             ("reportingComponent", "/reportingComponent"),
             ("source", "/source/component|/reportingComponent"),
             ("type", "/type"),
-        ],
+        ]),
         strategy: Strategy {
             validate: rules::legacy,
             made_by_update: true,
@@ -40,11 +40,11 @@ pub(super) fn core() -> Kind {
 
 pub(super) fn events() -> Kind {
     Kind {
-        short_names: &["ev"],
+        short_names: words(&["ev"]),
         table: "events".to_owned(),
         named: false,
-        columns: COLUMNS,
-        selectable: &[
+        columns: COLUMNS.to_vec(),
+        selectable: pointers(&[
             ("regarding.kind", "/involvedObject/kind"),
             ("regarding.namespace", "/involvedObject/namespace"),
             ("regarding.name", "/involvedObject/name"),
@@ -58,8 +58,8 @@ pub(super) fn events() -> Kind {
             ("reason", "/reason"),
             ("reportingController", "/reportingComponent"),
             ("type", "/type"),
-        ],
-        renames: &[
+        ]),
+        renames: pointers(&[
             ("regarding", "involvedObject"),
             ("note", "message"),
             ("reportingController", "reportingComponent"),
@@ -67,7 +67,7 @@ pub(super) fn events() -> Kind {
             ("deprecatedFirstTimestamp", "firstTimestamp"),
             ("deprecatedLastTimestamp", "lastTimestamp"),
             ("deprecatedCount", "count"),
-        ],
+        ]),
         strategy: Strategy {
             validate: rules::legacy,
             validate_create: rules::create,

@@ -2,30 +2,27 @@
 
 use super::fairness_validate as rules;
 use config_kube::k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
-use jiff::Timestamp;
 use master_schema::cells::{AGE, at};
-use master_schema::registry::{Column, Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, integer};
 use master_schema::validate::{Fields, items, object};
 use serde_json::Value;
 
 pub(super) fn schema() -> Kind {
     Kind {
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("PriorityLevel", |fields, _| {
-                    at(fields, "spec", "/priorityLevelConfiguration/name").into()
-                }),
-                integer("MatchingPrecedence", |fields, _| {
-                    value(fields, "/spec/matchingPrecedence")
-                }),
-                column("DistinguisherMethod", |fields, _| {
-                    at(fields, "spec", "/distinguisherMethod/type").into()
-                }),
-                AGE,
-                column("MissingPL", |fields, _| missing(fields).into()),
-            ]
-        },
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("PriorityLevel", |fields, _| {
+                at(fields, "spec", "/priorityLevelConfiguration/name").into()
+            }),
+            integer("MatchingPrecedence", |fields, _| {
+                value(fields, "/spec/matchingPrecedence")
+            }),
+            column("DistinguisherMethod", |fields, _| {
+                at(fields, "spec", "/distinguisherMethod/type").into()
+            }),
+            AGE,
+            column("MissingPL", |fields, _| missing(fields).into()),
+        ],
         strategy: Strategy {
             defaults: rules::schema_defaults,
             validate: rules::schema,
@@ -35,15 +32,6 @@ pub(super) fn schema() -> Kind {
             ..Strategy::default()
         },
         ..Kind::of::<FlowSchema>(false)
-    }
-}
-
-const fn integer(name: &'static str, cell: fn(&Fields, Timestamp) -> Value) -> Column {
-    Column {
-        name,
-        kind: "integer",
-        priority: 0,
-        cell,
     }
 }
 
@@ -69,26 +57,24 @@ fn missing(fields: &Fields) -> &str {
 
 pub(super) fn level() -> Kind {
     Kind {
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Type", |fields, _| at(fields, "spec", "/type").into()),
-                integer("NominalConcurrencyShares", |fields, _| shares(fields)),
-                integer("Queues", |fields, _| {
-                    value(fields, "/spec/limited/limitResponse/queuing/queues")
-                }),
-                integer("HandSize", |fields, _| {
-                    value(fields, "/spec/limited/limitResponse/queuing/handSize")
-                }),
-                integer("QueueLengthLimit", |fields, _| {
-                    value(
-                        fields,
-                        "/spec/limited/limitResponse/queuing/queueLengthLimit",
-                    )
-                }),
-                AGE,
-            ]
-        },
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Type", |fields, _| at(fields, "spec", "/type").into()),
+            integer("NominalConcurrencyShares", |fields, _| shares(fields)),
+            integer("Queues", |fields, _| {
+                value(fields, "/spec/limited/limitResponse/queuing/queues")
+            }),
+            integer("HandSize", |fields, _| {
+                value(fields, "/spec/limited/limitResponse/queuing/handSize")
+            }),
+            integer("QueueLengthLimit", |fields, _| {
+                value(
+                    fields,
+                    "/spec/limited/limitResponse/queuing/queueLengthLimit",
+                )
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             defaults: rules::level_defaults,
             validate: rules::level,

@@ -3,13 +3,13 @@
 use super::limits_validate as rules;
 use config_kube::k8s_openapi::api::core::v1::{LimitRange, ResourceQuota};
 use master_schema::cells::{AGE, CREATED};
-use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, words};
 use master_schema::validate::{Fields, object, text};
 
 pub(super) fn range() -> Kind {
     Kind {
-        short_names: &["limits"],
-        columns: const { &[CREATED] },
+        short_names: words(&["limits"]),
+        columns: vec![CREATED],
         strategy: Strategy {
             defaults: rules::range_defaults,
             validate: rules::range,
@@ -22,15 +22,13 @@ pub(super) fn range() -> Kind {
 
 pub(super) fn quota() -> Kind {
     Kind {
-        short_names: &["quota"],
-        subresources: &[Subresource::Status],
-        columns: const {
-            &[
-                column("Request", |fields, _| used(fields, false).into()),
-                column("Limit", |fields, _| used(fields, true).into()),
-                AGE,
-            ]
-        },
+        short_names: words(&["quota"]),
+        subresources: vec![Subresource::Status],
+        columns: vec![
+            column("Request", |fields, _| used(fields, false).into()),
+            column("Limit", |fields, _| used(fields, true).into()),
+            AGE,
+        ],
         strategy: Strategy {
             validate: rules::quota,
             validate_update: rules::quota_update,

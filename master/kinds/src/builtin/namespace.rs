@@ -3,7 +3,7 @@
 use config_kube::k8s_openapi::api::core::v1::Namespace;
 use master_schema::cells::{AGE, at};
 use master_schema::object::{meta_text, metadata_mut};
-use master_schema::registry::{Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, words};
 use master_schema::validate::{At, Faults, Fields, items, meta, names, object, object_mut, text};
 use serde_json::{Value, json};
 
@@ -12,15 +12,13 @@ const FINALIZER: &str = "kubernetes";
 
 pub(super) fn namespace() -> Kind {
     Kind {
-        short_names: &["ns"],
-        subresources: &[Subresource::Finalize, Subresource::Status],
-        columns: const {
-            &[
-                column("Status", |fields, _| at(fields, "status", "/phase").into()),
-                AGE,
-            ]
-        },
-        selectable: &[("status.phase", "/status/phase")],
+        short_names: words(&["ns"]),
+        subresources: vec![Subresource::Finalize, Subresource::Status],
+        columns: vec![
+            column("Status", |fields, _| at(fields, "status", "/phase").into()),
+            AGE,
+        ],
+        selectable: pointers(&[("status.phase", "/status/phase")]),
         strategy: Strategy {
             names: names::label,
             defaults: set_name_label,

@@ -4,40 +4,38 @@ use super::node_validate as rules;
 use config_kube::identity::NODE_ROLE_LABEL_PREFIX;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use master_schema::cells::{AGE, at, labels};
-use master_schema::registry::{Kind, Strategy, Subresource, column, wide};
+use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, wide, words};
 use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::{Value, json};
 
 pub(super) fn node() -> Kind {
     Kind {
-        short_names: &["no"],
-        subresources: &[Subresource::Proxy, Subresource::Status],
-        columns: const {
-            &[
-                column("Status", |fields, _| status(fields).into()),
-                column("Roles", |fields, _| roles(fields).into()),
-                AGE,
-                column("Version", |fields, _| {
-                    at(fields, "status", "/nodeInfo/kubeletVersion").into()
-                }),
-                wide("Internal-IP", |fields, _| {
-                    address(fields, "InternalIP").into()
-                }),
-                wide("External-IP", |fields, _| {
-                    address(fields, "ExternalIP").into()
-                }),
-                wide("OS-Image", |fields, _| {
-                    info(fields, "/nodeInfo/osImage").into()
-                }),
-                wide("Kernel-Version", |fields, _| {
-                    info(fields, "/nodeInfo/kernelVersion").into()
-                }),
-                wide("Container-Runtime", |fields, _| {
-                    info(fields, "/nodeInfo/containerRuntimeVersion").into()
-                }),
-            ]
-        },
-        selectable: &[("spec.unschedulable", "/spec/unschedulable")],
+        short_names: words(&["no"]),
+        subresources: vec![Subresource::Proxy, Subresource::Status],
+        columns: vec![
+            column("Status", |fields, _| status(fields).into()),
+            column("Roles", |fields, _| roles(fields).into()),
+            AGE,
+            column("Version", |fields, _| {
+                at(fields, "status", "/nodeInfo/kubeletVersion").into()
+            }),
+            wide("Internal-IP", |fields, _| {
+                address(fields, "InternalIP").into()
+            }),
+            wide("External-IP", |fields, _| {
+                address(fields, "ExternalIP").into()
+            }),
+            wide("OS-Image", |fields, _| {
+                info(fields, "/nodeInfo/osImage").into()
+            }),
+            wide("Kernel-Version", |fields, _| {
+                info(fields, "/nodeInfo/kernelVersion").into()
+            }),
+            wide("Container-Runtime", |fields, _| {
+                info(fields, "/nodeInfo/containerRuntimeVersion").into()
+            }),
+        ],
+        selectable: pointers(&[("spec.unschedulable", "/spec/unschedulable")]),
         strategy: Strategy {
             defaults,
             create: |fields| drop_source(fields),

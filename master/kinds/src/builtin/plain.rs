@@ -4,7 +4,7 @@ use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::ServiceAccount;
 use master_schema::cells::{AGE, at};
 use master_schema::object::metadata;
-use master_schema::registry::{Column, Kind, Strategy, Subresource, column};
+use master_schema::registry::{Kind, Strategy, Subresource, column, integer, words};
 use master_schema::validate::{At, Faults, Fields, get, names, object, text};
 use serde_json::{Value, json};
 
@@ -13,23 +13,16 @@ const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 
 pub(super) fn service_account() -> Kind {
     Kind {
-        short_names: &["sa"],
-        columns: const {
-            &[
-                Column {
-                    name: "Secrets",
-                    kind: "integer",
-                    priority: 0,
-                    cell: |fields, _| {
-                        master_schema::validate::items(fields, "secrets")
-                            .len()
-                            .into()
-                    },
-                },
-                AGE,
-            ]
-        },
-        subresources: &[Subresource::Token],
+        short_names: words(&["sa"]),
+        columns: vec![
+            integer("Secrets", |fields, _| {
+                master_schema::validate::items(fields, "secrets")
+                    .len()
+                    .into()
+            }),
+            AGE,
+        ],
+        subresources: vec![Subresource::Token],
         strategy: Strategy {
             create: keep_names,
             update: |new, _| keep_names(new),
@@ -67,14 +60,12 @@ fn warn_account(new: &Fields, old: Option<&Fields>, warnings: &mut Vec<String>) 
 
 pub(super) fn lease() -> Kind {
     Kind {
-        columns: const {
-            &[
-                column("Holder", |fields, _| {
-                    at(fields, "spec", "/holderIdentity").into()
-                }),
-                AGE,
-            ]
-        },
+        columns: vec![
+            column("Holder", |fields, _| {
+                at(fields, "spec", "/holderIdentity").into()
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             validate: lease_spec,
             made_by_update: true,

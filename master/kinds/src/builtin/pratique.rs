@@ -2,7 +2,7 @@
 
 use config_kube::{CertificatePolicy, ImageRelease, Machine, NodeAttestation, PolicyName};
 use master_schema::cells::{AGE, at};
-use master_schema::registry::{Column, Kind, Strategy, Subresource, column, wide};
+use master_schema::registry::{Kind, Strategy, Subresource, column, integer, pointers, wide};
 use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ fn own(kind: Kind) -> Kind {
         ..kind.strategy
     };
     Kind {
-        subresources: &[Subresource::Status],
+        subresources: vec![Subresource::Status],
         strategy,
         ..kind
     }
@@ -32,33 +32,31 @@ fn own(kind: Kind) -> Kind {
 
 fn machine() -> Kind {
     own(Kind {
-        columns: const {
-            &[
-                column("State", |fields, _| machine_state(fields).into()),
-                column("Role", |fields, _| at(fields, "spec", "/role").into()),
-                column("Node", |fields, _| machine_node(fields).into()),
-                column("Image", |fields, _| {
-                    at(fields, "status", "/image/id").into()
-                }),
-                column("Reason", |fields, _| {
-                    none_is_empty(at(fields, "status", "/reason")).into()
-                }),
-                column("Last Proof", |fields, now| last_proof(fields, now).into()),
-                AGE,
-                wide("Privileged", |fields, _| {
-                    none_is_empty(at(fields, "status", "/privilegedPods")).into()
-                }),
-                wide("Config", |fields, _| {
-                    at(fields, "status", "/config/digest").into()
-                }),
-                wide("Certificate", |fields, _| {
-                    at(fields, "status", "/certificate/serial").into()
-                }),
-                wide("Expires", |fields, _| {
-                    at(fields, "status", "/certificate/notAfter").into()
-                }),
-            ]
-        },
+        columns: vec![
+            column("State", |fields, _| machine_state(fields).into()),
+            column("Role", |fields, _| at(fields, "spec", "/role").into()),
+            column("Node", |fields, _| machine_node(fields).into()),
+            column("Image", |fields, _| {
+                at(fields, "status", "/image/id").into()
+            }),
+            column("Reason", |fields, _| {
+                none_is_empty(at(fields, "status", "/reason")).into()
+            }),
+            column("Last Proof", |fields, now| last_proof(fields, now).into()),
+            AGE,
+            wide("Privileged", |fields, _| {
+                none_is_empty(at(fields, "status", "/privilegedPods")).into()
+            }),
+            wide("Config", |fields, _| {
+                at(fields, "status", "/config/digest").into()
+            }),
+            wide("Certificate", |fields, _| {
+                at(fields, "status", "/certificate/serial").into()
+            }),
+            wide("Expires", |fields, _| {
+                at(fields, "status", "/certificate/notAfter").into()
+            }),
+        ],
         strategy: Strategy {
             validate: machine_spec,
             ..Strategy::default()
@@ -166,28 +164,21 @@ fn without_tpm(at: &At<'_>, spec: &Fields, faults: &mut Faults) {
 
 fn image_release() -> Kind {
     own(Kind {
-        columns: const {
-            &[
-                column("Role", |fields, _| at(fields, "status", "/role").into()),
-                Column {
-                    name: "SVN",
-                    kind: "integer",
-                    priority: 0,
-                    cell: |fields, _| {
-                        fields
-                            .get("status")
-                            .and_then(|status| status.get("svn"))
-                            .cloned()
-                            .unwrap_or_default()
-                    },
-                },
-                column("Verified By", |fields, _| verified_by(fields).into()),
-                column("Fault", |fields, _| {
-                    none_is_empty(at(fields, "status", "/fault")).into()
-                }),
-                AGE,
-            ]
-        },
+        columns: vec![
+            column("Role", |fields, _| at(fields, "status", "/role").into()),
+            integer("SVN", |fields, _| {
+                fields
+                    .get("status")
+                    .and_then(|status| status.get("svn"))
+                    .cloned()
+                    .unwrap_or_default()
+            }),
+            column("Verified By", |fields, _| verified_by(fields).into()),
+            column("Fault", |fields, _| {
+                none_is_empty(at(fields, "status", "/fault")).into()
+            }),
+            AGE,
+        ],
         strategy: Strategy {
             validate: release_spec,
             ..Strategy::default()
@@ -216,47 +207,43 @@ fn release_spec(fields: &Fields, faults: &mut Faults) {
 
 fn node_attestation() -> Kind {
     own(Kind {
-        columns: const {
-            &[
-                column("Verdict", |fields, _| {
-                    at(fields, "status", "/verdict").into()
-                }),
-                column("Code", |fields, _| {
-                    none_is_empty(at(fields, "status", "/code")).into()
-                }),
-                column("Machine", |fields, _| {
-                    at(fields, "status", "/machine").into()
-                }),
-                column("Claimed", |fields, _| {
-                    at(fields, "spec", "/claims/name").into()
-                }),
-                column("Remote", |fields, _| at(fields, "spec", "/remote").into()),
-                AGE,
-                wide("EK", |fields, _| at(fields, "spec", "/ekHash").into()),
-                wide("Message", |fields, _| {
-                    none_is_empty(at(fields, "status", "/message")).into()
-                }),
-            ]
-        },
-        selectable: &[
+        columns: vec![
+            column("Verdict", |fields, _| {
+                at(fields, "status", "/verdict").into()
+            }),
+            column("Code", |fields, _| {
+                none_is_empty(at(fields, "status", "/code")).into()
+            }),
+            column("Machine", |fields, _| {
+                at(fields, "status", "/machine").into()
+            }),
+            column("Claimed", |fields, _| {
+                at(fields, "spec", "/claims/name").into()
+            }),
+            column("Remote", |fields, _| at(fields, "spec", "/remote").into()),
+            AGE,
+            wide("EK", |fields, _| at(fields, "spec", "/ekHash").into()),
+            wide("Message", |fields, _| {
+                none_is_empty(at(fields, "status", "/message")).into()
+            }),
+        ],
+        selectable: pointers(&[
             ("spec.ekHash", "/spec/ekHash"),
             ("status.verdict", "/status/verdict"),
             ("status.machine", "/status/machine"),
-        ],
+        ]),
         ..Kind::of::<NodeAttestation>(false)
     })
 }
 
 fn certificate_policy() -> Kind {
     own(Kind {
-        columns: const {
-            &[
-                column("Use", |fields, _| usage(fields).into()),
-                column("Rules", |fields, _| rules(fields).into()),
-                column("Faults", |fields, _| faults_of(fields).into()),
-                AGE,
-            ]
-        },
+        columns: vec![
+            column("Use", |fields, _| usage(fields).into()),
+            column("Rules", |fields, _| rules(fields).into()),
+            column("Faults", |fields, _| faults_of(fields).into()),
+            AGE,
+        ],
         strategy: Strategy {
             validate: policy_spec,
             ..Strategy::default()

@@ -24,7 +24,7 @@ pub(super) fn cluster_role() -> Kind {
         ..Strategy::default()
     };
     Kind {
-        columns: const { &[CREATED] },
+        columns: vec![CREATED],
         strategy,
         ..Kind::of::<ClusterRole>(false)
     }
@@ -39,7 +39,7 @@ pub(super) fn role() -> Kind {
         ..Strategy::default()
     };
     Kind {
-        columns: const { &[CREATED] },
+        columns: vec![CREATED],
         strategy,
         ..Kind::of::<Role>(true)
     }
@@ -48,7 +48,7 @@ pub(super) fn role() -> Kind {
 pub(super) fn cluster_binding() -> Kind {
     let validate = |fields: &Fields, faults: &mut Faults| bound(fields, &["ClusterRole"], faults);
     Kind {
-        columns: BINDING,
+        columns: BINDING.to_vec(),
         strategy: Strategy {
             validate,
             ..binding_strategy()
@@ -61,7 +61,7 @@ pub(super) fn binding() -> Kind {
     let validate =
         |fields: &Fields, faults: &mut Faults| bound(fields, &["Role", "ClusterRole"], faults);
     Kind {
-        columns: BINDING,
+        columns: BINDING.to_vec(),
         strategy: Strategy {
             validate,
             ..binding_strategy()

@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::authorization::v1::{
     LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
 };
 use config_kube::k8s_openapi::api::core::v1::{Binding, ComponentStatus};
-use master_schema::registry::{Kind, Review, column};
+use master_schema::registry::{Kind, Review, column, words};
 use master_schema::validate::{Fields, items, text};
 use serde_json::Value;
 
@@ -63,30 +63,28 @@ pub(super) fn binding() -> Kind {
 /// The status of the cluster's components.
 pub(super) fn component() -> Kind {
     Kind {
-        short_names: &["cs"],
-        columns: const {
-            &[
-                column("Status", |fields, _| {
-                    match healthy(fields).map(|condition| text(condition, "status")) {
-                        Some("True") => "Healthy".into(),
-                        Some(_) => "Unhealthy".into(),
-                        None => "Unknown".into(),
-                    }
-                }),
-                column("Message", |fields, _| {
-                    healthy(fields)
-                        .map_or("", |condition| text(condition, "message"))
-                        .into()
-                }),
-                column("Error", |fields, _| {
-                    healthy(fields)
-                        .map_or("", |condition| text(condition, "error"))
-                        .into()
-                }),
-            ]
-        },
+        short_names: words(&["cs"]),
+        columns: vec![
+            column("Status", |fields, _| {
+                match healthy(fields).map(|condition| text(condition, "status")) {
+                    Some("True") => "Healthy".into(),
+                    Some(_) => "Unhealthy".into(),
+                    None => "Unknown".into(),
+                }
+            }),
+            column("Message", |fields, _| {
+                healthy(fields)
+                    .map_or("", |condition| text(condition, "message"))
+                    .into()
+            }),
+            column("Error", |fields, _| {
+                healthy(fields)
+                    .map_or("", |condition| text(condition, "error"))
+                    .into()
+            }),
+        ],
         review: Some(Review::Components),
-        deprecated: Some("v1 ComponentStatus is deprecated in v1.19+"),
+        deprecated: Some("v1 ComponentStatus is deprecated in v1.19+".into()),
         ..Kind::of::<ComponentStatus>(false)
     }
 }

@@ -20,10 +20,10 @@ use std::sync::LazyLock;
 
 static SCHEMAS: LazyLock<(Schemas, Vec<String>)> = LazyLock::new(|| {
     let sources: &[Source] = &[
-        |generator| generator.subschema_for::<ConfigMap>(),
-        |generator| generator.subschema_for::<Deployment>(),
-        |generator| generator.subschema_for::<Service>(),
-        |generator| generator.subschema_for::<Pod>(),
+        Source::of::<ConfigMap>(),
+        Source::of::<Deployment>(),
+        Source::of::<Service>(),
+        Source::of::<Pod>(),
     ];
     let (definitions, names) = schema::definitions(sources);
     (Schemas::compile(&definitions), names)

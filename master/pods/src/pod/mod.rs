@@ -10,7 +10,7 @@ mod tests;
 use crate::podspec::{self, SpecOwner};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_schema::object::{metadata, spec};
-use master_schema::registry::{Kind, Strategy, Subresource};
+use master_schema::registry::{Kind, Strategy, Subresource, pointers, words};
 use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, object, object_mut, text,
 };
@@ -19,9 +19,9 @@ use serde_json::{Map, Value, json};
 /// The kind `Pod`.
 pub fn pod() -> Kind {
     Kind {
-        short_names: &["po"],
-        categories: &["all"],
-        subresources: &[
+        short_names: words(&["po"]),
+        categories: words(&["all"]),
+        subresources: vec![
             Subresource::Attach,
             Subresource::Binding,
             Subresource::EphemeralContainers,
@@ -33,8 +33,8 @@ pub fn pod() -> Kind {
             Subresource::Resize,
             Subresource::Status,
         ],
-        columns: columns::COLUMNS,
-        selectable: &[
+        columns: columns::COLUMNS.to_vec(),
+        selectable: pointers(&[
             ("spec.nodeName", "/spec/nodeName"),
             ("spec.restartPolicy", "/spec/restartPolicy"),
             ("spec.schedulerName", "/spec/schedulerName"),
@@ -43,7 +43,7 @@ pub fn pod() -> Kind {
             ("status.phase", "/status/phase"),
             ("status.podIP", "/status/podIP"),
             ("status.nominatedNodeName", "/status/nominatedNodeName"),
-        ],
+        ]),
         strategy: Strategy {
             defaults: |fields| {
                 if let Some(spec) = object_mut(fields, "spec") {

@@ -14,9 +14,35 @@ pub use place::{Absent, Leaf, List, ListKey, Place, Shape};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 
-/// Registers a kind's schema and returns the definition's name.
-pub type Source = fn(&mut SchemaGenerator) -> schemars::Schema;
+/// Registers a kind's schema with a generator, and says its name there.
+type Register = dyn Fn(&mut SchemaGenerator) -> schemars::Schema + Send + Sync;
+
+/// Where a kind has its schema from: a type of this program, or a document that it holds.
+#[derive(Clone)]
+pub struct Source(Arc<Register>);
+
+impl Source {
+    /// A schema that a function registers.
+    pub fn new(
+        register: impl Fn(&mut SchemaGenerator) -> schemars::Schema + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(register))
+    }
+
+    /// The schema of a type.
+    pub fn of<T: schemars::JsonSchema + 'static>() -> Self {
+        Self::new(SchemaGenerator::subschema_for::<T>)
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").finish_non_exhaustive()
+    }
+}
 
 /// Where definitions are in OpenAPI documents.
 pub const DEFINITIONS: &str = "#/components/schemas/";
@@ -31,7 +57,7 @@ pub fn definitions(sources: &[Source]) -> (Map<String, Value>, Vec<String>) {
     let names = sources
         .iter()
         .map(|source| {
-            let schema = source(&mut generator);
+            let schema = (source.0)(&mut generator);
             let target = schema
                 .get("$ref")
                 .and_then(Value::as_str)

@@ -162,16 +162,13 @@ impl<'a> Place<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::{Schemas, definitions};
+    use crate::schema::{Schemas, Source, definitions};
     use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, Pod};
     use serde_json::json;
 
     fn at(root: usize, path: &[&str], check: impl Fn(Place<'_>)) {
-        let sources: &[super::super::Source] = &[
-            |g| g.subschema_for::<Pod>(),
-            |g| g.subschema_for::<PersistentVolume>(),
-        ];
-        let (definitions, names) = definitions(sources);
+        let sources = [Source::of::<Pod>(), Source::of::<PersistentVolume>()];
+        let (definitions, names) = definitions(&sources);
         let schemas = Schemas::compile(&definitions);
         let mut place = schemas.place(&names[root]);
         for step in path {

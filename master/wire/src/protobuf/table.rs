@@ -136,7 +136,7 @@ mod tests {
         let sources: Vec<_> = kinds
             .iter()
             .filter(|kind| kind.group != GROUP)
-            .map(|kind| kind.source)
+            .map(|kind| kind.source.clone())
             .collect();
         let (definitions, _) = master_schema::schema::definitions(&sources);
         let mut missing = Vec::new();

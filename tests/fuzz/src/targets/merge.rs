@@ -7,7 +7,7 @@ use master_merge::fields;
 use master_merge::managed::Managers;
 use master_merge::patch::Patch;
 use master_merge::write::{Given, Versions, Write, update};
-use master_schema::schema::{self, Place, Schemas};
+use master_schema::schema::{self, Place, Schemas, Source};
 use master_schema::validate::Fields;
 use serde_json::{Value, json};
 
@@ -19,8 +19,7 @@ struct Pods {
 
 impl Pods {
     fn new() -> Self {
-        let (definitions, names) =
-            schema::definitions(&[|generator| generator.subschema_for::<Pod>()]);
+        let (definitions, names) = schema::definitions(&[Source::of::<Pod>()]);
         Self {
             schemas: Schemas::compile(&definitions),
             name: names.into_iter().next().unwrap_or_default(),

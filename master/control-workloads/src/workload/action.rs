@@ -1,0 +1,45 @@
+//! What the controllers of workloads do: steps for one object, which must still be the one that was planned for.
+
+use super::kept::Kept;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use master_client::{Key, Object, Store};
+use master_control::controller::Plan;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A step for an object with a UID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Action<S> {
+    /// The object.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// What is done.
+    pub step: S,
+}
+
+impl<S> Action<S> {
+    /// Steps for the object with this metadata, and the time after which it is planned again.
+    pub fn plan(
+        key: &Key,
+        meta: &ObjectMeta,
+        (steps, requeue): (Vec<S>, Option<Duration>),
+    ) -> Plan<Self> {
+        let uid = meta.uid.clone().unwrap_or_default();
+        let action = |step| Self {
+            key: key.clone(),
+            uid: uid.clone(),
+            step,
+        };
+        Plan {
+            actions: steps.into_iter().map(action).collect(),
+            requeue,
+        }
+    }
+}
+
+/// The object with this key and UID; none where it is gone, or where another object has its name by now.
+pub fn current<T: Object>(store: &Store<Kept<T>>, key: &Key, uid: &str) -> Option<Arc<Kept<T>>> {
+    let object = store.get(key)?;
+    (object.metadata().uid.as_deref() == Some(uid)).then_some(object)
+}
