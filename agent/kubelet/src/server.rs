@@ -10,7 +10,6 @@ use crate::names::{log_folder, log_name};
 use crate::room::{Limits, Place, Room};
 use agent_sys::beneath::Beneath;
 use bytes::Bytes;
-use config_figures::{Process, Text};
 use config_kube::identity::APISERVER_KUBELET_USER;
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -298,18 +297,8 @@ impl Server {
 
 /// What the kernel tells of the agent.
 fn figures() -> Response<Body> {
-    let descriptors = std::fs::read_dir("/proc/self/fd").map(|open| open.count() as u64);
-    let process = Process::of(
-        |file| std::fs::read_to_string(file).unwrap_or_default(),
-        descriptors.ok(),
-    );
-    let mut written = Text::default();
-    process.write(&mut written);
-    answer(
-        StatusCode::OK,
-        config_figures::CONTENT_TYPE,
-        written.finish().into(),
-    )
+    let told = agent_sys::figures::of_this_process().text();
+    answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
 }
 
 /// The number of the newest attempt that has a log, or of the one before it.

@@ -23,6 +23,7 @@ pub mod block;
 pub mod clock;
 pub mod crypt;
 mod error;
+pub mod figures;
 pub mod landlock;
 mod mapper;
 pub mod module;

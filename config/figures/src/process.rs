@@ -43,6 +43,14 @@ impl Process {
         }
     }
 
+    /// The figures alone, in the text format.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = Text::default();
+        self.write(&mut text);
+        text.finish()
+    }
+
     /// Writes the figures that are there.
     pub fn write(&self, text: &mut Text) {
         if let Some((cpu, started)) = self.times() {
@@ -118,17 +126,10 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::Process;
-    use crate::Text;
-
-    fn written(process: &Process) -> String {
-        let mut text = Text::default();
-        process.write(&mut text);
-        text.finish()
-    }
 
     #[test]
     fn each_figure_is_told_in_its_unit() {
-        let text = written(&Process::of(
+        let process = Process::of(
             |file| {
                 match file {
                     // utime 150 and stime 50 ticks; begun 1,000 ticks after the boot. The name holds what ends names.
@@ -141,7 +142,8 @@ mod tests {
                 .to_owned()
             },
             Some(12),
-        ));
+        );
+        let text = process.text();
         for line in [
             "process_cpu_seconds_total 2",
             "process_start_time_seconds 1700000010",
@@ -159,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_can_not_be_read_is_left_out() {
-        assert_eq!(written(&Process::default()), "");
+        assert_eq!(Process::default().text(), "");
         let cut = Process {
             stat: "7 (a) S 1".to_owned(),
             status: "VmRSS:".to_owned(),
@@ -167,6 +169,6 @@ mod tests {
             machine: "btime x".to_owned(),
             descriptors: None,
         };
-        assert_eq!(written(&cut), "");
+        assert_eq!(cut.text(), "");
     }
 }
