@@ -255,16 +255,8 @@ impl<'a> Rollout<'a> {
         if is_recreated(self.deployment) {
             return replicas;
         }
-        // A ReplicaSet has the pods that it is yet to delete, whatever its specification says. (Upstream counts
-        // specifications alone, and goes beyond the surge while a ReplicaSet's controller lags.)
-        let lags = |at: usize| self.new != Some(at) && !self.sets[at].observed;
-        let beyond: i32 = self
-            .old()
-            .into_iter()
-            .map(|at| self.sets[at].surplus())
-            .sum();
-        let room = replicas + self.surge - self.total() - beyond;
-        if room <= 0 || (0..self.sets.len()).any(lags) {
+        let room = replicas + self.surge - self.total();
+        if room <= 0 {
             return current;
         }
         current + room.min(replicas - current)

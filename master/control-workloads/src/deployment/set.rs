@@ -55,11 +55,6 @@ pub struct Set {
 }
 
 impl Set {
-    /// Pods that it has beyond those that it is to have.
-    pub(super) fn surplus(&self) -> i32 {
-        (self.actual - self.replicas).max(0)
-    }
-
     /// A ReplicaSet of a Deployment.
     pub fn of(set: &ReplicaSet, deployment: &Deployment) -> Self {
         let meta = &set.metadata;
