@@ -3,6 +3,7 @@
 //! Names, labels and annotations are upstream's. Endpoints hold the addresses of the service's first family, at most a
 //! thousand; those who need more or other ones read slices. What this controller did not make goes with nobody's service.
 
+use crate::change::Change;
 use crate::endpoint_slices::views::{self, Backend, PortView, ServiceView, Target};
 use crate::endpoint_slices::{HEADLESS, selecting_services};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -10,7 +11,7 @@ use config_kube::k8s_openapi::api::core::v1::{
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::Timestamp;
-use master_client::{ApiError, DeleteParams, Delta, Key, Lookup, Store, View};
+use master_client::{ApiError, Delta, Key, Lookup, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
@@ -82,20 +83,7 @@ pub struct Facts {
 }
 
 /// What is done to Endpoints.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Action {
-    /// They are made.
-    Create(Box<Endpoints>),
-    /// They become this, if they are as they were read.
-    Update(Box<Endpoints>),
-    /// They go with their service.
-    Delete {
-        /// Which.
-        key: Key,
-        /// Their UID.
-        uid: String,
-    },
-}
+pub type Action = Change<Endpoints>;
 
 impl Controller for EndpointsKeeper {
     const NAME: &'static str = "endpoint-controller";
@@ -159,14 +147,7 @@ impl Controller for EndpointsKeeper {
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
-        match action {
-            Action::Create(endpoints) => writer.create(&*endpoints).await.map(drop),
-            Action::Update(endpoints) => writer.update(&*endpoints).await.map(drop),
-            Action::Delete { key, uid } => {
-                let params = DeleteParams::of(uid);
-                writer.delete::<Endpoints>(&key, &params).await
-            }
-        }
+        action.carry_out(writer).await
     }
 }
 

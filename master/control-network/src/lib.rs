@@ -8,6 +8,7 @@
 //! - `allocation_repair`: each service address and node port is allocated to the service that has it
 
 pub mod allocation_repair;
+pub mod change;
 pub mod endpoint_slices;
 pub mod endpoints;
 pub mod mirroring;

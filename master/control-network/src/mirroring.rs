@@ -12,7 +12,7 @@ use config_kube::k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointPort, EndpointSlice,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use master_client::{ApiError, DeleteParams, Delta, Index, Key, Lookup, Store, View};
+use master_client::{ApiError, Delta, Index, Key, Lookup, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::{uid, version};
@@ -161,14 +161,7 @@ impl Controller for Mirroring {
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
-        match action {
-            Action::Create(slice) => writer.create(&*slice).await.map(drop),
-            Action::Update(slice) => writer.update(&*slice).await.map(drop),
-            Action::Delete { key, uid } => {
-                let params = DeleteParams::of(uid);
-                writer.delete::<EndpointSlice>(&key, &params).await
-            }
-        }
+        action.carry_out(writer).await
     }
 }
 

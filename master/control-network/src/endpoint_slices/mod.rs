@@ -10,8 +10,7 @@ pub use plan::{Action, MANAGER, MOST, SERVICE_NAME, endpoints, reconcile};
 pub(crate) use plan::{HEADLESS, MANAGED_BY};
 pub use views::{Backend, PortView, ServiceView, SliceView, Target, ZoneView};
 
-use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
-use master_client::{ApiError, DeleteParams, Delta, Key, Lookup, Store};
+use master_client::{ApiError, Delta, Key, Lookup, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
@@ -132,14 +131,7 @@ impl Controller for EndpointSlices {
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
-        match action {
-            Action::Create(slice) => writer.create(&*slice).await.map(drop),
-            Action::Update(slice) => writer.update(&*slice).await.map(drop),
-            Action::Delete { key, uid } => {
-                let params = DeleteParams::of(uid);
-                writer.delete::<EndpointSlice>(&key, &params).await
-            }
-        }
+        action.carry_out(writer).await
     }
 }
 

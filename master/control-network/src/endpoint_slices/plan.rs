@@ -1,6 +1,7 @@
 //! Which slices a service should have, and how those that it has become them (pure).
 
 use super::{Facts, PortView, Selected, ServiceView, SliceView, Target};
+use crate::change::Change;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use config_kube::k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
@@ -23,20 +24,7 @@ pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// What is done to slices.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Action {
-    /// A new one.
-    Create(Box<EndpointSlice>),
-    /// One becomes this, if it is as it was read.
-    Update(Box<EndpointSlice>),
-    /// One goes.
-    Delete {
-        /// Which.
-        key: Key,
-        /// Its UID.
-        uid: String,
-    },
-}
+pub type Action = Change<EndpointSlice>;
 
 /// Endpoints that have their ports in common.
 #[derive(Debug)]

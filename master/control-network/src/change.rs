@@ -1,0 +1,34 @@
+//! What the controllers of endpoints do to their objects.
+
+use master_client::{ApiError, DeleteParams, Key, Object};
+use master_control::writer::Writer;
+
+/// A write to an object of a kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change<K> {
+    /// A new one.
+    Create(Box<K>),
+    /// One becomes this, if it is as it was read.
+    Update(Box<K>),
+    /// One is deleted.
+    Delete {
+        /// Which.
+        key: Key,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+impl<K: Object> Change<K> {
+    /// Writes it.
+    ///
+    /// # Errors
+    /// As the API answers.
+    pub async fn carry_out(self, writer: &Writer) -> Result<(), ApiError> {
+        match self {
+            Self::Create(object) => writer.create(&*object).await.map(drop),
+            Self::Update(object) => writer.update(&*object).await.map(drop),
+            Self::Delete { key, uid } => writer.delete::<K>(&key, &DeleteParams::of(uid)).await,
+        }
+    }
+}
