@@ -162,19 +162,9 @@ impl Controller for DaemonSets {
             Step::Adopt(pod, id) => claim::adopt::<DaemonSet, Pod>(writer, &owner, &pod, &id).await,
             Step::Release(pod, id) => claim::release::<Pod>(writer, &uid, &pod, &id).await,
             Step::Revision(step) => {
-                let result = revision::carry_out(writer, &key.namespace, step).await;
-                if result.as_ref().is_err_and(ApiError::is_already_exists) {
-                    let known = set
-                        .status
-                        .as_ref()
-                        .and_then(|status| status.collision_count);
-                    let count = known.unwrap_or_default().saturating_add(1);
-                    let patch =
-                        json!({"metadata": {"uid": uid}, "status": {"collisionCount": count}});
-                    let patch = Patch::Merge(patch);
-                    writer.patch_status::<DaemonSet>(&key, &patch).await?;
-                }
-                result
+                let status = set.status.as_ref();
+                let collisions = status.and_then(|status| status.collision_count);
+                revision::carry_out::<DaemonSet>(writer, &key, &uid, collisions, step).await
             }
             Step::Create(nodes, hash) => {
                 let Some(spec) = &set.spec else { return Ok(()) };

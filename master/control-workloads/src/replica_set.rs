@@ -47,13 +47,14 @@ impl Replicated for ReplicaSet {
     fn counts(&self) -> Counts {
         let status = self.status.clone().unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default().into_iter();
-        let conditions = conditions.map(|one| Condition {
-            kind: one.type_,
-            status: one.status,
-            reason: one.reason.unwrap_or_default(),
-            message: one.message.unwrap_or_default(),
-            since: one.last_transition_time.map(|time| time.0),
-            updated: None,
+        let conditions = conditions.map(|one| {
+            Condition::read(
+                one.type_,
+                one.status,
+                one.reason,
+                one.message,
+                one.last_transition_time,
+            )
         });
         Counts {
             replicas: status.replicas,

@@ -69,12 +69,14 @@ impl Status {
         let uids = |list: Option<Vec<String>>| list.unwrap_or_default().into_iter().collect();
         let conditions = status.conditions.unwrap_or_default().into_iter();
         let conditions = conditions.map(|one| Condition {
-            kind: one.type_,
-            status: one.status,
-            reason: one.reason.unwrap_or_default(),
-            message: one.message.unwrap_or_default(),
-            since: one.last_transition_time.map(|time| time.0),
             updated: one.last_probe_time.map(|time| time.0),
+            ..Condition::read(
+                one.type_,
+                one.status,
+                one.reason,
+                one.message,
+                one.last_transition_time,
+            )
         });
         Self {
             active: status.active.unwrap_or_default(),

@@ -131,19 +131,9 @@ impl Controller for StatefulSets {
             }
             Step::Release(pod, id) => claim::release::<Pod>(writer, &uid, &pod, &id).await,
             Step::Revision(step) => {
-                let result = revision::carry_out(writer, &key.namespace, step).await;
-                if result.as_ref().is_err_and(ApiError::is_already_exists) {
-                    let known = set
-                        .status
-                        .as_ref()
-                        .and_then(|status| status.collision_count);
-                    let count = known.unwrap_or_default().saturating_add(1);
-                    let patch =
-                        json!({"metadata": {"uid": uid}, "status": {"collisionCount": count}});
-                    let patch = Patch::Merge(patch);
-                    writer.patch_status::<StatefulSet>(&key, &patch).await?;
-                }
-                result
+                let status = set.status.as_ref();
+                let collisions = status.and_then(|status| status.collision_count);
+                revision::carry_out::<StatefulSet>(writer, &key, &uid, collisions, step).await
             }
             Step::Create(number, revision) => {
                 let known = self.revisions.get(&uid);

@@ -1,5 +1,6 @@
 //! Conditions whose times change only with their status.
 
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -30,6 +31,24 @@ impl Condition {
             message: message.to_owned(),
             since: Some(second(now)),
             updated: Some(second(now)),
+        }
+    }
+
+    /// A condition as an object's status contains it: type, status, reason, message, time of the last transition.
+    pub fn read(
+        kind: String,
+        status: String,
+        reason: Option<String>,
+        message: Option<String>,
+        since: Option<Time>,
+    ) -> Self {
+        Self {
+            kind,
+            status,
+            reason: reason.unwrap_or_default(),
+            message: message.unwrap_or_default(),
+            since: since.map(|time| time.0),
+            updated: None,
         }
     }
 

@@ -8,7 +8,7 @@ use config_kube::k8s_openapi::api::apps::v1::ControllerRevision;
 use config_kube::k8s_openapi::api::core::v1::PodTemplateSpec;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use config_kube::k8s_openapi::apimachinery::pkg::runtime::RawExtension;
-use master_client::{ApiError, DeleteParams, Entries, Key, Patch};
+use master_client::{ApiError, DeleteParams, Entries, Key, Object, Patch};
 use master_control::writer::Writer;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -138,8 +138,26 @@ pub fn beyond(
 /// Carries a step out.
 ///
 /// # Errors
-/// As the API answers. "Already exists" where a revision of this name has other content: the owner counts a collision.
-pub async fn carry_out(writer: &Writer, namespace: &str, step: Step) -> Result<(), ApiError> {
+/// As the API answers. "Already exists" where a revision of this name has other content: the owner's status then counts
+/// a collision more than `collisions`, so that the next plan chooses another name.
+pub async fn carry_out<K: Object>(
+    writer: &Writer,
+    owner: &Key,
+    uid: &str,
+    collisions: Option<i32>,
+    step: Step,
+) -> Result<(), ApiError> {
+    let result = write(writer, &owner.namespace, step).await;
+    if result.as_ref().is_err_and(ApiError::is_already_exists) {
+        let count = collisions.unwrap_or_default().saturating_add(1);
+        let patch = json!({"metadata": {"uid": uid}, "status": {"collisionCount": count}});
+        let patch = Patch::Merge(patch);
+        writer.patch_status::<K>(owner, &patch).await?;
+    }
+    result
+}
+
+async fn write(writer: &Writer, namespace: &str, step: Step) -> Result<(), ApiError> {
     match step {
         Step::Create(revision) => writer.create(&*revision).await.map(drop),
         Step::Renumber(name, uid, number) => {
