@@ -40,36 +40,53 @@ pub fn selector(selector: Option<&Fields>, at: &At<'_>, faults: &mut Faults) {
 }
 
 fn expression(expression: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let values = items(expression, "values");
-    let place = at.field("values");
     match text(expression, "operator") {
-        "In" | "NotIn" if values.is_empty() => {
-            faults.required(
-                &place,
-                "must be specified when `operator` is 'In' or 'NotIn'",
-            );
+        operator @ ("In" | "NotIn" | "Exists" | "DoesNotExist") => {
+            values_of_operator(operator, expression, at, faults);
         }
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            faults.forbidden(
-                &place,
-                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
-            );
-        }
-        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-        _ => faults.invalid(
-            &at.field("operator"),
-            word(expression, "operator"),
-            "not a valid selector operator",
-        ),
+        _ => unknown_operator(expression, at, faults),
     }
+    key_and_values(expression, true, at, faults);
+}
+
+/// Checks that `In` and `NotIn` have values, and that `Exists` and `DoesNotExist` have none.
+fn values_of_operator(operator: &str, term: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let place = at.field("values");
+    let takes_values = matches!(operator, "In" | "NotIn");
+    match (takes_values, items(term, "values").is_empty()) {
+        (true, true) => faults.required(
+            &place,
+            "must be specified when `operator` is 'In' or 'NotIn'",
+        ),
+        (false, false) => faults.forbidden(
+            &place,
+            "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+        ),
+        (true, false) | (false, true) => {}
+    }
+}
+
+fn unknown_operator(term: &Fields, at: &At<'_>, faults: &mut Faults) {
+    faults.invalid(
+        &at.field("operator"),
+        word(term, "operator"),
+        "not a valid selector operator",
+    );
+}
+
+/// Checks the form of a term's key, and of its values where they must be values of labels.
+fn key_and_values(term: &Fields, label_values: bool, at: &At<'_>, faults: &mut Faults) {
     formed(
-        word(expression, "key"),
+        word(term, "key"),
         &at.field("key"),
         names::qualified,
         faults,
     );
-    for (number, value) in values.iter().enumerate() {
-        formed(value, &place.index(number), names::label_value, faults);
+    if label_values {
+        let place = at.field("values");
+        for (index, value) in items(term, "values").iter().enumerate() {
+            formed(value, &place.index(index), names::label_value, faults);
+        }
     }
 }
 
@@ -113,45 +130,20 @@ fn node_requirements(term: &Fields, lenient: bool, at: &At<'_>, faults: &mut Fau
 }
 
 fn label_requirement(requirement: &Fields, lenient: bool, at: &At<'_>, faults: &mut Faults) {
-    let values = items(requirement, "values");
-    let place = at.field("values");
     match text(requirement, "operator") {
-        "In" | "NotIn" if values.is_empty() => {
-            faults.required(
-                &place,
-                "must be specified when `operator` is 'In' or 'NotIn'",
-            );
+        operator @ ("In" | "NotIn" | "Exists" | "DoesNotExist") => {
+            values_of_operator(operator, requirement, at, faults);
         }
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            faults.forbidden(
-                &place,
-                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
-            );
-        }
-        "Gt" | "Lt" if values.len() != 1 => {
+        "Gt" | "Lt" if items(requirement, "values").len() != 1 => {
             faults.required(
-                &place,
+                &at.field("values"),
                 "must be specified single value when `operator` is 'Lt' or 'Gt'",
             );
         }
-        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-        _ => faults.invalid(
-            &at.field("operator"),
-            word(requirement, "operator"),
-            "not a valid selector operator",
-        ),
+        "Gt" | "Lt" => {}
+        _ => unknown_operator(requirement, at, faults),
     }
-    formed(
-        word(requirement, "key"),
-        &at.field("key"),
-        names::qualified,
-        faults,
-    );
-    if !lenient {
-        for (index, value) in values.iter().enumerate() {
-            formed(value, &place.index(index), names::label_value, faults);
-        }
-    }
+    key_and_values(requirement, !lenient, at, faults);
 }
 
 fn field_requirement(requirement: &Fields, at: &At<'_>, faults: &mut Faults) {
