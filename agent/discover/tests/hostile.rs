@@ -160,7 +160,7 @@ impl Machine {
         )
     }
 
-    /// The first thing that is told of a boot.
+    /// The first report of a boot.
     async fn first(&self) -> String {
         let (mut finder, mut told) = self.boot();
         let finding = tokio::spawn(async move { finder.find().await });

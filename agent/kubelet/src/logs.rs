@@ -148,8 +148,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The next piece of the log; `None` when there is no more for now, and [`Reader::finished`] then tells
-    /// whether there ever will be.
+    /// The next piece of the log; `None` at the end of what is written; [`Reader::finished`] tells whether more can follow.
     pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         while !self.finished() {
             let Some((file, _)) = &mut self.file else {

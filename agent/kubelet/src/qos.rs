@@ -64,7 +64,7 @@ pub(crate) fn class(pod: &Pod) -> &'static str {
     }
 }
 
-/// What the engine is told of a container's resources.
+/// The resources of a container as the engine takes them.
 pub(crate) fn resources(container: &Container) -> Resources {
     let millis = |amount: Amount| u64::try_from(amount.ceil_milli()).unwrap_or_default();
     Resources {

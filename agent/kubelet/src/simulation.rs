@@ -336,7 +336,7 @@ impl World {
         }
     }
 
-    /// Goes on to whatever comes first, at most to `until`.
+    /// Advances to the next thing that happens, at most to `until`.
     fn advance(&mut self, wake: Option<Timestamp>, until: Timestamp) {
         let next = self
             .fates

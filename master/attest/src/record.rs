@@ -92,7 +92,7 @@ fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) 
     let (admission, failed) = (grant.admission(), grant.verdict().failed());
     let decides = admission.policy.decides();
     let nobody = format!(
-        "rule `{}` lets in whatever comes, and nobody looked",
+        "rule `{}` admits every request without a check",
         admission.rule
     );
     if grant.is_unproven() {

@@ -44,7 +44,7 @@ pub(crate) async fn record(client: &Client, signed: &Signed<'_>) -> Result<(), A
         Decides::Verifier => format!("rule `{rule}` verified the machine's evidence"),
         Decides::Person => format!("rule `{rule}`: request {request} was approved by {by}"),
         Decides::Always | Decides::Never => {
-            format!("rule `{rule}` approves whatever comes; nobody looked")
+            format!("rule `{rule}` approves every request without a check")
         }
     };
     let condition = condition("Approved", policy_of(*policy).reason(), message);

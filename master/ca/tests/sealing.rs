@@ -210,7 +210,7 @@ fn a_raised_floor_shuts_the_older_image_out() {
     let raised = open(folder.path(), Machine::new(5, Some(5))).unwrap();
     assert_eq!(used(&raised).unwrap(), known);
     assert_eq!(floors(folder.path()), [Some(5); 5]);
-    // Whatever the older image is told of the machine's floor.
+    // Whichever floor the older image is given.
     for told in [3, 5] {
         let opened = open(folder.path(), Machine::new(3, Some(told)));
         assert!(matches!(opened, Err(Error::Key("FLOOR"))), "{opened:?}");

@@ -222,7 +222,7 @@ fn in_order(resources: Vec<Resource>) -> Vec<Resource> {
     resources
 }
 
-/// Deletes the objects of a kind, and counts those that stay for now.
+/// Deletes the objects of a kind, and counts those that remain, such as objects with finalizers.
 async fn clear(
     client: &Client,
     resource: &Resource,

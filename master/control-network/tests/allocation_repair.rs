@@ -73,7 +73,7 @@ async fn what_a_service_has_is_allocated_to_it_again_and_an_event_tells_of_it() 
         }) {
             break;
         }
-        assert!(Instant::now() < limit, "nobody is told of the repair");
+        assert!(Instant::now() < limit, "no event about the repair");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let address = admin.get::<IPAddress>(None, "10.96.0.77").await;

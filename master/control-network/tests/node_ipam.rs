@@ -112,7 +112,7 @@ impl Cluster {
             }) {
                 return;
             }
-            assert!(Instant::now() < limit, "nobody is told of {node}");
+            assert!(Instant::now() < limit, "no event about {node}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

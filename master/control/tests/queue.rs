@@ -1,4 +1,4 @@
-//! The work queue against a model: whatever comes in whatever order, no key runs twice at once, no change is lost, and waits
+//! The work queue against a model: for any changes in any order, no key runs twice at once, no change is lost, and waits
 //! are bounded.
 
 use master_client::Key;

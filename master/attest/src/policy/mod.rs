@@ -139,13 +139,13 @@ pub fn ruling(spec: &CertificatePolicySpec, signer: &str) -> Option<Ruling> {
         Decides::Never => Some(Ruling {
             approved: false,
             reason,
-            message: format!("rule `{name}` rejects whatever comes for {signer}"),
+            message: format!("rule `{name}` rejects every request of {signer}"),
         }),
         Decides::Always => Some(Ruling {
             approved: true,
             reason,
             message: format!(
-                "rule `{name}` ({policy}) approves whatever comes for {signer}; nobody looked"
+                "rule `{name}` ({policy}) approves every request of {signer} without a check"
             ),
         }),
     }

@@ -17,7 +17,7 @@ const FEW: usize = 40;
 const AT_ONCE: usize = 64;
 /// Connections of the flood.
 const FLOOD: usize = 8;
-/// Resident memory that the master may gain, in KiB, whatever comes.
+/// Resident memory that the master may gain under any load, in KiB.
 const GAIN: u64 = 200 << 10;
 /// What each machine may add, in KiB: itself, its Node, its requests, and the history of them all.
 const GAIN_EACH: u64 = 64;

@@ -157,7 +157,7 @@ impl Cluster {
         self
     }
 
-    /// Whether every container of a pod has ended, or can't be started for now.
+    /// Whether every container of a pod has ended, or waits with a reason why it can't start.
     pub(crate) async fn ran(&self, name: &str) -> bool {
         let status = self
             .pod(name)

@@ -41,7 +41,7 @@ impl Server {
         }
     }
 
-    /// Answers; whatever comes is answered, and what is refused is refused in the API's own form.
+    /// Answers any request; refusals have the API's own form.
     fn answer(&self, request: Request<master_client::Body>) {
         let endless = request
             .uri()
