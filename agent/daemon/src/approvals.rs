@@ -2,7 +2,7 @@
 
 use crate::machine::ImageDescription;
 use agent_tpm::Unlock;
-use config_attest::unlock::{AREA, Approvals, Approver};
+use config_unlock::approvals::{AREA, Approvals, Approver};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;

@@ -2,14 +2,14 @@
 //!
 //! The bytes are anybody's to write. They are read at a fixed place and length, without a file system; each field is
 //! bounded; and they come to something only where this board's TPM unseals the secret in them, which it does for boots that
-//! the release key approved alone ([`config_attest::one_off`]). Nothing is written before init mounted the volume.
+//! the release key approved alone ([`config_unlock::one_off`]). Nothing is written before init mounted the volume.
 
 use crate::error::Error;
 use crate::state_key::{Partition, TpmStore, fault, part};
 use agent_tpm::WrappedKey;
 use agent_volume::engine::{self, Recovered, Recovery};
 use agent_volume::{Reason, Report, header};
-use config_attest::one_off::{OneOff, OneOffError};
+use config_unlock::one_off::{OneOff, OneOffError};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use zeroize::Zeroizing;

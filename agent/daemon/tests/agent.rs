@@ -5,11 +5,12 @@ use config_attest::attestor::{
     StatusAnswer, UnsealAnswer,
 };
 use config_attest::question::{mac, question};
-use config_attest::tpm::{Public, make_credential};
-use config_attest::unlock::AREA;
 use config_attest::wire::{Blob, Challenge, ConfigEvent, SessionId};
-use config_attest::{Digest, Purpose, pcr, prover};
+use config_attest::{Purpose, prover};
 use config_model::format::Pin;
+use config_tpm::{Digest, pcr};
+use config_tpm::{Public, make_credential};
+use config_unlock::approvals::AREA;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use p256::ecdsa::{SigningKey, VerifyingKey};
@@ -501,7 +502,10 @@ fn prove(socket: &Path, event: &ConfigEvent) {
     let challenge = Challenge {
         session: SessionId([3; 16]),
         nonce: Digest([4; 32]),
-        credential: make_credential(&ek, &names.ak, &[5; 32], &mut OsRng).expect("a credential"),
+        credential: make_credential(&ek, &names.ak, &[5; 32], &mut OsRng)
+            .expect("a credential")
+            .try_into()
+            .expect("short enough"),
         pcrs: pcr::QUOTE_PCRS.to_vec(),
         expires_in_seconds: 30,
     };

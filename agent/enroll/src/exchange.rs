@@ -9,14 +9,15 @@ use crate::request::{Requests, requests};
 use agent_tpm::EndorsementKey;
 use bytes::Bytes;
 use config_attest::question::{Channel, Purpose};
-use config_attest::tpm::Public;
 use config_attest::wire::{
     Certificates, Challenge, Claims, EXPORTER_LABEL, Evidence, Problem, RENEWALS_PATH,
     SESSIONS_PATH, evidence_path,
 };
-use config_attest::{Code, Digest, name, prover, unproven};
+use config_attest::{Code, name, prover, unproven};
 use config_http::Limits;
 use config_tls::{Pins, spki_hash};
+use config_tpm::Digest;
+use config_tpm::Public;
 use http::{Method, Request, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;

@@ -3,9 +3,10 @@
 use agent_tpm::{EndorsementKey, Tpm};
 use config_attest::prover::{self, ProverError, TpmOutputs};
 use config_attest::question::{Channel, Purpose};
-use config_attest::tpm::Public;
-use config_attest::wire::{Challenge, Claims, ConfigEvent, Keys, MAX_EVENT_LOG, Proof};
-use config_attest::{Digest, pcr};
+use config_attest::wire::{Challenge, Claims, ConfigEvent, Keys, Proof};
+use config_tpm::Public;
+use config_tpm::eventlog::MAX_EVENT_LOG;
+use config_tpm::{Digest, pcr};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};

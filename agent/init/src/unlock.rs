@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 use crate::console::Console;
 use crate::errand::{self, ErrandError, Speech};
 
-/// The register that is extended once the state was opened, or was not; `config_attest::unlock` says why this one.
+/// The register that is extended once the state was opened, or was not; `config_unlock::approvals` says why this one.
 pub const CAP_PCR: u32 = 8;
 /// What is extended into it.
 pub const CAP_EVENT: &[u8] = b"pratique: the state was opened in this boot";
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_cap_is_the_one_that_images_are_approved_with() {
-        assert_eq!(CAP_PCR, u32::from(config_attest::unlock::CAP_PCR));
-        assert_eq!(CAP_EVENT, config_attest::unlock::CAP_EVENT);
+        assert_eq!(CAP_PCR, u32::from(config_unlock::approvals::CAP_PCR));
+        assert_eq!(CAP_EVENT, config_unlock::approvals::CAP_EVENT);
     }
 }

@@ -4,7 +4,7 @@ use crate::endorsement::EndorsementKey;
 use crate::error::{Authorized, Step};
 use crate::keys::{AttestationKey, LoadedTemplate};
 use crate::{Error, PcrValue};
-use config_attest::pcr::QUOTE_PCRS;
+use config_tpm::pcr::QUOTE_PCRS;
 use std::collections::BTreeMap;
 use std::str::FromStr;
 use tss_esapi::constants::ecc::EccCurveIdentifier;

@@ -3,7 +3,7 @@
 use crate::device::{Device, STEADY_ATTEMPTS, failed_with, selection};
 use crate::error::Step;
 use crate::{Error, templates};
-use config_attest::pcr::NK_PCRS;
+use config_tpm::pcr::NK_PCRS;
 use p256::pkcs8::EncodePublicKey;
 use tss_esapi::constants::tss::{TPM2_RH_NULL, TPM2_ST_HASHCHECK};
 use tss_esapi::constants::{SessionType, Tss2ResponseCodeKind};

@@ -24,7 +24,7 @@ mod state;
 mod templates;
 mod worker;
 
-use config_attest::Digest as PcrValue;
+use config_tpm::Digest as PcrValue;
 pub use endorsement::{EkKind, EndorsementKey};
 pub use error::Error;
 pub use import::WrappedKey;

@@ -5,7 +5,7 @@
 //! up to the nonce is authenticated with the ciphertext. A blob without a policy begins with `1` and has no floor.
 //!
 //! Guarantees: the TPM opens a blob with a policy while its registers are approved, under [`Use::Seal`], for the blob's floor
-//! ([`config_attest::unlock`]); the key is encrypted on the way to the TPM and back, in sessions salted by a key of this TPM.
+//! ([`config_unlock::approvals`]); the key is encrypted on the way to the TPM and back, in sessions salted by a key of this TPM.
 //! Nothing is guaranteed of who sealed: the owner of the hierarchy can seal what he likes under the same policy. Who opens a key
 //! compares it with what he knows of it.
 
@@ -13,7 +13,7 @@ use crate::device::{Device, flush_after};
 use crate::error::Step;
 use crate::state::{Flow, Unlock, approval};
 use crate::{Error, SEAL_LIMIT, templates};
-use config_attest::unlock::{Approval, FLOORS, Use};
+use config_unlock::approvals::{Approval, FLOORS, Use};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tss_esapi::Context;
@@ -84,7 +84,7 @@ impl Device {
         };
         let (key, nonce) = (random::<KEY_LENGTH>()?, random::<NONCE_LEN>()?);
         let (public, private) =
-            self.create(policy.as_ref().map(config_attest::Digest::as_bytes), &*key)?;
+            self.create(policy.as_ref().map(config_tpm::Digest::as_bytes), &*key)?;
         push_sized(&mut blob, &public)?;
         push_sized(&mut blob, &private)?;
         let mut text = secret.to_vec();

@@ -1,14 +1,14 @@
 //! The state's key: two NV indices that boots which a release key approved read and write, and nobody else.
 //!
 //! Guarantees: what [`Slot::Open`] holds was written by a boot that the release key approved for a floor of at least the
-//! slot's, because the index's Name is, bit for bit, that of the template ([`config_attest::unlock::Index`]), whose only
+//! slot's, because the index's Name is, bit for bit, that of the template ([`config_unlock::approvals::Index`]), whose only
 //! way in is PolicyAuthorize; the owner of the hierarchy can delete an index or make another, and neither is believed. Each
 //! command that carries the key runs in a session salted by a key of this TPM, with the key encrypted on the way.
 
 use crate::device::{Device, flush_after, selection};
 use crate::error::{Authorized, Step};
 use crate::{Error, PcrValue, templates};
-use config_attest::unlock::{Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, Use};
+use config_unlock::approvals::{Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, Use};
 use tss_esapi::attributes::{NvIndexAttributes, SessionAttributesBuilder};
 use tss_esapi::constants::SessionType;
 use tss_esapi::constants::tss::TPM2_NV_INDEX_FIRST;

@@ -86,7 +86,7 @@ impl Tpm {
         self.call(Device::attestation_key)
     }
 
-    /// The node key of this boot, bound to the registers [`config_attest::pcr::NK_PCRS`] as they were when it was first asked for.
+    /// The node key of this boot, bound to the registers [`config_tpm::pcr::NK_PCRS`] as they were when it was first asked for.
     ///
     /// # Errors
     /// The TPM failed.

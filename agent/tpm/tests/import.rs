@@ -1,8 +1,8 @@
 //! Keys that an admin wrapped, on a real software TPM: each kind of endorsement key, and what a TPM must not open.
 
 use agent_tpm::{EkKind, EndorsementKey, Error, Tpm, WrappedKey};
-use config_attest::Digest;
-use config_attest::tpm::{Duplicate, Public, duplicate, template};
+use config_tpm::Digest;
+use config_tpm::{Duplicate, Public, duplicate, template};
 use p256::SecretKey;
 use p256::ecdsa::signature::Verifier as _;
 use p256::ecdsa::signature::hazmat::PrehashVerifier;

@@ -1,8 +1,8 @@
 //! Seals on a real software TPM: which boots open what the master keeps, and what the owner of the hierarchy can't do.
 
 use agent_tpm::{Error, SLOT_SIZE, Seal, Sealing, Tpm, Unlock};
-use config_attest::Digest;
-use config_attest::unlock::{CAP_EVENT, CAP_PCR, Use};
+use config_tpm::Digest;
+use config_unlock::approvals::{CAP_EVENT, CAP_PCR, Use};
 use tests_harness::swtpm::Swtpm;
 use tests_support::images::{boot, image, release_key, tapped, tool};
 use zeroize::Zeroizing;

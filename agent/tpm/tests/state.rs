@@ -1,9 +1,9 @@
 //! The state's key on a real software TPM: which boots open it, and what the owner of the hierarchy can't do.
 
 use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
-use config_attest::Digest;
-use config_attest::pcr::Selection;
-use config_attest::unlock::{Approver, CAP_EVENT, CAP_PCR, Index, Use};
+use config_tpm::Digest;
+use config_tpm::pcr::Selection;
+use config_unlock::approvals::{Approver, CAP_EVENT, CAP_PCR, Index, Use};
 use tests_harness::swtpm::Swtpm;
 use tests_support::images::{boot, image, release_key, tapped, tool};
 use zeroize::Zeroizing;

@@ -1,9 +1,9 @@
 //! The TPM's keys on a real software TPM without a resource manager.
 
 use agent_tpm::{EkKind, Error, Seal, Sealing, Tpm};
-use config_attest::Digest as Sha;
-use config_attest::pcr::{NK_PCRS, QUOTE_PCRS, Selection, extended};
-use config_attest::tpm::{Public, make_credential, template};
+use config_tpm::Digest as Sha;
+use config_tpm::pcr::{NK_PCRS, QUOTE_PCRS, Selection, extended};
+use config_tpm::{Public, make_credential, template};
 use p256::ecdsa::signature::hazmat::PrehashVerifier;
 use p256::ecdsa::{Signature, VerifyingKey};
 use p256::pkcs8::DecodePublicKey;
@@ -198,10 +198,7 @@ fn a_credential_opens_for_each_endorsement_key_and_only_for_this_attestation_key
         let wrap =
             |name| make_credential(&public, name, &[0x42; 32], &mut OsRng).expect("a credential");
         let credential = wrap(&name);
-        let (id_object, secret) = (
-            credential.id_object.as_bytes(),
-            credential.encrypted_secret.as_bytes(),
-        );
+        let (id_object, secret) = (&credential.id_object, &credential.encrypted_secret);
         assert_eq!(
             *tpm.activate(&ek, id_object, secret).expect("opened"),
             [0x42; 32],
@@ -209,10 +206,7 @@ fn a_credential_opens_for_each_endorsement_key_and_only_for_this_attestation_key
             ek.kind
         );
         let credential = wrap(&other);
-        let (id_object, secret) = (
-            credential.id_object.as_bytes(),
-            credential.encrypted_secret.as_bytes(),
-        );
+        let (id_object, secret) = (&credential.id_object, &credential.encrypted_secret);
         assert!(
             tpm.activate(&ek, id_object, secret).is_err(),
             "{:?}",
@@ -234,11 +228,7 @@ fn power_cuts_lock_no_key() {
         let public = Public::parse(&ek.public).expect("a public area");
         let credential =
             make_credential(&public, &name, &[0x42; 32], &mut OsRng).expect("a credential");
-        let opened = tpm.activate(
-            &ek,
-            credential.id_object.as_bytes(),
-            credential.encrypted_secret.as_bytes(),
-        );
+        let opened = tpm.activate(&ek, &credential.id_object, &credential.encrypted_secret);
         assert_eq!(
             *opened.unwrap_or_else(|error| panic!("after {cut} cuts: {error:?}")),
             [0x42; 32]

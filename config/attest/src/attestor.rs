@@ -4,8 +4,8 @@
 //! JSON ending in a newline. The answer is the operation's ([`HelloAnswer`], [`EvidenceAnswer`], [`SealAnswer`],
 //! [`UnsealAnswer`], [`StatusAnswer`]) or a [`Refused`].
 
-use crate::digest::Digest;
 use crate::wire::{Blob, Challenge, Claims, Keys, Problem, Proof};
+use config_tpm::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Longest line in either direction, in bytes.

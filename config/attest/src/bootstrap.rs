@@ -5,10 +5,8 @@
 //! the TPM vouches for the root.
 
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::question::Channel;
 use crate::sessions::Opening as _;
-use crate::tpm::Entropy;
 use crate::verdict::{Checks, Refusal, Verdict};
 use crate::verifier::{
     Attested, CheckedHello, Pending, Reference, admit_bootstrap, check_proof, refusal,
@@ -18,6 +16,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_kube::Machine;
 use config_kube::machine::{AdminVerdict, Counters, ProvenConfig, ProvenImage};
+use config_tpm::Digest;
+use config_tpm::Entropy;
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
 use p256::ecdsa::{DerSignature, SigningKey, VerifyingKey};
 use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};

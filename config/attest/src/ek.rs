@@ -43,6 +43,9 @@ pub struct EkIssuerError {
 
 impl EkIssuer {
     /// From PEM with at least one CA certificate.
+    ///
+    /// # Errors
+    /// The text is no PEM, or holds another block than certificates; as [`EkIssuer::from_der`].
     pub fn from_pem(name: &str, pem: &str) -> Result<Self, EkIssuerError> {
         let fail = |fault| EkIssuerError {
             name: name.to_owned(),
@@ -60,6 +63,9 @@ impl EkIssuer {
     }
 
     /// From DER certificates, at least one, each of a CA.
+    ///
+    /// # Errors
+    /// There is no certificate, or one that cannot be parsed or is not a CA's.
     pub fn from_der(name: &str, certificates: Vec<Vec<u8>>) -> Result<Self, EkIssuerError> {
         let fail = |fault| EkIssuerError {
             name: name.to_owned(),

@@ -1,11 +1,11 @@
 //! What an event log that replays says, and which of its events policy knows.
 
 use crate::code::Code;
-use crate::digest::Digest;
-use crate::eventlog::{Event, EventLog, kind};
-use crate::pcr::{EFI_GLOBAL, EFI_SECURITY_DATABASE, Variable};
-use crate::release::Boot;
 use crate::verdict::Checks;
+use config_tpm::Digest;
+use config_tpm::boot::Boot;
+use config_tpm::eventlog::{Event, EventLog, kind};
+use config_tpm::pcr::{EFI_GLOBAL, EFI_SECURITY_DATABASE, Variable};
 
 /// The variables of Secure Boot, in the order in which firmware measures them (firmware profile, 3.3.4.8).
 const VARIABLES: [(&str, [u8; 16]); 5] = [

@@ -1,9 +1,9 @@
 //! The machines that may join, indexed as the verifier asks for them.
 
 use crate::csr::San;
-use crate::digest::Digest;
 use crate::verdict::MachineId;
 use config_kube::{Machine, MachineState, MachineStatus};
+use config_tpm::Digest;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 

@@ -27,23 +27,14 @@
 //! - *recorded evidence* ([`verifier::RecordedEvidence`]): evidence kept to try a draft policy on it (a *dry run*).
 //! - *stranger*: a machine that the inventory does not have.
 
-#![allow(
-    clippy::missing_errors_doc,
-    reason = "the room is at the limit of its size; the rest of its functions say it once it is split"
-)]
-
 pub mod attestor;
 pub mod bootstrap;
 pub mod code;
 mod csr;
-pub mod digest;
 mod ek;
-pub mod eventlog;
 mod facts;
 mod inventory;
 pub mod name;
-pub mod one_off;
-pub mod pcr;
 pub mod policy;
 pub mod prover;
 pub mod question;
@@ -52,8 +43,6 @@ pub mod sessions;
 mod shape;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub mod tpm;
-pub mod unlock;
 pub mod unproven;
 mod verdict;
 pub mod verdicts;
@@ -63,7 +52,6 @@ mod x509;
 
 pub use code::{Code, Consequence};
 pub use csr::San;
-pub use digest::Digest;
 pub use ek::{EkIssuer, EkIssuerError};
 pub use inventory::{Inventory, machine_id};
 pub use question::{Channel, Names, Purpose};

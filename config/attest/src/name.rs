@@ -1,6 +1,6 @@
 //! Names of nodes: which there can be, and the one that a machine has which claims none.
 
-use crate::digest::Digest;
+use config_tpm::Digest;
 
 /// Longest name of a node, so that objects named after it stay within 253 bytes.
 pub const MAX_NODE_NAME: usize = 200;

@@ -6,14 +6,14 @@
 //!   `TPM2_ActivateCredential`, `TPM2_Quote(Q)`, `TPM2_Certify(NK, Q)` and `TPM2_PCR_Read`. [`Answer::proof`] makes the proof
 //!   from the outputs; with the requests it is the evidence.
 
-use crate::digest::Digest;
-use crate::pcr::{QUOTE_PCRS, Selection};
 use crate::question::{Channel, Names, Purpose, mac, question};
-use crate::tpm::{Public, TpmError};
 use crate::wire::{
     Blob, Challenge, Claims, ConfigEvent, Der, Hello, Keys, PROTOCOL, Proof, Signed, TooLong,
     Transcript, csr_hash,
 };
+use config_tpm::Digest;
+use config_tpm::pcr::{QUOTE_PCRS, Selection};
+use config_tpm::{Public, TpmError};
 use std::collections::BTreeMap;
 
 /// Why the node cannot go on.
@@ -31,6 +31,9 @@ pub enum ProverError {
 }
 
 /// The public areas as messages carry them. Each is a TPMT_PUBLIC; the certificate is DER without padding.
+///
+/// # Errors
+/// [`ProverError::TooLong`] where a public area or the certificate is longer than a message may carry.
 pub fn keys(
     ek: &[u8],
     ak: &[u8],
@@ -64,6 +67,9 @@ pub fn hello(keys: Keys, client_csr: &[u8], serving_csr: &[u8], claims: Claims) 
 }
 
 /// The Names of keys.
+///
+/// # Errors
+/// [`ProverError::Key`] where a public area cannot be parsed.
 pub fn names(keys: &Keys) -> Result<Names, ProverError> {
     let name = |what, bytes: &[u8]| {
         Public::parse(bytes)
@@ -86,6 +92,10 @@ pub struct Answer {
 
 /// Step 3, first half: computes Q. `csr_hash` and `claims` are those of the hello (at bootstrap: see
 /// [`crate::bootstrap`]). The caller activates `challenge.credential`.
+///
+/// # Errors
+/// [`ProverError::Selection`] where the challenge asks for other registers than [`QUOTE_PCRS`]; [`ProverError::Key`]
+/// where a public area cannot be parsed.
 pub fn answer(
     purpose: Purpose,
     keys: &Keys,
@@ -146,6 +156,9 @@ impl Answer {
     }
 
     /// Step 3, second half: assembles the proof.
+    ///
+    /// # Errors
+    /// [`ProverError::TooLong`] where an output of the TPM or the event log is longer than a message may carry.
     pub fn proof(&self, outputs: TpmOutputs) -> Result<Proof, ProverError> {
         let signed = |what, attest: Vec<u8>, signature: Vec<u8>| {
             let too_long = |cause| ProverError::TooLong(what, cause);

@@ -1,8 +1,8 @@
 //! Q: the one digest that ties evidence to its exchange.
 
-use crate::digest::Digest;
-use crate::tpm::{HashAlg, Name, hmac};
 use crate::wire::{BOOTSTRAP_PROTOCOL, PROTOCOL, SessionId, Transcript};
+use config_tpm::Digest;
+use config_tpm::{HashAlg, Name, hmac};
 
 /// What an exchange is for; its label is the first field of Q, so that evidence made for one cannot serve another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,15 @@
 //! The signed description of an image: what its build predicts, and who stands behind it.
 
-use crate::digest::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_kube::pratique::ReleaseSignature;
 use config_kube::{ImageRelease, ImageReleaseSpec};
+use config_tpm::Digest;
+use config_tpm::boot::Boot;
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
 use p256::ecdsa::{DerSignature, SigningKey, VerifyingKey};
 use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// The only version of a manifest.
 pub const MANIFEST_VERSION: u32 = 1;
@@ -46,31 +46,6 @@ pub struct Manifest {
     pub packages: Vec<Package>,
     /// Executables inside, by path.
     pub executables: Vec<Executable>,
-}
-
-/// One way of starting an image.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Boot {
-    /// Whether Secure Boot is on.
-    pub secure_boot: bool,
-    /// For each predicted register the allowed final values. 4, 9 and 11 are required; 7 may be absent with Secure Boot off.
-    pub pcrs: BTreeMap<u8, Vec<Digest>>,
-    /// For a register the events in their order. Where given, the log must hold exactly these.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub events: BTreeMap<u8, Vec<ExpectedEvent>>,
-}
-
-/// An event that will be in the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ExpectedEvent {
-    /// Type, see [`crate::eventlog::kind`].
-    pub kind: u32,
-    /// Digest.
-    pub digest: Digest,
-    /// What it is, for a person.
-    pub note: String,
 }
 
 /// A part of the image.

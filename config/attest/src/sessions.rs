@@ -9,13 +9,13 @@
 //! Time is an argument, in seconds of a monotonic clock.
 
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::question::Purpose;
-use crate::tpm::Entropy;
 use crate::verdict::Refusal;
 use crate::verifier::Pending;
 use crate::wire::{SESSION_SECONDS, SessionId};
 use config_limits::{Network, PlaceId, Places, Width, networks};
+use config_tpm::Digest;
+use config_tpm::Entropy;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 

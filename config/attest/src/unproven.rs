@@ -4,9 +4,9 @@
 //! Nothing of it passes for cloud-verify/v1 and nothing of that for this: paths, sessions, messages, labels and what is signed
 //! are others.
 
-use crate::digest::Digest;
 use crate::question::{Channel, Purpose};
 use crate::wire::{Blob, Claims, Der, SessionId, Transcript, csr_hash};
+use config_tpm::Digest;
 use serde::{Deserialize, Serialize};
 
 /// The protocol's name, in every hello.

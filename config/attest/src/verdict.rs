@@ -1,9 +1,9 @@
 //! Verdicts: every check with what was expected and found, and refusals in two kinds that only the verifier can tell apart.
 
 use crate::code::{Code, Consequence};
-use crate::digest::Digest;
 use crate::wire::Claims;
 use config_kube::pratique::Check;
+use config_tpm::Digest;
 use std::fmt;
 
 /// Longest text of one side of a check; hostile values are cut there.

@@ -3,9 +3,12 @@
 //! Holding one of these types proves only that its fields are within their limits.
 
 use crate::code::Code;
-use crate::digest::{Digest, is_lower_hex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use config_tpm::CredentialBlob;
+use config_tpm::Digest;
+use config_tpm::digest::is_lower_hex;
+use config_tpm::eventlog::MAX_EVENT_LOG;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,8 +40,6 @@ pub const MAX_HELLO_BODY: usize = 32 * 1024;
 pub const MAX_ADMIT_BODY: usize = 64 * 1024;
 /// Largest evidence body, in bytes.
 pub const MAX_EVIDENCE_BODY: usize = 512 * 1024;
-/// Largest event log, in bytes, before base64.
-pub const MAX_EVENT_LOG: usize = 256 * 1024;
 /// Largest number of claimed addresses.
 pub const MAX_ADDRESSES: usize = 16;
 /// Largest claimed name or address, in bytes (a DNS name).
@@ -255,6 +256,17 @@ pub struct Credential {
     pub encrypted_secret: Blob<512>,
 }
 
+impl TryFrom<CredentialBlob> for Credential {
+    type Error = TooLong;
+
+    fn try_from(made: CredentialBlob) -> Result<Self, TooLong> {
+        Ok(Self {
+            id_object: Blob::new(made.id_object)?,
+            encrypted_secret: Blob::new(made.encrypted_secret)?,
+        })
+    }
+}
+
 /// Step 2: what must be proved, and by when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -308,7 +320,7 @@ pub struct ConfigEvent {
     pub label: String,
     /// Length of the configuration in bytes.
     pub length: u64,
-    /// [`crate::pcr::config_event_digest`].
+    /// [`config_tpm::pcr::config_event_digest`].
     pub digest: Digest,
 }
 

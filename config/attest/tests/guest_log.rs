@@ -6,10 +6,11 @@
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
 use config_attest::Code;
-use config_attest::eventlog::{EventLog, kind};
-use config_attest::pcr::{CONFIG_PCR, extended};
-use config_attest::release::{Boot, Manifest};
+use config_attest::release::Manifest;
 use config_attest::testing::{EkKind, SoftMachine, World};
+use config_tpm::boot::Boot;
+use config_tpm::eventlog::{EventLog, kind};
+use config_tpm::pcr::{CONFIG_PCR, extended};
 
 fn manifest() -> Manifest {
     Manifest::parse(include_str!("../vectors/guest-manifest.json")).expect("the build's manifest")
@@ -48,7 +49,7 @@ fn machine(secure_boot: bool) -> (World, SoftMachine) {
     machine.bank.extend(CONFIG_PCR, &config.digest);
     assert_eq!(
         machine.bank.get(CONFIG_PCR),
-        extended(&config_attest::Digest::ZERO, &config.digest)
+        extended(&config_tpm::Digest::ZERO, &config.digest)
     );
     machine.log = log;
     machine.bind_nk();

@@ -2,13 +2,14 @@
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
-use config_attest::eventlog::{Event, EventLog, kind};
-use config_attest::pcr::{Bank, Selection};
 use config_attest::testing::{EkKind, SeededRng, SoftMachine, World};
-use config_attest::tpm::{Attest, EcdsaSignature, Public};
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::wire::{Challenge, Evidence, Hello};
-use config_attest::{Digest, EkIssuer, Purpose};
+use config_attest::{EkIssuer, Purpose};
+use config_tpm::Digest;
+use config_tpm::eventlog::{Event, EventLog, kind};
+use config_tpm::pcr::{Bank, Selection};
+use config_tpm::{Attest, EcdsaSignature, Public};
 use proptest::prelude::*;
 
 fn event() -> impl Strategy<Value = Event> {

@@ -1,15 +1,17 @@
 //! Messages have one reading: objects are objects, nothing comes twice, and what is read is all that was written.
 
 use config_attest::bootstrap::{AdminStatement, ProvedMaster};
-use config_attest::release::{ExpectedEvent, Manifest};
+use config_attest::release::Manifest;
 use config_attest::testing::{EkKind, SoftKeyed, World};
 use config_attest::verdicts::{Entry, FORMAT, Kind, Record, Segment};
 use config_attest::wire::{
     Blob, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Certificates, Challenge, Claims, Der,
     Evidence, Hello, Proof, code_of, parse,
 };
-use config_attest::{Code, Digest, Purpose, unproven};
+use config_attest::{Code, Purpose, unproven};
 use config_kube::machine::ProvenConfig;
+use config_tpm::Digest;
+use config_tpm::boot::ExpectedEvent;
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

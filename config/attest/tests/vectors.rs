@@ -4,11 +4,12 @@
 
 use config_attest::sessions::Sessions;
 use config_attest::testing::{EkKind, SeededRng, World};
-use config_attest::tpm::Public;
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::wire::{Challenge, Evidence, Hello};
-use config_attest::{Channel, Digest, EkIssuer, Purpose, prover, question};
+use config_attest::{Channel, EkIssuer, Purpose, prover, question};
 use config_kube::machine::EkSelector;
+use config_tpm::Digest;
+use config_tpm::Public;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

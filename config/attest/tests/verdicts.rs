@@ -8,11 +8,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use config_attest::Digest;
 use config_attest::testing::Pair;
 use config_attest::verdicts::{
     Entry, FORMAT, Head, Kind, Record, SUBJECT, Segment, line, resume, signed_bytes, verify,
 };
+use config_tpm::Digest;
 use p256::ecdsa::{Signature, SigningKey, signature::Signer as _};
 use proptest::prelude::*;
 use rcgen::{

@@ -1,12 +1,13 @@
 //! WIRE.md says what the code does.
 
-use config_attest::eventlog::{Event, EventLog, kind};
-use config_attest::pcr::{NK_PCRS, QUOTE_PCRS, Selection};
 use config_attest::testing::{EkKind, World};
-use config_attest::tpm::{Attest, Attested, ClockInfo, EcdsaSignature, PcrSelection};
 use config_attest::wire::{self, Claims, Transcript};
-use config_attest::{Code, Consequence, Digest, Purpose, unproven};
+use config_attest::{Code, Consequence, Purpose, unproven};
 use config_kube::policy::TpmVersion;
+use config_tpm::Digest;
+use config_tpm::eventlog::{Event, EventLog, kind};
+use config_tpm::pcr::{NK_PCRS, QUOTE_PCRS, Selection};
+use config_tpm::{Attest, Attested, ClockInfo, EcdsaSignature, PcrSelection};
 
 const DOCUMENT: &str = include_str!("../WIRE.md");
 
@@ -68,7 +69,7 @@ fn paths_labels_registers_and_limits_are_the_documented_ones() {
         (
             wire::MAX_HELLO_BODY,
             wire::MAX_EVIDENCE_BODY,
-            wire::MAX_EVENT_LOG
+            config_tpm::eventlog::MAX_EVENT_LOG
         ),
         (32 << 10, 512 << 10, 256 << 10)
     );

@@ -2,7 +2,7 @@
 //! first boot, in the space that the machine's disk has beyond the image.
 
 use crate::error::{Error, Result, at};
-use config_attest::unlock::AREA;
+use config_unlock::approvals::AREA;
 use image_format::gpt::{self, Partition, kind};
 use image_format::{Guid, fat};
 use std::io::{Seek, SeekFrom, Write};
@@ -32,7 +32,7 @@ pub struct Content<'a> {
     pub verity: &'a [u8],
     /// Its root hash.
     pub root_hash: &'a [u8; 32],
-    /// Which boots may open the machine's state (`config_attest::unlock`): at the end of the verity partition, where no
+    /// Which boots may open the machine's state (`config_unlock::approvals`): at the end of the verity partition, where no
     /// register covers them and nothing needs to. Empty where no key signed the image.
     pub approvals: &'a [u8],
 }

@@ -3,9 +3,11 @@
 use crate::error::{Error, Result};
 use crate::keys::OWNER;
 use crate::root::{self, Entries};
-use config_attest::Digest;
-use config_attest::pcr::{self, PredictedEvent, SecureBootKeys};
-use config_attest::release::{Boot, Executable, Package, Part};
+use config_attest::release::{Executable, Package, Part};
+use config_tpm::Digest;
+use config_tpm::boot::Boot;
+use config_tpm::pcr;
+use config_tpm::pcr::{PredictedEvent, SecureBootKeys};
 use image_format::efivars;
 use serde::Serialize;
 use std::collections::BTreeMap;

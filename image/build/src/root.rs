@@ -8,10 +8,10 @@ use crate::error::{Error, Result, at, read, write};
 use crate::modules::Module;
 use crate::options::{Compress, Role};
 use crate::rootfiles;
-use config_attest::Digest;
 use config_attest::release::Executable;
 use config_machine::containerd;
 use config_model::image::Metadata;
+use config_tpm::Digest;
 use image_format::Guid;
 use image_format::tar::{self, Entry};
 use image_packages::elf;
@@ -87,7 +87,7 @@ pub struct Label<'a> {
     pub build_time: u64,
     /// Which metadata service its machines may ask.
     pub metadata: Metadata,
-    /// The release key that approves its boots, as `config_attest::unlock::Approver::to_hex` writes it.
+    /// The release key that approves its boots, as `config_unlock::approvals::Approver::to_hex` writes it.
     pub approver: Option<&'a str>,
 }
 

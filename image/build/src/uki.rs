@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::initrd;
 use crate::release::Measured;
-use config_attest::Digest;
+use config_tpm::Digest;
 use image_format::{authenticode, pe};
 use rsa::RsaPrivateKey;
 

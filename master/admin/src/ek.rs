@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::files;
-use config_attest::Digest;
-use config_attest::tpm::Public;
+use config_tpm::Digest;
+use config_tpm::Public;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 use std::path::Path;
@@ -30,10 +30,9 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// Reads `sha256:<hex>`.
 pub(crate) fn hash_of_text(text: &str) -> Result<Digest> {
-    text.parse()
-        .map_err(|e: config_attest::digest::NotADigest| {
-            Error::input(text, e.to_string(), "write it as sha256: and 64 hex digits")
-        })
+    text.parse().map_err(|e: config_tpm::digest::NotADigest| {
+        Error::input(text, e.to_string(), "write it as sha256: and 64 hex digits")
+    })
 }
 
 /// The SubjectPublicKeyInfo in any of the forms.

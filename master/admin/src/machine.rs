@@ -3,12 +3,12 @@
 use crate::ek;
 use crate::error::{Error, Result};
 use crate::files;
-use config_attest::Digest;
-use config_attest::pcr::config_event_digest;
 use config_kube::machine::EkSelector;
 use config_kube::{Machine, MachineSpec};
 use config_model::Document;
 use config_model::machine::USER_DATA_SOURCES;
+use config_tpm::Digest;
+use config_tpm::pcr::config_event_digest;
 use std::path::{Path, PathBuf};
 
 /// What describes a machine.

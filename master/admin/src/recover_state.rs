@@ -2,17 +2,18 @@
 //!
 //! Reads what lies in front of the encrypted state, anybody's to write, and believes of it what the admin's key and the
 //! cluster's root show: the recovery copy must hold the private key of a root that is pinned, and the state's recovery key in
-//! the same copy must open the header of this very disk. Writes a one-off key ([`config_attest::one_off`]) for one board, in the
+//! the same copy must open the header of this very disk. Writes a one-off key ([`config_unlock::one_off`]) for one board, in the
 //! clear nothing.
 
 use crate::bootstrap::expect::{release, release_key};
 use crate::error::{Error, Result};
 use crate::{ek, files};
-use config_attest::one_off::{self, Terms};
 use config_attest::release::{KnownRelease, ReleaseKey};
-use config_attest::tpm::{Public, template};
-use config_attest::unlock::Approver;
 use config_state::header::{self, Header, WrappingKey};
+use config_tpm::{Public, template};
+use config_unlock::approvals::Approver;
+use config_unlock::one_off;
+use config_unlock::one_off::Terms;
 use master_ca::recovery::{Recovered, decrypt};
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::DecodePrivateKey as _;
@@ -268,7 +269,7 @@ impl Disk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_attest::one_off::OneOff;
+    use config_unlock::one_off::OneOff;
     use master_ca::{Authority, FileKeeper};
     use p256::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
     use std::sync::Arc;

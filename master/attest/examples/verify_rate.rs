@@ -6,9 +6,9 @@
 
 use config_attest::sessions::Sessions;
 use config_attest::testing::{EkKind, SeededRng, World};
-use config_attest::tpm::{Agreement, Curve, Entropy};
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::{Purpose, wire};
+use config_tpm::{Agreement, Curve, Entropy};
 use master_attest::SystemEntropy;
 use rand_core::{CryptoRng, RngCore};
 use std::io::Write as _;

@@ -1,10 +1,10 @@
 //! The caller of an exchange: its address, its certificate, its endorsement key.
 
-use config_attest::Digest;
-use config_attest::tpm::Public;
 use config_attest::verifier::RenewingPeer;
 use config_attest::wire::Keys;
 use config_kube::identity::node_of_user;
+use config_tpm::Digest;
+use config_tpm::Public;
 use master_ca::NodeExtension;
 use master_listener::Peer;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -4,7 +4,7 @@ use ::ring::agreement::{
     Algorithm, ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral,
 };
 use ::ring::rand::SystemRandom;
-use config_attest::tpm::{Agreement, Curve, Entropy};
+use config_tpm::{Agreement, Curve, Entropy};
 use rand_core::{CryptoRng, OsRng, RngCore};
 use zeroize::Zeroizing;
 

@@ -3,8 +3,9 @@
 use crate::reference::ReferenceValues;
 use crate::settings::AttestationConfig;
 use config_attest::verifier::Reference;
-use config_attest::{Channel, Digest, EkIssuer};
+use config_attest::{Channel, EkIssuer};
 use config_kube::CertificatePolicySpec;
+use config_tpm::Digest;
 use master_listener::Peer;
 
 /// The configuration as the verifier and the policies need it.

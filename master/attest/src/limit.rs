@@ -8,8 +8,8 @@
 //! Endorsement keys are public. A caller that knows one can exhaust that key's budget for its own network; to exhaust the key's
 //! total takes sixteen blocks of networks.
 
-use config_attest::Digest;
 use config_limits::{Network, Rate, Rates, Width, networks};
+use config_tpm::Digest;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

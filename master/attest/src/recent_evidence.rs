@@ -2,8 +2,8 @@
 //!
 //! After a start it fills as machines renew. Number and bytes are bounded; the oldest is dropped first.
 
-use config_attest::Digest;
 use config_attest::verifier::RecordedEvidence;
+use config_tpm::Digest;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

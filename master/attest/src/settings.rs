@@ -1,8 +1,9 @@
 //! The part of the cluster's configuration that attestation needs.
 
+use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
-use config_attest::{Digest, EkIssuer};
 use config_kube::CertificatePolicySpec;
+use config_tpm::Digest;
 use master_ca::attestor::Attestor;
 use master_journal::VerdictLog;
 use std::path::PathBuf;

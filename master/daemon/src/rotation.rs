@@ -5,11 +5,11 @@
 
 use crate::chain;
 use crate::serving::Serving;
-use config_attest::Digest;
 use config_kube::identity::MASTERS_GROUP;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::roots::is_ready_for;
 use config_kube::{Machine, MachineState};
+use config_tpm::Digest;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use master_api::Extensions;
 use master_attest::AttestationService;

@@ -7,11 +7,11 @@ use crate::rotation::{Paths, Rotator};
 use crate::serving::{Serving, keep_current};
 use crate::settings::{self, Settings};
 use crate::{Error, RunArgs, api, kubeconfig};
-use config_attest::Digest;
 use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
 use config_model::format::Endpoint;
+use config_tpm::Digest;
 use master_admission::services::Ranges;
 use master_api::{ApiServer, Options};
 use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
@@ -518,7 +518,7 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::check_admin;
-    use config_attest::Digest;
+    use config_tpm::Digest;
 
     #[test]
     fn a_state_from_another_board_is_served_for_its_admin_alone() {

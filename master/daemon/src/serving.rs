@@ -1,7 +1,7 @@
 //! The API's certificate: chosen at each handshake, swapped while serving. The key stays for the life of the process,
 //! so that evidence made over one connection names the key that every connection shows.
 
-use config_attest::Digest;
+use config_tpm::Digest;
 use master_ca::{Authority, Issued, profile};
 use rustls::crypto::ring::sign::any_ecdsa_type;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};

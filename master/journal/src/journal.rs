@@ -318,7 +318,7 @@ impl Journal {
             .map(|rule| rule.name.as_str())
             .collect();
         let spec = serde_json::to_vec(&policy.spec).unwrap_or_default();
-        let digest = config_attest::Digest::of(&spec).to_text();
+        let digest = config_tpm::Digest::of(&spec).to_text();
         let generation = policy.metadata.generation.unwrap_or_default();
         entry.message = format!(
             "generation {generation}, rules {}, {digest}",
@@ -333,7 +333,7 @@ impl Journal {
             Kind::Release,
             release.metadata.name.as_deref().unwrap_or_default(),
         );
-        let digest = config_attest::Digest::of(release.spec.manifest.as_bytes()).to_text();
+        let digest = config_tpm::Digest::of(release.spec.manifest.as_bytes()).to_text();
         entry.message = format!(
             "{}, manifest {digest}",
             if gone { "removed" } else { "applied" }

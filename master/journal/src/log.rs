@@ -6,9 +6,9 @@
 
 use crate::error::Error;
 use bytes::Bytes;
-use config_attest::Digest;
 use config_attest::verdicts::{Entry, FORMAT, Head, MAX_LINE, Record, Segment, line, resume};
 use config_errors::chain;
+use config_tpm::Digest;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use master_ca::LogSigner;

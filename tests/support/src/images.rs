@@ -1,10 +1,10 @@
 //! Images of release keys, how a software TPM boots them, and a listener on its bus.
 
 use agent_tpm::{Tpm, Unlock};
-use config_attest::Digest;
-use config_attest::pcr::extended;
-use config_attest::release::Boot;
-use config_attest::unlock::{Approvals, Approver};
+use config_tpm::Digest;
+use config_tpm::boot::Boot;
+use config_tpm::pcr::extended;
+use config_unlock::approvals::{Approvals, Approver};
 use p256::ecdsa::SigningKey;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -4,19 +4,20 @@
 
 use agent_tpm::Tpm;
 use bytes::Bytes;
-use config_attest::eventlog::kind;
-use config_attest::pcr::{CONFIG_PCR, config_event_digest};
 use config_attest::testing::{SoftImage, World};
-use config_attest::tpm::Public;
 use config_attest::verifier::{CertificateGrant, Claimant, RenewingPeer, check_evidence};
 use config_attest::wire::{
     Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH,
     SESSIONS_PATH, SessionId, session_of_path,
 };
-use config_attest::{Channel, Code, Digest, EkIssuer, Refusal, San};
+use config_attest::{Channel, Code, EkIssuer, Refusal, San};
 use config_kube::Machine as MachineObject;
 use config_kube::identity::node_user;
 use config_kube::machine::{EkSelector, MachineSpec};
+use config_tpm::Digest;
+use config_tpm::Public;
+use config_tpm::eventlog::kind;
+use config_tpm::pcr::{CONFIG_PCR, config_event_digest};
 use futures_util::{StreamExt as _, stream};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};

@@ -1,12 +1,13 @@
 //! An image that exists only as its measurements.
 
-use crate::digest::Digest;
-use crate::eventlog::{Event, EventLog, kind};
-use crate::pcr::{
+use crate::release::{MANIFEST_VERSION, Manifest};
+use config_tpm::Digest;
+use config_tpm::boot::{Boot, ExpectedEvent};
+use config_tpm::eventlog::{Event, EventLog, kind};
+use config_tpm::pcr::{
     EFI_GLOBAL, EFI_SECURITY_DATABASE, SecureBootKeys, Variable, pcr4_events, pcr7_events,
     pcr9_events, pcr11_events, replay_events,
 };
-use crate::release::{Boot, ExpectedEvent, MANIFEST_VERSION, Manifest};
 use std::collections::BTreeMap;
 
 /// An image: what its build knows.

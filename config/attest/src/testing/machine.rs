@@ -3,17 +3,17 @@
 use super::SeededRng;
 use super::image::SoftImage;
 use super::requests::Requester;
-use crate::digest::Digest;
-use crate::eventlog::EventLog;
-use crate::pcr::{Bank, CONFIG_PCR, NK_PCRS, QUOTE_PCRS, Selection, config_event_digest};
 use crate::prover::{self, TpmOutputs};
 use crate::question::{Channel, Purpose};
-use crate::tpm::{
-    Attest, Attested, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, Key,
-    NULL_HIERARCHY, Public, hmac, kdfa, kdfe, qualified_name_of_primary, template,
-};
 use crate::wire::{
     Challenge, Claims, ConfigEvent, Credential, Der, Evidence, Hello, Keys, Proof, Signed,
+};
+use config_tpm::Digest;
+use config_tpm::eventlog::EventLog;
+use config_tpm::pcr::{Bank, CONFIG_PCR, NK_PCRS, QUOTE_PCRS, Selection, config_event_digest};
+use config_tpm::{
+    Attest, Attested, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg, Key,
+    NULL_HIERARCHY, Public, hmac, kdfa, kdfe, qualified_name_of_primary, template,
 };
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{Signature, SigningKey};

@@ -1,6 +1,6 @@
 //! Randomness that a test can repeat.
 
-use crate::digest::Digest;
+use config_tpm::Digest;
 use rand_core::{CryptoRng, Error, RngCore};
 
 /// SHA-256 in counter mode over a seed. Not for secrets: who knows the seed knows everything.
@@ -47,4 +47,4 @@ impl RngCore for SeededRng {
 
 impl CryptoRng for SeededRng {}
 
-impl crate::tpm::Entropy for SeededRng {}
+impl config_tpm::Entropy for SeededRng {}

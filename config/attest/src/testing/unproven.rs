@@ -4,7 +4,6 @@ use super::machine::SoftMachine;
 use super::requests::Requester;
 use super::rng::SeededRng;
 use super::world::World;
-use crate::digest::Digest;
 use crate::question::{Channel, Purpose};
 use crate::unproven::{self, Challenge, Evidence, Hello};
 use crate::verdict::Refusal;
@@ -12,6 +11,7 @@ use crate::verifier::{
     Claimant, RenewingPeer, check_unproven, check_unproven_hello, check_unproven_renewal,
 };
 use crate::wire::{Blob, Claims, Der, csr_hash};
+use config_tpm::Digest;
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{DerSignature, SigningKey};
 use p256::pkcs8::EncodePublicKey as _;

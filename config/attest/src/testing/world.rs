@@ -4,10 +4,8 @@ use super::image::SoftImage;
 use super::machine::{EkKind, SoftMachine};
 use super::requests::{Maker, ek_certificate};
 use super::rng::SeededRng;
-use crate::digest::Digest;
 use crate::ek::EkIssuer;
 use crate::inventory::Inventory;
-use crate::pcr::config_event_digest;
 use crate::policy::CheckedRule;
 use crate::question::{Channel, Purpose};
 use crate::release::{KnownRelease, ReleaseKey};
@@ -24,6 +22,8 @@ use config_kube::policy::{
     CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, Rule,
 };
 use config_kube::{ImageRelease, Machine};
+use config_tpm::Digest;
+use config_tpm::pcr::config_event_digest;
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::{EncodePublicKey as _, LineEnding};
 

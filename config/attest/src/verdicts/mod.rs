@@ -13,9 +13,9 @@ mod read;
 
 pub use read::{Fault, Resumed, Summary, resume, verify};
 
-use crate::digest::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use config_tpm::Digest;
 use serde::{Deserialize, Serialize};
 
 /// What a segment says it is.

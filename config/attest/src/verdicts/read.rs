@@ -1,9 +1,9 @@
 //! Reading a log of verdicts: the whole check for a reader who has only the root's pin, and the short one for its writer.
 
 use super::{FORMAT, Head, Kind, MAX_LINE, Record, SUBJECT, Segment, signed_bytes};
-use crate::digest::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use config_tpm::Digest;
 use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use std::collections::BTreeMap;
 use x509_parser::prelude::{FromDer as _, X509Certificate};

@@ -9,7 +9,6 @@ use super::unproven::KeyHolder;
 use super::{CertificateGrant, Pending, Reference, Subject};
 use crate::code::Code;
 use crate::csr::San;
-use crate::digest::Digest;
 use crate::inventory::{Inventory, machine_id};
 use crate::policy::CheckedRule;
 use crate::question::{Channel, Purpose};
@@ -18,6 +17,7 @@ use crate::wire::{Claims, Evidence, csr_hash};
 use crate::{name, unproven};
 use config_kube::machine::Admission;
 use config_kube::{Decides, Machine};
+use config_tpm::Digest;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

@@ -3,12 +3,12 @@
 use super::claimant::{Basis, Claimant};
 use super::proof::Attested;
 use crate::csr::San;
-use crate::digest::Digest;
 use crate::inventory::known;
 use crate::policy::CheckedRule;
 use crate::verdict::{MachineId, ProvenMachine, Verdict};
 use config_kube::machine::{Admission, Counters, ProvenImage};
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
+use config_tpm::Digest;
 
 /// The decision to admit a machine, with everything that its certificates and its Machine's status need.
 ///

@@ -3,7 +3,6 @@
 use super::keys::{CheckedKeys, EndorsementKey, ParsedKeys, endorsement_key, keyed};
 use super::{Reference, identity};
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::inventory::{known, machine_id, state};
 use crate::policy::CheckedRule;
 use crate::question::{Channel, Names, Purpose};
@@ -12,6 +11,7 @@ use crate::wire::{Claims, Hello, Keys, PROTOCOL};
 use config_kube::machine::{Counters, EkSelector};
 use config_kube::pratique::Check;
 use config_kube::{Machine, MachineState};
+use config_tpm::Digest;
 
 /// A hello whose keys have the right form, for a Machine that may join. Holding one proves nothing about the caller: the public
 /// areas and the EK certificate are no secrets.

@@ -2,7 +2,6 @@
 
 use super::{Reference, Subject};
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::ek::{self, EkIssuer};
 use crate::inventory::{Inventory, bound_ek, machine_id, readmitted, state};
 use crate::name;
@@ -11,6 +10,7 @@ use crate::verdict::{Checks, Stop};
 use crate::wire::Claims;
 use config_kube::machine::EkMatch;
 use config_kube::{Machine, MachineSpec, MachineState};
+use config_tpm::Digest;
 
 /// The owner of an EK.
 pub(super) enum Found<'a> {

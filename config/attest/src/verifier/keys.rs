@@ -1,11 +1,11 @@
 //! Step 2: the check of the public keys: endorsement key, attestation key, node key.
 
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::question::Names;
-use crate::tpm::{Attributes, Public, template};
 use crate::verdict::{Checks, Stop};
 use crate::wire::Keys;
+use config_tpm::Digest;
+use config_tpm::{Attributes, Public, template};
 
 /// The public keys, parsed.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ fn node_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
 
 /// A key's parameters without its public value, for messages.
 fn describe(key: &Public) -> String {
-    use crate::tpm::Key;
+    use config_tpm::Key;
     let kind = match &key.key {
         Key::Rsa {
             bits, symmetric, ..

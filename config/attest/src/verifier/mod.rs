@@ -39,11 +39,11 @@ pub use unproven::{
     check_unproven_renewal,
 };
 
-use crate::digest::Digest;
 use crate::ek::EkIssuer;
 use crate::inventory::Inventory;
 use crate::policy::CheckedRule;
 use crate::release::KnownRelease;
+use config_tpm::Digest;
 
 /// The reference values that hello and evidence are compared with.
 #[derive(Debug, Clone, Copy)]

@@ -3,16 +3,16 @@
 use super::hello::{CheckedHello, Subject};
 use super::refusal;
 use crate::code::Code;
-use crate::digest::Digest;
-use crate::pcr::QUOTE_PCRS;
 use crate::policy::CheckedRule;
 use crate::question::{Names, Purpose, mac, question};
 use crate::sessions::{HalfOpen, Opening};
-use crate::tpm::{Entropy, Public, make_credential};
 use crate::verdict::{Checks, Refusal};
-use crate::wire::{Challenge, Claims, SESSION_SECONDS, SessionId, Transcript};
+use crate::wire::{Challenge, Claims, Credential, SESSION_SECONDS, SessionId, Transcript};
 use config_kube::Machine;
 use config_kube::machine::Counters;
+use config_tpm::Digest;
+use config_tpm::pcr::QUOTE_PCRS;
+use config_tpm::{Entropy, Public, TpmError, make_credential};
 use zeroize::Zeroizing;
 
 /// A checked hello with its challenge, and the secret that only the EK's TPM can decrypt.
@@ -58,7 +58,9 @@ impl Opening for CheckedHello {
         rng.fill_bytes(&mut session.0);
         rng.fill_bytes(&mut nonce.0);
         rng.fill_bytes(secret.as_mut());
-        let credential = match make_credential(&self.parsed.ek, &self.names.ak, &secret, rng) {
+        let made = make_credential(&self.parsed.ek, &self.names.ak, &secret, rng)
+            .and_then(|made| Credential::try_from(made).map_err(|_too_long| TpmError::Key));
+        let credential = match made {
             Ok(credential) => credential,
             Err(fault) => {
                 let mut checks = Checks::resume(self.checks, false);

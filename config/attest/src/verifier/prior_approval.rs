@@ -1,11 +1,11 @@
 //! What an earlier approval of a machine is worth now: whether it still holds, and if not, what changed.
 
 use crate::csr::San;
-use crate::digest::Digest;
 use crate::inventory::known;
 use crate::question::Purpose;
 use config_kube::machine::Admission;
 use config_kube::{Decides, Machine};
+use config_tpm::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an earlier approval is worth now. Only [`PriorApproval::Unchanged`] admits without a new decision.

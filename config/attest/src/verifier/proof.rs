@@ -3,19 +3,19 @@
 use super::hello::refusal;
 use super::{Pending, Reference, Subject, hello, identity, state};
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::inventory::machine_id;
-use crate::pcr::{QUOTE_PCRS, Selection};
 use crate::question::{Channel, Purpose};
-use crate::tpm::{
-    Attest, Attested as Body, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg,
-    NULL_HIERARCHY, TpmError, qualified_name_of_primary, template,
-};
 use crate::verdict::{Checks, POSSESSION, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Proof, Signed, Transcript};
 use config_kube::Machine;
 use config_kube::machine::{ProvenConfig, ProvenImage};
 use config_kube::policy::TpmVersion;
+use config_tpm::Digest;
+use config_tpm::pcr::{QUOTE_PCRS, Selection};
+use config_tpm::{
+    Attest, Attested as Body, ClockInfo, ENDORSEMENT_HIERARCHY, EcdsaSignature, HashAlg,
+    NULL_HIERARCHY, TpmError, qualified_name_of_primary, template,
+};
 use std::collections::BTreeMap;
 use subtle::ConstantTimeEq as _;
 

@@ -7,15 +7,15 @@ use super::prior_approval::prior_approval;
 use super::requests::{RequestContext, check_requests};
 use super::{Pending, PriorApproval, Reference, identity, state};
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::inventory::known;
 use crate::name;
 use crate::question::Purpose;
-use crate::tpm::Attest;
 use crate::verdict::{Checks, Refusal, Stop, Verdict};
 use crate::wire::{Claims, Evidence};
 use config_kube::Decides;
 use config_kube::policy::TpmVersion;
+use config_tpm::Attest;
+use config_tpm::Digest;
 
 /// Longest event log that is kept, in bytes; a real one has some 15 KiB.
 const KEPT_LOG: usize = 64 * 1024;

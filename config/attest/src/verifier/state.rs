@@ -6,20 +6,21 @@
 use super::Reference;
 use crate::bootstrap;
 use crate::code::Code;
-use crate::digest::Digest;
-use crate::eventlog::{EventLog, EventLogError};
 use crate::facts;
 use crate::inventory::{known, readmitted};
-use crate::pcr::{CONFIG_PCR, QUOTE_PCRS, extended};
 use crate::policy::CheckedRule;
 use crate::question::Purpose;
-use crate::release::{Boot, KnownRelease, Manifest};
-use crate::tpm::ClockInfo;
+use crate::release::{KnownRelease, Manifest};
 use crate::verdict::{Checks, Stop};
 use crate::wire::{Claims, ConfigEvent};
 use config_kube::Machine;
 use config_kube::machine::{Counters, ProvenConfig, ProvenImage};
 use config_kube::policy::TpmVersion;
+use config_tpm::ClockInfo;
+use config_tpm::Digest;
+use config_tpm::boot::Boot;
+use config_tpm::eventlog::{EventLog, EventLogError};
+use config_tpm::pcr::{CONFIG_PCR, QUOTE_PCRS, extended};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The registers of the firmware, which are pinned at the first admission.

@@ -11,17 +11,17 @@ use super::proof::{proven_of, same_exchange};
 use super::requests::{RequestContext, check_requests};
 use super::{Reference, RenewingPeer, Subject};
 use crate::code::Code;
-use crate::digest::Digest;
 use crate::inventory::{known, machine_id, readmitted, state};
 use crate::name;
 use crate::question::{Channel, Purpose};
 use crate::sessions::{HalfOpen, Opening};
-use crate::tpm::Entropy;
 use crate::unproven::{Challenge, Evidence, Hello, PROTOCOL, question, signed};
 use crate::verdict::{Checks, ProvenMachine, Refusal, Stop, Verdict};
 use crate::wire::{Claims, SESSION_SECONDS, SessionId, Transcript, csr_hash};
 use config_kube::pratique::Check;
 use config_kube::{Decides, Machine, MachineSpec, MachineState};
+use config_tpm::Digest;
+use config_tpm::Entropy;
 
 /// The only role: a master keeps the cluster's keys in its TPM.
 const ROLE: &str = "worker";

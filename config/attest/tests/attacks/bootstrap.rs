@@ -5,7 +5,8 @@ use config_attest::bootstrap::{self, AdminStatement, StatementError};
 use config_attest::testing::{EkKind, SeededRng, SoftImage, SoftMachine, World};
 use config_attest::verifier::Attested;
 use config_attest::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Der, Proof};
-use config_attest::{Code, Digest, Purpose, Refusal};
+use config_attest::{Code, Purpose, Refusal};
+use config_tpm::Digest;
 use p256::pkcs8::EncodePublicKey as _;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 

@@ -2,11 +2,12 @@
 //! nobody but the verifier says who was let in.
 
 use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
-use config_attest::pcr::CONFIG_PCR;
 use config_attest::testing::{EkKind, SoftMachine, World};
 use config_attest::verifier::{Approval, Claimant, DryRunVerdict, PriorApproval};
-use config_attest::{Code, Digest, Refusal, name};
+use config_attest::{Code, Refusal, name};
 use config_kube::{MachineState, PolicyName};
+use config_tpm::Digest;
+use config_tpm::pcr::CONFIG_PCR;
 use proptest::prelude::*;
 
 /// A world under a policy, with a booted machine that nobody knows.
@@ -480,7 +481,7 @@ proptest! {
 
     /// An approval holds for exactly the registers that were approved: any one that differs asks again, and is named.
     #[test]
-    fn an_approval_holds_for_exactly_its_registers(pcr in prop::sample::select(config_attest::pcr::QUOTE_PCRS.to_vec()), change in any::<[u8; 8]>()) {
+    fn an_approval_holds_for_exactly_its_registers(pcr in prop::sample::select(config_tpm::pcr::QUOTE_PCRS.to_vec()), change in any::<[u8; 8]>()) {
         let (mut world, mut machine) = open(PolicyName::Queue);
         queued(&mut world, &machine).expect("approved");
         machine.clock.reset_count += 1;

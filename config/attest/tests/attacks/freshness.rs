@@ -5,7 +5,8 @@ use config_attest::sessions::{Limits, Sessions};
 use config_attest::testing::{EkKind, SeededRng, SoftMachine};
 use config_attest::verifier::check_hello;
 use config_attest::wire::{SESSION_SECONDS, SessionId};
-use config_attest::{Channel, Code, Digest, Purpose, Refusal};
+use config_attest::{Channel, Code, Purpose, Refusal};
+use config_tpm::Digest;
 
 #[test]
 fn evidence_for_another_nonce_is_replayed() {

@@ -1,11 +1,12 @@
 //! Keys that are not what they should be, and attestations of something else.
 
 use super::{Anonymous, Outcome, Proven, accepted, lab, refused};
-use config_attest::pcr::{QUOTE_PCRS, Selection};
+use config_attest::Code;
 use config_attest::testing::{EkKind, SoftMachine, World};
-use config_attest::tpm::{Attested, Attributes, HashAlg, Scheme};
 use config_attest::wire::{Blob, Signed};
-use config_attest::{Code, Digest};
+use config_tpm::Digest;
+use config_tpm::pcr::{QUOTE_PCRS, Selection};
+use config_tpm::{Attested, Attributes, HashAlg, Scheme};
 
 fn without(attributes: Attributes, bit: Attributes) -> Attributes {
     Attributes(attributes.0 & !bit.0)
@@ -93,7 +94,7 @@ fn nk_attributes_are_exact() {
 #[test]
 fn a_signing_key_with_another_scheme_is_not_of_the_template() {
     refused(Anonymous, Code::AkTemplate, |world, machine| {
-        if let config_attest::tpm::Key::Ecc { scheme, .. } = &mut machine.ak_public.key {
+        if let config_tpm::Key::Ecc { scheme, .. } = &mut machine.ak_public.key {
             *scheme = Scheme::Ecdsa(HashAlg::Sha1);
         }
         world.join(machine)
@@ -113,7 +114,7 @@ fn an_ek_that_is_not_of_a_tcg_template_is_refused() {
     });
     // A point that is not on the curve.
     refused(Anonymous, Code::EkTemplate, |world, machine| {
-        if let config_attest::tpm::Key::Ecc { x, .. } = &mut machine.ek_public.key {
+        if let config_tpm::Key::Ecc { x, .. } = &mut machine.ek_public.key {
             x[5] ^= 1;
         }
         world.join(machine)
@@ -154,8 +155,8 @@ fn the_certified_key_is_the_node_key() {
     });
 }
 
-fn attest(signed: &Signed) -> config_attest::tpm::Attest {
-    config_attest::tpm::Attest::parse(signed.attest.as_bytes()).expect("an attestation")
+fn attest(signed: &Signed) -> config_tpm::Attest {
+    config_tpm::Attest::parse(signed.attest.as_bytes()).expect("an attestation")
 }
 
 /// A join in which the quote's bytes were changed and signed by the AK, as an AK that is not restricted would.
@@ -284,7 +285,7 @@ fn keys_of_other_hierarchies_are_refused() {
         world.join(machine)
     });
     // A node key that outlives the boot, though all its attributes are right.
-    for hierarchy in [OWNER, config_attest::tpm::ENDORSEMENT_HIERARCHY] {
+    for hierarchy in [OWNER, config_tpm::ENDORSEMENT_HIERARCHY] {
         refused(Proven, Code::NkHierarchy, |world, machine| {
             machine.nk_hierarchy = hierarchy;
             world.join(machine)

@@ -150,7 +150,7 @@ fn a_renewal_is_a_whole_proof() {
     });
     // State is proved anew: a register that changed since is seen.
     refused(Proven, Code::NkAuthPolicy, |world, machine| {
-        machine.bank.extend(12, &config_attest::Digest::of(b"late"));
+        machine.bank.extend(12, &config_tpm::Digest::of(b"late"));
         world.renew(machine)
     });
     refused(Proven, Code::ImageSvn, |world, machine| {

@@ -1,11 +1,12 @@
 //! What was booted: log, image, Secure Boot, configuration, firmware, counters.
 
 use super::{Proven, accepted, expect, lab, refused};
-use config_attest::eventlog::{Event, EventLog, kind};
+use config_attest::Code;
 use config_attest::testing::{EkKind, SoftImage, SoftMachine, World};
 use config_attest::wire::Blob;
-use config_attest::{Code, Digest};
 use config_kube::MachineState;
+use config_tpm::Digest;
+use config_tpm::eventlog::{Event, EventLog, kind};
 
 const CONFIG: &[u8] = b"version = 1\n";
 

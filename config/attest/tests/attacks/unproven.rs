@@ -6,9 +6,10 @@ use config_attest::testing::{EkKind, Requester, SoftKeyed, SoftMachine, World};
 use config_attest::unproven::{self, Evidence};
 use config_attest::verifier::{Approval, Claimant, PriorApproval};
 use config_attest::wire::{self, Blob};
-use config_attest::{Code, Digest, Purpose, Refusal};
+use config_attest::{Code, Purpose, Refusal};
 use config_kube::machine::CertificateRef;
 use config_kube::{Machine, MachineSpec, MachineState, PolicyName};
+use config_tpm::Digest;
 
 /// A world whose rule lets machines without a TPM in, and one that nobody knows.
 fn open(policy: PolicyName) -> (World, SoftKeyed) {

@@ -7,16 +7,16 @@
 
 mod vtpm;
 
-use config_attest::eventlog::EventLog;
-use config_attest::pcr::{CONFIG_PCR, NK_PCRS, QUOTE_PCRS, Selection, config_event_digest};
 use config_attest::prover::{self, TpmOutputs};
 use config_attest::sessions::Sessions;
 use config_attest::testing::{EkKind, Requester, SeededRng, SoftMachine, World};
-use config_attest::tpm::{Public, template};
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::wire::{Challenge, Claims, ConfigEvent, Der, Evidence, Hello};
 use config_attest::{EkIssuer, Purpose, Refusal};
 use config_kube::machine::EkSelector;
+use config_tpm::eventlog::EventLog;
+use config_tpm::pcr::{CONFIG_PCR, NK_PCRS, QUOTE_PCRS, Selection, config_event_digest};
+use config_tpm::{Public, template};
 use serde_json::json;
 use vtpm::{ENDORSEMENT, NULL, Vtpm};
 
@@ -63,7 +63,7 @@ struct Exchange {
     challenge: Challenge,
     evidence: Evidence,
     secret: Vec<u8>,
-    question: config_attest::Digest,
+    question: config_tpm::Digest,
 }
 
 /// The public area of the TPM's endorsement key, which the inventory lists from now on.
@@ -72,7 +72,7 @@ fn listed_endorsement_key(tpm: &mut Vtpm, world: &mut World, ek: u32) -> Vec<u8>
     let parsed = Public::parse(&ek_public).expect("an EK");
     assert_eq!(parsed.to_bytes(), ek_public, "parsing loses nothing");
     assert_eq!(parsed.name().as_bytes(), ek_name, "the Name is the TPM's");
-    let hash = config_attest::Digest::of(&parsed.spki().expect("an EK")).to_text();
+    let hash = config_tpm::Digest::of(&parsed.spki().expect("an EK")).to_text();
     world.object("worker-1").spec.ek = EkSelector {
         hashes: vec![hash],
         issuers: Vec::new(),
@@ -280,10 +280,9 @@ fn second_opinion(booted: &mut Booted, exchange: &Exchange) {
         "quote.sig",
         exchange.evidence.proof.quote.signature.as_bytes(),
     );
-    let question =
-        config_attest::tpm::Attest::parse(exchange.evidence.proof.quote.attest.as_bytes())
-            .expect("a quote")
-            .extra_data;
+    let question = config_tpm::Attest::parse(exchange.evidence.proof.quote.attest.as_bytes())
+        .expect("a quote")
+        .extra_data;
     let hex = hex::encode(question);
     tpm.tool(
         "tpm2_checkquote",

@@ -11,14 +11,15 @@ use crate::key::AdminKey;
 use crate::tls;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use config_attest::Refusal;
 use config_attest::bootstrap::{self, AdminStatement, ProvedMaster, Root};
 use config_attest::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit,
     BootstrapAdmitted, BootstrapHello, Der, Problem, Proof,
 };
-use config_attest::{Digest, Refusal};
 use config_kube::Kubeconfig;
 use config_model::machine::USER_DATA_SOURCES;
+use config_tpm::Digest;
 use expect::Expected;
 use http::{Method, StatusCode};
 use rustls::pki_types::UnixTime;

@@ -5,7 +5,8 @@ use crate::lab::Lab;
 use crate::{Case, nothing};
 use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::wire::Der;
-use config_attest::{Code, Digest, Purpose, prover};
+use config_attest::{Code, Purpose, prover};
+use config_tpm::Digest;
 use p256::ecdsa::SigningKey;
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
 

@@ -3,10 +3,11 @@
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
+use config_attest::Code;
 use config_attest::testing::SoftMachine;
 use config_attest::verdicts::{Kind, verify};
-use config_attest::{Code, Digest};
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};
+use config_tpm::Digest;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;

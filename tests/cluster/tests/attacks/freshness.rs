@@ -6,7 +6,8 @@ use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::wire::{
     Challenge, Evidence, RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH, SessionId, evidence_path,
 };
-use config_attest::{Code, Digest, Purpose};
+use config_attest::{Code, Purpose};
+use config_tpm::Digest;
 use http::{Method, StatusCode};
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,6 @@
 
 use crate::site::Site;
 use crate::wire::{Answer, Connection, Identity, config};
-use config_attest::pcr::config_event_digest;
 use config_attest::release::Manifest;
 use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
 use config_attest::wire::{
@@ -13,6 +12,7 @@ use config_kube::machine::EkSelector;
 use config_kube::{
     ImageRelease, Machine, MachineSpec, MachineState, MachineStatus, NodeAttestation,
 };
+use config_tpm::pcr::config_event_digest;
 use http::StatusCode;
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding};

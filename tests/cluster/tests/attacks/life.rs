@@ -111,7 +111,7 @@ pub(crate) async fn renewal(lab: &Lab) {
 pub(crate) async fn renewal_without_a_quote(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let connection = lab.connect_as(&who).await.unwrap();
-    let stale = machine.sign(&machine.quote(&config_attest::Digest::of(b"an earlier exchange")));
+    let stale = machine.sign(&machine.quote(&config_tpm::Digest::of(b"an earlier exchange")));
     let change = move |evidence: &mut config_attest::wire::Evidence| evidence.proof.quote = stale;
     let outcome = lab
         .exchange(
@@ -479,7 +479,7 @@ pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
     };
     assert!(!suspected().await);
     let change = |evidence: &mut config_attest::wire::Evidence| {
-        evidence.proof.pcrs.insert(11, config_attest::Digest::ZERO);
+        evidence.proof.pcrs.insert(11, config_tpm::Digest::ZERO);
     };
     lab.refused(
         &lab.join_with(&machine, change).await,

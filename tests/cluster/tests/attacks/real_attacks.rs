@@ -8,17 +8,18 @@ use crate::site::collection;
 use crate::wire::Connection;
 use agent_enroll::{Logs, NodeKey, Prover};
 use agent_tpm::{Attestation, EndorsementKey, Error, Tpm};
-use config_attest::eventlog::{EventLog, kind};
-use config_attest::pcr::{CONFIG_PCR, QUOTE_PCRS};
 use config_attest::prover::{self, TpmOutputs};
 use config_attest::testing::SoftImage;
-use config_attest::tpm::Attest;
 use config_attest::wire::{
     Blob, Challenge, Claims, Der, Evidence, Hello, Keys, Proof, SESSIONS_PATH, Signed,
     evidence_path,
 };
-use config_attest::{Channel, Code, Digest, Purpose};
+use config_attest::{Channel, Code, Purpose};
 use config_kube::Machine;
+use config_tpm::Attest;
+use config_tpm::Digest;
+use config_tpm::eventlog::{EventLog, kind};
+use config_tpm::pcr::{CONFIG_PCR, QUOTE_PCRS};
 use http::{Method, StatusCode};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use std::collections::BTreeMap;

@@ -5,14 +5,15 @@ use agent_enroll::{
     Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Report, Settings,
 };
 use agent_tpm::Tpm;
-use config_attest::eventlog::kind;
-use config_attest::pcr::config_event_digest;
+use config_attest::Code;
 use config_attest::testing::SoftImage;
-use config_attest::tpm::Public;
 use config_attest::wire::{Claims, ConfigEvent};
-use config_attest::{Code, Digest};
 use config_kube::machine::EkSelector;
 use config_kube::{Machine, MachineSpec, MachineState};
+use config_tpm::Digest;
+use config_tpm::Public;
+use config_tpm::eventlog::kind;
+use config_tpm::pcr::config_event_digest;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

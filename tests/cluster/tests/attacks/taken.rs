@@ -385,7 +385,7 @@ pub(crate) async fn a_guessed_name_is_answered_as_the_right_one(lab: &Lab) {
         // Without the TPM nothing comes of it, whatever the name.
         let outcome = lab
             .join_with(&thief, |evidence| {
-                evidence.proof.mac = config_attest::Digest::ZERO;
+                evidence.proof.mac = config_tpm::Digest::ZERO;
             })
             .await;
         lab.refused(&outcome, Code::CredentialNotActivated, false)

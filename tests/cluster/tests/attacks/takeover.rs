@@ -3,12 +3,13 @@
 use crate::first_master::FirstMaster;
 use crate::impostor::{Impostor, self_made};
 use crate::wire::{Connection, Identity};
+use config_attest::Code;
 use config_attest::bootstrap::AdminStatement;
 use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit, BootstrapHello, Der,
 };
-use config_attest::{Code, Digest};
+use config_tpm::Digest;
 use http::StatusCode;
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::DecodePrivateKey as _;

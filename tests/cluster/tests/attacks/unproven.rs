@@ -8,9 +8,10 @@ use agent_enroll::{Endpoint, Endpoints, Enroller, Milestone, NodeKey, Report, Se
 use config_attest::testing::SoftKeyed;
 use config_attest::unproven::{Challenge, Evidence, RENEWALS_PATH, SESSIONS_PATH};
 use config_attest::wire::{self, Certificates, Claims, evidence_path};
-use config_attest::{Code, Digest, Purpose};
+use config_attest::{Code, Purpose};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{Machine, MachineState, NodeAttestation};
+use config_tpm::Digest;
 use http::{Method, StatusCode};
 use p256::pkcs8::EncodePrivateKey as _;
 use serde_json::json;

@@ -3,11 +3,12 @@
 
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::life::{ask, joined, own_node};
-use config_attest::eventlog::Event;
+use config_attest::Code;
 use config_attest::testing::SoftImage;
-use config_attest::{Code, Digest};
 use config_kube::k8s_openapi::api::core::v1::{Event as Happening, Node};
 use config_kube::{CertificatePolicy, Machine, MachineState};
+use config_tpm::Digest;
+use config_tpm::eventlog::Event;
 use http::{Method, StatusCode};
 use serde_json::json;
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use crate::plant;
 use crate::world::{Cluster, World, expect};
 use agent_volume::header::{COPIES, DATA_OFFSET, Header};
 use agent_volume::{Kept, header};
-use config_attest::unlock::{Approver, INDEX_ATTRIBUTES, Use};
+use config_unlock::approvals::{Approver, INDEX_ATTRIBUTES, Use};
 use p256::pkcs8::DecodePublicKey as _;
 use std::path::{Path, PathBuf};
 use tests_harness::cluster::BOOT_LIMIT;

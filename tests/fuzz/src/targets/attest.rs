@@ -2,16 +2,17 @@
 
 use crate::run::{Shape, Target};
 use config_attest::bootstrap::{AdminStatement, Root};
-use config_attest::eventlog::EventLog;
 use config_attest::release::{KnownRelease, Manifest};
 use config_attest::sessions::Sessions;
 use config_attest::testing::{EkKind, References, SeededRng, SoftKeyed, SoftMachine, World};
-use config_attest::tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
 use config_attest::verifier::{check_evidence, check_hello, check_unproven, check_unproven_hello};
 use config_attest::wire::{
     self, BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello,
 };
-use config_attest::{Digest, EkIssuer, Purpose, attestor, unproven, verdicts};
+use config_attest::{EkIssuer, Purpose, attestor, unproven, verdicts};
+use config_tpm::Digest;
+use config_tpm::eventlog::EventLog;
+use config_tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
 use serde_json::Value;
 
 const VECTORS: [&str; 2] = [
@@ -106,7 +107,7 @@ fn structures() -> Vec<Target> {
     let keys = ["/hello/keys/ek", "/hello/keys/ak", "/hello/keys/nk"];
     vec![
         target(
-            "config-attest/public",
+            "config-tpm/public",
             Shape::Bytes,
             keys.into_iter().flat_map(captured).collect(),
             |input| {
@@ -135,7 +136,7 @@ fn structures() -> Vec<Target> {
             },
         ),
         target(
-            "config-attest/attest",
+            "config-tpm/attest",
             Shape::Bytes,
             [
                 "/evidence/proof/quote/attest",
@@ -151,7 +152,7 @@ fn structures() -> Vec<Target> {
             },
         ),
         target(
-            "config-attest/signature",
+            "config-tpm/signature",
             Shape::Bytes,
             captured("/evidence/proof/quote/signature"),
             |input| {
@@ -167,7 +168,7 @@ fn structures() -> Vec<Target> {
 /// The firmware's log, and certificates of endorsement keys and their issuers.
 fn documents() -> Vec<Target> {
     vec![
-        target("config-attest/event-log", Shape::Bytes, logs(), |input| {
+        target("config-tpm/event-log", Shape::Bytes, logs(), |input| {
             if let Ok(log) = EventLog::parse(input) {
                 log.replay();
                 assert!(

@@ -7,11 +7,12 @@ use agent_init::{label, settings, smbios};
 use agent_metadata::{Answer, Fetch, Platform, Step};
 use agent_sys::verity::Superblock;
 use agent_volume::{Report, header as volume};
-use config_attest::one_off::{self, OneOff, Terms};
-use config_attest::release::Boot;
 use config_attest::testing::SeededRng;
-use config_attest::tpm::{Key, template};
-use config_attest::unlock::{Approvals, Approver};
+use config_tpm::boot::Boot;
+use config_tpm::{Key, template};
+use config_unlock::approvals::{Approvals, Approver};
+use config_unlock::one_off;
+use config_unlock::one_off::{OneOff, Terms};
 use master_ca::recovery::Recovered;
 use std::io;
 use std::time::Duration;
@@ -133,7 +134,7 @@ fn state() -> Vec<Target> {
                 }
             },
         ),
-        target("config-attest/one-off", one_off(), |input| {
+        target("config-unlock/one-off", one_off(), |input| {
             if let Ok(found) = OneOff::parse(input) {
                 assert!(found.open(&[7; 32]).is_none());
             }
@@ -147,7 +148,7 @@ fn state() -> Vec<Target> {
                 }
             },
         ),
-        target("config-attest/approvals", approvals(), |input| {
+        target("config-unlock/approvals", approvals(), |input| {
             if let Ok(found) = Approvals::parse(input) {
                 assert!(
                     input.starts_with(&found.to_bytes().expect("they fitted")),

@@ -7,7 +7,7 @@ use super::buffer::{Reader, put_sized};
 use super::credential::{Seeded, seed_for, wrap};
 use super::public::ALG_ECC;
 use super::{Attributes, Entropy, HashAlg, Key, Name, Public, TpmError, template};
-use crate::digest::Digest;
+use crate::Digest;
 use p256::elliptic_curve::sec1::ToEncodedPoint as _;
 use zeroize::Zeroizing;
 
@@ -29,7 +29,10 @@ pub struct Duplicate {
 
 /// Wraps a P-256 signing key to the TPM of `ek`.
 ///
-/// Assumes that `ek` is an endorsement key of its template; errors when its numbers are no key.
+/// Assumes that `ek` is an endorsement key of its template.
+///
+/// # Errors
+/// [`TpmError::Key`] where its numbers are no key.
 pub fn duplicate(
     ek: &Public,
     key: &p256::SecretKey,
@@ -73,7 +76,10 @@ const SEED_VALUE: usize = 32;
 /// Wraps 32 bytes to the TPM of `ek` as a sealed data object that is unsealed by `policy` alone: it has no auth value that
 /// anybody could use, and no policy by which it could leave the TPM again.
 ///
-/// Assumes that `ek` is an endorsement key of its template; errors when its numbers are no key.
+/// Assumes that `ek` is an endorsement key of its template.
+///
+/// # Errors
+/// [`TpmError::Key`] where its numbers are no key.
 pub fn duplicate_secret(
     ek: &Public,
     secret: &[u8; 32],
@@ -115,6 +121,9 @@ fn sensitive(kind: u16, obfuscation: &[u8], content: &[u8]) -> Zeroizing<Vec<u8>
 impl Duplicate {
     /// Checks what came in a document: a public area of exactly the issued key's template, and the other parts within
     /// their limits. Says nothing of whether this TPM, or any, can open it.
+    ///
+    /// # Errors
+    /// The public area is not of the template, its numbers are no P-256 key, or another part is longer than its limit.
     pub fn check(&self) -> Result<Public, TpmError> {
         let public = Public::parse(&self.public)?;
         let template = template::issued_key(Vec::new(), Vec::new());
@@ -129,6 +138,9 @@ impl Duplicate {
 
     /// Checks what came as wrapped by [`duplicate_secret`]: a public area of exactly that form and policy, and the other
     /// parts within their limits. Says nothing of whether this TPM, or any, can open it.
+    ///
+    /// # Errors
+    /// The public area is of another form or policy, or another part is longer than its limit.
     pub fn check_secret(&self, policy: &Digest) -> Result<(), TpmError> {
         let unique = self.public.len().saturating_sub(SEED_VALUE);
         let unique = self.public.get(unique..).unwrap_or_default();
@@ -150,8 +162,8 @@ impl Duplicate {
 #[cfg(test)]
 mod tests {
     use super::{ALG_ECC, Duplicate, duplicate, duplicate_secret, sensitive};
-    use crate::digest::Digest;
-    use crate::tpm::{Public, template};
+    use crate::Digest;
+    use crate::{Public, template};
     use p256::pkcs8::EncodePublicKey as _;
     use proptest::prelude::*;
     use rand_core::OsRng;

@@ -3,28 +3,39 @@
 
 use super::buffer::put_sized;
 use super::{Agreement, Curve, Entropy, HashAlg, Key, Name, Public, Symmetric, TpmError};
-use crate::wire::{Blob, Credential};
 use hmac::Mac as _;
 use rand_core::CryptoRngCore;
 use zeroize::Zeroizing;
 
+/// What TPM2_ActivateCredential takes, without the sizes before its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialBlob {
+    /// TPMS_ID_OBJECT: the integrity of the encrypted secret, and the encrypted secret.
+    pub id_object: Vec<u8>,
+    /// TPMU_ENCRYPTED_SECRET: the seed of both, encrypted to the endorsement key.
+    pub encrypted_secret: Vec<u8>,
+}
+
 /// Wraps `secret` so that only the TPM that holds both `ek` and the key with `name` can open it.
 ///
-/// Assumes that `ek` is a storage key of its template. Errors when its numbers are no key. `secret` is at most 32 bytes.
+/// Assumes that `ek` is a storage key of its template.
+///
+/// # Errors
+/// [`TpmError::Key`] where its numbers are no key; [`TpmError::Unsupported`] for a name algorithm that no template has.
 pub fn make_credential(
     ek: &Public,
     name: &Name,
     secret: &[u8; 32],
     rng: &mut impl Entropy,
-) -> Result<Credential, TpmError> {
+) -> Result<CredentialBlob, TpmError> {
     let (seed, encrypted_secret) = seed_for(ek, Seeded::Credential, rng)?;
     let symmetric = match &ek.key {
         Key::Rsa { symmetric, .. } | Key::Ecc { symmetric, .. } => *symmetric,
     };
     let id_object = wrap(ek.name_alg, symmetric, &seed, name, secret)?;
-    Ok(Credential {
-        id_object: Blob::new(id_object).map_err(|_too_long| TpmError::Key)?,
-        encrypted_secret: Blob::new(encrypted_secret).map_err(|_too_long| TpmError::Key)?,
+    Ok(CredentialBlob {
+        id_object,
+        encrypted_secret,
     })
 }
 
@@ -151,7 +162,7 @@ fn cfb_encrypt(symmetric: Symmetric, key: &[u8], data: &mut [u8]) -> Result<(), 
 }
 
 /// HMAC with any of the hashes.
-pub(crate) fn hmac(hash: HashAlg, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+pub fn hmac(hash: HashAlg, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     macro_rules! run {
         ($digest:ty) => {{
             // A key of any length is taken, so the error arm yields an empty tag that no comparison accepts.

@@ -1,7 +1,7 @@
 //! Arithmetic of the platform configuration registers, in the SHA-256 bank: one implementation for image, agent and master.
 
-use crate::digest::Digest;
-use crate::tpm::{HashAlg, PcrSelection};
+use crate::Digest;
+use crate::{HashAlg, PcrSelection};
 use std::collections::BTreeMap;
 
 mod predict;
@@ -55,7 +55,7 @@ impl Selection {
 
     /// TPML_PCR_SELECTION with this one bank.
     pub fn to_tpm(self) -> Vec<u8> {
-        crate::tpm::selection_bytes(&[self.to_pcr_selection()])
+        crate::selection_bytes(&[self.to_pcr_selection()])
     }
 
     /// Digest over the registers' values in ascending order, as in a quote or PolicyPCR. Missing values count as zero.

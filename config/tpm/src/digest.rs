@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Digest {
 }
 
 /// Whether text is of lower-case hex digits only.
-pub(crate) fn is_lower_hex(text: &str) -> bool {
+pub fn is_lower_hex(text: &str) -> bool {
     text.bytes()
         .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

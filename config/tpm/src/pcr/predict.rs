@@ -1,8 +1,8 @@
 //! What firmware and boot stub will measure, known from the build alone (TCG PC Client Platform Firmware Profile; systemd-stub).
 
-use crate::digest::Digest;
+use crate::Digest;
+use crate::boot::ExpectedEvent;
 use crate::eventlog::kind;
-use crate::release::ExpectedEvent;
 
 /// One event to come: what the manifest lists.
 pub type PredictedEvent = ExpectedEvent;

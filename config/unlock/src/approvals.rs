@@ -8,10 +8,10 @@
 //!
 //! Approvals need no secrecy and no place that is measured: the TPM verifies each signature before it believes one.
 
-use crate::digest::Digest;
-use crate::pcr::Selection;
-use crate::release::Boot;
-use crate::tpm::{Attributes, Curve, HashAlg, Key, Public, Scheme, Symmetric};
+use config_tpm::Digest;
+use config_tpm::boot::Boot;
+use config_tpm::pcr::Selection;
+use config_tpm::{Attributes, Curve, HashAlg, Key, Public, Scheme, Symmetric};
 use p256::ecdsa::signature::hazmat::{PrehashSigner as _, PrehashVerifier as _};
 use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
 use std::collections::BTreeMap;
@@ -229,7 +229,8 @@ impl Approvals {
 
     /// Magic, a count of 32 bits, and for each its use, floor, policy and signature; numbers are big-endian.
     ///
-    /// Errors: [`ApprovalsError::Malformed`] where there are more than fit into [`AREA`].
+    /// # Errors
+    /// [`ApprovalsError::Malformed`] where there are more than fit into [`AREA`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, ApprovalsError> {
         let count = u32::try_from(self.0.len())
             .ok()
@@ -252,6 +253,10 @@ impl Approvals {
     }
 
     /// Reads what [`Approvals::to_bytes`] wrote; what follows it is not looked at. Says nothing of who signed.
+    ///
+    /// # Errors
+    /// [`ApprovalsError::Absent`] where something else is there, [`ApprovalsError::Malformed`] where the count or an
+    /// entry is none.
     pub fn parse(bytes: &[u8]) -> Result<Self, ApprovalsError> {
         let malformed = ApprovalsError::Malformed;
         let Some(rest) = bytes.strip_prefix(MAGIC) else {

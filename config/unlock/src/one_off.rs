@@ -4,7 +4,7 @@
 //! own is believed. So it is a few bounded fields and no file, and it says nothing to anybody but one boot of one board:
 //!
 //! - a secret is wrapped to the board's endorsement key ([`duplicate_secret`]), and the board's TPM unseals it by the state's
-//!   own policy alone: in a boot that the release key approved, before the state was opened ([`crate::unlock`]);
+//!   own policy alone: in a boot that the release key approved, before the state was opened ([`crate::approvals`]);
 //! - the secret encrypts the content: the state's recovery key and the master's keys;
 //! - the admin's key signs all of it. Who that is, the machine learns later, from its measured configuration: the
 //!   volume's header names the key from then on, and the master serves for no other admin.
@@ -15,10 +15,10 @@
 //! floor, 32 bytes hash of the endorsement key, the admin's SubjectPublicKeyInfo, TPMT_PUBLIC, private part and seed of the
 //! secret, the content, the signature (r and s, 64 bytes, over all before it). Zeros may follow.
 
-use crate::digest::Digest;
-use crate::tpm::buffer::{Reader, put_sized};
-use crate::tpm::{Duplicate, Entropy, MAX_PRIVATE, MAX_SEED, Public, TpmError, duplicate_secret};
-use crate::unlock::{Approver, Use};
+use crate::approvals::{Approver, Use};
+use config_tpm::Digest;
+use config_tpm::buffer::{Reader, put_sized};
+use config_tpm::{Duplicate, Entropy, MAX_PRIVATE, MAX_SEED, Public, TpmError, duplicate_secret};
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
 use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
 use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
@@ -87,7 +87,8 @@ pub struct OneOff {
 
 /// Makes a one-off key that carries `content`.
 ///
-/// Errors: [`OneOffError::Make`] where the content is too long, or the endorsement key's numbers are no key.
+/// # Errors
+/// [`OneOffError::Make`] where the content is too long, or the endorsement key's numbers are no key.
 pub fn make(
     terms: Terms<'_>,
     content: &[u8],
@@ -141,7 +142,8 @@ pub fn make(
 impl OneOff {
     /// Reads what [`make`] wrote, with zeros behind it; any bytes may come.
     ///
-    /// Errors: [`OneOffError::Absent`] where something else is there, [`OneOffError::Damaged`] where a byte of it was changed.
+    /// # Errors
+    /// [`OneOffError::Absent`] where something else is there, [`OneOffError::Damaged`] where a byte of it was changed.
     pub fn parse(bytes: &[u8]) -> Result<Self, OneOffError> {
         if !bytes.starts_with(MAGIC) {
             return Err(OneOffError::Absent);
@@ -211,7 +213,7 @@ fn cipher(key: &[u8]) -> Option<aead::LessSafeKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tpm::template;
+    use config_tpm::template;
     use proptest::prelude::*;
     use rand_core::OsRng;
     use std::sync::LazyLock;

@@ -230,6 +230,10 @@ pub struct Public {
 
 impl Public {
     /// Parses a TPMT_PUBLIC; every byte must belong to it.
+    ///
+    /// # Errors
+    /// [`TpmError::Unsupported`] for key types and algorithms that no template here has, [`TpmError::Malformed`] where
+    /// bytes are missing or left.
     pub fn parse(bytes: &[u8]) -> Result<Self, TpmError> {
         let mut reader = Reader::new(bytes, "public area");
         let kind = reader.u16()?;
@@ -252,6 +256,9 @@ impl Public {
     }
 
     /// Parses a TPM2B_PUBLIC, as tools write it to files.
+    ///
+    /// # Errors
+    /// As [`Public::parse`]; [`TpmError::Malformed`] where the size is not that of the bytes.
     pub fn parse_sized(bytes: &[u8]) -> Result<Self, TpmError> {
         let mut reader = Reader::new(bytes, "public area");
         let inner = reader.sized(1024)?;
@@ -322,6 +329,9 @@ impl Public {
     }
 
     /// The SubjectPublicKeyInfo DER of the key (RFC 5280, 4.1), after checking that the numbers are a key.
+    ///
+    /// # Errors
+    /// [`TpmError::Key`] where the numbers are no key.
     pub fn spki(&self) -> Result<Vec<u8>, TpmError> {
         use p256::pkcs8::EncodePublicKey as _;
         let document = match &self.key {
@@ -339,6 +349,9 @@ impl Public {
     }
 
     /// As an RSA key.
+    ///
+    /// # Errors
+    /// [`TpmError::Key`] where it is no RSA key, or the modulus has not the length that is declared.
     pub fn rsa(&self) -> Result<rsa::RsaPublicKey, TpmError> {
         let Key::Rsa {
             exponent,
@@ -363,12 +376,18 @@ impl Public {
     }
 
     /// As a P-256 key; the point is checked to be on the curve.
+    ///
+    /// # Errors
+    /// [`TpmError::Key`] where it is of another curve, or the point is not on it.
     pub fn p256(&self) -> Result<p256::PublicKey, TpmError> {
         p256::PublicKey::from_sec1_bytes(&self.sec1(Curve::P256)?)
             .map_err(|_not_a_point| TpmError::Key)
     }
 
     /// As a P-384 key; the point is checked to be on the curve.
+    ///
+    /// # Errors
+    /// [`TpmError::Key`] where it is of another curve, or the point is not on it.
     pub fn p384(&self) -> Result<p384::PublicKey, TpmError> {
         p384::PublicKey::from_sec1_bytes(&self.sec1(Curve::P384)?)
             .map_err(|_not_a_point| TpmError::Key)

@@ -4,7 +4,7 @@
 //! key is of its template, whatever its public value.
 
 use super::{Attributes, Curve, HashAlg, Key, Public, Scheme, Symmetric};
-use crate::digest::Digest;
+use crate::Digest;
 use crate::pcr::{NK_PCRS, Selection};
 use std::collections::BTreeMap;
 

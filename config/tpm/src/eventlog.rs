@@ -4,11 +4,12 @@
 //! gave the registers that a TPM quoted, and even then an event's type and data are the caller's claim unless the digest
 //! covers them.
 
-use crate::digest::Digest;
+use crate::Digest;
+use crate::HashAlg;
 use crate::pcr::{Bank, COUNT};
-use crate::tpm::HashAlg;
-use crate::wire::MAX_EVENT_LOG;
 
+/// Largest event log, in bytes.
+pub const MAX_EVENT_LOG: usize = 256 * 1024;
 /// Largest number of events.
 pub const MAX_EVENTS: usize = 4096;
 /// Largest number of banks in a log.

@@ -1,20 +1,25 @@
-//! TPM 2.0 structures: public areas, attestations, signatures, credentials, and the templates in use.
+//! The language of a TPM without a TPM: structures of TPM 2.0, the event log of firmware, arithmetic and prediction of
+//! registers. No I/O.
 //!
 //! Parsers are total: every length is bounded, trailing bytes are refused, and what is not needed here is refused as unsupported.
 
 mod attest;
-pub(crate) mod buffer;
+pub mod boot;
+pub mod buffer;
 mod credential;
+pub mod digest;
 mod duplicate;
 mod entropy;
+pub mod eventlog;
+pub mod pcr;
 mod public;
 mod signature;
 pub mod template;
 
 pub(crate) use attest::selection_bytes;
 pub use attest::{Attest, Attested, ClockInfo, PcrSelection, TPM_GENERATED};
-pub(crate) use credential::hmac;
-pub use credential::{kdfa, kdfe, make_credential};
+pub use credential::{CredentialBlob, hmac, kdfa, kdfe, make_credential};
+pub use digest::Digest;
 pub use duplicate::{Duplicate, MAX_PRIVATE, MAX_SEED, duplicate, duplicate_secret};
 pub use entropy::{Agreement, Entropy};
 pub use public::{
@@ -65,6 +70,9 @@ impl HashAlg {
     }
 
     /// By TPM_ALG_ID.
+    ///
+    /// # Errors
+    /// [`TpmError::Unsupported`] for every other algorithm.
     pub fn from_id(id: u16) -> Result<Self, TpmError> {
         match id {
             0x0004 => Ok(Self::Sha1),
