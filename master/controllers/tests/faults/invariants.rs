@@ -9,14 +9,31 @@ use master_control_workloads::stateful_set::ordinal;
 use master_control_workloads::workload::pod::OwnedPod;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a ReplicaSet of the Deployment is to have.
-fn replicas_of_web(any: &Any) -> Option<usize> {
+/// What a ReplicaSet of the Deployment is to have, and how many of these are available by its status.
+fn replicas_of_web(any: &Any) -> Option<(usize, usize)> {
     let Any::ReplicaSet(set) = any else {
         return None;
     };
     let owner = set.metadata.owner_references.as_ref()?.first()?;
     let wanted = set.spec.as_ref()?.replicas?;
-    (owner.name == "web").then(|| usize::try_from(wanted).unwrap())
+    let status = set.status.as_ref();
+    let available = status.and_then(|status| status.available_replicas);
+    let available = available.unwrap_or_default().min(wanted);
+    (owner.name == "web").then(|| {
+        (
+            usize::try_from(wanted).unwrap(),
+            usize::try_from(available).unwrap(),
+        )
+    })
+}
+
+/// How many pods of the Deployment are available by its own status.
+fn available_in_web(any: &Any) -> Option<usize> {
+    let Any::Deployment(web) = any else {
+        return None;
+    };
+    let available = web.status.as_ref()?.available_replicas?;
+    usize::try_from(available).ok()
 }
 
 impl World {
@@ -94,13 +111,19 @@ impl World {
         let web = of("web");
         // As upstream has it: the surge bounds what ReplicaSets are to have, and what they are yet to delete comes on top.
         let sets = self.history.objects("replicasets").into_iter();
-        let specified: usize = sets.filter_map(replicas_of_web).sum();
+        let sets: Vec<_> = sets.filter_map(replicas_of_web).collect();
+        let specified: usize = sets.iter().map(|(wanted, _)| wanted).sum();
         assert!(
             specified <= self.replicas + self.surge,
             "{specified} replicas: beyond the surge"
         );
         let floor = self.replicas.saturating_sub(self.missing);
-        self.serves |= ready(&web) >= self.replicas;
+        // From the time at which the Deployment knows that it serves. It may end pods that it has never known to serve, and
+        // they may come to serve between its decision and their end.
+        let kept: usize = sets.iter().map(|(_, available)| available).sum();
+        let deployments = self.history.objects("deployments").into_iter();
+        let known = deployments.filter_map(available_in_web).max();
+        self.serves |= known.unwrap_or_default().min(kept) >= self.replicas;
         assert!(
             !self.serves || ready(&web) >= floor,
             "{} of {floor} serve",
