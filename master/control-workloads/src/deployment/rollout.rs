@@ -413,7 +413,7 @@ impl<'a> Rollout<'a> {
             return false;
         }
         let least = self.wanted.replicas - self.wanted.may_miss;
-        let coming = self.sets[new].replicas - self.sets[new].available;
+        let coming = self.sets[new].replicas - self.sets[new].serving();
         let room = self.total() - least - coming;
         if room <= 0 {
             return false;
@@ -421,23 +421,14 @@ impl<'a> Rollout<'a> {
         // Pods that don't work go first: their end costs nothing.
         let mut gone = 0;
         for at in old.iter().copied() {
-            let Set {
-                replicas,
-                available,
-                ..
-            } = self.sets[at];
-            let take = (replicas - available).min(room - gone);
+            let take = self.sets[at].broken().min(room - gone);
             if take > 0 {
                 gone += take;
-                self.scale_to(at, replicas - take);
+                self.scale_to(at, self.sets[at].replicas - take);
             }
         }
-        let available: i32 = old
-            .iter()
-            .chain([&new])
-            .map(|at| self.sets[*at].available)
-            .sum();
-        let mut spare = available - least;
+        let serving = old.iter().chain([&new]).map(|at| self.sets[*at].serving());
+        let mut spare = serving.sum::<i32>() - least;
         for at in old {
             let replicas = self.sets[at].replicas;
             let take = replicas.min(spare);
@@ -505,9 +496,9 @@ impl<'a> Rollout<'a> {
         };
         let replicas = self.wanted.replicas;
         if let Some(only) = only {
-            if self.sets[only].replicas != replicas {
-                self.scale_to(only, replicas);
-            }
+            // Also where it has that many: what it remembers of the Deployment's replicas must follow, or each plan
+            // from now on is one of scaling and the rollout never goes on.
+            self.scale_to(only, replicas);
             return;
         }
         if self.new.is_some_and(|new| self.is_saturated(new)) {
@@ -525,7 +516,7 @@ impl<'a> Rollout<'a> {
         let replicas = self.wanted.replicas;
         set.replicas == replicas
             && set.number(DESIRED) == Some(i64::from(replicas))
-            && set.available == replicas
+            && set.serving() == replicas
     }
 
     fn spread(&mut self, mut active: Vec<usize>) {

@@ -92,6 +92,25 @@ impl Set {
         }
     }
 
+    /// Pods that serve and that nothing takes any more: its status may count pods that its controller is about to end, as it
+    /// is to have fewer by now, or has ended for a number that it had in between.
+    pub fn serving(&self) -> i32 {
+        if self.observed {
+            self.available.min(self.replicas)
+        } else {
+            0
+        }
+    }
+
+    /// Pods that don't serve, as far as its controller has looked.
+    pub fn broken(&self) -> i32 {
+        if self.observed {
+            self.replicas - self.serving()
+        } else {
+            0
+        }
+    }
+
     /// The number of the rollout that it was made for, or was made current by.
     pub fn revision(&self) -> i64 {
         self.number(REVISION).unwrap_or_default()

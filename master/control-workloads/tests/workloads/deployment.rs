@@ -100,6 +100,7 @@ impl World {
                 if let Some((from, to)) = scaled {
                     assert_eq!(spec.replicas, Some(*from));
                     spec.replicas = Some(*to);
+                    *set.metadata.generation.as_mut().unwrap() += 1;
                 }
                 if least_ready.is_some() {
                     spec.min_ready_seconds = *least_ready;
@@ -381,6 +382,95 @@ fn a_changed_scale_is_spread_in_proportion_during_a_rollout() {
     world.run(|name, replicas| if name == old { replicas } else { 0 });
     world.act(2);
     assert_eq!(world.sizes(), [11, 7]);
+}
+
+#[test]
+fn a_rollout_goes_on_after_a_scaling_to_what_the_only_replica_set_has() {
+    let mut world = World::rolling(3, 0, 1);
+    world.settle(0);
+    world.image("two");
+    world.act(1);
+    assert_eq!(world.sizes(), [2, 0], "the old one has made room");
+    world.edit(|deployment| deployment.spec.as_mut().unwrap().replicas = Some(2));
+    world.settle(2);
+    assert_eq!(world.sizes(), [0, 2]);
+}
+
+/// A third template, while the first ReplicaSet is to lose a pod that its status still counts.
+#[test]
+fn a_pod_that_is_to_go_already_serves_no_longer() {
+    let mut world = World::rolling(4, 1, 1);
+    world.settle(0);
+    world.image("two");
+    world.act(1);
+    world.act(1);
+    world.act(1);
+    assert_eq!(world.sizes(), [3, 2]);
+    world.image("three");
+    for _ in 0..10 {
+        world.act(2);
+    }
+    assert_eq!(world.sizes()[0], 3, "the other one may be missing already");
+    // Its controller has written its status before it ended the fourth pod.
+    let first = world.sets.values_mut();
+    let first = first.min_by_key(|set| set.metadata.creation_timestamp.clone());
+    let first = first.unwrap();
+    let generation = first.metadata.generation;
+    let status = first.status.as_mut().unwrap();
+    status.observed_generation = generation;
+    assert_eq!(status.available_replicas, Some(4));
+    for _ in 0..10 {
+        world.act(3);
+    }
+    assert_eq!(world.sizes()[0], 3, "three must serve");
+}
+
+/// Pods of a ReplicaSet as they are: all, and those that serve.
+type Pods = (i32, i32);
+
+/// What its controller does with a ReplicaSet: it writes the status of the pods that it found, and ends or makes some.
+fn keep(set: &mut ReplicaSet, pods: &mut Pods) {
+    let replicas = set.spec.as_ref().unwrap().replicas.unwrap();
+    let status = set.status.get_or_insert_default();
+    status.replicas = pods.0;
+    status.ready_replicas = Some(pods.1);
+    status.available_replicas = Some(pods.1);
+    status.observed_generation = set.metadata.generation;
+    // What does not serve goes first.
+    *pods = (replicas, pods.1.min(replicas));
+}
+
+proptest! {
+    /// However late ReplicaSets follow and tell, as many pods serve as must, since as many have served as are wanted.
+    #[test]
+    fn as_many_serve_as_must_while_replica_sets_lag(
+        replicas in 1_i32..6, surge in 0_i32..3, missing in 0_i32..3,
+        events in proptest::collection::vec((0_u8..12, 0_usize..4), 1..80),
+    ) {
+        let mut world = World::rolling(replicas, surge, missing);
+        let missing = if surge == 0 && missing == 0 { 1 } else { missing };
+        world.settle(0);
+        let mut pods: BTreeMap<String, Pods> = BTreeMap::new();
+        for (name, set) in &mut world.sets {
+            keep(set, pods.entry(name.clone()).or_insert((replicas, replicas)));
+        }
+        for (event, number) in events {
+            let name = world.sets.keys().nth(number % world.sets.len()).unwrap().clone();
+            match event {
+                0 => world.image(&format!("image-{number}")),
+                1..4 => keep(world.sets.get_mut(&name).unwrap(), pods.entry(name).or_default()),
+                4..7 => {
+                    let pods = pods.entry(name).or_default();
+                    pods.1 = pods.0;
+                }
+                _ => {
+                    world.act(1);
+                }
+            }
+            let serving: i32 = pods.values().map(|pods| pods.1).sum();
+            prop_assert!(serving >= replicas - missing, "{serving} of {replicas} - {missing} serve: {pods:?}");
+        }
+    }
 }
 
 #[test]

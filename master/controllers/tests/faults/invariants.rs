@@ -1,0 +1,176 @@
+//! What holds at every step of a case.
+
+use super::pods::{app, is_ready, name, phase, uid};
+use super::simulation::Any;
+use super::world::{LEFT, PROTECTED, World};
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use master_client::View;
+use master_control_workloads::stateful_set::ordinal;
+use master_control_workloads::workload::pod::OwnedPod;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a ReplicaSet of the Deployment is to have, and how many of these are available by its status.
+fn replicas_of_web(any: &Any) -> Option<(usize, usize)> {
+    let Any::ReplicaSet(set) = any else {
+        return None;
+    };
+    let owner = set.metadata.owner_references.as_ref()?.first()?;
+    let wanted = set.spec.as_ref()?.replicas?;
+    let status = set.status.as_ref();
+    let available = status.and_then(|status| status.available_replicas);
+    let available = available.unwrap_or_default().min(wanted);
+    (owner.name == "web").then(|| {
+        (
+            usize::try_from(wanted).unwrap(),
+            usize::try_from(available).unwrap(),
+        )
+    })
+}
+
+/// How many pods of the Deployment are available by its own status.
+fn available_in_web(any: &Any) -> Option<usize> {
+    let Any::Deployment(web) = any else {
+        return None;
+    };
+    let available = web.status.as_ref()?.available_replicas?;
+    usize::try_from(available).ok()
+}
+
+impl World {
+    /// What holds at every step.
+    pub(crate) fn check(&mut self) {
+        self.check_identities();
+        self.check_job();
+        if !self.weather.storm && self.weather.faults.lost == 0 {
+            self.check_bounds();
+        }
+        self.known = self.history.pods().into_iter().map(uid).collect();
+    }
+
+    /// A pod that a node has is gone only when the node says so: so no identity is ever there twice.
+    fn check_identities(&self) {
+        let there: BTreeSet<String> = self.history.pods().into_iter().map(uid).collect();
+        for gone in self.bound.difference(&there) {
+            let by_node = self.ended.contains(gone);
+            let of_itself = self.succeeded.contains(gone) || self.failed.contains(gone);
+            assert!(by_node || of_itself, "a pod was taken from its node");
+        }
+    }
+
+    fn check_job(&mut self) {
+        let Some(Any::Job(job)) = self.history.objects("jobs").first().copied() else {
+            return;
+        };
+        let status = job.status.clone().unwrap_or_default();
+        let said = (
+            status.succeeded.unwrap_or_default(),
+            status.failed.unwrap_or_default(),
+        );
+        assert!(
+            said.0 >= self.said.0 && said.1 >= self.said.1,
+            "{said:?} after {:?}",
+            self.said
+        );
+        let most = |ended: &BTreeSet<String>| i32::try_from(ended.len()).unwrap();
+        assert!(
+            said.0 <= most(&self.succeeded),
+            "{said:?}: a success is counted twice"
+        );
+        let spec = job.spec.as_ref();
+        let is_indexed = spec.and_then(|spec| spec.completion_mode.as_deref()) == Some("Indexed");
+        // Without indexes a pod that its node lost may succeed beside the one in its place (as upstream's may).
+        assert!(
+            said.0 <= self.completions || (self.weather.storm && !is_indexed),
+            "{said:?}: more than is wanted"
+        );
+        let uncounted = status.uncounted_terminated_pods.unwrap_or_default();
+        let noted = uncounted.failed.map_or(0, |noted| noted.len());
+        let deleted = self
+            .history
+            .pods()
+            .into_iter()
+            .filter(|pod| app(pod) == "all" && pod.metadata.deletion_timestamp.is_some());
+        let failures = self.failed.len() + deleted.count();
+        let counted = usize::try_from(said.1).unwrap() + noted;
+        assert!(
+            counted <= failures,
+            "{counted} of {failures}: a failure is counted twice"
+        );
+        self.said = said;
+    }
+
+    fn check_bounds(&mut self) {
+        let pods = self.history.pods();
+        let of = |name: &str| {
+            let own = pods.iter().filter(|pod| app(pod) == name);
+            let own = own.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+            own.filter(|pod| !matches!(phase(pod), "Succeeded" | "Failed"))
+                .collect::<Vec<_>>()
+        };
+        let ready = |pods: &[&&Pod]| pods.iter().filter(|pod| is_ready(pod)).count();
+        let web = of("web");
+        // As upstream has it: the surge bounds what ReplicaSets are to have, and what they are yet to delete comes on top.
+        let sets = self.history.objects("replicasets").into_iter();
+        let sets: Vec<_> = sets.filter_map(replicas_of_web).collect();
+        let specified: usize = sets.iter().map(|(wanted, _)| wanted).sum();
+        assert!(
+            specified <= self.replicas + self.surge,
+            "{specified} replicas: beyond the surge"
+        );
+        let floor = self.replicas.saturating_sub(self.missing);
+        // From the time at which the Deployment knows that it serves. It may end pods that it has never known to serve, and
+        // they may come to serve between its decision and their end.
+        let kept: usize = sets.iter().map(|(_, available)| available).sum();
+        let deployments = self.history.objects("deployments").into_iter();
+        let known = deployments.filter_map(available_in_web).max();
+        self.serves |= known.unwrap_or_default().min(kept) >= self.replicas;
+        assert!(
+            !self.serves || ready(&web) >= floor,
+            "{} of {floor} serve",
+            ready(&web)
+        );
+        assert!(
+            of("all").len() <= self.parallelism,
+            "more run at once than the Job allows"
+        );
+        assert!(
+            of("safe").len() <= PROTECTED,
+            "more than the ReplicaSet wants"
+        );
+        let left = ready(&of("safe"));
+        self.safe |= left == PROTECTED;
+        assert!(
+            !self.safe || left >= LEFT,
+            "{left} are left: the budget is violated"
+        );
+        self.check_order(&of("db"));
+        let mut nodes = BTreeMap::<String, usize>::new();
+        for pod in of("each") {
+            *nodes
+                .entry(OwnedPod::read((**pod).clone()).meant_for.to_string())
+                .or_default() += 1;
+        }
+        assert!(
+            nodes.values().all(|pods| *pods == 1),
+            "{nodes:?}: two daemons on a node"
+        );
+    }
+
+    /// A place of the StatefulSet is filled when those before it serve.
+    fn check_order(&self, pods: &[&&Pod]) {
+        let place = |pod: &Pod| ordinal("db", name(pod)).unwrap();
+        let serving: BTreeSet<i32> = pods
+            .iter()
+            .filter(|pod| is_ready(pod))
+            .map(|pod| place(pod))
+            .collect();
+        for new in pods.iter().filter(|pod| !self.known.contains(&uid(pod))) {
+            let before = 0..place(new);
+            assert!(
+                before.clone().all(|place| serving.contains(&place)),
+                "{} came before {serving:?}",
+                name(new)
+            );
+        }
+    }
+}

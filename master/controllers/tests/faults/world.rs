@@ -1,0 +1,377 @@
+//! A cluster with its workloads, nodes and people, and what may happen in it.
+
+use super::Weather;
+use super::pods::{app, is_bound, name, phase, running, uid};
+use super::simulation::{Dice, Faulty, History, KINDS, Processes, Worker};
+use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use config_kube::k8s_openapi::api::batch::v1::Job;
+use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
+use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use master_api::ApiServer;
+use master_client::{Client, DeleteParams, Object, Patch, UserInfo, View, Whole};
+use master_control_workloads::daemon_set::DaemonSets;
+use master_control_workloads::deployment::Deployments;
+use master_control_workloads::disruption_budget::DisruptionBudgets;
+use master_control_workloads::job::Jobs;
+use master_control_workloads::replica_set::ReplicaSets;
+use master_control_workloads::stateful_set::StatefulSets;
+use master_control_workloads::workload::pod::OwnedPod;
+use master_store::{Disk, EmbeddedStore};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// Pods of the application that a budget protects, and those that must be left.
+pub(crate) const PROTECTED: usize = 3;
+pub(crate) const LEFT: usize = 2;
+
+/// A disk that is not waited for: what a power cut takes is the store's matter, and tested there.
+#[derive(Debug)]
+struct Volatile;
+
+impl Disk for Volatile {
+    fn flush(&self, _: &File) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A case: the world, and what is known to be true of it.
+pub(crate) struct World {
+    pub(crate) history: History,
+    pub(crate) processes: Processes,
+    pub(crate) dice: Dice,
+    pub(crate) weather: Weather,
+    pub(crate) surge: usize,
+    pub(crate) missing: usize,
+    pub(crate) replicas: usize,
+    /// UIDs of the Job's pods by how they ended, and what its status has said.
+    pub(crate) succeeded: BTreeSet<String>,
+    pub(crate) failed: BTreeSet<String>,
+    pub(crate) said: (i32, i32),
+    pub(crate) parallelism: usize,
+    pub(crate) completions: i32,
+    /// Pods that only their node ends: bound, by UID; and those that nodes have ended.
+    pub(crate) bound: BTreeSet<String>,
+    pub(crate) ended: BTreeSet<String>,
+    pub(crate) known: BTreeSet<String>,
+    /// Whether the service has once been as available as it must stay.
+    pub(crate) serves: bool,
+    /// The same of the protected application.
+    pub(crate) safe: bool,
+    pub(crate) images: usize,
+    _folder: TempDir,
+}
+
+fn workload(name: &str, more: Value) -> Value {
+    let container = json!({"name": "c", "image": "registry.example/c:0"});
+    let mut object = json!({"metadata": {"namespace": "default", "name": name}, "spec": {
+        "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}}});
+    for (field, value) in more.as_object().unwrap() {
+        object["spec"][field] = value.clone();
+    }
+    object
+}
+
+async fn create<T: Object>(admin: &Client, object: Value) {
+    let object = T::from_json(object.to_string().as_bytes()).unwrap();
+    admin.create(&object).await.expect("it is made");
+}
+
+/// A node that takes pods: the API marks each new one as not ready.
+async fn make_node(admin: &Client, name: &str) {
+    create::<Node>(admin, json!({"metadata": {"name": name}})).await;
+    let patch = Patch::Merge(json!({"spec": {"taints": null}}));
+    admin.patch::<Node>(None, name, &patch).await.unwrap();
+}
+
+impl World {
+    pub(crate) async fn new(seed: u64, weather: Weather) -> Self {
+        let mut dice = Dice(seed);
+        let folder = TempDir::new().unwrap();
+        let disk = master_store::Options {
+            disk: Arc::new(Volatile),
+            ..master_store::Options::default()
+        };
+        let engine = EmbeddedStore::open_with(folder.path(), &disk).unwrap();
+        let options = master_api::Options {
+            roles: master_control::roles(master_control_workloads::CONTROLLERS),
+            ..master_api::Options::default()
+        };
+        let server = ApiServer::new(Arc::new(engine), options);
+        server.prepare().await.unwrap();
+        let api = Faulty::new(Arc::new(server.clone()), dice.next(), weather.faults);
+        let admin = server.client(UserInfo::admin("admin"));
+        let (surge, missing) = *dice.pick(&[(1, 0), (0, 1), (1, 1), (2, 1)]).unwrap();
+        let (replicas, parallelism) = (1 + dice.below(4), 1 + dice.below(3));
+        let completions = i32::try_from(1 + dice.below(4)).unwrap();
+        let mode = *dice.pick(&["Indexed", "NonIndexed"]).unwrap();
+        for node in ["n0", "n1", "n2"] {
+            make_node(&admin, node).await;
+        }
+        let rolling = json!({"rollingUpdate": {"maxSurge": surge, "maxUnavailable": missing}});
+        create::<Deployment>(
+            &admin,
+            workload("web", json!({"replicas": replicas, "strategy": rolling})),
+        )
+        .await;
+        let named = json!({"replicas": 1 + dice.below(3), "serviceName": "db"});
+        create::<StatefulSet>(&admin, workload("db", named)).await;
+        create::<DaemonSet>(&admin, workload("each", json!({}))).await;
+        create::<ReplicaSet>(&admin, workload("safe", json!({"replicas": PROTECTED}))).await;
+        create::<PodDisruptionBudget>(
+            &admin,
+            json!({"metadata": {"namespace": "default", "name": "safe"}, "spec": {
+            "minAvailable": LEFT, "selector": {"matchLabels": {"app": "safe"}}}}),
+        )
+        .await;
+        let spec = json!({"completions": completions, "parallelism": parallelism, "completionMode": mode, "backoffLimit": 1000});
+        let mut job = workload("all", spec);
+        job["spec"].as_object_mut().unwrap().remove("selector");
+        job["spec"]["template"]["spec"]["restartPolicy"] = "Never".into();
+        create::<Job>(&admin, job).await;
+        let history = History::begin(admin, Arc::clone(&api)).await;
+        let all = vec![
+            Worker::<Deployments>::boxed(),
+            Worker::<ReplicaSets>::boxed(),
+            Worker::<StatefulSets>::boxed(),
+            Worker::<DaemonSets>::boxed(),
+            Worker::<Jobs>::boxed(),
+            Worker::<DisruptionBudgets>::boxed(),
+        ];
+        Self {
+            history,
+            processes: Processes::new(all, api),
+            dice,
+            weather,
+            surge,
+            missing,
+            replicas,
+            succeeded: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            said: (0, 0),
+            parallelism,
+            completions,
+            bound: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            known: BTreeSet::new(),
+            serves: false,
+            safe: false,
+            images: 0,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) async fn step(&mut self) {
+        match self.dice.below(100) {
+            0..40 => self.run().await,
+            40..62 => self.see(),
+            62..90 => self.act_on_a_pod().await,
+            90..94 => self.wish().await,
+            94..96 => self.evict().await,
+            96..98 => {
+                let number = self.dice.below(self.processes.all.len());
+                let now = self.processes.now;
+                self.processes.all[number].restart(&self.history, now);
+            }
+            98 => self.end_a_node().await,
+            _ => self.wait(),
+        }
+        self.check();
+    }
+
+    /// Time goes on. It is longer than any watch lags: a controller waits half a minute to see what it wrote.
+    fn wait(&mut self) {
+        let now = self.processes.now;
+        for process in &mut self.processes.all {
+            for kind in KINDS {
+                process.see(&self.history, kind, usize::MAX, now);
+            }
+        }
+        self.processes.wait();
+    }
+
+    async fn run(&mut self) {
+        let number = self.dice.below(self.processes.all.len());
+        let ends = (self.dice.below(12) == 0).then(|| self.dice.below(4));
+        self.processes.run(number, &mut self.history, ends).await;
+    }
+
+    fn see(&mut self) {
+        let number = self.dice.below(self.processes.all.len());
+        let kind = *self.dice.pick(KINDS).unwrap();
+        let most = 1 + self.dice.below(6);
+        let now = self.processes.now;
+        self.processes.all[number].see(&self.history, kind, most, now);
+    }
+
+    async fn act_on_a_pod(&mut self) {
+        let pods: Vec<Pod> = self.history.pods().into_iter().cloned().collect();
+        let Some(pod) = self.dice.pick(&pods).cloned() else {
+            return;
+        };
+        let bad = self.dice.below(10);
+        self.live(&pod, bad < 3, self.weather.storm && bad == 9)
+            .await;
+    }
+
+    /// What node and scheduler do next with a pod; a pod of the Job fails if that is given, another one if it breaks.
+    pub(crate) async fn live(&mut self, pod: &Pod, fails: bool, breaks: bool) -> bool {
+        if pod.metadata.deletion_timestamp.is_some() {
+            // What still has a finalizer has ended all the same.
+            let first = !self.ended.contains(&uid(pod));
+            self.end(pod).await;
+            return first;
+        }
+        if !is_bound(pod) {
+            self.bind(pod).await;
+        } else if phase(pod) == "Pending" {
+            self.say(pod, running()).await;
+        } else if app(pod) == "all" && phase(pod) == "Running" {
+            let (ended, how) = if fails {
+                (&mut self.failed, "Failed")
+            } else {
+                (&mut self.succeeded, "Succeeded")
+            };
+            ended.insert(uid(pod));
+            self.say(pod, json!({"phase": how})).await;
+        } else if breaks && phase(pod) == "Running" && app(pod) != "all" {
+            // What has ended is gone as soon as it is deleted.
+            self.ended.insert(uid(pod));
+            self.say(pod, json!({"phase": "Failed"})).await;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    async fn say(&mut self, pod: &Pod, status: Value) {
+        let patch = Patch::Strategic(json!({"status": status}));
+        let admin = &self.history.admin;
+        let said = admin.patch_status::<Pod>(Some("default"), name(pod), &patch);
+        said.await.expect("it is there");
+        self.history.look(&["pods"]).await;
+    }
+
+    /// The node has ended a pod.
+    async fn end(&mut self, pod: &Pod) {
+        if app(pod) == "all" && !matches!(phase(pod), "Succeeded" | "Failed") {
+            // Of a Job's pod that is deleted nothing but a failure can become.
+            self.failed.insert(uid(pod));
+        }
+        self.ended.insert(uid(pod));
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::of(uid(pod))
+        };
+        let admin = &self.history.admin;
+        let ended = admin.delete::<Pod>(Some("default"), name(pod), &params);
+        ended.await.expect("it is there");
+        self.history.look(&["pods"]).await;
+    }
+
+    async fn bind(&mut self, pod: &Pod) {
+        let mut node = OwnedPod::read(pod.clone()).meant_for.to_string();
+        if node.is_empty() {
+            let nodes = self.history.objects("nodes");
+            let Some(any) = self.dice.pick(&nodes) else {
+                return;
+            };
+            node = any.meta().name.clone().unwrap_or_default();
+        }
+        let target = json!({"apiVersion": "v1", "kind": "Node", "name": node});
+        let binding = json!({"metadata": {"name": name(pod)}, "target": target});
+        let binding: Whole = serde_json::from_value(binding).unwrap();
+        let admin = &self.history.admin;
+        let bound =
+            admin.create_subresource::<Pod>(Some("default"), name(pod), "binding", &binding);
+        // Its node may have gone.
+        if bound.await.is_ok() {
+            self.bound.insert(uid(pod));
+        }
+        self.history.look(&["pods"]).await;
+    }
+
+    async fn patch<T: Object>(&mut self, kind: &'static str, name: &str, patch: Value) {
+        let patch = Patch::Merge(patch);
+        let patched = self.history.admin.patch::<T>(Some("default"), name, &patch);
+        patched.await.expect("it is taken");
+        self.history.look(&[kind]).await;
+    }
+
+    /// People want another image, or another number.
+    async fn wish(&mut self) {
+        self.images += 1;
+        let container =
+            json!({"name": "c", "image": format!("registry.example/c:{}", self.images)});
+        let image = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
+        let number = 1 + self.dice.below(4);
+        let replicas = json!({"spec": {"replicas": number}});
+        match self.dice.below(5) {
+            0 => self.patch::<Deployment>("deployments", "web", image).await,
+            1 => self.patch::<StatefulSet>("statefulsets", "db", image).await,
+            2 => self.patch::<DaemonSet>("daemonsets", "each", image).await,
+            3 => {
+                self.patch::<StatefulSet>("statefulsets", "db", replicas)
+                    .await;
+            }
+            _ if self.weather.storm => {
+                self.replicas = number;
+                self.patch::<Deployment>("deployments", "web", replicas)
+                    .await;
+            }
+            _ => {}
+        }
+    }
+
+    /// Someone drains a node: a pod of the protected application is evicted, if its budget allows it.
+    async fn evict(&mut self) {
+        let pods = self.history.pods().into_iter();
+        let pods: Vec<String> = pods
+            .filter(|pod| app(pod) == "safe")
+            .map(|pod| name(pod).to_owned())
+            .collect();
+        let Some(pod) = self.dice.pick(&pods) else {
+            return;
+        };
+        let eviction = json!({"metadata": {"namespace": "default", "name": pod}});
+        let eviction: Whole = serde_json::from_value(eviction).unwrap();
+        let admin = &self.history.admin;
+        let evicted = admin.create_subresource::<Pod>(Some("default"), pod, "eviction", &eviction);
+        if let Err(error) = evicted.await {
+            assert_eq!(error.code, 429, "{error}");
+        }
+        self.history.look(&["pods"]).await;
+    }
+
+    /// A node goes with its pods, and comes back empty.
+    async fn end_a_node(&mut self) {
+        if !self.weather.storm {
+            return;
+        }
+        let node = format!("n{}", self.dice.below(3));
+        let admin = self.history.admin.clone();
+        admin
+            .delete::<Node>(None, &node, &DeleteParams::default())
+            .await
+            .unwrap();
+        let on =
+            |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&node);
+        let pods: Vec<Pod> = self
+            .history
+            .pods()
+            .into_iter()
+            .filter(on)
+            .cloned()
+            .collect();
+        for pod in pods {
+            self.end(&pod).await;
+        }
+        self.history.look(&["nodes"]).await;
+        make_node(&admin, &node).await;
+        self.history.look(&["nodes"]).await;
+    }
+}

@@ -1,0 +1,383 @@
+//! Namespaces, accounts, tokens, certificate requests, events, quotas: what a cluster keeps beside its workloads.
+
+use super::{Scene, key, named, pod};
+use jiff::{SignedDuration, Timestamp};
+use master_client::Key;
+use master_control::controller::Plan;
+use master_control::options::Options;
+use master_control::views::account::AccountView;
+use master_control::views::namespace::NamespaceView;
+use master_control::views::pod::PodView;
+use master_control::views::request::RequestView;
+use master_control::views::token::{SigningToken, TokenView};
+use master_control_cluster::{
+    account_tokens, aggregation, bootstrap_signer, bootstrap_tokens, event_ttl, in_use, namespace,
+    quota, root_ca, service_account,
+};
+use master_control_network::service_ranges;
+use master_control_nodes::{approver, csr_cleaner};
+use serde_json::json;
+use std::time::Duration;
+
+#[test]
+fn events_go_an_hour_after_they_were_seen_last() {
+    let mut scene = Scene::<event_ttl::EventTtl>::new();
+    for (name, seconds) in [("old", 0), ("young", 1)] {
+        let event = event_ttl::EventView {
+            uid: name.to_owned(),
+            last: scene.clock.after(seconds).wall,
+        };
+        scene.set(key(name), event);
+    }
+    let gone = event_ttl::Delete {
+        key: key("old"),
+        uid: "old".to_owned(),
+    };
+    assert_eq!(scene.plan(&key("old"), 3600), Plan::act(gone));
+    assert_eq!(
+        scene.plan(&key("young"), 3600),
+        Plan::wait(Duration::from_secs(1))
+    );
+}
+
+#[test]
+fn requests_go_an_hour_after_the_decision_or_after_a_day() {
+    let mut scene = Scene::<csr_cleaner::CsrCleaner>::new();
+    for (name, decided) in [("decided", true), ("pending", false)] {
+        let request = RequestView {
+            uid: name.to_owned(),
+            last: scene.clock.1,
+            decided,
+            signer: String::new(),
+        };
+        scene.set(named(name), request);
+    }
+    let keys = [&named("decided"), &named("pending")];
+    assert_eq!(scene.busy(&keys, 3599), [""; 0]);
+    assert_eq!(scene.busy(&keys, 3600), ["decided"]);
+    assert_eq!(scene.busy(&keys, 24 * 3600).len(), 2);
+}
+
+fn namespace(terminating: bool, unfinished: bool) -> NamespaceView {
+    NamespaceView {
+        uid: "uid".to_owned(),
+        terminating,
+        unfinished,
+    }
+}
+
+#[test]
+fn every_namespace_that_stays_gets_its_account() {
+    use service_account::Create;
+    let mut scene = Scene::<service_account::ServiceAccounts>::new();
+    scene.set(named("default"), namespace(false, true));
+    scene.set(named("going"), namespace(true, true));
+    let account = || vec![Create::Account(key("default"))];
+    assert_eq!(scene.actions(&named("default"), 0), account());
+    assert_eq!(scene.actions(&named("going"), 0), []);
+    for name in ["kube-system", "kube-public", "kube-node-lease"] {
+        assert_eq!(
+            scene.actions(&named(name), 0),
+            [Create::Namespace(name.to_owned())]
+        );
+    }
+    assert_eq!(scene.set(key("default"), AccountView), [named("default")]);
+    assert_eq!(scene.actions(&named("default"), 0), []);
+    scene.stand.remove::<AccountView>(&key("default"));
+    assert_eq!(scene.actions(&named("default"), 0), account());
+}
+
+#[test]
+fn only_deleted_namespaces_are_emptied() {
+    let mut scene = Scene::<namespace::Namespaces>::new();
+    scene.set(named("alive"), namespace(false, true));
+    scene.set(named("going"), namespace(true, true));
+    scene.set(named("held-by-others"), namespace(true, false));
+    let keys = ["alive", "going", "held-by-others"].map(named);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), ["going"]);
+    assert!(
+        scene.plan(&named("going"), 0).requeue.is_some(),
+        "until it is empty"
+    );
+}
+
+#[test]
+fn only_open_requests_of_kubelets_are_looked_at_for_approval() {
+    let mut scene = Scene::<approver::Approver>::new();
+    let kubelets = "kubernetes.io/kube-apiserver-client-kubelet";
+    for (name, decided, signer) in [
+        ("open", false, kubelets),
+        ("done", true, kubelets),
+        ("other", false, "example.com/other"),
+    ] {
+        let request = RequestView {
+            uid: name.to_owned(),
+            last: Timestamp::UNIX_EPOCH,
+            decided,
+            signer: signer.to_owned(),
+        };
+        scene.set(named(name), request);
+    }
+    let keys = ["open", "done", "other"].map(named);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), ["open"]);
+}
+
+fn token(expires: Option<Timestamp>, signing: Option<SigningToken>) -> TokenView {
+    TokenView {
+        uid: "uid".to_owned(),
+        expires,
+        signing,
+    }
+}
+
+#[test]
+fn bootstrap_tokens_go_when_their_time_is_over() {
+    let mut scene = Scene::<bootstrap_tokens::BootstrapTokens>::new();
+    let start = scene.clock.1;
+    for (name, seconds) in [("over", Some(-1)), ("later", Some(30)), ("never", None)] {
+        let expires = seconds.map(|seconds| start + SignedDuration::from_secs(seconds));
+        scene.set(key(name), token(expires, None));
+    }
+    let keys = ["over", "later", "never"].map(key);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), ["over"]);
+    assert_eq!(
+        scene.plan(&key("later"), 0),
+        Plan::wait(Duration::from_secs(30)),
+        "in time for the end"
+    );
+    assert_eq!(scene.plan(&key("never"), 0), Plan::nothing());
+}
+
+#[test]
+fn the_public_kubeconfig_is_signed_with_the_tokens_that_may_and_with_no_other() {
+    use bootstrap_signer::{BootstrapSigner, ClusterInfoView, Sign};
+    let mut scene = Scene::<BootstrapSigner>::new();
+    let (start, info_key) = (scene.clock.1, Key::new("kube-public", "cluster-info"));
+    for (id, seconds, signs) in [
+        ("aaaaaa", None, true),
+        ("bbbbbb", Some(30), true),
+        ("cccccc", Some(-1), true),
+        ("dddddd", None, false),
+    ] {
+        let signing = signs.then(|| SigningToken {
+            id: id.to_owned(),
+            secret: "secret".to_owned(),
+        });
+        let expires = seconds.map(|seconds| start + SignedDuration::from_secs(seconds));
+        let keys = scene.set(Key::new("kube-system", id), token(expires, signing));
+        assert_eq!(keys, std::slice::from_ref(&info_key));
+    }
+    assert_eq!(
+        scene.plan(&info_key, 0),
+        Plan::nothing(),
+        "there is nothing to sign"
+    );
+    let mut info = ClusterInfoView {
+        version: "7".to_owned(),
+        content: Some("kubeconfig".to_owned()),
+        ..ClusterInfoView::default()
+    };
+    let stale = ("eeeeee".to_owned(), "old".to_owned());
+    info.signatures.extend([stale]);
+    scene.set(info_key.clone(), info.clone());
+    let plan = scene.plan(&info_key, 0);
+    let [Sign { version, data }] = plan.actions.as_slice() else {
+        panic!("{plan:?}")
+    };
+    let names: Vec<&String> = data.as_object().expect("a map").keys().collect();
+    let wanted = ["aaaaaa", "bbbbbb", "eeeeee"].map(|id| format!("jws-kubeconfig-{id}"));
+    assert_eq!((version.as_str(), names), ("7", wanted.iter().collect()));
+    assert!(
+        data["jws-kubeconfig-eeeeee"].is_null(),
+        "nobody knows the token any more"
+    );
+    assert_eq!(
+        plan.requeue,
+        Some(Duration::from_secs(30)),
+        "in time for the end of a token"
+    );
+    let signed = ["aaaaaa", "bbbbbb"].map(|id| {
+        let text = data[format!("jws-kubeconfig-{id}")].as_str();
+        (id.to_owned(), text.expect("text").to_owned())
+    });
+    info.signatures = signed.into();
+    scene.set(info_key.clone(), info);
+    assert!(scene.actions(&info_key, 0).is_empty(), "all is signed");
+    let rest = json!({"jws-kubeconfig-aaaaaa": data["jws-kubeconfig-aaaaaa"], "jws-kubeconfig-bbbbbb": null});
+    let sign = Sign {
+        version: "7".to_owned(),
+        data: rest,
+    };
+    assert_eq!(scene.actions(&info_key, 31), [sign]);
+}
+
+#[test]
+fn ranges_are_settled_until_they_serve_or_are_gone() {
+    use service_ranges::{AddressView, RangeView, ServiceRanges};
+    let mut scene = Scene::<ServiceRanges>::new();
+    for (name, going, held, ready) in [
+        ("serves", false, true, true),
+        ("loose", false, false, true),
+        ("silent", false, true, false),
+        ("going", true, true, false),
+        ("gone", true, false, false),
+    ] {
+        let range = RangeView {
+            uid: name.to_owned(),
+            going,
+            held,
+            ready,
+        };
+        scene.set(named(name), range);
+    }
+    let keys = ["going", "gone", "loose", "serves", "silent"].map(named);
+    assert_eq!(
+        scene.busy(&keys.each_ref(), 0),
+        ["going", "loose", "silent"]
+    );
+    scene.set(named("10.0.0.1"), AddressView);
+    assert_eq!(
+        scene.stand.remove::<AddressView>(&named("10.0.0.1")),
+        ["going", "gone"].map(named),
+        "an address that goes may be the last of a range"
+    );
+}
+
+#[test]
+fn claims_go_once_no_pod_that_runs_uses_them() {
+    use in_use::{ClaimView, InUse, VolumeView};
+    let mut scene = Scene::<InUse>::new();
+    for name in ["used", "ended", "free"] {
+        let uid = name.to_owned();
+        scene.set(key(name), ClaimView { uid, waits: true });
+    }
+    for (claim, phase) in [("used", "Running"), ("ended", "Succeeded")] {
+        let user = PodView {
+            phase: phase.into(),
+            claims: vec![claim.to_owned()],
+            ..PodView::default()
+        };
+        assert_eq!(scene.set(key(&format!("pod-{claim}")), user), [key(claim)]);
+    }
+    for (name, bound) in [("bound", true), ("loose", false)] {
+        let volume = VolumeView {
+            uid: name.to_owned(),
+            waits: true,
+            bound,
+        };
+        scene.set(named(name), volume);
+    }
+    let claims = ["ended", "free", "used"].map(key);
+    assert_eq!(scene.busy(&claims.each_ref(), 0), ["ended", "free"]);
+    let volumes = ["bound", "loose"].map(named);
+    assert_eq!(scene.busy(&volumes.each_ref(), 0), ["loose"]);
+}
+
+#[test]
+fn roles_that_gather_get_the_rules_of_those_they_select() {
+    use aggregation::{Aggregate, Aggregation, RoleView};
+    let role = |value: serde_json::Value, version: &str| RoleView {
+        role: serde_json::from_value(value).expect("a role"),
+        version: version.to_owned(),
+    };
+    let granted = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
+    let mut aggregate = json!({"metadata": {"name": "all"}, "rules": [],
+        "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "all"}}]}});
+    let part = json!({"metadata": {"name": "one", "labels": {"to": "all"}}, "rules": [granted]});
+    let other = json!({"metadata": {"name": "two"}, "rules": [granted]});
+    let mut scene = Scene::<Aggregation>::new();
+    scene.set(named("all"), role(aggregate.clone(), "7"));
+    assert_eq!(
+        scene.set(named("one"), role(part, "8")),
+        ["one", "all"].map(named)
+    );
+    assert_eq!(
+        scene.set(named("two"), role(other, "8")),
+        [named("two")],
+        "it is not gathered"
+    );
+    let action = Aggregate {
+        name: "all".to_owned(),
+        version: "7".to_owned(),
+        rules: json!([granted]),
+    };
+    assert_eq!(scene.actions(&named("all"), 0), [action]);
+    aggregate["rules"] = json!([granted]);
+    scene.set(named("all"), role(aggregate, "9"));
+    assert_eq!(scene.actions(&named("all"), 0), []);
+}
+
+fn with_root() -> Options {
+    Options {
+        root_ca: Some(tokio::sync::watch::channel("root".to_owned()).1),
+        ..Options::default()
+    }
+}
+
+#[test]
+fn secrets_for_tokens_are_filled_and_go_with_their_account() {
+    use account_tokens::{AccountTokenView, AccountTokens, Fill};
+    let mut scene = Scene::<AccountTokens>::with(&with_root());
+    for (name, account, filled) in [("new", "builder", false), ("lost", "gone", true)] {
+        let secret = AccountTokenView {
+            uid: name.to_owned(),
+            account: account.to_owned(),
+            filled,
+            root: 0,
+        };
+        scene.set(key(name), secret);
+    }
+    assert_eq!(scene.set(key("builder"), AccountView), [key("new")]);
+    for name in ["lost", "new"] {
+        let fill = Fill {
+            key: key(name),
+            uid: name.to_owned(),
+            root: "root".to_owned(),
+        };
+        assert_eq!(scene.actions(&key(name), 0), [fill]);
+    }
+}
+
+#[test]
+fn the_roots_certificate_is_published_in_every_namespace_that_stays() {
+    use root_ca::{Publish, PublishedView, RootCa};
+    let mut scene = Scene::<RootCa>::with(&with_root());
+    scene.set(named("default"), namespace(false, true));
+    scene.set(named("going"), namespace(true, true));
+    let publish = |exists| Publish {
+        namespace: "default".to_owned(),
+        exists,
+        root: "root".to_owned(),
+    };
+    assert_eq!(scene.actions(&named("default"), 0), [publish(false)]);
+    assert_eq!(scene.actions(&named("going"), 0), []);
+    let wrong = PublishedView { root: 0 };
+    assert_eq!(scene.set(key(root_ca::NAME), wrong), [named("default")]);
+    assert_eq!(scene.actions(&named("default"), 0), [publish(true)]);
+}
+
+#[test]
+fn quotas_are_counted_when_they_come_and_when_a_pod_ends() {
+    use quota::{QuotaView, Quotas, Recount};
+    let mut scene = Scene::<Quotas>::new();
+    scene.set(key("p"), pod("a"));
+    let ended = || PodView {
+        phase: "Succeeded".into(),
+        ..pod("a")
+    };
+    assert_eq!(
+        scene.set(key("q"), ended()),
+        [],
+        "without a quota nothing is noted"
+    );
+    let quota = QuotaView { settled: true };
+    assert_eq!(scene.set(key("quota"), quota), [named("default")]);
+    let count = |seen| Recount {
+        namespace: "default".to_owned(),
+        seen,
+    };
+    assert_eq!(scene.actions(&named("default"), 0), [count(0)]);
+    assert_eq!(scene.set(key("p"), ended()), [named("default")]);
+    assert_eq!(scene.actions(&named("default"), 0), [count(1)]);
+    assert_eq!(scene.actions(&named("elsewhere"), 0), []);
+}

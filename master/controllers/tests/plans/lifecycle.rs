@@ -1,0 +1,196 @@
+//! Nodes that fall silent: their taints, the evictions of zones, and what is said of them.
+
+use super::{NOT_READY, Scene, UNREACHABLE, condition, named, node, taint};
+use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint};
+use jiff::{SignedDuration, Timestamp};
+use master_client::Key;
+use master_control::views::node::NodeView;
+use master_control_nodes::node_lifecycle::{Action, LeaseView, NodeLifecycle, Silent};
+use std::time::Duration;
+
+type Nodes = Scene<NodeLifecycle>;
+
+fn renew(scene: &mut Nodes, name: &str, time: Timestamp) {
+    let renewed = Some(time);
+    scene.set(Key::new("kube-node-lease", name), LeaseView { renewed });
+}
+
+fn silent(scene: &Nodes, name: &str, seconds: u64) -> Option<Silent> {
+    let mut actions = scene.actions(&named(name), seconds).into_iter();
+    actions.find_map(|action| match action {
+        Action::Silent(silent) => Some(*silent),
+        Action::Taints { .. } => None,
+    })
+}
+
+/// Keys and effects of the taints that are written to a node.
+fn taints(scene: &Nodes, name: &str, seconds: u64) -> Option<Vec<String>> {
+    let text = |taint: Taint| format!("{}:{}", taint.key, taint.effect);
+    let mut actions = scene.actions(&named(name), seconds).into_iter();
+    actions.find_map(|action| match action {
+        Action::Taints { taints, .. } => Some(taints.into_iter().map(text).collect()),
+        Action::Silent(_) => None,
+    })
+}
+
+#[test]
+fn a_node_is_silent_after_forty_seconds_without_a_change_and_not_before() {
+    let mut scene = Nodes::new();
+    let start = scene.clock.1;
+    for name in ["a", "b"] {
+        scene.set(named(name), node("True"));
+        renew(&mut scene, name, start);
+        assert!(silent(&scene, name, 0).is_none());
+    }
+    renew(&mut scene, "b", start + SignedDuration::from_secs(30));
+    assert!(silent(&scene, "b", 30).is_none());
+    let before = scene.plan(&named("a"), 39);
+    assert!(before.actions.is_empty());
+    assert_eq!(
+        before.requeue,
+        Some(Duration::from_secs(1)),
+        "it is planned again when the time is over"
+    );
+    assert!(silent(&scene, "b", 40).is_none());
+    let told = silent(&scene, "a", 40).expect("it was silent");
+    assert_eq!(
+        (told.lease, told.version.as_str(), told.tell),
+        (Some(start), "7", true)
+    );
+    let ready = told.conditions.iter().find(|own| own.type_ == "Ready");
+    let ready = ready.expect("its condition is written");
+    assert_eq!(
+        (ready.status.as_str(), ready.reason.as_deref()),
+        ("Unknown", Some("NodeStatusUnknown"))
+    );
+    assert_eq!(
+        told.conditions.len(),
+        4,
+        "pressures are not known any more either"
+    );
+}
+
+#[test]
+fn a_wrong_clock_on_the_node_changes_nothing() {
+    let mut scene = Nodes::new();
+    scene.set(named("a"), node("True"));
+    for second in (0..200).step_by(10) {
+        let wrong = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second);
+        renew(&mut scene, "a", wrong);
+        let second = u64::try_from(second).expect("a positive number");
+        assert!(
+            silent(&scene, "a", second).is_none(),
+            "its lease changes: it lives, in 1970"
+        );
+    }
+    assert!(silent(&scene, "a", 230).is_some());
+}
+
+#[test]
+fn a_new_node_gets_time_to_speak() {
+    let mut scene = Nodes::new();
+    scene.set(named("a"), NodeView::default());
+    assert!(silent(&scene, "a", 0).is_none());
+    assert!(silent(&scene, "a", 59).is_none());
+    let told = silent(&scene, "a", 60).expect("it never spoke");
+    let never = |own: &NodeCondition| own.reason.as_deref() == Some("NodeStatusNeverUpdated");
+    assert!(told.conditions.iter().all(never));
+}
+
+#[test]
+fn conditions_become_taints_and_other_peoples_taints_stay() {
+    let mut scene = Nodes::new();
+    let mut sick = node("True");
+    sick.conditions.push(condition("MemoryPressure", "True"));
+    sick.conditions.push(condition("DiskPressure", "Unknown"));
+    sick.cordoned = true;
+    let start = scene.clock.1;
+    sick.taints = vec![
+        taint("gpu", "NoSchedule", start),
+        taint(NOT_READY, "NoSchedule", start),
+    ];
+    scene.set(named("a"), sick);
+    scene.set(named("b"), node("True"));
+    let wanted = [
+        "gpu:NoSchedule",
+        "node.kubernetes.io/memory-pressure:NoSchedule",
+        "node.kubernetes.io/unschedulable:NoSchedule",
+    ];
+    assert_eq!(taints(&scene, "a", 0).expect("they change"), wanted);
+    assert_eq!(
+        taints(&scene, "b", 0),
+        None,
+        "nothing to write where nothing changes"
+    );
+}
+
+#[test]
+fn nodes_are_emptied_one_after_another() {
+    let mut scene = Nodes::new();
+    scene.set(named("bad-1"), node("Unknown"));
+    scene.set(named("bad-2"), node("False"));
+    scene.set(named("good"), node("True"));
+    let both = |key: &str| vec![format!("{key}:NoSchedule"), format!("{key}:NoExecute")];
+    assert_eq!(
+        taints(&scene, "bad-1", 0).expect("its turn"),
+        both(UNREACHABLE)
+    );
+    let second = scene.plan(&named("bad-2"), 0);
+    assert_eq!(second.requeue, Some(Duration::from_secs(10)));
+    assert_eq!(
+        taints(&scene, "bad-2", 0).expect("it is marked"),
+        [format!("{NOT_READY}:NoSchedule")]
+    );
+    assert_eq!(
+        taints(&scene, "bad-2", 10).expect("its turn"),
+        both(NOT_READY)
+    );
+}
+
+fn emptied(start: Timestamp) -> NodeView {
+    let mut bad = node("Unknown");
+    bad.taints = vec![
+        taint(UNREACHABLE, "NoSchedule", start),
+        taint(UNREACHABLE, "NoExecute", start),
+    ];
+    bad
+}
+
+#[test]
+fn when_no_node_is_ready_none_is_emptied() {
+    let mut scene = Nodes::new();
+    let bad = emptied(scene.clock.1);
+    scene.set(named("a"), bad);
+    scene.set(named("b"), node("Unknown"));
+    let marked = [format!("{UNREACHABLE}:NoSchedule")];
+    assert_eq!(taints(&scene, "a", 0).expect("it is taken back"), marked);
+    assert_eq!(taints(&scene, "b", 0).expect("it is marked"), marked);
+}
+
+#[test]
+fn when_most_nodes_fail_at_once_no_more_are_emptied() {
+    let mut scene = Nodes::new();
+    let bad = emptied(scene.clock.1);
+    scene.set(named("a"), bad);
+    scene.set(named("b"), node("Unknown"));
+    scene.set(named("c"), node("Unknown"));
+    scene.set(named("d"), node("True"));
+    assert_eq!(taints(&scene, "a", 0), None, "it stays as it is");
+    assert_eq!(
+        taints(&scene, "b", 0).expect("it is marked"),
+        [format!("{UNREACHABLE}:NoSchedule")]
+    );
+}
+
+#[test]
+fn a_node_that_changes_concerns_others_only_where_the_pace_changes() {
+    let mut scene = Nodes::new();
+    scene.set(named("bad"), node("Unknown"));
+    let keys = scene.set(named("good"), node("True"));
+    assert_eq!(
+        keys,
+        [named("good"), named("bad")],
+        "now nodes may be emptied"
+    );
+    assert_eq!(scene.set(named("other"), node("True")), [named("other")]);
+}

@@ -1,0 +1,174 @@
+//! Pods of nodes that fall silent, are tainted or gone.
+
+use super::{Scene, UNREACHABLE, key, named, node, pod, taint};
+use config_kube::k8s_openapi::api::core::v1::Toleration;
+use jiff::{SignedDuration, Timestamp};
+use master_control::controller::Plan;
+use master_control::views::node::NodeView;
+use master_control::views::pod::PodView;
+use master_control_nodes::{pod_gc, pod_readiness, taint_eviction};
+use std::time::Duration;
+
+#[test]
+fn pods_of_a_silent_node_are_not_known_to_be_ready() {
+    let mut scene = Scene::<pod_readiness::PodReadiness>::new();
+    scene.set(key("on-a"), pod("a"));
+    scene.set(key("on-b"), pod("b"));
+    assert_eq!(
+        scene.set(named("a"), node("Unknown")),
+        [key("on-a")],
+        "the pods of a node that falls silent are planned"
+    );
+    scene.set(named("b"), node("False"));
+    assert_eq!(
+        scene.busy(&[&key("on-a"), &key("on-b")], 0),
+        ["on-a"],
+        "a kubelet that speaks says itself what is ready"
+    );
+}
+
+fn toleration(key: &str, seconds: Option<i64>) -> Toleration {
+    Toleration {
+        key: Some(key.to_owned()),
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoExecute".to_owned()),
+        toleration_seconds: seconds,
+        value: None,
+    }
+}
+
+/// What taint eviction plans for a pod, so many seconds after the taint.
+fn eviction_of(pod: PodView, key_of_taint: &str, seconds: u64) -> Plan<taint_eviction::Evict> {
+    let mut scene = Scene::<taint_eviction::TaintEviction>::new();
+    scene.set(key("p"), pod);
+    let mut bad = node("Unknown");
+    bad.taints = vec![taint(key_of_taint, "NoExecute", scene.clock.1)];
+    assert_eq!(scene.set(named("a"), bad), [key("p")]);
+    scene.plan(&key("p"), seconds)
+}
+
+fn eviction(
+    taint: &str,
+    tolerations: Vec<Toleration>,
+    seconds: u64,
+) -> Plan<taint_eviction::Evict> {
+    let tolerant = PodView {
+        tolerations: tolerations.into(),
+        ..pod("a")
+    };
+    eviction_of(tolerant, taint, seconds)
+}
+
+#[test]
+fn a_pod_stays_as_long_as_it_tolerates() {
+    let gone = || {
+        Plan::act(taint_eviction::Evict {
+            key: key("p"),
+            uid: "pod-uid".to_owned(),
+        })
+    };
+    assert_eq!(eviction("maintenance", vec![], 0), gone());
+    assert_eq!(
+        eviction("maintenance", vec![toleration("maintenance", None)], 9999),
+        Plan::nothing()
+    );
+    let some_time = || vec![toleration("maintenance", Some(60))];
+    assert_eq!(
+        eviction("maintenance", some_time(), 20),
+        Plan::wait(Duration::from_secs(40))
+    );
+    assert_eq!(eviction("maintenance", some_time(), 60), gone());
+    assert_eq!(
+        eviction("maintenance", vec![toleration("maintenance", Some(-1))], 0),
+        gone()
+    );
+}
+
+#[test]
+fn a_pod_that_says_nothing_stays_five_minutes_on_a_silent_node() {
+    assert_eq!(
+        eviction(UNREACHABLE, vec![], 299),
+        Plan::wait(Duration::from_secs(1))
+    );
+    assert_eq!(eviction(UNREACHABLE, vec![], 300).actions.len(), 1);
+    let not_a_moment = vec![toleration(UNREACHABLE, Some(0))];
+    assert_eq!(eviction(UNREACHABLE, not_a_moment, 0).actions.len(), 1);
+}
+
+#[test]
+fn a_pod_that_is_going_or_ended_is_left_alone() {
+    let going = PodView {
+        deleted: Some(Timestamp::UNIX_EPOCH),
+        ..pod("a")
+    };
+    let ended = PodView {
+        phase: "Succeeded".into(),
+        ..pod("a")
+    };
+    for pod in [going, ended] {
+        assert_eq!(eviction_of(pod, "maintenance", 0), Plan::nothing());
+    }
+}
+
+#[test]
+fn pods_of_a_node_that_is_gone_go_after_a_while() {
+    let mut scene = Scene::<pod_gc::PodGc>::new();
+    scene.set(named("a"), node("True"));
+    scene.set(key("here"), pod("a"));
+    scene.set(key("orphan"), pod("gone"));
+    let collected = |scene: &Scene<pod_gc::PodGc>, seconds| {
+        scene.busy(&[&key("here"), &key("orphan")], seconds)
+    };
+    assert_eq!(collected(&scene, 0), [""; 0]);
+    assert_eq!(collected(&scene, 39), [""; 0]);
+    assert_eq!(collected(&scene, 60), ["orphan"]);
+    assert_eq!(scene.set(named("gone"), node("True")), [key("orphan")]);
+    assert_eq!(collected(&scene, 80), [""; 0]);
+    let keys = scene.stand.remove::<NodeView>(&named("gone"));
+    assert_eq!(keys, [key("orphan")]);
+    assert_eq!(collected(&scene, 100), [""; 0], "the wait starts anew");
+}
+
+#[test]
+fn deleted_pods_that_nobody_will_end_go_at_once() {
+    let mut scene = Scene::<pod_gc::PodGc>::new();
+    let mut off = node("Unknown");
+    let start = scene.clock.1;
+    off.taints = vec![taint(
+        "node.kubernetes.io/out-of-service",
+        "NoExecute",
+        start,
+    )];
+    scene.set(named("off"), off);
+    scene.set(named("silent"), node("Unknown"));
+    let deleted = |node: &str| PodView {
+        deleted: Some(start),
+        ..pod(node)
+    };
+    scene.set(key("unbound"), deleted(""));
+    scene.set(key("on-dead"), deleted("off"));
+    scene.set(key("on-silent"), deleted("silent"));
+    scene.set(key("pending"), pod(""));
+    let keys = ["on-dead", "on-silent", "pending", "unbound"].map(key);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), ["on-dead", "unbound"]);
+}
+
+#[test]
+fn the_oldest_of_too_many_ended_pods_go() {
+    let mut scene = Scene::<pod_gc::PodGc>::new();
+    scene.set(named("a"), node("True"));
+    let mut last = Vec::new();
+    for index in 0..12_503_i64 {
+        let created = Some(scene.clock.1 - SignedDuration::from_secs(index));
+        let ended = PodView {
+            phase: "Succeeded".into(),
+            created,
+            ..pod("a")
+        };
+        last = scene.set(key(&format!("p{index:05}")), ended);
+    }
+    let oldest = ["p12502", "p12501", "p12500"];
+    assert_eq!(last[1..], oldest.map(key), "those are planned");
+    let keys = ["p12502", "p12501", "p12500", "p12499", "p00000"].map(key);
+    assert_eq!(scene.busy(&keys.each_ref(), 0), oldest);
+}

@@ -1,0 +1,198 @@
+//! What goes: namespaces with all that is in them, and what nobody owns any more.
+
+use super::{Cluster, MAPS, cluster, eventually, exists, make};
+use config_kube::k8s_openapi::api::core::v1::{
+    ConfigMap, Event, Namespace, Pod, Secret, ServiceAccount,
+};
+use master_client::{DeleteParams, ListParams, Patch};
+use serde_json::{Value, json};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_namespace_goes_with_all_that_is_in_it() {
+    let cluster = cluster().await;
+    let admin = &cluster.admin;
+    let namespace: Namespace =
+        serde_json::from_value(json!({"metadata": {"name": "team"}})).expect("a namespace");
+    admin
+        .create(&namespace)
+        .await
+        .expect("the namespace is made");
+    eventually("it gets its account", || {
+        Box::pin(async {
+            admin
+                .get_opt::<ServiceAccount>(Some("team"), "default")
+                .await
+                .expect("served")
+                .is_some()
+        })
+    })
+    .await;
+    let held = json!({"metadata": {"namespace": "team", "name": "held", "finalizers": ["example.com/hold"]}});
+    admin
+        .create(&serde_json::from_value::<ConfigMap>(held).expect("a map"))
+        .await
+        .expect("the map is made");
+    let secret = json!({"metadata": {"namespace": "team", "name": "s"}, "stringData": {"a": "b"}});
+    admin
+        .create(&serde_json::from_value::<Secret>(secret).expect("a secret"))
+        .await
+        .expect("the secret is made");
+    let pod = json!({"metadata": {"namespace": "team", "name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "registry.example/c:1"}]}});
+    admin
+        .create(&serde_json::from_value::<Pod>(pod).expect("a pod"))
+        .await
+        .expect("the pod is made");
+    admin
+        .delete::<Namespace>(None, "team", &DeleteParams::default())
+        .await
+        .expect("it is to be deleted");
+    eventually("it says what holds it", || {
+        Box::pin(async {
+            let namespace: Namespace = admin.get(None, "team").await.expect("it is held");
+            let conditions = namespace
+                .status
+                .and_then(|status| status.conditions)
+                .unwrap_or_default();
+            let says = |kind: &str, text: &str| {
+                conditions.iter().any(|condition| {
+                    condition.type_ == kind
+                        && condition
+                            .message
+                            .as_deref()
+                            .is_some_and(|message| message.contains(text))
+                })
+            };
+            says(
+                "NamespaceFinalizersRemaining",
+                "example.com/hold in 1 resource instances",
+            ) && says(
+                "NamespaceContentRemaining",
+                "configmaps. has 1 resource instances",
+            )
+        })
+    })
+    .await;
+    assert!(
+        admin
+            .get_opt::<Secret>(Some("team"), "s")
+            .await
+            .expect("served")
+            .is_none()
+    );
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    admin
+        .patch::<ConfigMap>(Some("team"), "held", &free)
+        .await
+        .expect("it is let go");
+    eventually("it is gone", || {
+        Box::pin(async {
+            admin
+                .get_opt::<Namespace>(None, "team")
+                .await
+                .expect("served")
+                .is_none()
+        })
+    })
+    .await;
+}
+
+fn owned(name: &str, owner: &Value, block: bool) -> Value {
+    json!({"metadata": {"name": name, "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap",
+        "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"], "blockOwnerDeletion": block}]}})
+}
+
+async fn delete(cluster: &Cluster, name: &str, policy: &'static str) {
+    let params = DeleteParams {
+        propagation: Some(policy),
+        ..DeleteParams::default()
+    };
+    cluster
+        .admin
+        .delete::<ConfigMap>(Some("default"), name, &params)
+        .await
+        .expect("it is deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_owns_any_more_goes_and_what_is_orphaned_stays() {
+    let cluster = cluster().await;
+    let owner = make(&cluster, MAPS, json!({"metadata": {"name": "owner"}})).await;
+    let child = make(&cluster, MAPS, owned("child", &owner, false)).await;
+    make(&cluster, MAPS, owned("grandchild", &child, false)).await;
+    let patron = make(&cluster, MAPS, json!({"metadata": {"name": "patron"}})).await;
+    make(&cluster, MAPS, owned("orphan", &patron, true)).await;
+    delete(&cluster, "patron", "Orphan").await;
+    eventually("the orphan has no owner", || {
+        Box::pin(async {
+            let orphan = cluster.get(&format!("{MAPS}/orphan")).await;
+            orphan["metadata"].get("ownerReferences").is_none()
+                && !exists(&cluster, &format!("{MAPS}/patron")).await
+        })
+    })
+    .await;
+    delete(&cluster, "owner", "Background").await;
+    eventually("all that it owned is gone", || {
+        Box::pin(async {
+            !exists(&cluster, &format!("{MAPS}/child")).await
+                && !exists(&cluster, &format!("{MAPS}/grandchild")).await
+        })
+    })
+    .await;
+    assert!(exists(&cluster, &format!("{MAPS}/orphan")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_foreground_owners_go_after_those_that_block_them() {
+    let cluster = cluster().await;
+    let owner = make(&cluster, MAPS, json!({"metadata": {"name": "owner"}})).await;
+    let mut child = owned("child", &owner, true);
+    child["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    make(&cluster, MAPS, child).await;
+    delete(&cluster, "owner", "Foreground").await;
+    eventually("the child is being deleted", || {
+        Box::pin(async {
+            let child = cluster.get(&format!("{MAPS}/child")).await;
+            child["metadata"].get("deletionTimestamp").is_some()
+        })
+    })
+    .await;
+    assert!(
+        exists(&cluster, &format!("{MAPS}/owner")).await,
+        "it waits for the child"
+    );
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    cluster
+        .admin
+        .patch::<ConfigMap>(Some("default"), "child", &free)
+        .await
+        .expect("it is let go");
+    eventually("both are gone", || {
+        Box::pin(async {
+            !exists(&cluster, &format!("{MAPS}/child")).await
+                && !exists(&cluster, &format!("{MAPS}/owner")).await
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_in_another_namespace_is_none_and_people_are_told() {
+    let cluster = cluster().await;
+    let elsewhere = "/api/v1/namespaces/kube-system/configmaps";
+    let owner = make(&cluster, elsewhere, json!({"metadata": {"name": "owner"}})).await;
+    make(&cluster, MAPS, owned("child", &owner, false)).await;
+    eventually("it goes, and an event says why", || {
+        Box::pin(async {
+            let events = cluster
+                .admin
+                .list::<Event>(Some("default"), &ListParams::default())
+                .await
+                .expect("served");
+            let told = |event: &Event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace");
+            !exists(&cluster, &format!("{MAPS}/child")).await && events.items.iter().any(told)
+        })
+    })
+    .await;
+    assert!(exists(&cluster, &format!("{elsewhere}/owner")).await);
+}

@@ -1,0 +1,182 @@
+//! What is kept right: certificates of the root, quotas, ranges, signatures, roles, approvals.
+
+use super::{MAPS, ROOT, cluster, eventually, make};
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Service};
+use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
+use futures_util::future::BoxFuture;
+use master_client::{DeleteParams, Patch};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_namespace_has_the_roots_certificate_and_it_is_kept_right() {
+    let cluster = cluster().await;
+    let path = format!("{MAPS}/kube-root-ca.crt");
+    let right = || async { cluster.get(&path).await["data"] == json!({"ca.crt": ROOT}) };
+    eventually("it is published", || Box::pin(async { right().await })).await;
+    let wrong = Patch::Merge(json!({"data": {"ca.crt": "other", "more": "x"}}));
+    let name = "kube-root-ca.crt";
+    cluster
+        .admin
+        .patch::<ConfigMap>(Some("default"), name, &wrong)
+        .await
+        .expect("it is spoiled");
+    eventually("it is set right", || Box::pin(async { right().await })).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_counted_and_counted_anew_when_something_goes() {
+    let cluster = cluster().await;
+    make(&cluster, MAPS, json!({"metadata": {"name": "a"}})).await;
+    let root = format!("{MAPS}/kube-root-ca.crt");
+    eventually("the root's certificate is there", || {
+        Box::pin(async { cluster.get(&root).await.pointer("/data").is_some() })
+    })
+    .await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "3", "pods": "1"}}});
+    make(&cluster, quotas, quota).await;
+    let used = |number: &'static str| {
+        let cluster = &cluster;
+        move || -> BoxFuture<'_, bool> {
+            Box::pin(async move {
+                let quota = cluster.get(&format!("{quotas}/q")).await;
+                quota["status"]["used"] == json!({"count/configmaps": number, "pods": "0"})
+            })
+        }
+    };
+    // The root's certificate is the second one.
+    eventually("it is counted", used("2")).await;
+    make(&cluster, MAPS, json!({"metadata": {"name": "b"}})).await;
+    eventually("what is made is counted at once", used("3")).await;
+    cluster
+        .admin
+        .delete::<ConfigMap>(Some("default"), "a", &DeleteParams::default())
+        .await
+        .expect("it goes");
+    eventually("what goes is free again", used("2")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_of_addresses_goes_once_no_address_is_of_it() {
+    let cluster = cluster().await;
+    let ranges = "/apis/networking.k8s.io/v1/servicecidrs";
+    make(
+        &cluster,
+        ranges,
+        json!({"metadata": {"name": "more"}, "spec": {"cidrs": ["10.222.0.0/24"]}}),
+    )
+    .await;
+    let services = "/api/v1/namespaces/default/services";
+    make(
+        &cluster,
+        services,
+        json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "10.222.0.9", "ports": [{"port": 1}]}}),
+    )
+    .await;
+    let params = DeleteParams::default();
+    cluster
+        .admin
+        .delete::<ServiceCIDR>(None, "more", &params)
+        .await
+        .expect("it begins to go");
+    let path = format!("{ranges}/more");
+    eventually("it says that it waits", || {
+        Box::pin(async {
+            let range = cluster.get(&path).await;
+            let condition = &range["status"]["conditions"][0];
+            condition["status"] == "False" && condition["reason"] == "Terminating"
+        })
+    })
+    .await;
+    cluster
+        .admin
+        .delete::<Service>(Some("default"), "s", &params)
+        .await
+        .expect("it goes");
+    eventually("the range is gone", || {
+        Box::pin(async { cluster.get(&path).await["code"] == 404 })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_public_kubeconfig_gets_the_signatures_of_tokens() {
+    let cluster = cluster().await;
+    let token = json!({
+        "metadata": {"name": "bootstrap-token-abcdef"}, "type": "bootstrap.kubernetes.io/token",
+        "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-signing": "true"},
+    });
+    make(&cluster, "/api/v1/namespaces/kube-system/secrets", token).await;
+    let maps = "/api/v1/namespaces/kube-public/configmaps";
+    make(
+        &cluster,
+        maps,
+        json!({"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": "a", "jws-kubeconfig-gone00": "x"}}),
+    )
+    .await;
+    let path = format!("{maps}/cluster-info");
+    eventually("it is signed", || {
+        Box::pin(async {
+            let data = cluster.get(&path).await["data"].clone();
+            data["jws-kubeconfig-abcdef"].is_string() && data.get("jws-kubeconfig-gone00").is_none()
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_that_gather_get_what_is_labelled_for_them() {
+    let cluster = cluster().await;
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let labels = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});
+    let rule = json!({"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]});
+    make(
+        &cluster,
+        roles,
+        json!({"metadata": {"name": "things", "labels": labels}, "rules": [rule]}),
+    )
+    .await;
+    eventually("`view` has the rule", || {
+        Box::pin(async {
+            let view = cluster.get(&format!("{roles}/view")).await;
+            view["rules"]
+                .as_array()
+                .is_some_and(|rules| rules.contains(&rule))
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelets_request_is_approved_if_its_sender_may() {
+    let cluster = cluster().await;
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::OrganizationName, "system:nodes");
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "system:node:new");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let pem = params
+        .serialize_request(&key)
+        .and_then(|request| request.pem())
+        .expect("a request");
+    let object = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["client auth", "digital signature"],
+            "request": base64::Engine::encode(&base64::engine::general_purpose::STANDARD, &pem)}})
+    };
+    // The admin may everything, so he may have a node's certificate too.
+    make(&cluster, requests, object("good")).await;
+    eventually("it is approved", || {
+        Box::pin(async {
+            let request = cluster.get(&format!("{requests}/good")).await;
+            request.pointer("/status/conditions/0/reason") == Some(&json!("AutoApproved"))
+        })
+    })
+    .await;
+}
