@@ -12,7 +12,7 @@
 //! Decisions are pure: [`address`] (which pod has which address), [`rules`] (what the packet filter holds), [`policy`] (what
 //! network policies make of it). Calls block for a few milliseconds, and an event loop makes them on threads for that.
 //!
-//! Tasks: [`policy::Keeper::run`] and [`keep_routes`] follow what the kubelet's watches know of the cluster.
+//! Tasks: [`policy::Keeper::run`], [`tunnel::Keeper::run`] and [`keep_routes`] follow what the kubelet's watches know of the cluster.
 
 pub mod address;
 mod error;
@@ -23,6 +23,7 @@ mod routes;
 pub mod rules;
 mod sandbox;
 mod sandboxes;
+pub mod tunnel;
 
 pub use error::Error;
 pub use peers::{Peer, Unreached};

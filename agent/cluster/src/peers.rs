@@ -43,7 +43,7 @@ fn wanted(peers: &[Peer]) -> BTreeMap<(IpAddr, u8), (IpAddr, &str)> {
 }
 
 /// Whether a range is one that a node can have: none that would take the default route, or the machine's own addresses.
-fn is_routed(range: &Cidr) -> bool {
+pub(crate) fn is_routed(range: &Cidr) -> bool {
     let IpAddr::V4(network) = range.network() else {
         return false;
     };

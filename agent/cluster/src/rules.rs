@@ -5,6 +5,8 @@
 //!   clouds keep metadata and agents are not for pods, but for names (port 53): who may ask there is the machine, whose
 //!   identity and user-data they hand out. Pods on the machine's network are the machine in this.
 //! - `through`: pods speak to all; nobody outside begins to speak to a pod. A machine of ours passes on nothing else.
+//! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by the tunnel or not at all.
+//!   `from-pods` then lets in what carries an address of a pod by the tunnel only, which has proved whose it is.
 //! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
 
 use agent_sys::netlink::filter::{
@@ -23,6 +25,10 @@ pub const PODS: &str = "pods";
 pub const PEERS: &str = "peers";
 /// Two IPv4 addresses, as programs show a set's keys.
 const PEERS_SHOWN_AS: u32 = (7 << 6) | 7;
+/// The link of the tunnel to other machines' pods.
+pub const TUNNEL: &str = "pratique-wg";
+/// The link on which the machine speaks to itself.
+const OWN_LINK: &str = "lo";
 /// What the names of pods' cables begin with.
 pub const LINKS: &str = "pod-";
 
@@ -66,8 +72,14 @@ const BEHIND_NAME: u32 = 4;
 ///
 /// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them. `peers`: addresses of other
 /// nodes and their pods, which speak to pods here without a change of addresses. `alone`: the machine serves nothing but
-/// Kubernetes, so that it passes on no other packets.
-pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], peers: &[Cidr], alone: bool) -> Vec<Change> {
+/// Kubernetes, so that it passes on no other packets. `tunnel`: peers are reached by [`TUNNEL`] only.
+pub fn all(
+    ranges: &[Cidr],
+    pods: &[(String, IpAddr)],
+    peers: &[Cidr],
+    alone: bool,
+    tunnel: bool,
+) -> Vec<Change> {
     let mut changes = vec![
         // The first makes sure that there is one to remove.
         Change::AddTable(TABLE),
@@ -110,7 +122,14 @@ pub fn all(ranges: &[Cidr], pods: &[(String, IpAddr)], peers: &[Cidr], alone: bo
     }
     let sizes: BTreeSet<u8> = peers.iter().map(|(_, prefix)| *prefix).collect();
     changes.extend(from_pods());
-    changes.extend(through(&sizes, alone));
+    if tunnel {
+        let own: Vec<(Ipv4Addr, u8)> = ranges.iter().filter_map(network).collect();
+        changes.extend(of_the_tunnel(&own, &sizes));
+    }
+    changes.extend(through(&sizes, alone, tunnel));
+    if tunnel {
+        changes.extend(into_the_tunnel(ranges));
+    }
     changes.extend(outside(ranges, &sizes));
     changes
 }
@@ -261,7 +280,69 @@ fn from_pods() -> Vec<Change> {
     rules
 }
 
-fn through(peers: &BTreeSet<u8>, alone: bool) -> Vec<Change> {
+fn by(link: &str) -> Vec<Step> {
+    vec![Step::LoadInName(0), Step::Is(0, name_key(link).to_vec())]
+}
+
+fn not_by(link: &str) -> Vec<Step> {
+    vec![Step::LoadInName(0), Step::IsNot(0, name_key(link).to_vec())]
+}
+
+/// Pods' addresses come in by the tunnel, and packets for other machines' pods leave by it.
+fn of_the_tunnel(own: &[(Ipv4Addr, u8)], peers: &BTreeSet<u8>) -> Vec<Change> {
+    let elsewhere = || {
+        let no_pod = vec![
+            Step::LoadInName(0),
+            Step::IsNot(0, LINKS.as_bytes().to_vec()),
+        ];
+        [no_pod, not_by(OWN_LINK)].concat()
+    };
+    let own = own.iter().map(|(network, prefix)| {
+        // Not even by the tunnel: these addresses are on this machine.
+        let steps = [
+            elsewhere(),
+            address_in(SOURCE, *network, *prefix, true),
+            end(Verdict::Drop),
+        ];
+        rule("from-pods", steps.concat())
+    });
+    let mut rules: Vec<Change> = own.collect();
+    rules.extend(peers.iter().map(|prefix| {
+        let from = [elsewhere(), not_by(TUNNEL), of_a_peer(SOURCE, *prefix)];
+        rule("from-pods", [from.concat(), end(Verdict::Drop)].concat())
+    }));
+    rules.push(chain(
+        "in-the-clear",
+        ChainKind::Filter,
+        Hook::Postrouting,
+        FILTER,
+    ));
+    rules.extend(peers.iter().map(|prefix| {
+        let elsewhere = vec![
+            Step::LoadOutName(0),
+            Step::IsNot(0, name_key(TUNNEL).to_vec()),
+        ];
+        let steps = [
+            elsewhere,
+            of_a_peer(DESTINATION, *prefix),
+            end(Verdict::Drop),
+        ];
+        rule("in-the-clear", steps.concat())
+    }));
+    rules
+}
+
+/// What the machine itself sends to other machines' pods has its address in its range of pods' addresses: others than those
+/// the peers take from nobody.
+fn into_the_tunnel(ranges: &[Cidr]) -> Vec<Change> {
+    let mut steps = vec![Step::LoadOutName(0), Step::Is(0, name_key(TUNNEL).to_vec())];
+    let own = ranges.iter().filter_map(network);
+    steps.extend(own.flat_map(|(network, prefix)| address_in(SOURCE, network, prefix, false)));
+    steps.extend([Step::Count, Step::Masquerade]);
+    vec![rule("outside", steps)]
+}
+
+fn through(peers: &BTreeSet<u8>, alone: bool, tunnel: bool) -> Vec<Change> {
     let known = vec![
         Step::LoadState(0),
         Step::Mask {
@@ -290,6 +371,10 @@ fn through(peers: &BTreeSet<u8>, alone: bool) -> Vec<Change> {
     let of_peers = |prefix: &u8| with(&[to_a_pod.clone(), of_a_peer(SOURCE, *prefix), accept()]);
     rules.extend(peers.iter().map(of_peers));
     rules.push(with(&[to_a_pod.clone(), end(Verdict::Drop)]));
+    if tunnel {
+        // Other machines' pods have no way through this one.
+        rules.push(with(&[by(TUNNEL), end(Verdict::Drop)]));
+    }
     if alone {
         rules.push(with(&[end(Verdict::Drop)]));
     }
@@ -363,8 +448,10 @@ mod tests {
                 let peers = ["10.1.1.0/24", "10.1.4.0/22", "192.0.2.7/32"];
                 let peers = peers.map(|text| text.parse().unwrap());
                 for alone in [false, true] {
-                    filter.apply(&all(ranges, &pods, &[], alone))?;
-                    filter.apply(&all(ranges, &pods, &peers, alone))?;
+                    for tunnel in [false, true] {
+                        filter.apply(&all(ranges, &pods, &[], alone, tunnel))?;
+                        filter.apply(&all(ranges, &pods, &peers, alone, tunnel))?;
+                    }
                 }
             }
             let ip = Ipv4Addr::new(10, 1, 0, 254).into();
@@ -378,7 +465,7 @@ mod tests {
 
     #[test]
     fn only_a_machine_of_ours_drops_what_is_no_pods() {
-        let last = |alone| match through(&BTreeSet::new(), alone).pop() {
+        let last = |alone| match through(&BTreeSet::new(), alone, true).pop() {
             Some(Change::AddRule { steps, .. }) => steps,
             other => panic!("{other:?}"),
         };

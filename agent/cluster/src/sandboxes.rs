@@ -6,10 +6,12 @@ use crate::ledger::Ledger;
 use crate::peers::{self, Peer, Unreached};
 use crate::rules;
 use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
+use crate::tunnel::{Device, OVERHEAD, Plan, set_routes};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::filter::{Change, Filter};
 use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
+use agent_sys::netlink::wireguard::Key;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -52,6 +54,8 @@ pub struct Places {
     pub ledger: PathBuf,
     /// The machine serves nothing but Kubernetes: it passes on no packets but those of pods.
     pub alone: bool,
+    /// Pods of other machines are reached by a tunnel, and by no other way.
+    pub tunnel: bool,
 }
 
 /// The packet filter, and what it holds of this agent.
@@ -65,9 +69,15 @@ struct Rules {
 
 impl Rules {
     /// The whole table.
-    fn table(&self, alone: bool) -> Vec<Change> {
+    fn table(&self, places: &Places) -> Vec<Change> {
         let pods: Vec<(String, IpAddr)> = self.pods.clone().into_iter().collect();
-        rules::all(&self.ranges, &pods, &self.peers, alone)
+        rules::all(
+            &self.ranges,
+            &pods,
+            &self.peers,
+            places.alone,
+            places.tunnel,
+        )
     }
 }
 
@@ -129,7 +139,7 @@ impl Sandboxes {
         let before = std::mem::replace(&mut rules.ranges, ranges.to_vec());
         let put = || {
             let mut filter = Filter::open()?;
-            filter.apply(&rules.table(self.places.alone))?;
+            filter.apply(&rules.table(&self.places))?;
             namespace::set("net/ipv4/ip_forward", "1")?;
             Ok(filter)
         };
@@ -152,17 +162,44 @@ impl Sandboxes {
     /// If the kernel refuses; to be tried again. A node that is not on a segment of this one can't be a router, which is
     /// told for it alone.
     pub fn give_peers(&self, peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
-        let mut rules = lock(&self.rules);
         let unreached = peers::route(peers)?;
-        let all = peers::addresses(peers);
-        if rules.peers != all {
-            rules.peers = all;
-            let table = rules.table(self.places.alone);
-            if let Some(filter) = &mut rules.filter {
-                filter.apply(&table)?;
+        self.let_in(peers::addresses(peers))?;
+        Ok(unreached)
+    }
+
+    /// Makes the tunnel to other machines' pods as planned; the node's public key. Peers that are none any more go first.
+    ///
+    /// # Errors
+    /// If the node has no range of pod addresses yet, or the kernel refuses; to be tried again.
+    pub(crate) fn give_tunnel(&self, device: &mut Device, plan: &Plan) -> Result<Key, Error> {
+        let own = self.own_addresses();
+        let (address, _) = own.first().ok_or(Error::NoRange)?;
+        let key = device.ready(*address)?;
+        device.set_peers(plan)?;
+        let range = |(address, prefix): &(IpAddr, u8)| Cidr {
+            address: *address,
+            prefix: *prefix,
+        };
+        let all = plan.routes.iter().map(range).collect();
+        self.let_in(all)?;
+        set_routes(plan)?;
+        Ok(key)
+    }
+
+    /// Lets these addresses of other nodes and their pods speak to pods here.
+    pub(crate) fn let_in(&self, peers: Vec<Cidr>) -> Result<(), Error> {
+        let mut rules = lock(&self.rules);
+        if rules.peers != peers {
+            let before = std::mem::replace(&mut rules.peers, peers);
+            let table = rules.table(&self.places);
+            if let Some(filter) = &mut rules.filter
+                && let Err(error) = filter.apply(&table)
+            {
+                rules.peers = before;
+                return Err(error.into());
             }
         }
-        Ok(unreached)
+        Ok(())
     }
 
     /// The node's own addresses in its ranges; none before it has ranges.
@@ -249,7 +286,7 @@ impl Sandboxes {
             Step::Namespaces => make_namespaces(sandbox),
             Step::Memory => make_memory(sandbox),
             Step::Rules => self.admit(sandbox),
-            Step::Cable => lay_cable(sandbox),
+            Step::Cable => self.lay_cable(sandbox),
             Step::NearEnd => self.set_near_end(sandbox),
             Step::FarEnd => self.set_far_end(sandbox),
             Step::Record => self.record(sandbox),
@@ -268,7 +305,7 @@ impl Sandboxes {
 
     /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place anew.
     fn apply(&self, rules: &mut Rules, change: Option<&Change>) -> Result<(), Error> {
-        let table = rules.table(self.places.alone);
+        let table = rules.table(&self.places);
         let filter = rules.filter.as_mut().ok_or(Error::NoRange)?;
         if filter
             .apply(change.map(std::slice::from_ref).unwrap_or_default())
@@ -283,11 +320,28 @@ impl Sandboxes {
         lock(&self.rules).ranges.iter().map(gateway).collect()
     }
 
+    fn lay_cable(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let uid = &sandbox.wanted.uid;
+        let (mac, far_mac) = macs(uid);
+        let path = sandbox.folder.join(Kind::Network.name());
+        let far = File::open(&path).map_err(Error::file("open", &path))?;
+        let mut links = Links::open()?;
+        let around = if self.places.tunnel { OVERHEAD } else { 0 };
+        let mtu = mtu(&mut links)?.saturating_sub(around);
+        links.lay(&Cable {
+            name: &link_name(uid),
+            mac,
+            far_name: POD_LINK,
+            far_mac,
+            far: far.as_fd(),
+            mtu,
+        })?;
+        Ok(())
+    }
+
     fn set_near_end(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let name = link_name(&sandbox.wanted.uid);
-        for (setting, value) in NEAR_SETTINGS {
-            namespace::set(&format!("net/ipv4/conf/{name}/{setting}"), value)?;
-        }
+        set_link(&name)?;
         without_ipv6(&name)?;
         let mut links = Links::open()?;
         let index = index_of(&mut links, &name)?;
@@ -479,29 +533,24 @@ fn make_memory(sandbox: &Sandbox) -> Result<(), Error> {
     Ok(())
 }
 
-fn lay_cable(sandbox: &Sandbox) -> Result<(), Error> {
-    let uid = &sandbox.wanted.uid;
-    let (mac, far_mac) = macs(uid);
-    let path = sandbox.folder.join(Kind::Network.name());
-    let far = File::open(&path).map_err(Error::file("open", &path))?;
-    let mut links = Links::open()?;
+/// The largest packet that leaves the machine whole, in bytes.
+pub(crate) fn mtu(links: &mut Links) -> agent_sys::Result<u32> {
     let leaving = links.default_links()?;
     let sizes = links.all()?;
     let of_route = sizes.iter().filter(|link| leaving.contains(&link.index));
-    let mtu = of_route.map(|link| link.mtu).min().unwrap_or(DEFAULT_MTU);
-    links.lay(&Cable {
-        name: &link_name(uid),
-        mac,
-        far_name: POD_LINK,
-        far_mac,
-        far: far.as_fd(),
-        mtu,
-    })?;
+    Ok(of_route.map(|link| link.mtu).min().unwrap_or(DEFAULT_MTU))
+}
+
+/// Settings of a link from which packets are passed on.
+pub(crate) fn set_link(name: &str) -> agent_sys::Result<()> {
+    for (setting, value) in NEAR_SETTINGS {
+        namespace::set(&format!("net/ipv4/conf/{name}/{setting}"), value)?;
+    }
     Ok(())
 }
 
 /// Addresses of IPv6 come to a link by themselves, and the node's own services would be reached by them.
-fn without_ipv6(link: &str) -> agent_sys::Result<()> {
+pub(crate) fn without_ipv6(link: &str) -> agent_sys::Result<()> {
     let setting = format!("net/ipv6/conf/{link}/disable_ipv6");
     if Path::new("/proc/sys").join(&setting).exists() {
         namespace::set(&setting, "1")?;
@@ -509,7 +558,7 @@ fn without_ipv6(link: &str) -> agent_sys::Result<()> {
     Ok(())
 }
 
-fn index_of(links: &mut Links, name: &str) -> agent_sys::Result<u32> {
+pub(crate) fn index_of(links: &mut Links, name: &str) -> agent_sys::Result<u32> {
     let missing = || {
         agent_sys::Error::new(
             "find the link",

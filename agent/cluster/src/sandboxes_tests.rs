@@ -28,6 +28,7 @@ impl Machine {
             run: self.dir.path().join("pods"),
             ledger: self.dir.path().join("addresses.json"),
             alone: true,
+            tunnel: false,
         }
     }
 

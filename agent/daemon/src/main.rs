@@ -32,6 +32,7 @@ mod state_key;
 mod state_record;
 mod state_recovery;
 mod time;
+mod tunnel;
 mod unproven;
 
 use clap::{Args, Parser, Subcommand};

@@ -10,6 +10,7 @@ use crate::run::Ending;
 use crate::services::Services;
 use crate::state_record;
 use crate::time::Clock;
+use crate::tunnel::Tunnel;
 use agent_cluster::{Places, Sandboxes};
 use agent_enroll::Identity;
 use agent_kubelet::{Config, Drained, Kubelet, Notices};
@@ -61,18 +62,20 @@ pub(crate) async fn serve(
     let view = config.cluster.clone().unwrap_or_default();
     let resolv_conf = config.resolv_conf.clone();
     state_record::tell(&arguments.run, &clock.notices());
+    let sandboxes = Arc::new(sandboxes(arguments, machine, on_machine)?);
+    let tunnel = Tunnel::new(machine, &identity, &sandboxes, &view);
     let condition = roots::keep_condition(identity.pins, identity.certificate, clock.notices());
     let api = MasterApi {
         client: identity.client,
         doubt,
         clock,
     };
-    let sandboxes = Arc::new(sandboxes(arguments, on_machine)?);
     let services = Services {
         sandboxes: Arc::clone(&sandboxes),
         proxy: Proxy::new(view.clone(), name, addresses),
         view,
         resolv_conf,
+        tunnel,
     };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone(), sandboxes);
     let (server, drain) = (kubelet.server(), kubelet.drain());
@@ -121,11 +124,16 @@ pub(crate) async fn serve(
 }
 
 /// The pods' sandboxes: those of an earlier agent are adopted, what a crash left of others goes.
-fn sandboxes(arguments: &RunArguments, on_machine: bool) -> Result<Sandboxes, Error> {
+fn sandboxes(
+    arguments: &RunArguments,
+    machine: &MachineConfig,
+    on_machine: bool,
+) -> Result<Sandboxes, Error> {
     let places = Places {
         run: arguments.run.join("pods"),
         ledger: arguments.data.join("pod-addresses.json"),
         alone: on_machine,
+        tunnel: machine.network.pod_routes == PodRoutes::WireGuard,
     };
     Sandboxes::open(places).map_err(|error| Error::Part("pod network", error.into()))
 }

@@ -1,5 +1,6 @@
 //! Services and names of the cluster, served on this node once it has a range of pod addresses.
 
+use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_proxy::dns::{self, Settings};
 use agent_proxy::{Proxy, View};
@@ -18,6 +19,8 @@ pub(crate) struct Services {
     pub(crate) proxy: Proxy,
     pub(crate) view: View,
     pub(crate) resolv_conf: PathBuf,
+    /// The way to other machines' pods, where it is a tunnel.
+    pub(crate) tunnel: Option<Tunnel>,
 }
 
 impl Services {
@@ -37,8 +40,13 @@ impl Services {
             clients: own.iter().map(|(_, range)| *range).collect(),
             resolv_conf: self.resolv_conf,
         });
-        // Neither ends but by a failure of its own.
-        tokio::join!(self.proxy.run(), answer_names(settings, self.view));
+        let tunnel = async {
+            if let Some(tunnel) = self.tunnel {
+                tunnel.run().await;
+            }
+        };
+        // None ends but by a failure of its own.
+        tokio::join!(self.proxy.run(), answer_names(settings, self.view), tunnel);
         "services"
     }
 }

@@ -18,6 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::sleep;
+use x509_parser::certificate::X509Certificate;
 use zeroize::Zeroizing;
 
 /// The last part of the certificates' life, in which their end is spoken of.
@@ -154,11 +155,7 @@ fn named(chain: &[CertificateDer<'_>], node: &str, what: &str) -> Result<u64, Er
     let unreadable = || Error::Issued(format!("its {what} cannot be read"));
     let leaf = chain.first().ok_or_else(unreadable)?;
     let (_, leaf) = x509_parser::parse_x509_certificate(leaf).map_err(|_not_x509| unreadable())?;
-    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
-        value.as_str().unwrap_or_default().to_owned()
-    };
-    let users: Vec<String> = leaf.subject().iter_common_name().map(text).collect();
-    let groups: Vec<String> = leaf.subject().iter_organization().map(text).collect();
+    let (users, groups) = names(&leaf);
     if users != [node_user(node)] || groups != [NODES_GROUP] {
         return Err(Error::Issued(format!(
             "its {what} is not one of node {node}, but of {}",
@@ -166,6 +163,19 @@ fn named(chain: &[CertificateDer<'_>], node: &str, what: &str) -> Result<u64, Er
         )));
     }
     u64::try_from(leaf.validity().not_after.timestamp()).map_err(|_before_1970| unreadable())
+}
+
+/// Common names and organizations of a certificate's subject.
+pub(crate) fn names(leaf: &X509Certificate<'_>) -> (Vec<String>, Vec<String>) {
+    let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+        value.as_str().unwrap_or_default().to_owned()
+    };
+    let subject = leaf.subject();
+    let users = subject.iter_common_name().map(text);
+    (
+        users.collect(),
+        subject.iter_organization().map(text).collect(),
+    )
 }
 
 fn alive(not_after: u64, now: u64) -> Result<(), Error> {

@@ -23,6 +23,7 @@ mod keys;
 mod pace;
 mod prover;
 mod request;
+pub mod tunnel;
 
 pub use client::{Answer, Lines, MasterClient};
 pub use config_tls::{Pin, Pins, pins_text, spki_hash};

@@ -1,8 +1,10 @@
 //! What the node knows of services, endpoints and nodes: as much of each object as it needs.
 
+use config_kube::identity::TUNNEL_ANNOTATION;
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_kube::taints::{SUSPECT, UNTRUSTED};
 use config_model::format::Cidr;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -247,13 +249,25 @@ pub struct Node {
     pub addresses: Vec<IpAddr>,
     /// Its ranges of pod addresses.
     pub ranges: Vec<Cidr>,
+    /// Whether nothing is held against its machine.
+    pub trusted: bool,
+    /// The public key of its tunnel, as it signed it; nothing of it is verified.
+    pub tunnel: Option<String>,
 }
+
+/// Longest announcement of a tunnel's key that is looked at: a certificate and its intermediates.
+const LONGEST_TUNNEL: usize = 16 * 1024;
 
 impl Node {
     /// What other nodes need of an object.
     pub fn read(node: core::Node) -> Self {
         let status = node.status.unwrap_or_default();
-        let ranges = node.spec.and_then(|spec| spec.pod_cidrs);
+        let (ranges, taints) = node
+            .spec
+            .map_or((None, None), |spec| (spec.pod_cidrs, spec.taints));
+        let against = |taint: &core::Taint| [SUSPECT, UNTRUSTED].contains(&taint.key.as_str());
+        let tunnel = node.metadata.annotations.unwrap_or_default();
+        let tunnel = tunnel.get(TUNNEL_ANNOTATION).cloned();
         let internal = status.addresses.into_iter().flatten();
         let internal = internal.filter(|address| address.type_ == "InternalIP");
         Self {
@@ -265,6 +279,8 @@ impl Node {
                 .flatten()
                 .filter_map(|text| text.parse().ok())
                 .collect(),
+            trusted: !taints.iter().flatten().any(against),
+            tunnel: tunnel.filter(|text| text.len() <= LONGEST_TUNNEL),
         }
     }
 }

@@ -27,8 +27,11 @@ pub struct Network {
 /// How pods' packets go to other machines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PodRoutes {
-    /// They don't: pods reach those of their own machine, and what is outside of the cluster.
+    /// By a WireGuard tunnel between machines that the master trusts: nobody on the way reads them, changes them, or sends
+    /// what looks like them. The default, since the network between machines is nobody's to trust.
     #[default]
+    WireGuard,
+    /// They don't: pods reach those of their own machine, and what is outside of the cluster.
     None,
     /// In the clear over the machine's segment: everybody there can read them, change them, and send what looks like them.
     /// To be chosen only where the segment is trusted.
@@ -134,7 +137,11 @@ pub(crate) fn check(raw: Option<At<RawNetwork>>, sink: &mut Sink<'_>) -> Network
         .collect();
     let nameservers: Vec<UnicastIp> = sink.parse_list(raw.nameservers.as_ref());
     let ntp = sink.parse_list(raw.ntp.as_ref());
-    let words = [("none", PodRoutes::None), ("plain", PodRoutes::Plain)];
+    let words = [
+        ("wireguard", PodRoutes::WireGuard),
+        ("plain", PodRoutes::Plain),
+        ("none", PodRoutes::None),
+    ];
     let pod_routes = raw
         .pod_routes
         .and_then(|text| sink.parsed(&text, one_of(&text.value, &words)))

@@ -137,7 +137,7 @@ raw!(
         nameservers: Texts,
         /// Time servers (SNTP), before those from DHCP.
         ntp: Texts,
-        /// `plain`: pods of other nodes are reached by routes, without encryption; `none`: not at all. Default: `none`.
+        /// How pods of other nodes are reached. `wireguard`: by a tunnel between trusted machines; `plain`: by routes, without encryption; `none`: not at all. Default: `wireguard`.
         pod_routes: String,
     }
 );

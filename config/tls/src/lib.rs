@@ -7,12 +7,14 @@
 //! | [`PinnedVerifier`] | a node towards its master | a chain to a root whose key is pinned, and the name that was asked for |
 //! | [`CurrentClients`] | the API server and the kubelet's API towards callers | a chain to a root that is in force at the handshake |
 //! | [`NamedServer`] | the API server towards a node | a chain to a root of the cluster, the node's own subject, and no objection |
+//! | [`signed_by_client`] | a node towards other nodes | a chain to a root of the cluster, for clients, whose leaf's key signed a message |
 //! | [`unverified_server`] | discovery, and the admin's tool before a proof | that the server holds the key which it shows, and nothing else |
 
 mod chain;
 mod clients;
 mod named;
 mod pinned;
+mod signed;
 #[cfg(test)]
 mod testing;
 mod unverified;
@@ -21,4 +23,5 @@ pub use chain::ends_in;
 pub use clients::{CurrentClients, Roots, RootsError, Strangers};
 pub use named::{NamedServer, Objection};
 pub use pinned::{Pin, PinnedVerifier, Pins, ShownRoot, not_pinned, pins_text, spki_hash};
+pub use signed::{NotSigned, signed_by_client};
 pub use unverified::unverified_server;

@@ -22,7 +22,7 @@ const INITRD: [&str; 6] = [
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
 /// What the running system needs, the network cards of the big clouds among it.
-const RUNNING: [&str; 27] = [
+const RUNNING: [&str; 28] = [
     "ext4",
     // The encrypted state: the target, its mode, and the processor's own AES.
     "dm_crypt",
@@ -48,6 +48,8 @@ const RUNNING: [&str; 27] = [
     "nft_ct",
     "nft_chain_nat",
     "nft_masq",
+    // The tunnel to other machines' pods.
+    "wireguard",
     // Services: another destination, one of several by chance, and an answer where nobody is there.
     "nft_nat",
     "nft_numgen",

@@ -6,9 +6,7 @@
 use x509_parser::der_parser::asn1_rs::{Any, FromDer, Integer, Sequence, Utf8String};
 use x509_parser::prelude::X509Certificate;
 
-/// The extension's object identifier. The arc below `1.3.6.1.4.1` is the one that RFC 5612 sets aside: the project
-/// has no enterprise number of its own yet, and nothing outside a cluster reads the extension.
-pub const NODE_EXTENSION_OID: [u64; 9] = [1, 3, 6, 1, 4, 1, 32473, 80, 1];
+pub use config_kube::identity::NODE_EXTENSION_OID;
 
 /// The extension's content.
 #[derive(Debug, Clone, PartialEq, Eq)]

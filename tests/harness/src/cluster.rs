@@ -5,6 +5,7 @@
 
 use crate::machine::{Blueprint, Cable, HOST_DISCOVERY, HOST_SERVICE, Machine, Segment};
 use crate::process::{Owned, run};
+use crate::tap::Tap;
 use crate::time::TimeServer;
 use crate::tools::Tools;
 use crate::wait::{eventually, eventually_costly};
@@ -166,6 +167,11 @@ impl Lab {
     /// A time server on the segment's last slot, which workers leave free.
     pub fn time_server(&self) -> Result<TimeServer> {
         TimeServer::start(self.cable(SLOTS)?)
+    }
+
+    /// An eavesdropper on that slot.
+    pub fn tap(&self) -> Result<Tap> {
+        Tap::start(self.cable(SLOTS)?)
     }
 
     /// Builds another worker image of the same programs, with user-data in it; the folder with `worker.raw` and its release.
@@ -467,7 +473,7 @@ fn digest_in(text: &str) -> Option<&str> {
 
 fn interface(host: u8) -> String {
     format!(
-        "[network]\npod_routes = \"plain\"\n\n[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
+        "[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
     )
 }
 

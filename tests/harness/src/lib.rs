@@ -25,6 +25,7 @@ pub mod qmp;
 pub mod registry;
 mod stall;
 pub mod swtpm;
+pub mod tap;
 pub mod time;
 pub mod tools;
 pub mod tpm;

@@ -6,6 +6,7 @@ use crate::tpm::SoftTpm;
 use crate::wait::eventually;
 use crate::{Error, Result, file_error, port, qmp, stall};
 use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ const STOPPED: &[&str] = &[
 /// How much of a console an error shows: where the files are gone, as after a run elsewhere, it is all there is.
 const LAST_LINES: usize = 30;
 
+/// How long a station on the segment waits for a frame.
+const LOOK: Duration = Duration::from_millis(200);
 /// Where a guest finds the registry of the host.
 pub const HOST_SERVICE: &str = "10.0.2.100:5000";
 /// Where clouds have their metadata service.
@@ -108,6 +111,20 @@ impl Cable {
         Ok(Self {
             hub: port::free()?,
             machine: port::free()?,
+        })
+    }
+
+    /// The machine's end, for a station of this process. A read ends without a frame after a while, so that the station can
+    /// look whether it is still wanted.
+    pub(crate) fn plug(self) -> Result<UdpSocket> {
+        let plug = || {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, self.machine))?;
+            socket.connect((Ipv4Addr::LOCALHOST, self.hub))?;
+            socket.set_read_timeout(Some(LOOK))?;
+            Ok(socket)
+        };
+        plug().map_err(|error: std::io::Error| {
+            Error::Missing(format!("cannot plug a station into {self:?}: {error}"))
         })
     }
 

@@ -1,8 +1,8 @@
 //! A time server (SNTP) on the segment that machines share: one more station there, which speaks Ethernet over one of the
 //! hub's cables. So machines need no way out of their network.
 
+use crate::Result;
 use crate::machine::Cable;
-use crate::{Error, Result};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,9 +23,6 @@ const UNIX: u64 = 2_208_988_800;
 /// More than any frame of the segment has.
 const MOST: usize = 1 << 16;
 
-/// Between two looks at whether the server is still wanted.
-const LOOK: Duration = Duration::from_millis(200);
-
 /// The server; it leaves the segment when it is dropped.
 #[derive(Debug)]
 pub struct TimeServer {
@@ -38,17 +35,7 @@ impl TimeServer {
     /// # Errors
     /// Where a machine is at that end.
     pub fn start(cable: Cable) -> Result<Self> {
-        let plug = || {
-            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, cable.machine))?;
-            socket.connect((Ipv4Addr::LOCALHOST, cable.hub))?;
-            socket.set_read_timeout(Some(LOOK))?;
-            Ok(socket)
-        };
-        let socket = plug().map_err(|error: std::io::Error| {
-            Error::Missing(format!(
-                "cannot plug the time server into {cable:?}: {error}"
-            ))
-        })?;
+        let socket = cable.plug()?;
         let ended = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ended);
         drop(std::thread::spawn(move || serve(&socket, &seen)));

@@ -381,6 +381,7 @@ impl Node {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
             alone: true,
+            tunnel: false,
         };
         in_new(&[Kind::Network], || {
             Links::open()?.switch_on(LOOPBACK)?;

@@ -60,6 +60,7 @@ impl Lab {
             run: dir.path().join("pods"),
             ledger: dir.path().join("addresses.json"),
             alone: true,
+            tunnel: false,
         })
         .unwrap();
         let kubelet = Kubelet::new(

@@ -106,10 +106,7 @@ impl Links {
     /// # Errors
     /// If the kernel refuses.
     pub fn default_links(&mut self) -> Result<Vec<u32>> {
-        let header = [0_u8; ROUTE_HEADER];
-        let request = Message::new(libc::RTM_GETROUTE, DUMP, &header, Attributes::new());
-        let parts = self.0.send(&[request], "list", "routes")?;
-        Ok(parts.iter().filter_map(default_link).collect())
+        Ok(self.routes()?.iter().filter_map(default_link).collect())
     }
 
     /// Lays a cable between this namespace and another. Both ends are off.
@@ -134,6 +131,15 @@ impl Links {
         let flags = CREATE | EXCLUSIVE;
         let request = Message::new(libc::RTM_NEWLINK, flags, &link_header(0, 0, 0), near);
         self.act(request, "lay the cable", cable.name)
+    }
+
+    /// Makes a WireGuard tunnel's link, without a key or peers. It is off.
+    ///
+    /// # Errors
+    /// If there is a link of the name, or the kernel refuses: `EOPNOTSUPP` where it has no WireGuard.
+    pub fn add_wireguard(&mut self, name: &str, mtu: u32) -> Result<()> {
+        let request = wireguard_link(name, mtu);
+        self.act(request, "make the tunnel", name)
     }
 
     /// Switches a link on.
@@ -241,10 +247,23 @@ impl Links {
     /// # Errors
     /// If the kernel refuses.
     pub fn routes_by_routers(&mut self) -> Result<Vec<Route>> {
+        Ok(self.routes()?.iter().filter_map(routed).collect())
+    }
+
+    /// The routes of the main table that lead IPv4 addresses into a link, without a router.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn routes_into(&mut self, link: u32) -> Result<Vec<Route>> {
+        let parts = self.routes()?;
+        let into = |part: &Part| into_link(part).filter(|route| route.link == link);
+        Ok(parts.iter().filter_map(into).collect())
+    }
+
+    fn routes(&mut self) -> Result<Vec<Part>> {
         let header = [0_u8; ROUTE_HEADER];
         let request = Message::new(libc::RTM_GETROUTE, DUMP, &header, Attributes::new());
-        let parts = self.0.send(&[request], "list", "routes")?;
-        Ok(parts.iter().filter_map(routed).collect())
+        self.0.send(&[request], "list", "routes")
     }
 
     /// Fixes a neighbour's Ethernet address: nobody is asked for it, and nobody's word changes it.
@@ -266,6 +285,16 @@ impl Links {
     fn act(&mut self, request: Message, what: &'static str, subject: &str) -> Result<()> {
         self.0.send(&[request.answered()], what, subject).map(drop)
     }
+}
+
+fn wireguard_link(name: &str, mtu: u32) -> Message {
+    let kind = Attributes::new().text(libc::IFLA_INFO_KIND, "wireguard");
+    let attributes = Attributes::new()
+        .text(libc::IFLA_IFNAME, name)
+        .number(libc::IFLA_MTU, mtu)
+        .nest(libc::IFLA_LINKINFO, &kind);
+    let flags = CREATE | EXCLUSIVE;
+    Message::new(libc::RTM_NEWLINK, flags, &link_header(0, 0, 0), attributes)
 }
 
 /// `struct ifinfomsg`.
@@ -350,6 +379,28 @@ fn routed(part: &Part) -> Option<Route> {
     })
 }
 
+/// A route into a link, as this program adds them.
+fn into_link(part: &Part) -> Option<Route> {
+    let header = part.header(ROUTE_HEADER)?;
+    let (own, prefix, table) = (header.first()?, header.get(1)?, header.get(4)?);
+    let attributes = part.attributes(ROUTE_HEADER);
+    let value = |wanted: u16| {
+        let found = attributes.iter().find(|(kind, _)| *kind == wanted)?;
+        found.1.first_chunk::<4>().copied()
+    };
+    let is_ours = i32::from(*own) == libc::AF_INET
+        && *table == libc::RT_TABLE_MAIN
+        && header.get(7) == Some(&libc::RTN_UNICAST)
+        && value(libc::RTA_GATEWAY).is_none();
+    is_ours.then_some(())?;
+    Some(Route {
+        destination: IpAddr::from(value(libc::RTA_DST)?),
+        prefix: *prefix,
+        gateway: None,
+        link: u32::from_ne_bytes(value(libc::RTA_OIF)?),
+    })
+}
+
 /// The link of a default route of the main table.
 fn default_link(part: &Part) -> Option<u32> {
     let header = part.header(ROUTE_HEADER)?;
@@ -368,6 +419,25 @@ mod tests {
     use crate::namespace::{Kind, hold, in_new, inside, release};
     use std::fs::File;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn a_tunnels_link_is_asked_for_by_its_kind() {
+        let mut bytes = Vec::new();
+        wireguard_link("wg", 1420).write(7, &mut bytes);
+        let expected: &[&[u8]] = &[
+            &68_u32.to_ne_bytes(),
+            &16_u16.to_ne_bytes(), // RTM_NEWLINK
+            &0x601_u16.to_ne_bytes(),
+            &7_u32.to_ne_bytes(),
+            &[0; 4],
+            &[0; 16], // ifinfomsg
+            &[7, 0, 3, 0, b'w', b'g', 0, 0],
+            &[8, 0, 4, 0, 0x8C, 5, 0, 0],
+            &[20, 0, 18, 0x80, 14, 0, 1, 0],
+            b"wireguard\0\0\0",
+        ];
+        assert_eq!(bytes, expected.concat());
+    }
 
     #[test]
     fn a_cable_joins_two_namespaces_and_goes_whole() {
@@ -399,6 +469,12 @@ mod tests {
                 gateway: None,
                 link: near.index,
             })?;
+            let into = here.routes_into(near.index)?;
+            let [route] = into.as_slice() else {
+                unreachable!("{into:?}")
+            };
+            assert_eq!((route.destination, route.prefix), (other, 32));
+            assert!(here.routes_into(near.index + 1)?.is_empty());
             here.fix_neighbour(near.index, other, [2, 0, 0, 0, 0, 2])?;
             let any = "0.0.0.0".parse().unwrap();
             here.add_route(&Route {

@@ -1,7 +1,8 @@
 //! Netlink sockets: requests to the kernel's routing and packet filter, each answered before the call returns.
 //!
 //! A socket speaks for the network namespace of the thread that opened it, from whichever thread it is used later. The
-//! layouts are written by [`message`], which is pure; [`links`] and [`filter`] know what the kernel's two parts want.
+//! layouts are written by [`message`], which is pure; [`links`], [`filter`] and [`wireguard`] know what the kernel's parts
+//! want.
 //!
 //! Written here and not taken from a crate: the requests are few, a batch of packet filter changes is not to be had from
 //! the crates in use, and all of it has to work without an event loop, on a thread that entered another namespace.
@@ -12,6 +13,7 @@ mod expression;
 pub mod filter;
 pub mod links;
 pub mod message;
+pub mod wireguard;
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -26,6 +28,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::error::{Context, Error, Result};
 use message::{Message, Part, parts};
+use zeroize::Zeroizing;
 
 /// The kernel answers while it takes the request; this only keeps a fault of it from holding the agent for ever.
 const PATIENCE_SECONDS: i64 = 10;
@@ -46,6 +49,8 @@ pub enum Subsystem {
     Routing,
     /// nftables and connection tracking.
     Netfilter,
+    /// Parts that have a name in place of a number (generic netlink).
+    Generic,
 }
 
 /// A netlink socket of one network namespace.
@@ -64,6 +69,7 @@ impl Socket {
         let (protocol, name) = match subsystem {
             Subsystem::Routing => (SockProtocol::NetlinkRoute, "the routing socket"),
             Subsystem::Netfilter => (SockProtocol::NetlinkNetFilter, "the packet filter's socket"),
+            Subsystem::Generic => (SockProtocol::NetlinkGeneric, "the generic netlink socket"),
         };
         let fd = socket(
             AddressFamily::Netlink,
@@ -115,12 +121,33 @@ impl Socket {
             .rposition(Message::is_answered)
             .and_then(|at| u32::try_from(at).ok())
             .map(|at| first.wrapping_add(at));
-        let kernel = NetlinkAddr::new(0, 0);
-        sendto(self.fd.as_raw_fd(), &bytes, &kernel, MsgFlags::empty()).at(what, subject)?;
+        self.put(&bytes, what, subject)?;
         match last {
             Some(last) => self.answers(first..=last, (what, subject), wanted),
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Sends one request that is written already, and waits until the kernel took it.
+    ///
+    /// `write` is given its number. Nothing of the request is copied on this side.
+    fn send_written<const LENGTH: usize>(
+        &mut self,
+        write: impl FnOnce(u32) -> Zeroizing<[u8; LENGTH]>,
+        what: &'static str,
+        subject: &str,
+    ) -> Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let number = self.sequence;
+        self.put(write(number).as_slice(), what, subject)?;
+        self.answers(number..=number, (what, subject), &|_| true)
+            .map(drop)
+    }
+
+    fn put(&self, bytes: &[u8], what: &'static str, subject: &str) -> Result<()> {
+        let kernel = NetlinkAddr::new(0, 0);
+        let sent = sendto(self.fd.as_raw_fd(), bytes, &kernel, MsgFlags::empty());
+        sent.map(drop).at(what, subject)
     }
 
     /// Reads until the request `last` is answered. Answers to older requests, left by one that failed, are passed over.
@@ -132,7 +159,8 @@ impl Socket {
     ) -> Result<Vec<Part>> {
         let (first, last) = sequences.into_inner();
         let mut found = Vec::new();
-        let mut buffer = vec![0_u8; LARGEST];
+        // The kernel tells a tunnel's private key with the rest of it.
+        let mut buffer = Zeroizing::new(vec![0_u8; LARGEST]);
         loop {
             let length = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
                 Err(Errno::EINTR) => continue,

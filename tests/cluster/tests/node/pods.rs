@@ -218,6 +218,7 @@ impl Cluster {
             run: self.site.dir.path().join("run/pods"),
             ledger: self.site.dir.path().join("pod-addresses.json"),
             alone: false,
+            tunnel: false,
         };
         let sandboxes = Arc::new(Sandboxes::open(places).unwrap());
         let kubelet = Kubelet::new(self.config(), api, engine, sandboxes);

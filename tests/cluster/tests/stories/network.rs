@@ -1,7 +1,7 @@
 //! Pods with a network of their own, on machines: addresses, and what they reach by them.
 
 use crate::world::{Cluster, World, expect};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
 use tests_harness::demo;
@@ -80,8 +80,10 @@ pub(crate) fn pods_of_a_node(world: &mut World) -> Result<()> {
     cluster.lab.kubectl(&words).map(drop)
 }
 
-/// A service of pods on two machines is reached by its name from a pod on one of them, and so is the API.
+/// A service of pods on two machines is reached by its name from a pod on one of them, and so is the API. An eavesdropper
+/// between the machines reads nothing of it, and a machine that is trusted no more is cut off.
 pub(crate) fn service_by_name_across_machines(world: &mut World) -> Result<()> {
+    let tap = world.cluster()?.lab.tap()?;
     let (blueprint, _) = world.second_worker("worker-2")?;
     world.guest(&blueprint)?;
     let cluster = world.cluster()?;
@@ -122,6 +124,44 @@ pub(crate) fn service_by_name_across_machines(world: &mut World) -> Result<()> {
     cluster.apply("told", &pod("told", "worker-2", refused))?;
     cluster.pod_log("told", "refused")?;
     let words = ["delete", "pod/told", "service/shop", "--wait=false"];
+    cluster.lab.kubectl(&words)?;
+    cut_off(cluster)?;
+    let (plain, sealed) = (tap.plain(), tap.sealed());
+    expect(
+        plain.is_empty(),
+        &format!("pods' packets in the clear: {plain:?}"),
+    )?;
+    expect(sealed > 0, "nothing of a tunnel was heard")
+}
+
+/// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no more.
+fn cut_off(cluster: &mut Cluster) -> Result<()> {
+    cluster.apply("kept", &server("kept", "worker-2"))?;
+    let address = cluster.pod_address("kept")?;
+    let get = format!("/bin/busybox wget -q -T 5 -O - http://{address}:8080/");
+    let asks = format!(
+        "{}; while {get}; do /bin/busybox sleep 1; done; echo the way is cut",
+        until("the pod", &get)
+    );
+    cluster.apply("asker", &pod("asker", "worker-1", &asks))?;
+    cluster.pod_log("asker", "the pod is reached")?;
+    let retire = "{\"spec\":{\"retired\":true}}";
+    let words = ["patch", "machine", "worker-2", "--type=merge", "-p", retire];
+    cluster.lab.kubectl(&words)?;
+    let begin = Instant::now();
+    cluster.pod_log("asker", "the way is cut")?;
+    println!(
+        "cut off after {:.1} s, as kubectl sees it",
+        begin.elapsed().as_secs_f64()
+    );
+    let words = [
+        "delete",
+        "pod",
+        "asker",
+        "kept",
+        "--wait=false",
+        "--ignore-not-found",
+    ];
     cluster.lab.kubectl(&words).map(drop)
 }
 

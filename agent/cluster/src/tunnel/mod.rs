@@ -1,0 +1,28 @@
+//! The tunnel to other machines' pods (WireGuard, in the kernel): on by default, since the network between machines is
+//! nobody's to trust.
+//!
+//! Enter by [`Keeper::run`]. Every node makes a key at its boot and publishes its public half, signed by the node's key
+//! ([`Verify`] says how it is judged). [`plan`] is pure: nodes, their verified keys, and whether their machines are trusted, to
+//! the kernel's peers and routes. [`device`] makes the kernel so.
+//!
+//! Guarantees:
+//! - A node is a peer only while its machine is trusted and its certificate lives. It goes with the next change that the
+//!   node's watch tells, and its traffic with it, open connections too.
+//! - Ranges are the master's word (`spec.podCIDRs`). What two nodes claim, neither has. Packets for ranges of nodes that are no
+//!   peers go into the tunnel all the same, where they end: nothing for a pod leaves in the clear.
+//! - What comes out of the tunnel carries an address of the peer that sent it; the kernel sees to that. What carries a pod's
+//!   address and comes by another way is dropped ([`crate::rules`]).
+//! - While the master is away, peers stay until their certificates end.
+
+mod device;
+mod keeper;
+mod plan;
+
+#[cfg(test)]
+mod tests;
+
+pub use device::{OVERHEAD, PORT};
+pub use keeper::{Keeper, Proven, Verify};
+
+pub(crate) use device::{Device, set_routes};
+pub(crate) use plan::Plan;

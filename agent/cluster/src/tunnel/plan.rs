@@ -1,0 +1,319 @@
+//! What the kernel's tunnel should hold (pure): peers, the addresses behind them, and routes.
+
+use agent_sys::netlink::wireguard::{Change, Key, MOST_RANGES, Range, Tunnel};
+use config_model::format::Cidr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::device::PORT;
+use crate::peers::is_routed;
+
+/// A node, as far as the tunnel needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its addresses, the most important first. A node says them itself: a packet that is sent to a wrong one reaches nobody.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Its ranges of pod addresses, as the master says.
+    pub(crate) ranges: Vec<Cidr>,
+    /// The key that it proved, where its machine is trusted.
+    pub(crate) key: Option<Key>,
+}
+
+/// A peer: where it is, and the addresses behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) endpoint: SocketAddr,
+    pub(crate) ranges: Vec<Range>,
+}
+
+/// What the kernel should hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Peers by their keys.
+    pub(crate) peers: BTreeMap<Key, Peer>,
+    /// Ranges that lead into the tunnel, those of nodes that are no peers as well.
+    pub(crate) routes: BTreeSet<Range>,
+    /// Nodes whose pods are not reached though they are trusted, and why.
+    pub(crate) refused: BTreeMap<String, &'static str>,
+}
+
+/// The plan for the node `own` among all nodes.
+pub(crate) fn plan(own: &str, nodes: &[Node]) -> Plan {
+    let (here, others): (Vec<&Node>, Vec<&Node>) = nodes.iter().partition(|node| node.name == own);
+    let taken: Vec<Cidr> = here.iter().flat_map(|node| node.ranges.clone()).collect();
+    let addresses: Vec<IpAddr> = here
+        .iter()
+        .flat_map(|node| node.addresses.clone())
+        .collect();
+    let is_foreign = |range: &Cidr| {
+        is_routed(range)
+            && !taken.iter().any(|own| overlap(own, range))
+            && !addresses.iter().any(|address| range.contains(*address))
+    };
+    let mut plan = Plan::default();
+    for node in &others {
+        let ranges = node.ranges.iter().filter(|range| is_foreign(range));
+        plan.routes
+            .extend(ranges.map(|range| (range.network(), range.prefix)));
+    }
+    let holder = |range: &Cidr| {
+        let mut claims = others.iter().flat_map(|node| &node.ranges);
+        let claims = claims.by_ref().filter(|other| overlap(range, other));
+        claims.count() == 1
+    };
+    let mut keys: BTreeMap<Key, usize> = BTreeMap::new();
+    for key in nodes.iter().filter_map(|node| node.key) {
+        *keys.entry(key).or_default() += 1;
+    }
+    for node in &others {
+        let Some(key) = node.key else { continue };
+        let ranges = node
+            .ranges
+            .iter()
+            .filter(|range| is_foreign(range) && holder(range));
+        let ranges = ranges.map(|range| (range.network(), range.prefix));
+        let ranges: Vec<Range> = ranges.take(MOST_RANGES).collect();
+        let refusal = if keys.get(&key) != Some(&1) {
+            Some("another node has published the same key")
+        } else if ranges.is_empty() {
+            Some("it has no range of pod addresses of its own")
+        } else {
+            None
+        };
+        let endpoint = endpoint(node, &plan.routes);
+        match (refusal, endpoint) {
+            (None, Some(endpoint)) => {
+                plan.peers.insert(key, Peer { endpoint, ranges });
+            }
+            (refusal, _) => {
+                let why = refusal.unwrap_or("it has no address outside of the pods' ranges");
+                plan.refused.insert(node.name.clone(), why);
+            }
+        }
+    }
+    plan
+}
+
+/// Whether two ranges have an address in common.
+fn overlap(one: &Cidr, other: &Cidr) -> bool {
+    one.contains(other.network()) || other.contains(one.network())
+}
+
+/// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would lead nowhere.
+fn endpoint(node: &Node, routes: &BTreeSet<Range>) -> Option<SocketAddr> {
+    let inside = |address: IpAddr| {
+        let mut routes = routes.iter();
+        routes.any(|(network, prefix)| {
+            let range = Cidr {
+                address: *network,
+                prefix: *prefix,
+            };
+            range.contains(address)
+        })
+    };
+    let mut outside = node.addresses.iter().filter(|address| !inside(**address));
+    let first = outside.clone().find(|address| address.is_ipv4());
+    let address = first.or_else(|| outside.next())?;
+    Some(SocketAddr::new(*address, PORT))
+}
+
+/// What makes the kernel's tunnel as planned. `told`: the endpoints that it was given; the kernel itself follows a peer that
+/// moves, so its own are not looked at.
+pub(crate) fn differences(
+    seen: &Tunnel,
+    told: &BTreeMap<Key, SocketAddr>,
+    plan: &Plan,
+) -> Vec<Change> {
+    let gone = seen
+        .peers
+        .keys()
+        .filter(|key| !plan.peers.contains_key(*key));
+    let mut changes: Vec<Change> = gone.map(|key| Change::Remove(*key)).collect();
+    for (key, peer) in &plan.peers {
+        let has = seen.peers.get(key);
+        let same = has.is_some_and(|ranges| set(ranges) == set(&peer.ranges));
+        let stays = told.get(key) == Some(&peer.endpoint);
+        if !same || !stays {
+            changes.push(Change::Put {
+                key: *key,
+                endpoint: Some(peer.endpoint).filter(|_| !stays || has.is_none()),
+                ranges: peer.ranges.clone(),
+            });
+        }
+    }
+    changes
+}
+
+fn set(ranges: &[Range]) -> BTreeSet<Range> {
+    ranges.iter().copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn node(name: &str, address: &str, ranges: &[&str], key: Option<u8>) -> Node {
+        Node {
+            name: name.to_owned(),
+            addresses: vec![address.parse().unwrap()],
+            ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+            key: key.map(|byte| [byte; 32]),
+        }
+    }
+
+    fn own() -> Node {
+        node("own", "192.0.2.1", &["10.1.0.0/24"], Some(1))
+    }
+
+    fn of(others: &[Node]) -> Plan {
+        plan("own", &[&[own()], others].concat())
+    }
+
+    fn keys(plan: &Plan) -> Vec<u8> {
+        plan.peers.keys().map(|key| key[0]).collect()
+    }
+
+    #[test]
+    fn a_trusted_node_is_a_peer_with_its_ranges_and_no_others() {
+        let a = node("a", "192.0.2.2", &["10.1.1.0/24"], Some(2));
+        let planned = of(&[a]);
+        let peer = &planned.peers[&[2; 32]];
+        assert_eq!(peer.endpoint, "192.0.2.2:51820".parse().unwrap());
+        assert_eq!(peer.ranges, [("10.1.1.0".parse().unwrap(), 24)]);
+        assert_eq!(
+            planned.refused.len() + planned.peers.len() + planned.routes.len(),
+            2
+        );
+    }
+
+    #[test]
+    fn without_trust_there_is_no_peer_and_packets_end_in_the_tunnel() {
+        let planned = of(&[node("a", "192.0.2.2", &["10.1.1.0/24"], None)]);
+        assert!(planned.peers.is_empty() && planned.refused.is_empty());
+        assert_eq!(planned.routes.len(), 1);
+    }
+
+    #[test]
+    fn what_two_claim_neither_has() {
+        let honest = node("a", "192.0.2.2", &["10.1.1.0/24"], Some(2));
+        let third = node("c", "192.0.2.4", &["10.1.3.0/24"], Some(4));
+        let with = |ranges: &[&str], key: u8| {
+            let greedy = node("b", "192.0.2.3", ranges, Some(key));
+            of(&[honest.clone(), greedy, third.clone()])
+        };
+        assert_eq!(keys(&with(&["10.1.1.128/25"], 3)), [4], "a part of a's");
+        // It meets the range of this node, too, so that it is no claim to be weighed.
+        let meets = with(&["10.1.0.0/22"], 3);
+        assert_eq!(keys(&meets), [0_u8; 0], "all of them");
+        assert_eq!(keys(&with(&["10.1.2.0/24"], 2)), [4], "a's key");
+        assert_eq!(keys(&with(&["10.1.2.0/24"], 1)), [2, 4], "this node's key");
+        assert_eq!(
+            keys(&with(&["10.1.0.0/24"], 3)),
+            [2, 4],
+            "this node's range"
+        );
+        assert_eq!(
+            keys(&with(&["192.0.2.0/24"], 3)),
+            [2, 4],
+            "this node's address"
+        );
+        assert_eq!(keys(&with(&["0.0.0.0/0"], 3)), [0_u8; 0], "everything");
+    }
+
+    #[test]
+    fn a_nodes_address_in_a_range_of_pods_is_none() {
+        let planned = of(&[
+            node("a", "192.0.2.2", &["10.1.1.0/24"], Some(2)),
+            node("b", "10.1.1.7", &["10.1.2.0/24"], Some(3)),
+        ]);
+        assert_eq!(keys(&planned), [2]);
+        assert_eq!(
+            planned.refused["b"],
+            "it has no address outside of the pods' ranges"
+        );
+    }
+
+    /// The kernel, as WireGuard treats peers: a range has one holder, the last that was given it.
+    fn apply(tunnel: &mut Tunnel, told: &mut BTreeMap<Key, SocketAddr>, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Remove(key) => {
+                    tunnel.peers.remove(&key);
+                    told.remove(&key);
+                }
+                Change::Put {
+                    key,
+                    endpoint,
+                    ranges,
+                } => {
+                    for other in tunnel.peers.values_mut() {
+                        other.retain(|range| !ranges.contains(range));
+                    }
+                    tunnel.peers.insert(key, ranges);
+                    told.extend(endpoint.map(|endpoint| (key, endpoint)));
+                }
+            }
+        }
+    }
+
+    fn any_node() -> impl Strategy<Value = Node> {
+        let range =
+            (0_u8..6, 23_u8..26).prop_map(|(third, prefix)| format!("10.1.{third}.0/{prefix}"));
+        let ranges = proptest::collection::vec(range, 0..3);
+        let key = proptest::option::of(1_u8..7);
+        (0_u8..6, 1_u8..9, ranges, key).prop_map(|(name, address, ranges, key)| {
+            let ranges: Vec<&str> = ranges.iter().map(String::as_str).collect();
+            let address = format!("192.0.2.{address}");
+            node(&format!("n{name}"), &address, &ranges, key)
+        })
+    }
+
+    /// Nodes by their names, as a list has them.
+    fn any_nodes() -> impl Strategy<Value = Vec<Node>> {
+        proptest::collection::vec(any_node(), 0..7).prop_map(|nodes| {
+            let named = nodes.into_iter().map(|node| (node.name.clone(), node));
+            named.collect::<BTreeMap<_, _>>().into_values().collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn step_by_step_and_at_once_give_the_same(steps in proptest::collection::vec(any_nodes(), 1..6)) {
+            let (mut tunnel, mut told) = (Tunnel::default(), BTreeMap::new());
+            for nodes in &steps {
+                let planned = of(nodes);
+                let changes = differences(&tunnel, &told, &planned);
+                apply(&mut tunnel, &mut told, changes);
+                prop_assert!(differences(&tunnel, &told, &planned).is_empty());
+            }
+            let (mut fresh, mut fresh_told) = (Tunnel::default(), BTreeMap::new());
+            let planned = of(steps.last().unwrap());
+            let changes = differences(&fresh, &fresh_told, &planned);
+            apply(&mut fresh, &mut fresh_told, changes);
+            prop_assert_eq!((tunnel, told), (fresh, fresh_told));
+        }
+
+        #[test]
+        fn peers_are_trusted_and_their_ranges_are_theirs_alone(nodes in any_nodes()) {
+            let planned = of(&nodes);
+            let mut given: Vec<Range> = own().ranges.iter().map(|range| (range.network(), range.prefix)).collect();
+            for (key, peer) in &planned.peers {
+                let holders: Vec<&Node> = nodes.iter().filter(|node| node.key == Some(*key)).collect();
+                prop_assert_eq!(holders.len(), 1);
+                for (network, prefix) in &peer.ranges {
+                    let range = Cidr { address: *network, prefix: *prefix };
+                    prop_assert!(holders[0].ranges.iter().any(|own| (own.network(), own.prefix) == (*network, *prefix)));
+                    for (other, bits) in &given {
+                        let other = Cidr { address: *other, prefix: *bits };
+                        prop_assert!(!overlap(&range, &other));
+                    }
+                    prop_assert!(planned.routes.contains(&(*network, *prefix)));
+                    given.push((*network, *prefix));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The public key of a node's tunnel to other machines' pods, as the node publishes it and others believe it.
+//!
+//! The text stands in an annotation of the Node. Nothing is believed for standing there: it carries the node's client
+//! certificate and a signature by the key of that certificate, which is the node key, in the TPM where there is one. So the
+//! text counts for as long as the cluster's CA holds the machine for that node, and who may write Nodes can take a key away,
+//! or bring back an older one of the same node, of which nobody has the private half any more.
+//!
+//! Text: `v1`, the key, the signature, and the certificate with its intermediates (DER), each in standard base64, separated by
+//! dots. Signed is [`LABEL`], a zero byte, the node's name, a zero byte, and the key.
+
+use crate::identity::Slot;
+use crate::issued::names;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use config_kube::identity::{NODE_EXTENSION_OID, NODES_GROUP, node_user};
+use config_tls::{NotSigned, signed_by_client};
+use rustls::SignatureScheme;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// What tells these signatures from all others of the node key.
+const LABEL: &str = "pratique tunnel/v1";
+const VERSION: &str = "v1";
+/// Most certificates of a chain that are looked at.
+const LONGEST_CHAIN: usize = 6;
+
+/// A tunnel's key that a node proved to have published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// The key.
+    pub key: [u8; 32],
+    /// Unix seconds at which the certificate ends, and with it the proof.
+    pub not_after: u64,
+}
+
+/// Why a text proves no key.
+#[derive(Debug, thiserror::Error)]
+pub enum NotPublished {
+    /// It is not of this form.
+    #[error("it is not in the form of {VERSION}")]
+    Form,
+    /// Nobody of the cluster signed it.
+    #[error(transparent)]
+    NotSigned(#[from] NotSigned),
+    /// Another one signed it.
+    #[error("the certificate is not the node's, but of {0}")]
+    OtherNode(String),
+    /// A node signed it that is no Machine.
+    #[error("the certificate was not issued to a Machine")]
+    NoMachine,
+}
+
+/// Why there is nothing to publish.
+#[derive(Debug, thiserror::Error)]
+pub enum NotSignedHere {
+    /// The node has no certificate yet, or one whose key can't sign this.
+    #[error("there is no node key of ECDSA P-256")]
+    NoKey,
+    /// The key did not sign.
+    #[error("the node key did not sign")]
+    Sign(#[source] rustls::Error),
+}
+
+fn message(node: &str, key: &[u8; 32]) -> Vec<u8> {
+    [LABEL.as_bytes(), &[0], node.as_bytes(), &[0], key].concat()
+}
+
+/// The text by which a node publishes a key. Blocks for the TPM's signature.
+///
+/// # Errors
+/// If the node has no key that signs.
+pub fn publish(identity: &Slot, node: &str, key: &[u8; 32]) -> Result<String, NotSignedHere> {
+    let own = identity.get().ok_or(NotSignedHere::NoKey)?;
+    let signer = own
+        .key
+        .choose_scheme(&[SignatureScheme::ECDSA_NISTP256_SHA256])
+        .ok_or(NotSignedHere::NoKey)?;
+    let signature = signer.sign(&message(node, key));
+    let signature = signature.map_err(NotSignedHere::Sign)?;
+    let mut words = vec![
+        VERSION.to_owned(),
+        STANDARD.encode(key),
+        STANDARD.encode(signature),
+    ];
+    words.extend(own.cert.iter().map(|der| STANDARD.encode(der)));
+    Ok(words.join("."))
+}
+
+/// The key that a text proves to be of `node` at `now`, by the cluster's roots.
+///
+/// # Errors
+/// Why it proves none.
+pub fn verify(
+    text: &str,
+    node: &str,
+    roots: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<Published, NotPublished> {
+    let mut words = text.split('.');
+    if words.next() != Some(VERSION) {
+        return Err(NotPublished::Form);
+    }
+    let words: Vec<Vec<u8>> = words
+        .map(|word| STANDARD.decode(word))
+        .collect::<Result<_, _>>()
+        .map_err(|_form| NotPublished::Form)?;
+    let [key, signature, chain @ ..] = words.as_slice() else {
+        return Err(NotPublished::Form);
+    };
+    let key = <[u8; 32]>::try_from(key.as_slice()).map_err(|_length| NotPublished::Form)?;
+    if chain.len() > LONGEST_CHAIN {
+        return Err(NotPublished::Form);
+    }
+    let chain: Vec<CertificateDer<'_>> = chain
+        .iter()
+        .map(|der| CertificateDer::from(der.as_slice()))
+        .collect();
+    signed_by_client(&chain, roots, now, &message(node, &key), signature)?;
+    let leaf = chain.first().ok_or(NotSigned::Unreadable)?;
+    let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_form| NotSigned::Unreadable)?;
+    let (users, groups) = names(&leaf);
+    if users != [node_user(node)] || groups != [NODES_GROUP] {
+        return Err(NotPublished::OtherNode(users.join(", ")));
+    }
+    let mut extensions = leaf.extensions().iter();
+    if !extensions.any(|one| {
+        one.oid
+            .iter()
+            .is_some_and(|arcs| arcs.eq(NODE_EXTENSION_OID))
+    }) {
+        return Err(NotPublished::NoMachine);
+    }
+    let not_after = u64::try_from(leaf.validity().not_after.timestamp());
+    Ok(Published {
+        key,
+        not_after: not_after.map_err(|_before_1970| NotSigned::Unreadable)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, DistinguishedName,
+        DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    };
+    use rustls::crypto::ring::sign::any_ecdsa_type;
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+    use rustls::sign::CertifiedKey;
+    use std::time::Duration;
+
+    /// Certificates begin on 2026-01-01 and last for a day.
+    const NOW: u64 = 1_767_225_600;
+    const LIFE: u64 = 86_400;
+
+    struct Cluster(CertifiedIssuer<'static, KeyPair>);
+
+    /// What a certificate says; each field can be wrong.
+    struct Said {
+        user: &'static str,
+        group: &'static str,
+        usage: ExtendedKeyUsagePurpose,
+        machine: bool,
+    }
+
+    const GOOD: Said = Said {
+        user: "system:node:a",
+        group: "system:nodes",
+        usage: ExtendedKeyUsagePurpose::ClientAuth,
+        machine: true,
+    };
+
+    impl Cluster {
+        fn new() -> Self {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap());
+            Self(issuer.unwrap())
+        }
+
+        fn roots(&self) -> Vec<CertificateDer<'static>> {
+            vec![self.0.der().clone()]
+        }
+
+        fn identity(&self, said: Said) -> Slot {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::default();
+            params.distinguished_name = DistinguishedName::new();
+            let name = &mut params.distinguished_name;
+            name.push(DnType::OrganizationName, said.group);
+            name.push(DnType::CommonName, said.user);
+            params.extended_key_usages = vec![said.usage];
+            params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2026, 1, 2);
+            if said.machine {
+                let extension =
+                    CustomExtension::from_oid_content(&NODE_EXTENSION_OID, vec![0x30, 0]);
+                params.custom_extensions = vec![extension];
+            }
+            let certificate = params.signed_by(&key, &self.0).unwrap();
+            let pkcs8 = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+            let key = any_ecdsa_type(&pkcs8).unwrap();
+            let slot = Slot::default();
+            slot.set(CertifiedKey::new(vec![certificate.der().clone()], key));
+            slot
+        }
+    }
+
+    fn at(second: u64) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(second))
+    }
+
+    /// The words of the refusal; empty where the text is believed.
+    fn judged(cluster: &Cluster, text: &str, node: &str, now: u64) -> String {
+        let verdict = verify(text, node, &cluster.roots(), at(now));
+        verdict.map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn what_a_node_publishes_is_believed_while_its_certificate_lives() {
+        let cluster = Cluster::new();
+        let text = publish(&cluster.identity(GOOD), "a", &[7; 32]).unwrap();
+        let published = verify(&text, "a", &cluster.roots(), at(NOW + LIFE - 1)).unwrap();
+        assert_eq!((published.key, published.not_after), ([7; 32], NOW + LIFE));
+        let none = "the certificate is none of the cluster's for clients now";
+        assert_eq!(judged(&cluster, &text, "a", NOW + LIFE + 1), none);
+        assert_eq!(judged(&cluster, &text, "a", NOW - 1), none);
+        assert_eq!(judged(&Cluster::new(), &text, "a", NOW + 1), none);
+    }
+
+    #[test]
+    fn nobody_publishes_for_another() {
+        let cluster = Cluster::new();
+        let wrong = |said: Said, node: &str| {
+            let text = publish(&cluster.identity(said), node, &[7; 32]).unwrap();
+            judged(&cluster, &text, node, NOW + 1)
+        };
+        assert_eq!(
+            wrong(GOOD, "b"),
+            "the certificate is not the node's, but of system:node:a"
+        );
+        let group = Said {
+            group: "devs",
+            ..GOOD
+        };
+        assert!(wrong(group, "a").starts_with("the certificate is not the node's"));
+        let user = Said { user: "a", ..GOOD };
+        assert!(wrong(user, "a").starts_with("the certificate is not the node's"));
+        let machine = Said {
+            machine: false,
+            ..GOOD
+        };
+        assert_eq!(
+            wrong(machine, "a"),
+            "the certificate was not issued to a Machine"
+        );
+        let usage = Said {
+            usage: ExtendedKeyUsagePurpose::ServerAuth,
+            ..GOOD
+        };
+        assert!(wrong(usage, "a").starts_with("the certificate is none of the cluster's"));
+    }
+
+    #[test]
+    fn a_signature_is_for_one_key_of_one_node() {
+        let cluster = Cluster::new();
+        let identity = cluster.identity(GOOD);
+        let text = publish(&identity, "a", &[7; 32]).unwrap();
+        let other = text.replace(&STANDARD.encode([7; 32]), &STANDARD.encode([8; 32]));
+        assert_ne!(text, other);
+        let not = "the signature is not of the certificate's key";
+        assert_eq!(judged(&cluster, &other, "a", NOW + 1), not);
+        assert_eq!(judged(&cluster, &text, "b", NOW + 1), not);
+        // Another certificate of the same node, over another key.
+        let again = publish(&cluster.identity(GOOD), "a", &[7; 32]).unwrap();
+        let (front, _) = text.rsplit_once('.').unwrap();
+        let (_, leaf) = again.rsplit_once('.').unwrap();
+        assert_eq!(
+            judged(&cluster, &format!("{front}.{leaf}"), "a", NOW + 1),
+            not
+        );
+    }
+
+    #[test]
+    fn what_is_not_of_the_form_is_refused() {
+        let cluster = Cluster::new();
+        let text = publish(&cluster.identity(GOOD), "a", &[7; 32]).unwrap();
+        let leaf = text.rsplit('.').next().unwrap();
+        let short = text.replace(&STANDARD.encode([7; 32]), &STANDARD.encode([7; 31]));
+        let long = format!("{text}{}", format!(".{leaf}").repeat(LONGEST_CHAIN));
+        let bad = [
+            "",
+            "v1",
+            "v1.AAAA",
+            "v2.AAAA.AAAA",
+            "v1.!.!.!",
+            &short,
+            &long,
+        ];
+        for text in bad {
+            assert_eq!(
+                judged(&cluster, text, "a", NOW + 1),
+                "it is not in the form of v1"
+            );
+        }
+        let (front, _) = text.rsplit_once('.').unwrap();
+        assert_eq!(
+            judged(&cluster, front, "a", NOW + 1),
+            "the certificate cannot be read"
+        );
+        assert!(publish(&Slot::default(), "a", &[7; 32]).is_err());
+    }
+}
