@@ -6,7 +6,7 @@ use crate::ledger::Ledger;
 use crate::peers::{self, Peer, Unreached};
 use crate::rules;
 use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
-use crate::tunnel::{Device, OVERHEAD, Plan, set_routes};
+use crate::tunnel::{Device, OVERHEAD, Plan, led_into_the_tunnel, set_routes};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::filter::{Change, Filter};
@@ -135,6 +135,10 @@ impl Sandboxes {
         }
         for range in ranges {
             gateway(range)?;
+        }
+        if self.places.tunnel && rules.filter.is_none() {
+            // An earlier agent's: they stay let in, and kept to the tunnel, until the nodes are known again.
+            rules.peers = led_into_the_tunnel()?;
         }
         let before = std::mem::replace(&mut rules.ranges, ranges.to_vec());
         let put = || {

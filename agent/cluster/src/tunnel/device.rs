@@ -6,6 +6,7 @@ use crate::sandboxes::{mtu, set_link, without_ipv6};
 use agent_sys::Result;
 use agent_sys::netlink::links::{Links, Route};
 use agent_sys::netlink::wireguard::{Change, Key, WireGuard};
+use config_model::format::Cidr;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -66,6 +67,20 @@ impl Device {
         }
         Ok(())
     }
+}
+
+/// The ranges whose packets the kernel leads into the tunnel; none where there is no tunnel yet.
+pub(crate) fn led_into_the_tunnel() -> Result<Vec<Cidr>> {
+    let mut links = Links::open()?;
+    let Some(link) = links.named(TUNNEL)? else {
+        return Ok(Vec::new());
+    };
+    let routes = links.routes_into(link.index)?;
+    let range = |route: Route| Cidr {
+        address: route.destination,
+        prefix: route.prefix,
+    };
+    Ok(routes.into_iter().map(range).collect())
 }
 
 /// Makes the routes into the tunnel those of the plan.

@@ -24,5 +24,5 @@ mod tests;
 pub use device::{OVERHEAD, PORT};
 pub use keeper::{Keeper, Proven, Verify};
 
-pub(crate) use device::{Device, set_routes};
+pub(crate) use device::{Device, led_into_the_tunnel, set_routes};
 pub(crate) use plan::Plan;

@@ -116,6 +116,7 @@ fn arrives(from: &UdpSocket, to: &UdpSocket, address: Ipv4Addr, should: bool) ->
 }
 
 struct Scene {
+    places: Places,
     pod: Sandbox,
     at: Ipv4Addr,
     peer: Far,
@@ -132,7 +133,7 @@ fn scene(tunnel: bool, test: impl FnOnce(&Scene) + Send) {
     };
     in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;
-        let sandboxes = Sandboxes::open(places).unwrap();
+        let sandboxes = Sandboxes::open(places.clone()).unwrap();
         sandboxes
             .give_ranges(&["10.1.0.0/24".parse().unwrap()])
             .unwrap();
@@ -146,6 +147,7 @@ fn scene(tunnel: bool, test: impl FnOnce(&Scene) + Send) {
             unreachable!("pods have IPv4")
         };
         let scene = Scene {
+            places: places.clone(),
             peer: Far::lay(dir.path(), TUNNEL, 1, at),
             stranger: Far::lay(dir.path(), "segment", 2, at),
             pod,
@@ -186,6 +188,24 @@ fn pods_of_other_machines_come_by_the_tunnel_or_not_at_all() {
             }
         });
     }
+}
+
+#[test]
+fn an_agent_that_starts_anew_goes_on_with_the_tunnel_of_before() {
+    scene(true, |scene| {
+        let pod = scene.pod(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap());
+        scene.peer.lead();
+        let agent = Sandboxes::open(scene.places.clone()).unwrap();
+        agent
+            .give_ranges(&["10.1.0.0/24".parse().unwrap()])
+            .unwrap();
+        let (peer, stranger) = (scene.peer.socket(FAR_POD), scene.stranger.socket(FAR_POD));
+        assert!(!arrives(&stranger, &pod, scene.at, false));
+        assert!(
+            arrives(&peer, &pod, scene.at, true),
+            "before nodes are known"
+        );
+    });
 }
 
 #[test]
