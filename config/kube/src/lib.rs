@@ -8,6 +8,7 @@ pub mod discovery;
 pub mod identity;
 pub mod json;
 pub mod kubeconfig;
+pub mod label_selector;
 pub mod machine;
 pub mod node_selector;
 pub mod policy;

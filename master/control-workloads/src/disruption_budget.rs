@@ -6,7 +6,7 @@
 
 use crate::workload::amount::{Round, amount};
 use crate::workload::condition::second;
-use crate::workload::kept::{Kept, controller, owner_key, selects};
+use crate::workload::kept::{Kept, controller, owner_key};
 use crate::workload::make::tell;
 use crate::workload::pod::OwnedPod;
 use crate::workload::replicas::Replicated;
@@ -17,6 +17,7 @@ use config_kube::k8s_openapi::api::policy::v1::{
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use config_kube::label_selector;
 use jiff::{SignedDuration, Timestamp};
 use master_client::{
     ApiError, Delta, Entries, Index, Key, Lookup, Object, Patch, Severity, Store, View,
@@ -68,17 +69,8 @@ impl View for Budget {
 impl Budget {
     /// Whether it protects pods with these labels. An empty selector protects all, an absent one none.
     fn protects(&self, pod: &OwnedPod) -> bool {
-        self.spec.selector.as_ref().is_some_and(|selector| {
-            let needs = selector
-                .match_labels
-                .as_ref()
-                .is_some_and(|all| !all.is_empty())
-                || selector
-                    .match_expressions
-                    .as_ref()
-                    .is_some_and(|all| !all.is_empty());
-            !needs || selects(selector, &pod.labels)
-        })
+        let selector = self.spec.selector.as_ref();
+        selector.is_some_and(|selector| label_selector::selects(selector, &pod.labels))
     }
 }
 

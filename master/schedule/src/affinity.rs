@@ -29,6 +29,16 @@ impl NodePreferences {
         }
     }
 
+    /// Whether there are requirements.
+    pub(crate) fn requires(&self) -> bool {
+        !self.selector.is_empty() || self.required.is_some()
+    }
+
+    /// Whether there are preferences.
+    pub(crate) fn prefers(&self) -> bool {
+        !self.preferred.is_empty()
+    }
+
     /// Whether a node meets the requirements.
     pub(crate) fn allow(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let selected = self

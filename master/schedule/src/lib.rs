@@ -3,28 +3,41 @@
 //! Start at [`run`], the loop, or at [`choose`], the decision: a pure function of a [`PodRequest`]
 //! and a [`Snapshot`].
 //!
-//! The loop follows pods and nodes through the API, maintains the snapshot (`snapshot`) and the
-//! queue of pending pods (`queue`), and writes its decisions: a Binding, or the condition and event
+//! A decision asks the plugins of the profile (`plugins`: upstream's default one, a file each). What affinity and spread count
+//! is kept by labels (`groups`), so that they look at no single pod.
+//!
+//! The loop follows pods, nodes and namespaces through the API, maintains the snapshot (`snapshot`) and the
+//! queue of pending pods (`queue`; an event wakes those that the refusing plugins say it helps), and writes its decisions: a Binding, or the condition and event
 //! that say why there is none. A pod that is being bound counts on its node at once (assumed),
 //! until the API shows it there or the bind fails. There are no tasks and no channels: the loop
 //! holds its writes as futures, a bounded number of them, and drops them when it ends.
+//!
+//! A pod that fits nowhere may have less important ones end (`preempt`); the place is kept for it meanwhile.
 //!
 //! Features of upstream's default profile that are not supported yet are refused by name, never
 //! ignored: see [`PodRequest::not_yet`].
 
 mod affinity;
 mod choose;
+mod event;
+mod groups;
 mod node;
+mod plugins;
+mod preempt;
 mod queue;
 mod request;
 mod resources;
 mod run;
 mod snapshot;
 mod taints;
+mod terms;
 mod words;
 
 pub use choose::{Placement, choose};
+pub use event::{Event, Held};
 pub use node::NodeInfo;
+pub use plugins::Plugins;
+pub use preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
 pub use queue::{CAPACITY, Queue, Waiting};
 pub use request::PodRequest;
 pub use resources::Resources;

@@ -2,7 +2,7 @@
 
 use crate::resources::Resources;
 use crate::taints::NodeTaint;
-use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::k8s_openapi::api::core::v1::{Node, NodeStatus};
 use config_kube::taints::{NOT_READY, UNREACHABLE};
 use std::collections::BTreeMap;
 
@@ -14,7 +14,15 @@ pub struct NodeInfo {
     pub(crate) taints: Vec<NodeTaint>,
     pub(crate) allocatable: Resources,
     pub(crate) cordoned: bool,
+    /// The failure zone: region and zone, as one name.
+    pub(crate) zone: Option<Box<str>>,
+    /// Bytes of the images that it has, by name.
+    pub(crate) images: BTreeMap<Box<str>, i64>,
 }
+
+/// Labels by which nodes tell of their region and zone.
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 impl NodeInfo {
     /// Reads a node. A node that is not ready counts as tainted even before a controller wrote the
@@ -50,9 +58,16 @@ impl NodeInfo {
         }
         let allocatable =
             status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
+        let labels = node.metadata.labels.clone().unwrap_or_default();
+        let zone = labels.get(ZONE).map(|zone| {
+            let region = labels.get(REGION).map_or("", String::as_str);
+            format!("{region}/{zone}").into()
+        });
         Self {
             name: node.metadata.name.clone().unwrap_or_default(),
-            labels: node.metadata.labels.clone().unwrap_or_default(),
+            labels,
+            zone,
+            images: images(status),
             taints,
             allocatable: Resources::of(allocatable),
             cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
@@ -63,6 +78,18 @@ impl NodeInfo {
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+fn images(status: Option<&NodeStatus>) -> BTreeMap<Box<str>, i64> {
+    let images = status.and_then(|status| status.images.as_ref());
+    let images = images.into_iter().flatten();
+    images
+        .flat_map(|image| {
+            let bytes = image.size_bytes.unwrap_or_default();
+            let names = image.names.iter().flatten();
+            names.map(move |name| (name.as_str().into(), bytes))
+        })
+        .collect()
 }
 
 /// A host port that a pod uses.

@@ -3,6 +3,7 @@
 //!
 //! Pure: the time is passed in.
 
+use crate::plugins::Plugins;
 use crate::request::PodRequest;
 use crate::snapshot::PodKey;
 use std::cmp::Reverse;
@@ -30,6 +31,8 @@ pub struct Waiting {
     since: Instant,
     /// The last reported reason why it is pending.
     reported: String,
+    /// The plugins that refused nodes in the last decision.
+    refusing: Plugins,
     position: Position,
 }
 
@@ -51,7 +54,8 @@ pub struct Queue {
     pods: HashMap<PodKey, Waiting>,
     active: BTreeMap<(Reverse<i32>, u64), PodKey>,
     backoff: BTreeMap<(Instant, u64), PodKey>,
-    unschedulable: BTreeMap<(Instant, u64), PodKey>,
+    /// By the plugins that refused them, so that an event looks only at those that it may help.
+    unschedulable: BTreeMap<Plugins, BTreeMap<(Instant, u64), PodKey>>,
     numbers: u64,
     /// Counts changes of the cluster, so that a change during a decision is not missed.
     changes: u64,
@@ -102,6 +106,7 @@ impl Queue {
                 failures: 0,
                 since: now,
                 reported: String::new(),
+                refusing: Plugins::ALL,
                 position,
             },
         );
@@ -111,7 +116,7 @@ impl Queue {
     /// Removes a pod.
     pub fn remove(&mut self, key: &PodKey) {
         if let Some(waiting) = self.pods.remove(key) {
-            self.leave(waiting.position);
+            self.leave(waiting.position, waiting.refusing);
         }
     }
 
@@ -143,7 +148,8 @@ impl Queue {
 
     /// A taken pod fits nowhere; it waits until the cluster changes. `seen` is the number that
     /// [`Self::take`] returned: if the cluster has changed since, the pod only backs off.
-    pub fn unschedulable(&mut self, key: &PodKey, seen: u64, now: Instant) {
+    /// It was refused by these plugins.
+    pub fn unschedulable(&mut self, key: &PodKey, refusing: Plugins, seen: u64, now: Instant) {
         if seen != self.changes {
             self.failed(key, now);
             return;
@@ -158,9 +164,11 @@ impl Queue {
             return;
         };
         waiting.failures = waiting.failures.saturating_add(1);
+        waiting.refusing = refusing;
         let until = now + STALE;
         waiting.position = Position::Unschedulable(until, number);
-        self.unschedulable.insert((until, number), key.clone());
+        let alike = self.unschedulable.entry(refusing).or_default();
+        alike.insert((until, number), key.clone());
     }
 
     /// A taken pod was bound.
@@ -185,27 +193,46 @@ impl Queue {
         true
     }
 
-    /// The cluster changed so that unschedulable pods may fit: they are tried again after their
-    /// backoff.
-    pub fn cluster_changed(&mut self, now: Instant) {
+    /// The cluster changed by an event that may help pods which these plugins refused; those of them that `helps` are tried
+    /// again after their backoff.
+    pub fn cluster_changed(
+        &mut self,
+        now: Instant,
+        hearing: Plugins,
+        helps: impl Fn(&PodRequest, Plugins) -> bool,
+    ) {
         self.changes += 1;
-        for (position, key) in std::mem::take(&mut self.unschedulable) {
-            let Some(waiting) = self.pods.get_mut(&key) else {
+        for (refusing, alike) in &mut self.unschedulable {
+            if !refusing.meets(hearing) {
                 continue;
-            };
-            let failed_at = position.0.checked_sub(STALE).unwrap_or(now);
-            let until = (failed_at + backoff(waiting.failures)).max(now);
-            waiting.position = Position::Backoff(until, position.1);
-            self.backoff.insert((until, position.1), key);
+            }
+            let (pods, backoff_until) = (&mut self.pods, &mut self.backoff);
+            alike.retain(|position, key| {
+                let Some(waiting) = pods.get_mut(key) else {
+                    return false;
+                };
+                if !helps(&waiting.request, *refusing) {
+                    return true;
+                }
+                let failed_at = position.0.checked_sub(STALE).unwrap_or(now);
+                let until = (failed_at + backoff(waiting.failures)).max(now);
+                waiting.position = Position::Backoff(until, position.1);
+                backoff_until.insert((until, position.1), key.clone());
+                false
+            });
         }
         self.wake(now);
     }
 
     /// Activates pods whose backoff has ended; returns the time of the next one.
     pub fn wake(&mut self, now: Instant) -> Option<Instant> {
-        while let Some(key) =
-            due(&mut self.backoff, now).or_else(|| due(&mut self.unschedulable, now))
-        {
+        loop {
+            let mut stale = self.unschedulable.values_mut();
+            let Some(key) =
+                due(&mut self.backoff, now).or_else(|| stale.find_map(|alike| due(alike, now)))
+            else {
+                break;
+            };
             let Some(waiting) = self.pods.get_mut(&key) else {
                 continue;
             };
@@ -214,12 +241,13 @@ impl Queue {
             waiting.position = Position::Active(position.0, position.1);
             self.active.insert(position, key);
         }
+        self.unschedulable.retain(|_, alike| !alike.is_empty());
         let first = |order: &BTreeMap<(Instant, u64), PodKey>| {
             order.first_key_value().map(|((until, _), _)| *until)
         };
         first(&self.backoff)
             .into_iter()
-            .chain(first(&self.unschedulable))
+            .chain(self.unschedulable.values().filter_map(first))
             .min()
     }
 
@@ -236,11 +264,14 @@ impl Queue {
         }
     }
 
-    fn leave(&mut self, position: Position) {
+    fn leave(&mut self, position: Position, refusing: Plugins) {
         match position {
             Position::Active(priority, number) => self.active.remove(&(priority, number)),
             Position::Backoff(until, number) => self.backoff.remove(&(until, number)),
-            Position::Unschedulable(until, number) => self.unschedulable.remove(&(until, number)),
+            Position::Unschedulable(until, number) => {
+                let alike = self.unschedulable.get_mut(&refusing);
+                alike.and_then(|alike| alike.remove(&(until, number)))
+            }
             Position::Taken => None,
         };
     }

@@ -4,6 +4,7 @@ use crate::affinity::NodePreferences;
 use crate::node::HostPort;
 use crate::resources::{self, Resources};
 use crate::snapshot::PodKey;
+use crate::terms::{Affinity, Labels, Spread};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use std::sync::Arc;
 
@@ -19,16 +20,26 @@ pub struct PodRequest {
     pub(crate) demand: Arc<Demand>,
     pub(crate) tolerations: Vec<Toleration>,
     pub(crate) node_preferences: NodePreferences,
+    /// Constraints on the spread of pods like it.
+    pub(crate) spreads: Arc<Vec<Spread>>,
+    /// Names of its images, with a tag or digest.
+    pub(crate) images: Arc<Vec<String>>,
+    /// Whether it is being deleted.
+    pub(crate) leaving: bool,
+    /// When it began, or else when it came, in seconds since 1970.
+    pub(crate) since: i64,
+    /// Whether others may have to end for it.
+    pub(crate) may_preempt: bool,
     /// Required features that this scheduler does not support yet, by name; the pod is not placed.
     pub not_yet: Vec<&'static str>,
-    /// Preferences that this scheduler does not support yet, by name; the pod is placed without
-    /// them.
-    pub not_weighed: Vec<&'static str>,
 }
 
 /// What a pod uses on its node. Replicas share it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Demand {
+    pub(crate) namespace: Box<str>,
+    pub(crate) labels: Labels,
+    pub(crate) affinity: Affinity,
     /// The owner of the replicas, which are spread.
     pub(crate) owner: Option<String>,
     pub(crate) needed: Resources,
@@ -47,12 +58,26 @@ impl PodRequest {
             .filter(|owner| owner.controller == Some(true))
             .map(|owner| owner.uid.clone())
             .next();
-        let (not_yet, not_weighed) = unsupported(spec);
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let labels = meta.labels.clone().unwrap_or_default();
         Self {
             key: PodKey::of(pod),
             uid: meta.uid.clone().unwrap_or_default(),
             priority: spec.priority.unwrap_or(0),
+            spreads: Arc::new(Spread::of(spec, &labels)),
+            images: Arc::new(images(spec)),
+            leaving: meta.deletion_timestamp.is_some(),
+            since: {
+                let status = pod.status.as_ref();
+                let began = status.and_then(|status| status.start_time.as_ref());
+                let since = began.or(meta.creation_timestamp.as_ref());
+                since.map(|time| time.0.as_second()).unwrap_or_default()
+            },
+            may_preempt: spec.preemption_policy.as_deref() != Some("Never"),
             demand: Arc::new(Demand {
+                namespace: namespace.into(),
+                affinity: Affinity::of(spec, namespace, &labels),
+                labels,
                 owner,
                 needed: resources::needed(spec),
                 scored: resources::scored(spec),
@@ -60,8 +85,7 @@ impl PodRequest {
             }),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
             node_preferences: NodePreferences::of(spec),
-            not_yet,
-            not_weighed,
+            not_yet: unsupported(spec),
         }
     }
 
@@ -71,8 +95,9 @@ impl PodRequest {
         Self {
             tolerations,
             node_preferences,
+            spreads: Arc::default(),
+            images: Arc::default(),
             not_yet: Vec::new(),
-            not_weighed: Vec::new(),
             ..self
         }
     }
@@ -108,75 +133,42 @@ fn ports(spec: &PodSpec) -> Vec<HostPort> {
     taken.collect()
 }
 
-/// Requirements and preferences that are not supported yet.
-fn unsupported(spec: &PodSpec) -> (Vec<&'static str>, Vec<&'static str>) {
-    let affinity = spec.affinity.clone().unwrap_or_default();
-    let (to, from) = (
-        affinity.pod_affinity.unwrap_or_default(),
-        affinity.pod_anti_affinity.unwrap_or_default(),
-    );
-    let some = |present: Option<usize>| present.is_some_and(|count| count > 0);
-    let spread = || spec.topology_spread_constraints.iter().flatten();
-    let hard = |when: &str| when == "DoNotSchedule";
-    let volumes = || spec.volumes.iter().flatten();
-    let required = |list: Option<&Vec<_>>| some(list.map(Vec::len));
+/// Images of a pod as nodes name them: one without tag or digest is the latest.
+fn images(spec: &PodSpec) -> Vec<String> {
+    let containers = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers);
+    let images = containers.filter_map(|container| container.image.as_deref());
+    let named = |image: &str| {
+        let last = image.rsplit('/').next().unwrap_or_default();
+        if last.contains([':', '@']) {
+            image.to_owned()
+        } else {
+            format!("{image}:latest")
+        }
+    };
+    images.map(named).collect()
+}
+
+/// Requirements that are not supported yet.
+fn unsupported(spec: &PodSpec) -> Vec<&'static str> {
+    let mut volumes = spec.volumes.iter().flatten();
+    let claims = spec.resource_claims.as_ref();
     let demands = [
         (
-            "pod affinity",
-            required(
-                to.required_during_scheduling_ignored_during_execution
-                    .as_ref(),
-            ),
-        ),
-        (
-            "pod anti-affinity",
-            required(
-                from.required_during_scheduling_ignored_during_execution
-                    .as_ref(),
-            ),
-        ),
-        (
-            "topology spread constraints",
-            spread().any(|c| hard(&c.when_unsatisfiable)),
-        ),
-        (
             "persistent volume claims",
-            volumes().any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some()),
+            volumes.any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some()),
         ),
         (
             "resource claims",
-            some(spec.resource_claims.as_ref().map(Vec::len)),
+            claims.is_some_and(|claims| !claims.is_empty()),
         ),
         ("scheduling groups", spec.scheduling_group.is_some()),
     ];
-    let preferred = |list: Option<&Vec<_>>| some(list.map(Vec::len));
-    let preferences = [
-        (
-            "preferred pod affinity",
-            preferred(
-                to.preferred_during_scheduling_ignored_during_execution
-                    .as_ref(),
-            ),
-        ),
-        (
-            "preferred pod anti-affinity",
-            preferred(
-                from.preferred_during_scheduling_ignored_during_execution
-                    .as_ref(),
-            ),
-        ),
-        (
-            "topology spread with ScheduleAnyway",
-            spread().any(|c| !hard(&c.when_unsatisfiable)),
-        ),
-    ];
-    let names = |list: &[(&'static str, bool)]| {
-        list.iter()
-            .filter(|(_, asked)| *asked)
-            .map(|(name, _)| *name)
-            .collect()
-    };
-    (names(&demands), names(&preferences))
+    let asked = demands.iter().filter(|(_, asked)| *asked);
+    asked.map(|(name, _)| *name).collect()
 }
 
 #[cfg(test)]
@@ -208,39 +200,24 @@ mod tests {
 
     #[test]
     fn what_is_not_known_yet_is_named() {
-        let terms = json!([{"topologyKey": "kubernetes.io/hostname"}]);
-        let node_preferences = json!([{"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}]);
         let pod = request(&json!({
             "containers": [],
-            "affinity": {
-                "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": node_preferences},
-                "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms},
-            },
-            "topologySpreadConstraints": [
-                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
-                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"},
-            ],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "tmp", "emptyDir": {}}],
+            "resourceClaims": [{"name": "gpu"}],
         }));
+        assert_eq!(pod.not_yet, ["persistent volume claims", "resource claims"]);
+        let plain =
+            request(&json!({"containers": [], "volumes": [{"name": "tmp", "emptyDir": {}}]}));
+        assert!(plain.not_yet.is_empty());
+    }
+
+    #[test]
+    fn an_image_without_a_tag_is_the_latest() {
+        let container = |image: &str| json!({"name": "c", "image": image});
+        let all = ["host:5000/web", "web:1", "host/web@sha256:00"].map(container);
         assert_eq!(
-            pod.not_yet,
-            [
-                "pod anti-affinity",
-                "topology spread constraints",
-                "persistent volume claims"
-            ]
-        );
-        assert_eq!(
-            pod.not_weighed,
-            [
-                "preferred pod affinity",
-                "topology spread with ScheduleAnyway"
-            ]
-        );
-        assert!(
-            request(&json!({"containers": [], "volumes": [{"name": "tmp", "emptyDir": {}}]}))
-                .not_yet
-                .is_empty()
+            *request(&json!({"containers": all})).images,
+            ["host:5000/web:latest", "web:1", "host/web@sha256:00"]
         );
     }
 }

@@ -97,6 +97,27 @@ impl Resources {
     }
 }
 
+/// Room for errors of the floating point, so that what is a whole number by its quantities is one.
+const EPSILON: f64 = 1e-9;
+
+/// What is left of a quantity, in whole per cent rounded down; none where there is nothing to begin with.
+pub(crate) fn free_percent(used: Amount, whole: Amount) -> Option<i64> {
+    if whole <= Amount::ZERO {
+        return None;
+    }
+    let free = (whole - used).max(Amount::ZERO).share_of(whole);
+    Some(whole_percent(free))
+}
+
+/// A share as whole per cent, rounded down.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "it is rounded down on purpose, and a share of one at most"
+)]
+pub(crate) fn whole_percent(share: f64) -> i64 {
+    (share.clamp(0.0, 1.0) * 100.0 + EPSILON) as i64
+}
+
 /// A pod's peak requests: containers and sidecars, or one init container with the sidecars before
 /// it if that is more; requests at pod level replace these; plus the overhead.
 pub(crate) fn needed(spec: &PodSpec) -> Resources {

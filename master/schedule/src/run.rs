@@ -2,17 +2,23 @@
 
 use crate::NAME;
 use crate::choose::choose;
+use crate::event::{Event, Held};
 use crate::node::NodeInfo;
+use crate::plugins::Plugins;
+use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
 use crate::queue::{Queue, Waiting};
 use crate::request::{Demand, PodRequest};
 use crate::snapshot::{PodKey, Snapshot};
+use crate::terms::Labels;
 use crate::words::Unschedulable;
-use config_kube::k8s_openapi::api::core::v1::{Binding, Node, ObjectReference, Pod};
+use config_kube::k8s_openapi::api::core::v1::{Binding, Namespace, Node, ObjectReference, Pod};
+use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use master_client::{
-    ApiError, Change, Client, Follower, Happening, ListParams, Patch, Recent, Recorder, Severity,
+    ApiError, Change, Client, DeleteParams, Follower, Happening, ListParams, Patch, Recent,
+    Recorder, Severity,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -42,6 +48,21 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
     let mut nodes = Follower::reading(client.clone(), None, ListParams::default(), |node: Node| {
         NodeInfo::of(&node)
     });
+    let mut namespaces = Follower::reading(
+        client.clone(),
+        None,
+        ListParams::default(),
+        |one: Namespace| {
+            let labels = one.metadata.labels.unwrap_or_default();
+            (one.metadata.name.unwrap_or_default(), labels)
+        },
+    );
+    let mut budgets = Follower::reading(
+        client.clone(),
+        None,
+        ListParams::default(),
+        |budget: PodDisruptionBudget| Budget::of(&budget),
+    );
     let mut scheduler = Scheduler::new(client);
     let mut writes: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
@@ -54,6 +75,8 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
         tokio::select! {
             () = &mut shutdown => return,
             change = nodes.next() => scheduler.node_changed(change),
+            change = budgets.next() => scheduler.budget_changed(change),
+            change = namespaces.next() => scheduler.namespace_changed(change),
             change = pods.next() => scheduler.pod_changed(change),
             Some(outcome) = writes.next() => scheduler.written(outcome),
             () = sleep => {}
@@ -140,13 +163,17 @@ enum Outcome {
     ConditionWritten,
 }
 
+/// What is followed, and must be listed completely before decisions are made.
+const FOLLOWED: [&str; 4] = ["pods", "nodes", "namespaces", "budgets"];
+
 struct Scheduler {
     client: Client,
     recorder: Arc<Recorder>,
     snapshot: Snapshot,
+    budgets: Budgets,
     queue: Queue,
-    pods_listed: bool,
-    nodes_listed: bool,
+    /// What has been listed, of [`FOLLOWED`].
+    listed: BTreeSet<&'static str>,
     overflowed: bool,
 }
 
@@ -156,16 +183,60 @@ impl Scheduler {
             recorder: Arc::new(Recorder::new(client.clone(), NAME)),
             client,
             snapshot: Snapshot::default(),
+            budgets: Budgets::new(),
             queue: Queue::default(),
-            pods_listed: false,
-            nodes_listed: false,
+            listed: BTreeSet::new(),
             overflowed: false,
         }
     }
 
-    /// Whether decisions can be made: only once pods and nodes are listed completely.
+    /// Whether decisions can be made: only once all that is followed is listed completely.
     fn ready(&self) -> bool {
-        self.pods_listed && self.nodes_listed && self.queue.is_ready()
+        self.listed.len() == FOLLOWED.len() && self.queue.is_ready()
+    }
+
+    /// Wakes the pods that an event helps.
+    fn wake(&mut self, event: &Event) {
+        let snapshot = &self.snapshot;
+        let hearing = Plugins::hearing(event.kind());
+        self.queue
+            .cluster_changed(Instant::now(), hearing, |pod, refusing| {
+                refusing.wake(pod, event, snapshot)
+            });
+    }
+
+    fn budget_changed(&mut self, change: Change<Budget>) {
+        match change {
+            Change::Listed(all) => {
+                let all = all.into_iter().map(|budget| (budget.key.clone(), budget));
+                self.budgets = all.collect();
+                self.listed.insert("budgets");
+            }
+            Change::Set(budget) => drop(self.budgets.insert(budget.key.clone(), budget)),
+            Change::Deleted(budget) => drop(self.budgets.remove(&budget.key)),
+        }
+    }
+
+    fn namespace_changed(&mut self, change: Change<(String, Labels)>) {
+        let changed = match change {
+            Change::Listed(all) => {
+                let names: BTreeSet<String> = all.iter().map(|(name, _)| name.clone()).collect();
+                self.snapshot.retain_namespaces(|name| names.contains(name));
+                for (name, labels) in all {
+                    self.snapshot.set_namespace(name, labels);
+                }
+                self.listed.insert("namespaces");
+                true
+            }
+            Change::Set((name, labels)) => self.snapshot.set_namespace(name, labels),
+            Change::Deleted((name, _)) => {
+                self.snapshot.remove_namespace(&name);
+                false
+            }
+        };
+        if changed {
+            self.wake(&Event::Namespace);
+        }
     }
 
     fn node_changed(&mut self, change: Change<NodeInfo>) {
@@ -184,12 +255,12 @@ impl Scheduler {
                 for node in nodes {
                     self.snapshot.set_node(node);
                 }
-                self.nodes_listed = true;
-                self.queue.cluster_changed(Instant::now());
+                self.listed.insert("nodes");
+                self.wake(&Event::Anything);
             }
             Change::Set(node) => {
-                if self.snapshot.set_node(node) {
-                    self.queue.cluster_changed(Instant::now());
+                if self.snapshot.set_node(node.clone()) {
+                    self.wake(&Event::Node(node));
                 }
             }
             Change::Deleted(node) => self.snapshot.remove_node(node.name()),
@@ -197,7 +268,7 @@ impl Scheduler {
     }
 
     fn pod_changed(&mut self, change: Change<Seen>) {
-        let freed = match change {
+        let event = match change {
             Change::Listed(pods) => {
                 let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
                 let gone = self
@@ -212,30 +283,35 @@ impl Scheduler {
                 for pod in pods {
                     self.pod_set(pod);
                 }
-                self.pods_listed = true;
-                true
+                self.listed.insert("pods");
+                Some(Event::Anything)
             }
             Change::Set(pod) => self.pod_set(pod),
             Change::Deleted(pod) => self.pod_gone(&pod.key),
         };
-        if freed {
-            self.queue.cluster_changed(Instant::now());
+        if let Some(event) = event {
+            self.wake(&event);
         }
     }
 
-    fn pod_gone(&mut self, key: &PodKey) -> bool {
+    fn pod_gone(&mut self, key: &PodKey) -> Option<Event> {
         self.queue.remove(key);
-        self.snapshot.remove(key)
+        self.snapshot.release(key);
+        self.snapshot.remove(key).map(Event::Left)
     }
 
-    /// Applies a pod; returns whether resources became free.
-    fn pod_set(&mut self, pod: Seen) -> bool {
+    /// Applies a pod; returns what may help others.
+    fn pod_set(&mut self, pod: Seen) -> Option<Event> {
         let Seen { key, state } = pod;
         match state {
             State::Ended => return self.pod_gone(&key),
             State::On(node, request) => {
                 self.queue.remove(&key);
-                self.snapshot.place(*request, &node);
+                self.snapshot.release(&key);
+                let held = Held(Arc::clone(&request.demand));
+                if self.snapshot.place(*request, &node) {
+                    return Some(Event::Placed(held));
+                }
             }
             State::NotOurs(uid) if !self.snapshot.holds(&key, &uid) => self.queue.remove(&key),
             State::Waits(request) if !self.snapshot.holds(&key, &request.uid) => {
@@ -251,39 +327,68 @@ impl Scheduler {
             // It is about to appear on the node where it was assumed.
             State::NotOurs(_) | State::Waits(_) => {}
         }
-        false
+        None
     }
 
     /// Decides for the next pod and returns the write that follows.
     fn step(&mut self) -> Option<BoxFuture<'static, Outcome>> {
         let (waiting, seen) = self.queue.take()?;
         let now = Instant::now();
-        match choose(&waiting.request, &self.snapshot) {
+        let reserved = self.snapshot.take_reserved(&waiting.request);
+        let decision = choose(&waiting.request, &self.snapshot);
+        self.snapshot.restore_reserved(reserved);
+        match decision {
             Ok(placement) => {
                 tracing::debug!(
                     pod = %waiting.request.key, node = placement.node, feasible = placement.feasible,
                     waited_ms = waiting.age(now).as_millis(), "binding"
                 );
+                self.snapshot.release(&waiting.request.key);
                 self.snapshot
                     .assume(waiting.request.clone(), &placement.node);
+                // The API shows it there later, which is no news then.
+                self.wake(&Event::Placed(Held(Arc::clone(&waiting.request.demand))));
                 Some(self.bind(waiting, placement.node))
             }
             Err(why) => {
-                self.queue.unschedulable(&waiting.request.key, seen, now);
-                Some(self.report(waiting, &why))
+                let refusing = why.refusing();
+                let preemption = self.preempt(&waiting.request, &why);
+                self.queue
+                    .unschedulable(&waiting.request.key, refusing, seen, now);
+                Some(self.report(waiting, &why, preemption))
             }
         }
+    }
+
+    /// The pods that are to end for one that fits nowhere; none where their end cannot help.
+    fn preempt(
+        &mut self,
+        pod: &PodRequest,
+        why: &Unschedulable,
+    ) -> Option<Result<Preemption, NoPreemption>> {
+        let Unschedulable::NoneFits { .. } = why else {
+            return None;
+        };
+        if let Some(node) = self.snapshot.release(&pod.key)
+            && self.snapshot.awaits_ends(&node, pod.priority)
+        {
+            self.snapshot.reserve(pod.clone(), &node);
+            return Some(Err(NoPreemption::Waits));
+        }
+        let reserved = self.snapshot.take_reserved(pod);
+        let found = preempt(pod, &mut self.snapshot, &self.budgets);
+        self.snapshot.restore_reserved(reserved);
+        if let Ok(preemption) = &found {
+            // Less important pods must not take the place before it is free.
+            self.snapshot.reserve(pod.clone(), &preemption.node);
+        }
+        Some(found)
     }
 
     fn bind(&self, waiting: Waiting, node: String) -> BoxFuture<'static, Outcome> {
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
         Box::pin(async move {
-            let PodRequest {
-                key,
-                uid,
-                not_weighed,
-                ..
-            } = waiting.request;
+            let PodRequest { key, uid, .. } = waiting.request;
             let about = subject(&key, &uid);
             let binding = Binding {
                 metadata: about.metadata.clone(),
@@ -310,35 +415,36 @@ impl Scheduler {
                 )
                 .await;
             }
-            if result.is_ok() && !not_weighed.is_empty() {
-                let message = format!(
-                    "{} was not weighed: this scheduler does not support it yet",
-                    not_weighed.join(", ")
-                );
-                record(
-                    &recorder,
-                    &about,
-                    Severity::Warning,
-                    "PreferenceIgnored",
-                    "Binding",
-                    message,
-                )
-                .await;
-            }
             Outcome::Bind { key, uid, result }
         })
     }
 
-    /// Writes the condition and the event that say why a pod is pending.
-    fn report(&mut self, waiting: Waiting, why: &Unschedulable) -> BoxFuture<'static, Outcome> {
+    /// Writes the condition and the event that say why a pod is pending, and ends the pods that make room for it.
+    fn report(
+        &mut self,
+        waiting: Waiting,
+        why: &Unschedulable,
+        preemption: Option<Result<Preemption, NoPreemption>>,
+    ) -> BoxFuture<'static, Outcome> {
         let PodRequest { key, uid, .. } = waiting.request;
-        let message = why.to_string();
-        let news = self.queue.report(&key, &message);
+        let mut message = why.to_string();
+        let preemption = match preemption {
+            Some(Err(none)) => {
+                message = format!("{message} preemption: {none}");
+                None
+            }
+            Some(Ok(preemption)) => Some(preemption),
+            None => None,
+        };
+        let news = self.queue.report(&key, &message) || preemption.is_some();
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
         Box::pin(async move {
             let about = subject(&key, &uid);
             if news {
-                let patch = unscheduled(&uid, &message);
+                let node = preemption
+                    .as_ref()
+                    .map(|preemption| preemption.node.as_str());
+                let patch = unscheduled(&uid, &message, node);
                 let written = client
                     .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
                     .await;
@@ -355,6 +461,9 @@ impl Scheduler {
                 message,
             )
             .await;
+            if let Some(preemption) = preemption {
+                make_room(&client, &recorder, &uid, preemption).await;
+            }
             Outcome::ConditionWritten
         })
     }
@@ -366,7 +475,9 @@ impl Scheduler {
         match result {
             Ok(()) => self.queue.bound(&key, &uid),
             Err(error) => {
-                self.snapshot.forget(&key, &uid);
+                if let Some(held) = self.snapshot.forget(&key, &uid) {
+                    self.wake(&Event::Left(held));
+                }
                 if error.is_not_found() {
                     tracing::debug!(pod = %key, "pod was deleted before it was bound");
                 } else {
@@ -414,14 +525,63 @@ fn subject(key: &PodKey, uid: &str) -> Pod {
     }
 }
 
-/// The condition of an unschedulable pod; with the UID as precondition, as another pod may have the
-/// name by now.
-fn unscheduled(uid: &str, message: &str) -> Patch {
-    Patch::Strategic(json!({
-        "metadata": {"uid": uid},
-        "status": {"conditions": [{
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-            "lastProbeTime": null, "lastTransitionTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        }]},
-    }))
+/// Ends the victims of a preemption. What fails is tried again with the pod that needs the room.
+async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemption: Preemption) {
+    let Preemption { node, victims, .. } = preemption;
+    for (key, uid) in victims {
+        let about = subject(&key, &uid);
+        let message = format!("{NAME}: preempting to accommodate a higher priority pod");
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+            "message": message, "lastProbeTime": null, "lastTransitionTime": now()});
+        let patch = Patch::Strategic(
+            json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
+        );
+        let marked = client
+            .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
+            .await;
+        let params = DeleteParams::of(uid);
+        let ended = match marked {
+            Ok(_) => {
+                client
+                    .delete::<Pod>(Some(&key.namespace), &key.name, &params)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(()) => {
+                let message = format!("Preempted by pod {preemptor} on node {node}");
+                record(
+                    recorder,
+                    &about,
+                    Severity::Normal,
+                    "Preempted",
+                    "Preempting",
+                    message,
+                )
+                .await;
+            }
+            Err(error) => tracing::debug!(pod = %key, %error, "cannot end a pod for another one"),
+        }
+    }
+}
+
+fn now() -> String {
+    jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
+}
+
+/// The condition of an unschedulable pod, and the node that is being made free for it; with the UID as precondition, as
+/// another pod may have the name by now.
+fn unscheduled(uid: &str, message: &str, node: Option<&str>) -> Patch {
+    let condition = json!({
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+        "lastProbeTime": null, "lastTransitionTime": now(),
+    });
+    let mut status = json!({"conditions": [condition]});
+    if let Some(node) = node {
+        status["nominatedNodeName"] = node.into();
+    }
+    Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}))
 }

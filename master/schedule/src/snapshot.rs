@@ -1,9 +1,13 @@
 //! The scheduler's view of the cluster: nodes, and the pods on them or assumed there.
 
+use crate::event::Held;
+use crate::groups::Groups;
 use crate::node::{HostPort, NodeInfo};
 use crate::request::{Demand, PodRequest};
 use crate::resources::Resources;
+use crate::terms::{Labels, Namespaces};
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -20,10 +24,15 @@ pub struct PodKey {
 impl PodKey {
     /// The key of a pod.
     pub fn of(pod: &Pod) -> Self {
+        Self::named(&pod.metadata)
+    }
+
+    /// The namespace and name of an object.
+    pub(crate) fn named(meta: &ObjectMeta) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         Self {
-            namespace: text(&pod.metadata.namespace),
-            name: text(&pod.metadata.name),
+            namespace: text(&meta.namespace),
+            name: text(&meta.name),
         }
     }
 }
@@ -85,38 +94,111 @@ pub(crate) struct NodeSlot {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Placed {
+pub(crate) struct Placed {
     node: Arc<str>,
     uid: Box<str>,
     demand: Arc<Demand>,
+    priority: i32,
+    /// When it began, in seconds since 1970.
+    since: i64,
+    leaving: bool,
     assumed: bool,
 }
 
-/// Nodes and placed pods. Invariant: the load of each node is the sum of the placed pods on it.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// A pod that may have to end for a more important one.
+#[derive(Debug, Clone)]
+pub(crate) struct Lower {
+    pub(crate) key: PodKey,
+    pub(crate) uid: String,
+    pub(crate) node: Arc<str>,
+    pub(crate) demand: Arc<Demand>,
+    pub(crate) priority: i32,
+    pub(crate) since: i64,
+}
+
+/// Nodes and placed pods. Invariant: the load of each node is the sum of the placed pods on it, and the groups hold the
+/// same pods.
+#[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     nodes_with_load: BTreeMap<Arc<str>, NodeSlot>,
     placed: HashMap<PodKey, Placed>,
+    groups: Groups,
+    namespaces: Namespaces,
+    /// How many nodes have an image, by its name.
+    images: HashMap<Box<str>, usize>,
+    /// Nodes on which others end for a pod that waits: it counts there already, beside them.
+    reserved: HashMap<PodKey, Placed>,
+    /// How many pods are placed, by priority.
+    priorities: BTreeMap<i32, usize>,
 }
 
 impl Snapshot {
-    /// Adds or updates a node; returns whether pods may fit now that did not before.
+    /// Adds or updates a node; returns whether anything changed that matters for scheduling.
     pub fn set_node(&mut self, info: NodeInfo) -> bool {
-        let slot = self
-            .nodes_with_load
-            .entry(info.name.as_str().into())
-            .or_default();
-        let changed = slot.info.as_ref() != Some(&info);
-        slot.info = Some(info);
-        changed
+        let name: &str = &info.name;
+        let slot = self.nodes_with_load.entry(name.into()).or_default();
+        if slot.info.as_ref() == Some(&info) {
+            return false;
+        }
+        for image in info.images.keys() {
+            *self.images.entry(image.clone()).or_default() += 1;
+        }
+        let before = slot.info.replace(info);
+        self.forget_images(before.as_ref());
+        true
     }
 
     /// Removes a node. Its pods count until they are removed too.
     pub fn remove_node(&mut self, name: &str) {
         if let Some(slot) = self.nodes_with_load.get_mut(name) {
-            slot.info = None;
+            let before = slot.info.take();
+            self.forget_images(before.as_ref());
             self.drop_empty(name);
         }
+    }
+
+    fn forget_images(&mut self, node: Option<&NodeInfo>) {
+        for image in node.iter().flat_map(|node| node.images.keys()) {
+            if let Some(count) = self.images.get_mut(image) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.images.remove(image);
+                }
+            }
+        }
+    }
+
+    /// A namespace's labels, by which affinity may select it.
+    pub fn set_namespace(&mut self, name: String, labels: BTreeMap<String, String>) -> bool {
+        self.namespaces.insert(name, labels.clone()) != Some(labels)
+    }
+
+    /// Removes a namespace.
+    pub fn remove_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+    }
+
+    /// Keeps only the namespaces with these names.
+    pub(crate) fn retain_namespaces(&mut self, keep: impl Fn(&str) -> bool) {
+        self.namespaces.retain(|name, _: &mut Labels| keep(name));
+    }
+
+    pub(crate) fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
+    pub(crate) fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// A node, if it is known.
+    pub(crate) fn node(&self, name: &str) -> Option<&NodeInfo> {
+        self.nodes_with_load.get(name)?.info.as_ref()
+    }
+
+    /// How many nodes have an image.
+    pub(crate) fn nodes_with_image(&self, image: &str) -> usize {
+        self.images.get(image).copied().unwrap_or_default()
     }
 
     /// The names of all nodes.
@@ -127,9 +209,21 @@ impl Snapshot {
             .map(|info| info.name.as_str())
     }
 
-    /// Places a pod on a node, as the API shows it.
-    pub fn place(&mut self, request: PodRequest, node: &str) {
+    /// Places a pod on a node, as the API shows it; returns whether anything is new for other pods.
+    pub fn place(&mut self, request: PodRequest, node: &str) -> bool {
+        let known = self.placed.get(&request.key).is_some_and(|placed| {
+            *placed.node == *node
+                && placed.leaving == request.leaving
+                && placed.priority == request.priority
+                && (Arc::ptr_eq(&placed.demand, &request.demand) || placed.demand == request.demand)
+        });
+        if known && let Some(placed) = self.placed.get_mut(&request.key) {
+            placed.uid = request.uid.into();
+            placed.assumed = false;
+            return false;
+        }
         self.put(request, node, false);
+        true
     }
 
     /// Assumes a pod on a node: it counts there from now on.
@@ -138,27 +232,128 @@ impl Snapshot {
     }
 
     /// The bind of an assumed pod failed: it no longer counts, unless the API has shown it on a
-    /// node meanwhile.
-    pub fn forget(&mut self, key: &PodKey, uid: &str) {
-        if self
-            .placed
-            .get(key)
-            .is_some_and(|placed| placed.assumed && *placed.uid == *uid)
-        {
-            self.remove(key);
+    /// node meanwhile. Returns what it used there.
+    pub fn forget(&mut self, key: &PodKey, uid: &str) -> Option<Held> {
+        let placed = self.placed.get(key)?;
+        if placed.assumed && *placed.uid == *uid {
+            self.remove(key)
+        } else {
+            None
         }
     }
 
-    /// Removes a pod that was deleted or has ended; returns whether it used a node's resources.
-    pub fn remove(&mut self, key: &PodKey) -> bool {
-        let Some(placed) = self.placed.remove(key) else {
-            return false;
-        };
-        if let Some(slot) = self.nodes_with_load.get_mut(&placed.node) {
-            slot.load.remove(&placed.demand);
-            self.drop_empty(&placed.node);
+    /// Removes a pod that was deleted or has ended; returns what it used on its node.
+    pub fn remove(&mut self, key: &PodKey) -> Option<Held> {
+        self.take(key).map(|placed| Held(placed.demand))
+    }
+
+    /// Takes a pod off its node.
+    pub(crate) fn take(&mut self, key: &PodKey) -> Option<Placed> {
+        let placed = self.placed.remove(key)?;
+        if let Some(count) = self.priorities.get_mut(&placed.priority) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.priorities.remove(&placed.priority);
+            }
         }
-        true
+        self.unload(&placed);
+        Some(placed)
+    }
+
+    /// Puts a pod back that was taken off.
+    pub(crate) fn restore(&mut self, key: &PodKey, placed: Placed) {
+        self.load(&placed);
+        *self.priorities.entry(placed.priority).or_default() += 1;
+        self.placed.insert(key.clone(), placed);
+    }
+
+    /// Keeps a place on a node for a pod, on which others end for it.
+    pub(crate) fn reserve(&mut self, request: PodRequest, node: &str) {
+        self.release(&request.key);
+        let key = request.key.clone();
+        let placed = self.placed_on(request, node, true);
+        self.load(&placed);
+        self.reserved.insert(key, placed);
+    }
+
+    /// Keeps no place for a pod any longer; returns the node.
+    pub(crate) fn release(&mut self, key: &PodKey) -> Option<Arc<str>> {
+        let placed = self.reserved.remove(key)?;
+        self.unload(&placed);
+        Some(placed.node)
+    }
+
+    /// Takes the places off that are kept for a pod itself and for less important ones.
+    pub(crate) fn take_reserved(&mut self, pod: &PodRequest) -> Vec<(PodKey, Placed)> {
+        if self.reserved.is_empty() {
+            return Vec::new();
+        }
+        let taken =
+            |key: &PodKey, placed: &mut Placed| *key == pod.key || placed.priority < pod.priority;
+        let taken: Vec<_> = self.reserved.extract_if(taken).collect();
+        for (_, placed) in &taken {
+            self.unload(placed);
+        }
+        taken
+    }
+
+    /// Keeps places again that were taken off.
+    pub(crate) fn restore_reserved(&mut self, taken: Vec<(PodKey, Placed)>) {
+        for (key, placed) in taken {
+            self.load(&placed);
+            self.reserved.insert(key, placed);
+        }
+    }
+
+    /// Whether pods of a lower priority end on a node.
+    pub(crate) fn awaits_ends(&self, node: &str, priority: i32) -> bool {
+        let mut placed = self.placed.values();
+        placed.any(|pod| pod.leaving && pod.priority < priority && *pod.node == *node)
+    }
+
+    /// The lowest priority of placed pods.
+    pub(crate) fn lowest_priority(&self) -> Option<i32> {
+        self.priorities.keys().next().copied()
+    }
+
+    /// Placed pods with a lower priority.
+    pub(crate) fn lower_than(&self, priority: i32) -> impl Iterator<Item = Lower> {
+        let lower = self.placed.iter();
+        let lower = lower.filter(move |(_, placed)| placed.priority < priority);
+        lower.map(|(key, placed)| Lower {
+            key: key.clone(),
+            uid: placed.uid.to_string(),
+            node: Arc::clone(&placed.node),
+            demand: Arc::clone(&placed.demand),
+            priority: placed.priority,
+            since: placed.since,
+        })
+    }
+
+    fn load(&mut self, placed: &Placed) {
+        let Placed {
+            node,
+            demand,
+            leaving,
+            ..
+        } = placed;
+        self.groups.add(demand, node, *leaving);
+        let slot = self.nodes_with_load.entry(Arc::clone(node)).or_default();
+        slot.load.add(demand);
+    }
+
+    fn unload(&mut self, placed: &Placed) {
+        let Placed {
+            node,
+            demand,
+            leaving,
+            ..
+        } = placed;
+        self.groups.remove(demand, node, *leaving);
+        if let Some(slot) = self.nodes_with_load.get_mut(node) {
+            slot.load.remove(demand);
+            self.drop_empty(node);
+        }
     }
 
     /// Whether a pod counts on a node.
@@ -184,30 +379,30 @@ impl Snapshot {
             .filter_map(|slot| Some((slot.info.as_ref()?, &slot.load)))
     }
 
+    /// A node with its load.
+    pub(crate) fn node_with_load(&self, name: &str) -> Option<(&NodeInfo, &Load)> {
+        let slot = self.nodes_with_load.get(name)?;
+        Some((slot.info.as_ref()?, &slot.load))
+    }
+
     fn put(&mut self, request: PodRequest, node: &str, assumed: bool) {
         self.remove(&request.key);
-        let PodRequest {
-            key, uid, demand, ..
-        } = request;
-        let known = self
-            .nodes_with_load
-            .get_key_value(node)
-            .map(|(name, _)| Arc::clone(name));
-        let node = known.unwrap_or_else(|| node.into());
-        self.nodes_with_load
-            .entry(Arc::clone(&node))
-            .or_default()
-            .load
-            .add(&demand);
-        self.placed.insert(
-            key,
-            Placed {
-                node,
-                uid: uid.into(),
-                demand,
-                assumed,
-            },
-        );
+        let key = request.key.clone();
+        let placed = self.placed_on(request, node, assumed);
+        self.restore(&key, placed);
+    }
+
+    fn placed_on(&self, request: PodRequest, node: &str, assumed: bool) -> Placed {
+        let known = self.nodes_with_load.get_key_value(node);
+        Placed {
+            node: known.map_or_else(|| node.into(), |(name, _)| Arc::clone(name)),
+            uid: request.uid.into(),
+            demand: request.demand,
+            priority: request.priority,
+            since: request.since,
+            leaving: request.leaving,
+            assumed,
+        }
     }
 
     fn drop_empty(&mut self, node: &str) {

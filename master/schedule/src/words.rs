@@ -1,5 +1,6 @@
 //! Why a pod cannot be placed, in upstream's words.
 
+use crate::plugins::Plugins;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -16,7 +17,19 @@ pub enum Unschedulable {
         nodes: usize,
         /// Nodes by reason; a node may have several.
         reasons: BTreeMap<String, usize>,
+        /// The plugins that refused nodes: an event that helps with none of them helps nothing.
+        refusing: Plugins,
     },
+}
+
+impl Unschedulable {
+    /// The plugins that refused nodes.
+    pub fn refusing(&self) -> Plugins {
+        match self {
+            Self::NotYet(_) | Self::NoNodes => Plugins::ALL,
+            Self::NoneFits { refusing, .. } => *refusing,
+        }
+    }
 }
 
 impl fmt::Display for Unschedulable {
@@ -29,7 +42,7 @@ impl fmt::Display for Unschedulable {
                 what.join(", ")
             ),
             Self::NoNodes => f.write_str("no nodes available to schedule pods"),
-            Self::NoneFits { nodes, reasons } => {
+            Self::NoneFits { nodes, reasons, .. } => {
                 // Upstream sorts the finished phrases as text, so numbers first.
                 let mut phrases: Vec<String> = reasons
                     .iter()
@@ -53,6 +66,7 @@ mod tests {
         let why = Unschedulable::NoneFits {
             nodes: 2,
             reasons: reasons.into(),
+            refusing: Plugins::ALL,
         };
         assert_eq!(
             why.to_string(),

@@ -1,6 +1,7 @@
 //! The scheduler with the real API server and the real store, in one process.
 
 use config_kube::k8s_openapi::api::core::v1::{Event, Node, Pod};
+use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
 use futures_util::future::BoxFuture;
 use master_api::{ApiServer, Options};
 use master_client::{Client, ListParams, Patch, UserInfo};
@@ -155,7 +156,8 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_comes() {
         )
     );
     cluster.node("small", "100m").await;
-    let message = "0/1 nodes are available: 1 Insufficient cpu.";
+    let message = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: \
+        1 Preemption is not helpful for scheduling.";
     eventually("the condition follows", || {
         Box::pin(async {
             cluster
@@ -204,6 +206,61 @@ async fn room_that_a_deleted_pod_leaves_is_given_away() {
         Box::pin(cluster.node_of("second"))
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_more_important_pod_gets_the_place_of_another_one() {
+    let cluster = cluster().await;
+    cluster.node("worker-1", "500m").await;
+    let class = json!({"metadata": {"name": "high"}, "value": 1000});
+    let class: PriorityClass = serde_json::from_value(class).expect("a class");
+    cluster
+        .admin
+        .create(&class)
+        .await
+        .expect("the class is made");
+    cluster.pod("low", |_| ()).await;
+    eventually("it is bound", || Box::pin(cluster.node_of("low"))).await;
+    cluster
+        .pod("high", |pod| {
+            pod["spec"]["priorityClassName"] = json!("high");
+        })
+        .await;
+    eventually("the other one is ended", || {
+        Box::pin(async {
+            let low = cluster.read("low").await;
+            low.metadata.deletion_timestamp.map(drop)
+        })
+    })
+    .await;
+    let status = cluster.read("low").await.status.unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    let mut reasons = conditions.iter().filter_map(|one| one.reason.as_deref());
+    assert!(reasons.any(|reason| reason == "PreemptionByScheduler"));
+    let nominated = cluster.read("high").await.status.unwrap_or_default();
+    assert_eq!(nominated.nominated_node_name.as_deref(), Some("worker-1"));
+    // A pod that is less important waits, also while the place is free.
+    cluster.pod("late", |_| ()).await;
+    eventually("it waits", || Box::pin(cluster.waits_for("late"))).await;
+    let now = master_client::DeleteParams {
+        grace_period_seconds: Some(0),
+        ..master_client::DeleteParams::default()
+    };
+    cluster
+        .admin
+        .delete::<Pod>(Some("default"), "low", &now)
+        .await
+        .expect("its node has ended it");
+    eventually("the important pod is bound", || {
+        Box::pin(cluster.node_of("high"))
+    })
+    .await;
+    assert_eq!(cluster.node_of("late").await.unwrap_or_default(), "");
+    let events = eventually("the event is there", || {
+        Box::pin(async { cluster.events("Preempted").await.into_iter().next() })
+    })
+    .await;
+    assert!(events.starts_with("Preempted by pod ") && events.ends_with(" on node worker-1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,8 @@
 //! Invariants of the decision and of the queue, for generated clusters and histories.
 
-use master_schedule::{NodeInfo, PodKey, PodRequest, Queue, Snapshot, Unschedulable, choose};
+use master_schedule::{
+    NodeInfo, Plugins, PodKey, PodRequest, Queue, Snapshot, Unschedulable, choose,
+};
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +79,7 @@ proptest! {
                     snapshot.assume(request, &placement.node);
                 }
                 Err(Unschedulable::NoNodes) => prop_assert!(nodes.is_empty()),
-                Err(Unschedulable::NoneFits { nodes: count, reasons }) => {
+                Err(Unschedulable::NoneFits { nodes: count, reasons, .. }) => {
                     prop_assert_eq!((room, count), (0, nodes.len()));
                     prop_assert!(reasons.values().sum::<usize>() >= count);
                 }
@@ -94,10 +96,10 @@ proptest! {
         let before = snapshot.clone();
         let requests: Vec<_> = pods.iter().enumerate().map(|(i, p)| (pod(&format!("p{i}"), p.0, p.1, 0), p.2)).collect();
         for (request, assumed) in &requests {
-            if *assumed { snapshot.assume(request.clone(), "n") } else { snapshot.place(request.clone(), "n") }
+            if *assumed { snapshot.assume(request.clone(), "n") } else { snapshot.place(request.clone(), "n"); }
         }
         for (request, assumed) in &requests {
-            if *assumed { snapshot.forget(&request.key, &request.uid) } else { snapshot.remove(&request.key); }
+            if *assumed { snapshot.forget(&request.key, &request.uid) } else { snapshot.remove(&request.key) };
         }
         let room = |snapshot: &Snapshot| choose(&pod("all", 4000, Some(80), 0), snapshot).map(|placement| placement.node);
         prop_assert_eq!(room(&snapshot), room(&before));
@@ -123,8 +125,8 @@ proptest! {
                     taken.insert(waiting.request.key, seen);
                 },
                 3 => if taken.remove(&key).is_some() { queue.failed(&key, now); },
-                4 => if let Some(seen) = taken.remove(&key) { queue.unschedulable(&key, seen, now); },
-                5 => queue.cluster_changed(now),
+                4 => if let Some(seen) = taken.remove(&key) { queue.unschedulable(&key, Plugins::ALL, seen, now); },
+                5 => queue.cluster_changed(now, Plugins::ALL, |_, _| true),
                 _ => now += Duration::from_secs(seconds),
             }
             prop_assert_eq!(queue.len(), known.len());
@@ -175,7 +177,7 @@ fn a_pod_that_fits_nowhere_waits_for_a_change() {
     let request = pod("p", 1, None, 0);
     queue.push(request.clone(), now);
     let (_, seen) = queue.take().expect("it is its turn");
-    queue.unschedulable(&request.key, seen, now);
+    queue.unschedulable(&request.key, Plugins::ALL, seen, now);
     queue.wake(now + Duration::from_secs(60));
     assert!(!queue.is_ready(), "time alone changes nothing");
     assert!(
@@ -183,7 +185,7 @@ fn a_pod_that_fits_nowhere_waits_for_a_change() {
         "its own status changes nothing"
     );
     assert!(!queue.is_ready());
-    queue.cluster_changed(now + Duration::from_secs(60));
+    queue.cluster_changed(now + Duration::from_secs(60), Plugins::ALL, |_, _| true);
     assert!(queue.is_ready());
 }
 
@@ -194,8 +196,8 @@ fn a_change_during_the_decision_is_not_missed() {
     let request = pod("p", 1, None, 0);
     queue.push(request.clone(), now);
     let (_, seen) = queue.take().expect("it is its turn");
-    queue.cluster_changed(now);
-    queue.unschedulable(&request.key, seen, now);
+    queue.cluster_changed(now, Plugins::ALL, |_, _| true);
+    queue.unschedulable(&request.key, Plugins::ALL, seen, now);
     queue.wake(now + Duration::from_secs(1));
     assert!(queue.is_ready(), "it only backs off");
 }

@@ -1,8 +1,9 @@
 //! Objects of workload kinds as a store keeps them.
 
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference,
+    LabelSelector, ObjectMeta, OwnerReference,
 };
+use config_kube::label_selector;
 use master_client::{Index, Key, Object, View};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -87,26 +88,7 @@ pub(crate) fn owner_key(namespace: &str, owner: &str) -> Key {
 /// Whether a selector selects labels. One without requirements selects nothing here, although it does elsewhere: no
 /// workload owns all pods.
 pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
-    let equal = selector.match_labels.iter().flatten();
-    let needs = selector.match_expressions.as_deref().unwrap_or_default();
-    let mut equal = equal.peekable();
-    if equal.peek().is_none() && needs.is_empty() {
-        return false;
-    }
-    equal.all(|(key, value)| labels.get(key) == Some(value))
-        && needs.iter().all(|need| meets(need, labels))
-}
-
-fn meets(need: &LabelSelectorRequirement, labels: &Labels) -> bool {
-    let value = labels.get(&need.key);
-    let values = need.values.as_deref().unwrap_or_default();
-    match need.operator.as_str() {
-        "In" => value.is_some_and(|value| values.contains(value)),
-        "NotIn" => value.is_none_or(|value| !values.contains(value)),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        _ => false,
-    }
+    !label_selector::is_empty(selector) && label_selector::selects(selector, labels)
 }
 
 /// A workload whose selector says which pods are its own.

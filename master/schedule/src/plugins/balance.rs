@@ -1,0 +1,36 @@
+//! Processors and memory of a node used in equal shares (upstream: `NodeResourcesBalancedAllocation`).
+
+use super::{Candidate, Plugin, never};
+use crate::request::PodRequest;
+use crate::resources::{CPU, MEMORY, whole_percent};
+use crate::snapshot::Snapshot;
+use config_kube::Amount;
+
+pub(super) const PLUGIN: Plugin = Plugin {
+    name: "NodeResourcesBalancedAllocation",
+    weight: 1,
+    filter: None,
+    score: Some(score),
+    hears: &[],
+    wakes: never,
+};
+
+/// 100 less the standard deviation of both used shares: half of what they differ by.
+fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
+    let asked = [CPU, MEMORY].map(|name| (name, pod.demand.needed.get(name)));
+    if asked.iter().all(|(_, asked)| *asked == Amount::ZERO) {
+        return None;
+    }
+    let score = |(node, load): &Candidate<'_>| {
+        let used = asked.map(|(name, asked)| {
+            let whole = node.allocatable.get(name);
+            let used = load.needed.get(name) + asked;
+            (whole > Amount::ZERO).then(|| used.share_of(whole).min(1.0))
+        });
+        let [Some(cpu), Some(memory)] = used else {
+            return whole_percent(1.0);
+        };
+        whole_percent(1.0 - (cpu - memory).abs() / 2.0)
+    };
+    Some(candidates.iter().map(score).collect())
+}

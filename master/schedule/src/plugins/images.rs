@@ -1,0 +1,84 @@
+//! Nodes that have a pod's images already (upstream: `ImageLocality`).
+
+use super::{Candidate, FULL, Plugin, never};
+use crate::request::PodRequest;
+use crate::snapshot::Snapshot;
+
+pub(super) const PLUGIN: Plugin = Plugin {
+    name: "ImageLocality",
+    weight: 1,
+    filter: None,
+    score: Some(score),
+    hears: &[],
+    wakes: never,
+};
+
+const MIB: i64 = 1 << 20;
+/// Bytes below which an image counts for nothing.
+const LEAST: i64 = 23 * MIB;
+/// Bytes for each container above which more count for nothing.
+const MOST: i64 = 1000 * MIB;
+
+/// The more bytes of images a node has, each weighed by the share of nodes that have it: a new image shall not draw all pods to
+/// the first node that has it.
+fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
+    let images = pod.images.iter();
+    let spread: Vec<(&str, usize)> = images
+        .map(|image| (image.as_str(), snapshot.nodes_with_image(image)))
+        .filter(|(_, nodes)| *nodes > 0)
+        .collect();
+    if spread.is_empty() {
+        return None;
+    }
+    let nodes = snapshot.nodes().count();
+    let containers = i64::try_from(pod.images.len()).unwrap_or(i64::MAX);
+    let score = |(node, _): &Candidate<'_>| {
+        let had = spread.iter().filter_map(|(image, with)| {
+            let bytes = node.images.get(*image)?;
+            Some(weighed(*bytes, *with, nodes))
+        });
+        locality(had.sum(), containers)
+    };
+    Some(candidates.iter().map(score).collect())
+}
+
+/// Bytes of an image by the share of nodes that have it.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "upstream counts with floating point here, and images are smaller than 2^52 bytes"
+)]
+fn weighed(bytes: i64, with: usize, nodes: usize) -> i64 {
+    (bytes as f64 * (with as f64 / nodes.max(1) as f64)) as i64
+}
+
+fn locality(bytes: i64, containers: i64) -> i64 {
+    let most = MOST.saturating_mul(containers.max(1));
+    FULL * (bytes.clamp(LEAST, most) - LEAST) / (most - LEAST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in upstream's cases: 40 and 300 MiB, or 250 MiB, each on one of two nodes.
+    #[test]
+    fn bytes_count_between_the_thresholds() {
+        for (bytes, containers, expected) in [
+            (20 * MIB, 1, 0),
+            (23 * MIB, 1, 0),
+            (1000 * MIB, 1, 100),
+            (5000 * MIB, 1, 100),
+            (170 * MIB, 2, 7),
+            (1023 * MIB, 1, 100),
+            (125 * MIB, 2, 5),
+        ] {
+            assert_eq!(
+                locality(bytes, containers),
+                expected,
+                "{bytes} {containers}"
+            );
+        }
+        assert_eq!(weighed(300, 1, 3), 100);
+    }
+}

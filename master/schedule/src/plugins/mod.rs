@@ -1,0 +1,234 @@
+//! The plugins of the default profile, in the order in which they look at a node, with their weights as upstream's.
+//!
+//! A plugin is a line of [`PROFILE`] and a file. It is asked once for each pod whether it has anything to say of it, and only
+//! then about nodes: a plugin that a pod does not ask for costs nothing by node.
+
+mod balance;
+mod images;
+mod node_affinity;
+mod pod_affinity;
+mod ports;
+mod room;
+mod spread;
+mod taints;
+mod unschedulable;
+
+use crate::event::{Event, Kind};
+use crate::node::NodeInfo;
+use crate::request::PodRequest;
+use crate::snapshot::{Load, Snapshot};
+use std::borrow::Cow;
+
+/// Highest score of one plugin on a node.
+const FULL: i64 = 100;
+
+/// A node that may be chosen, with its load.
+pub(crate) type Candidate<'s> = (&'s NodeInfo, &'s Load);
+
+/// Why a node is not feasible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Obstacle {
+    /// In upstream's words.
+    pub(crate) reason: Cow<'static, str>,
+    /// Whether it stays however many pods end.
+    pub(crate) lasting: bool,
+}
+
+impl Obstacle {
+    /// One that goes if certain pods end.
+    fn passing(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason: reason.into(),
+            lasting: false,
+        }
+    }
+
+    /// One that stays however many pods end.
+    fn lasting(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason: reason.into(),
+            lasting: true,
+        }
+    }
+}
+
+/// What a plugin knows of one pod when it looks at nodes.
+pub(crate) trait Filter {
+    /// Adds what stands against a node.
+    fn look(&self, node: &NodeInfo, load: &Load, found: &mut Vec<Obstacle>);
+}
+
+/// A filter for a pod; none where every node is fine.
+type Filters = for<'a> fn(&'a PodRequest, &'a Snapshot) -> Option<Box<dyn Filter + 'a>>;
+/// Scores of candidates from 0 to [`FULL`], in their order; none where all are equal.
+type Scores = fn(&PodRequest, &Snapshot, &[Candidate<'_>]) -> Option<Vec<i64>>;
+
+/// A plugin.
+pub(crate) struct Plugin {
+    /// Upstream's name.
+    pub(crate) name: &'static str,
+    /// What its scores are multiplied with.
+    weight: i64,
+    filter: Option<Filters>,
+    score: Option<Scores>,
+    /// The kinds of events that may help a pod which it refused.
+    hears: &'static [Kind],
+    /// Whether an event of such a kind helps a pod that it refused.
+    wakes: fn(&PodRequest, &Event, &Snapshot) -> bool,
+}
+
+/// The default profile.
+pub(crate) static PROFILE: [Plugin; 9] = [
+    unschedulable::PLUGIN,
+    taints::PLUGIN,
+    node_affinity::PLUGIN,
+    ports::PLUGIN,
+    room::PLUGIN,
+    spread::PLUGIN,
+    pod_affinity::PLUGIN,
+    balance::PLUGIN,
+    images::PLUGIN,
+];
+
+/// A set of plugins of the profile.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Plugins(u32);
+
+impl Plugins {
+    /// All of them.
+    pub const ALL: Self = Self(u32::MAX);
+
+    fn insert(&mut self, at: usize) {
+        self.0 |= 1 << at;
+    }
+
+    /// Names of its members.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        self.members().map(|plugin| plugin.name)
+    }
+
+    /// Those that an event of a kind may help with.
+    pub(crate) fn hearing(kind: Kind) -> Self {
+        let mut hearing = Self::default();
+        for (at, plugin) in PROFILE.iter().enumerate() {
+            if kind == Kind::Anything || plugin.hears.contains(&kind) {
+                hearing.insert(at);
+            }
+        }
+        hearing
+    }
+
+    /// Whether they have a member in common.
+    pub(crate) fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn members(self) -> impl Iterator<Item = &'static Plugin> {
+        let all = PROFILE.iter().enumerate();
+        all.filter(move |(at, _)| self.0 & (1 << at) != 0)
+            .map(|(_, plugin)| plugin)
+    }
+
+    /// Whether a pod that these refused may find a node after an event.
+    pub(crate) fn wake(self, pod: &PodRequest, event: &Event, snapshot: &Snapshot) -> bool {
+        let kind = event.kind();
+        kind == Kind::Anything
+            || self
+                .members()
+                .any(|plugin| plugin.hears.contains(&kind) && (plugin.wakes)(pod, event, snapshot))
+    }
+}
+
+/// The filters that have anything to say of a pod.
+pub(crate) struct Prepared<'a>(Vec<(usize, Box<dyn Filter + 'a>)>);
+
+impl<'a> Prepared<'a> {
+    pub(crate) fn of(pod: &'a PodRequest, snapshot: &'a Snapshot) -> Self {
+        let all = PROFILE.iter().enumerate();
+        let asked = all.filter_map(|(at, plugin)| {
+            let filter = plugin.filter.and_then(|filter| filter(pod, snapshot))?;
+            Some((at, filter))
+        });
+        Self(asked.collect())
+    }
+
+    /// What the first plugin finds that something stands against; its place is added to `refusing`.
+    pub(crate) fn against(
+        &self,
+        node: &NodeInfo,
+        load: &Load,
+        refusing: &mut Plugins,
+    ) -> Vec<Obstacle> {
+        let mut found = Vec::new();
+        for (at, filter) in &self.0 {
+            filter.look(node, load, &mut found);
+            if !found.is_empty() {
+                refusing.insert(*at);
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// Sums of the candidates' scores, in their order.
+pub(crate) fn scores(
+    pod: &PodRequest,
+    snapshot: &Snapshot,
+    candidates: &[Candidate<'_>],
+) -> Vec<i64> {
+    let mut sums = vec![0; candidates.len()];
+    for plugin in &PROFILE {
+        let scores = plugin
+            .score
+            .and_then(|score| score(pod, snapshot, candidates));
+        for (sum, score) in sums.iter_mut().zip(scores.into_iter().flatten()) {
+            *sum += plugin.weight * score;
+        }
+    }
+    sums
+}
+
+/// Scores as shares of the highest (upstream's `DefaultNormalizeScore`); none where it is nought.
+fn shares(mut scores: Vec<i64>) -> Option<Vec<i64>> {
+    let highest = scores.iter().copied().max().filter(|most| *most > 0)?;
+    for score in &mut scores {
+        *score = FULL * *score / highest;
+    }
+    Some(scores)
+}
+
+/// No event helps.
+fn never(_: &PodRequest, _: &Event, _: &Snapshot) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_those_of_upstreams_default_profile() {
+        let weights = PROFILE.iter().filter(|plugin| plugin.score.is_some());
+        let mut weights: Vec<_> = weights.map(|plugin| (plugin.name, plugin.weight)).collect();
+        weights.sort_unstable();
+        assert_eq!(
+            weights,
+            [
+                ("ImageLocality", 1),
+                ("InterPodAffinity", 2),
+                ("NodeAffinity", 2),
+                ("NodeResourcesBalancedAllocation", 1),
+                ("NodeResourcesFit", 1),
+                ("PodTopologySpread", 2),
+                ("TaintToleration", 3),
+            ]
+        );
+    }
+
+    #[test]
+    fn shares_are_of_the_highest() {
+        assert_eq!(shares(vec![1, 3, 0]), Some(vec![33, 100, 0]));
+        assert_eq!(shares(vec![0, 0]), None);
+    }
+}

@@ -1,0 +1,44 @@
+//! Ports of the host (upstream: `NodePorts`).
+
+use super::{Filter, Obstacle, Plugin};
+use crate::event::{Event, Kind};
+use crate::node::{HostPort, NodeInfo};
+use crate::request::PodRequest;
+use crate::snapshot::{Load, Snapshot};
+
+pub(super) const PLUGIN: Plugin = Plugin {
+    name: "NodePorts",
+    weight: 0,
+    filter: Some(|pod, _| {
+        let ports = &pod.demand.ports;
+        (!ports.is_empty()).then(|| Box::new(Ports(ports)) as Box<dyn Filter>)
+    }),
+    score: None,
+    hears: &[Kind::Node, Kind::Left],
+    wakes,
+};
+
+struct Ports<'a>(&'a [HostPort]);
+
+fn collide(ports: &[HostPort], taken: &[HostPort]) -> bool {
+    ports
+        .iter()
+        .any(|port| taken.iter().any(|taken| taken.collides(port)))
+}
+
+impl Filter for Ports<'_> {
+    fn look(&self, _: &NodeInfo, load: &Load, found: &mut Vec<Obstacle>) {
+        if collide(self.0, &load.ports) {
+            let reason = "node(s) didn't have free ports for the requested pod ports";
+            found.push(Obstacle::passing(reason));
+        }
+    }
+}
+
+fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+    match event {
+        Event::Left(pods) => collide(&pod.demand.ports, &pods.0.ports),
+        Event::Node(_) | Event::Anything => true,
+        Event::Placed(_) | Event::Namespace => false,
+    }
+}

@@ -1,0 +1,56 @@
+//! Taints and tolerations (upstream: `TaintToleration`).
+
+use super::{Candidate, FULL, Filter, Obstacle, Plugin, shares};
+use crate::event::{Event, Kind};
+use crate::node::NodeInfo;
+use crate::request::PodRequest;
+use crate::snapshot::{Load, Snapshot};
+use crate::taints::NodeTaint;
+
+pub(super) const PLUGIN: Plugin = Plugin {
+    name: "TaintToleration",
+    weight: 3,
+    filter: Some(|pod, _| Some(Box::new(Tolerations(pod)))),
+    score: Some(score),
+    hears: &[Kind::Node],
+    wakes,
+};
+
+struct Tolerations<'a>(&'a PodRequest);
+
+fn refusing<'n>(pod: &PodRequest, node: &'n NodeInfo) -> Option<&'n NodeTaint> {
+    let mut taints = node.taints.iter();
+    taints.find(|taint| taint.forbids() && !taint.tolerated(&pod.tolerations))
+}
+
+impl Filter for Tolerations<'_> {
+    fn look(&self, node: &NodeInfo, _: &Load, found: &mut Vec<Obstacle>) {
+        if let Some(taint) = refusing(self.0, node) {
+            found.push(Obstacle::lasting(format!(
+                "node(s) had untolerated taint {{{}: {}}}",
+                taint.key(),
+                taint.value()
+            )));
+        }
+    }
+}
+
+/// The fewer taints that it would rather not have, the better.
+fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
+    let count = |(node, _): &Candidate<'_>| {
+        let taints = node.taints.iter();
+        let disliked =
+            taints.filter(|taint| !taint.forbids() && !taint.tolerated(&pod.tolerations));
+        i64::try_from(disliked.count()).unwrap_or(i64::MAX)
+    };
+    let shares = shares(candidates.iter().map(count).collect())?;
+    Some(shares.into_iter().map(|share| FULL - share).collect())
+}
+
+fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+    match event {
+        Event::Node(node) => refusing(pod, node).is_none(),
+        Event::Anything => true,
+        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+    }
+}

@@ -1,0 +1,40 @@
+//! Nodes that are cordoned (upstream: `NodeUnschedulable`).
+
+use super::{Filter, Obstacle, Plugin};
+use crate::event::{Event, Kind};
+use crate::node::NodeInfo;
+use crate::request::PodRequest;
+use crate::snapshot::{Load, Snapshot};
+use crate::taints::NodeTaint;
+use config_kube::taints::UNSCHEDULABLE;
+
+pub(super) const PLUGIN: Plugin = Plugin {
+    name: "NodeUnschedulable",
+    weight: 0,
+    filter: Some(|pod, _| (!is_tolerant(pod)).then(|| Box::new(Cordoned) as Box<dyn Filter>)),
+    score: None,
+    hears: &[Kind::Node],
+    wakes,
+};
+
+fn is_tolerant(pod: &PodRequest) -> bool {
+    NodeTaint::found(UNSCHEDULABLE).tolerated(&pod.tolerations)
+}
+
+struct Cordoned;
+
+impl Filter for Cordoned {
+    fn look(&self, node: &NodeInfo, _: &Load, found: &mut Vec<Obstacle>) {
+        if node.cordoned {
+            found.push(Obstacle::lasting("node(s) were unschedulable"));
+        }
+    }
+}
+
+fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+    match event {
+        Event::Node(node) => !node.cordoned || is_tolerant(pod),
+        Event::Anything => true,
+        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+    }
+}

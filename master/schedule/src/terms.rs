@@ -1,0 +1,207 @@
+//! Affinity to pods and constraints on their spread, as a pod asks for them.
+
+use config_kube::k8s_openapi::api::core::v1::{
+    PodAffinityTerm, PodSpec, TopologySpreadConstraint, WeightedPodAffinityTerm,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, LabelSelectorRequirement,
+};
+use config_kube::label_selector;
+use std::collections::{BTreeMap, HashMap};
+
+/// Labels of a pod, a node or a namespace.
+pub(crate) type Labels = BTreeMap<String, String>;
+/// Labels of namespaces.
+pub(crate) type Namespaces = HashMap<String, Labels>;
+
+/// Pods that a pod wants near or far.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Term {
+    /// Namespaces by name.
+    namespaces: Vec<String>,
+    /// Namespaces by label.
+    by_label: Option<LabelSelector>,
+    /// Pods; none selects nothing.
+    selector: Option<LabelSelector>,
+    /// The label of nodes whose value says what is one place.
+    pub(crate) topology: String,
+}
+
+impl Term {
+    fn of(term: &PodAffinityTerm, namespace: &str, labels: &Labels) -> Self {
+        let mut selector = term.label_selector.clone();
+        let equal = term.match_label_keys.iter().flatten();
+        merge(&mut selector, equal, "In", labels);
+        let unequal = term.mismatch_label_keys.iter().flatten();
+        merge(&mut selector, unequal, "NotIn", labels);
+        let mut namespaces = term.namespaces.clone().unwrap_or_default();
+        if namespaces.is_empty() && term.namespace_selector.is_none() {
+            namespaces.push(namespace.to_owned());
+        }
+        Self {
+            namespaces,
+            by_label: term.namespace_selector.clone(),
+            selector,
+            topology: term.topology_key.clone(),
+        }
+    }
+
+    /// Whether it means a pod.
+    pub(crate) fn selects(
+        &self,
+        namespaces: &Namespaces,
+        namespace: &str,
+        labels: &Labels,
+    ) -> bool {
+        self.selects_namespace(namespaces, namespace) && self.selects_labels(labels)
+    }
+
+    pub(crate) fn selects_namespace(&self, namespaces: &Namespaces, namespace: &str) -> bool {
+        let by_label = || {
+            let selector = self.by_label.as_ref()?;
+            let none = Labels::new();
+            let labels = namespaces.get(namespace).unwrap_or(&none);
+            Some(label_selector::selects(selector, labels))
+        };
+        self.namespaces.iter().any(|name| name == namespace) || by_label() == Some(true)
+    }
+
+    pub(crate) fn selects_labels(&self, labels: &Labels) -> bool {
+        let selector = self.selector.as_ref();
+        selector.is_some_and(|selector| label_selector::selects(selector, labels))
+    }
+}
+
+/// Adds what a pod's own labels say under these keys to a selector.
+fn merge<'k>(
+    selector: &mut Option<LabelSelector>,
+    keys: impl IntoIterator<Item = &'k String>,
+    operator: &str,
+    labels: &Labels,
+) {
+    let Some(selector) = selector else { return };
+    for key in keys {
+        if let Some(value) = labels.get(key) {
+            let needs = selector.match_expressions.get_or_insert_default();
+            needs.push(LabelSelectorRequirement {
+                key: key.clone(),
+                operator: operator.to_owned(),
+                values: Some(vec![value.clone()]),
+            });
+        }
+    }
+}
+
+/// What a pod asks of the places of others, and of those that come after it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Affinity {
+    /// Places that it must share.
+    pub(crate) required: Vec<Term>,
+    /// Places that it must not share.
+    pub(crate) refused: Vec<Term>,
+    /// Places that it would share or not, by their weights; those that it would not share weigh less than nothing.
+    pub(crate) preferred: Vec<(i64, Term)>,
+}
+
+impl Affinity {
+    pub(crate) fn of(spec: &PodSpec, namespace: &str, labels: &Labels) -> Self {
+        let affinity = spec.affinity.as_ref();
+        let near = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+        let far = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+        let terms = |terms: Option<&Vec<PodAffinityTerm>>| -> Vec<Term> {
+            let terms = terms.into_iter().flatten();
+            terms
+                .map(|term| Term::of(term, namespace, labels))
+                .collect()
+        };
+        let weighed =
+            |terms: Option<&Vec<WeightedPodAffinityTerm>>, sign: i64| -> Vec<(i64, Term)> {
+                let terms = terms.into_iter().flatten();
+                let read = |one: &WeightedPodAffinityTerm| {
+                    let term = Term::of(&one.pod_affinity_term, namespace, labels);
+                    (sign * i64::from(one.weight), term)
+                };
+                terms.map(read).collect()
+            };
+        let near_wishes = near.and_then(|near| {
+            near.preferred_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+        let far_wishes = far.and_then(|far| {
+            far.preferred_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+        let mut preferred = weighed(near_wishes, 1);
+        preferred.extend(weighed(far_wishes, -1));
+        Self {
+            required: terms(near.and_then(|near| {
+                near.required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            refused: terms(far.and_then(|far| {
+                far.required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            preferred,
+        }
+    }
+
+    /// Whether nothing is asked.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.required.is_empty() && self.refused.is_empty() && self.preferred.is_empty()
+    }
+}
+
+/// A constraint on the spread of pods over places.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Spread {
+    /// How many more pods a place may have than the emptiest one.
+    pub(crate) skew: i64,
+    /// The label of nodes whose value says what is one place.
+    pub(crate) topology: String,
+    /// Whether a node that breaks it is refused, or only weighs less.
+    pub(crate) hard: bool,
+    /// Places below which the emptiest one counts as empty.
+    pub(crate) least_places: usize,
+    /// Whether only nodes that the pod's selectors allow count.
+    pub(crate) by_selectors: bool,
+    /// Whether only nodes whose taints the pod tolerates count.
+    pub(crate) by_taints: bool,
+    selector: Option<LabelSelector>,
+}
+
+impl Spread {
+    pub(crate) fn of(spec: &PodSpec, labels: &Labels) -> Vec<Self> {
+        let all = spec.topology_spread_constraints.iter().flatten();
+        all.map(|one| Self::read(one, labels)).collect()
+    }
+
+    fn read(one: &TopologySpreadConstraint, labels: &Labels) -> Self {
+        let mut selector = one.label_selector.clone();
+        merge(
+            &mut selector,
+            one.match_label_keys.iter().flatten(),
+            "In",
+            labels,
+        );
+        let honored =
+            |policy: Option<&String>, usual: &str| policy.map_or(usual, String::as_str) == "Honor";
+        Self {
+            skew: i64::from(one.max_skew),
+            topology: one.topology_key.clone(),
+            hard: one.when_unsatisfiable == "DoNotSchedule",
+            least_places: one
+                .min_domains
+                .map_or(1, |least| usize::try_from(least).unwrap_or(1)),
+            by_selectors: honored(one.node_affinity_policy.as_ref(), "Honor"),
+            by_taints: honored(one.node_taints_policy.as_ref(), "Ignore"),
+            selector,
+        }
+    }
+
+    /// Whether it counts a pod of its namespace.
+    pub(crate) fn selects(&self, labels: &Labels) -> bool {
+        let selector = self.selector.as_ref();
+        selector.is_some_and(|selector| label_selector::selects(selector, labels))
+    }
+}
