@@ -1,4 +1,4 @@
-//! The kubelet's own API: logs, pods and the agent's figures, for the master alone.
+//! The kubelet's own API: logs, tunnels, pods and the agent's figures, for the master alone.
 //!
 //! A connection is trusted for what its certificate says: TLS verified the chain to the cluster's root, and here
 //! the subject must be the API server. Everything else is 401 or 403, but for nothing: not even health is told.
@@ -8,7 +8,9 @@ use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
 use crate::room::{Limits, Place, Room};
+use agent_runtime::{Container as Seen, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
+use agent_tunnel::{Refusal, Tunnel, Tunnels};
 use bytes::Bytes;
 use config_kube::identity::APISERVER_KUBELET_USER;
 use config_kube::k8s_openapi::List;
@@ -24,7 +26,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -39,10 +41,18 @@ const PIECE: usize = 32 * 1024;
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
+/// How a request is answered.
+enum Answer {
+    Whole(Response<Body>),
+    /// The connection is the tunnel's from then on.
+    Tunnel(Tunnel),
+}
+
 /// Answers requests to the kubelet.
 #[derive(Debug, Clone)]
 pub struct Server {
     shared: Arc<Shared>,
+    tunnels: Tunnels,
 }
 
 /// Who is at the other end.
@@ -145,8 +155,11 @@ impl Port {
         };
         let busy = caller == Caller::Master && slot.is_none();
         let server = self.server;
-        let service = service_fn(move |request| {
-            let server = server.clone();
+        // What goes on when HTTP on this connection has ended: a tunnel, if one was granted.
+        let granted = Arc::new(Mutex::new(None));
+        let grant = granted.clone();
+        let service = service_fn(move |mut request| {
+            let (server, grant) = (server.clone(), grant.clone());
             async move {
                 Ok::<_, Infallible>(if busy {
                     text(
@@ -154,7 +167,13 @@ impl Port {
                         "the kubelet answers as many requests at once as it may: try again\n",
                     )
                 } else {
-                    server.answer(caller, &request)
+                    match server.answer(caller, &mut request).await {
+                        Answer::Whole(response) => response,
+                        Answer::Tunnel(Tunnel { head, work }) => {
+                            *grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
+                            head.map(|()| empty())
+                        }
+                    }
                 })
             }
         });
@@ -163,9 +182,17 @@ impl Port {
             .header_read_timeout(self.patience)
             // Who gets nothing but a refusal gets it once.
             .keep_alive(slot.is_some())
-            .serve_connection(TokioIo::new(tls), service);
+            .serve_connection(TokioIo::new(tls), service)
+            .with_upgrades();
         if let Err(error) = http.await {
             tracing::debug!(%error, "connection at the kubelet's port ended");
+        }
+        let work = granted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(work) = work {
+            work.await;
         }
         drop((slot, place));
     }
@@ -178,38 +205,74 @@ async fn asked_to_end(shutdown: &mut watch::Receiver<bool>) {
 
 impl Server {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self {
+            shared,
+            tunnels: Tunnels::new(agent_tunnel::MOST),
+        }
     }
 
-    fn answer(&self, caller: Caller, request: &Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, caller: Caller, request: &mut Request<Incoming>) -> Answer {
         match caller {
             Caller::Master => {}
             Caller::Nobody => {
-                return text(
+                return Answer::Whole(text(
                     StatusCode::UNAUTHORIZED,
                     "Unauthorized: a client certificate is needed\n",
-                );
+                ));
             }
             Caller::Other => {
-                return text(
+                return Answer::Whole(text(
                     StatusCode::FORBIDDEN,
                     "Forbidden: only the API server may ask the kubelet\n",
-                );
+                ));
             }
         }
+        let uri = request.uri().clone();
+        let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
+        if let ["exec", namespace, pod, container] = path.as_slice() {
+            let granted = self.exec(request, namespace, pod, container).await;
+            return granted.map_or_else(
+                |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
+                Answer::Tunnel,
+            );
+        }
+        Answer::Whole(self.plain(request, &path))
+    }
+
+    /// A command in a running container.
+    async fn exec(
+        &self,
+        request: &mut Request<Incoming>,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+    ) -> Result<Tunnel, Refusal> {
+        let runtime = &self.shared.runtime;
+        let pod = self
+            .shared
+            .pod_named(namespace, pod)
+            .ok_or_else(|| Refusal {
+                status: StatusCode::NOT_FOUND,
+                message: format!("pod {pod:?} not found on this node"),
+            })?;
+        let seen = runtime.list(Some(&pod.uid)).await;
+        let seen = seen.map_err(|error| Refusal {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            message: error.chain(),
+        })?;
+        let id = running(&seen, &pod, container)?;
+        self.tunnels.exec(request, runtime.clone(), id)
+    }
+
+    /// What is answered without a tunnel.
+    fn plain(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
         if request.method() != Method::GET {
             return text(
                 StatusCode::NOT_IMPLEMENTED,
-                "exec, attach and port-forward are not available yet\n",
+                "attach and port-forward are not available yet\n",
             );
         }
-        let path: Vec<&str> = request
-            .uri()
-            .path()
-            .trim_start_matches('/')
-            .split('/')
-            .collect();
-        match path.as_slice() {
+        match path {
             ["healthz"] => text(StatusCode::OK, "ok"),
             ["pods"] => self.pods(),
             ["metrics"] => figures(),
@@ -219,9 +282,9 @@ impl Server {
                 container,
                 request.uri().query().unwrap_or_default(),
             ),
-            ["exec" | "attach" | "portForward" | "run", ..] => text(
+            ["attach" | "portForward" | "run", ..] => text(
                 StatusCode::NOT_IMPLEMENTED,
-                "exec, attach and port-forward are not available yet\n",
+                "attach and port-forward are not available yet\n",
             ),
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
@@ -292,6 +355,30 @@ impl Server {
             }
             Err(error) => broken(container, &error),
         }
+    }
+}
+
+/// The container's newest attempt, if it runs.
+fn running(seen: &[Seen], pod: &PodRef, container: &str) -> Result<String, Refusal> {
+    let newest = seen
+        .iter()
+        .filter(|seen| seen.key.container == container)
+        .max_by_key(|seen| seen.key.attempt);
+    let not = |status, why: &str| Refusal {
+        status,
+        message: format!("container {container:?} of pod {:?} {why}", pod.name),
+    };
+    match newest.map(|seen| (&seen.state, &seen.id)) {
+        Some((ContainerState::Running { .. }, id)) => Ok(id.clone()),
+        Some((ContainerState::Exited { code, .. }, _)) => Err(not(
+            StatusCode::BAD_REQUEST,
+            &format!("is not running: it ended with code {code}"),
+        )),
+        Some((ContainerState::Created, _)) => Err(not(
+            StatusCode::BAD_REQUEST,
+            "is not running: it is being started",
+        )),
+        None => Err(not(StatusCode::NOT_FOUND, "not found: it has not started")),
     }
 }
 
@@ -369,8 +456,14 @@ async fn runs(shared: &Shared, uid: &str, path: &std::path::Path) -> bool {
         let log = shared
             .config
             .log_file(&seen.key.pod, &seen.key.container, seen.key.attempt);
-        log == path && !matches!(seen.state, agent_runtime::ContainerState::Exited { .. })
+        log == path && !matches!(seen.state, ContainerState::Exited { .. })
     })
+}
+
+fn empty() -> Body {
+    Full::new(Bytes::new())
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync()
 }
 
 fn text(status: StatusCode, message: &str) -> Response<Body> {

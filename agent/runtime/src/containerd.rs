@@ -19,6 +19,7 @@ use crate::model::{
     Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
     Runtime,
 };
+use crate::process::{self, Command, Process};
 use crate::programs::Programs;
 use crate::registry::Registries;
 use crate::spec::Host;
@@ -213,6 +214,10 @@ impl Runtime for Containerd {
         limit: Duration,
     ) -> Pending<'a, ExecOutput> {
         Box::pin(exec::run(self, id, command, limit))
+    }
+
+    fn open<'a>(&'a self, id: &'a str, command: &'a Command) -> Pending<'a, Process> {
+        Box::pin(process::start(self, id, command))
     }
 
     fn images(&self) -> Pending<'_, Vec<Image>> {

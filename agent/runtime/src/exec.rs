@@ -24,6 +24,20 @@ const MAX_OUTPUT: usize = 10 * 1024;
 /// Numbers executions, so that their ids differ.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
+/// An id for an execution that no other one has, also of an agent before this one.
+pub(crate) fn next_id() -> String {
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("exec-{}-{number}", std::process::id())
+}
+
+/// The specification of a process, as containerd takes it.
+pub(crate) fn any(process: &Value) -> Any {
+    Any {
+        type_url: PROCESS_TYPE.to_owned(),
+        value: process.to_string().into_bytes(),
+    }
+}
+
 /// Runs `command` in the container and waits for its end; past `limit` it is killed and that is an error.
 pub(crate) async fn run(
     engine: &Containerd,
@@ -31,8 +45,7 @@ pub(crate) async fn run(
     command: &[String],
     limit: Duration,
 ) -> Result<ExecOutput, Error> {
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let exec_id = format!("exec-{}-{number}", std::process::id());
+    let exec_id = next_id();
     let fifos = Fifos::of(&engine.options.fifos, &format!("{id}-{exec_id}"));
     let result = run_with(engine, id, &exec_id, command, &fifos, limit).await;
     let delete = DeleteProcessRequest {
@@ -76,10 +89,7 @@ async fn run_with(
         container_id: id.to_owned(),
         stdout: path.clone(),
         stderr: path,
-        spec: Some(Any {
-            type_url: PROCESS_TYPE.to_owned(),
-            value: process.to_string().into_bytes(),
-        }),
+        spec: Some(any(&process)),
         exec_id: exec_id.to_owned(),
         ..ExecProcessRequest::default()
     };
@@ -139,6 +149,14 @@ fn unreachable_status<T>() -> Result<T, containerd_client::tonic::Status> {
 
 /// The container's own process with other arguments.
 async fn process(engine: &Containerd, id: &str, command: &[String]) -> Result<Value, Error> {
+    let mut process = specification(engine, id).await?["process"].take();
+    process["args"] = command.into();
+    process["terminal"] = false.into();
+    Ok(process)
+}
+
+/// The specification by which the container was made.
+pub(crate) async fn specification(engine: &Containerd, id: &str) -> Result<Value, Error> {
     let fail = failed(ErrorClass::NotFound, format!("look at container {id}"));
     let get = GetContainerRequest { id: id.to_owned() };
     let stored = engine
@@ -152,17 +170,13 @@ async fn process(engine: &Containerd, id: &str, command: &[String]) -> Result<Va
         .and_then(|stored| stored.spec)
         .map(|spec| spec.value)
         .unwrap_or_default();
-    let mut spec: Value = serde_json::from_slice(&spec).map_err(|error| {
+    serde_json::from_slice(&spec).map_err(|error| {
         Error::caused(
             ErrorClass::Create,
             format!("read the specification of {id}"),
             error,
         )
-    })?;
-    let mut process = spec["process"].take();
-    process["args"] = command.into();
-    process["terminal"] = false.into();
-    Ok(process)
+    })
 }
 
 async fn keep_reading(output: &Receiver, text: &mut Vec<u8>) {

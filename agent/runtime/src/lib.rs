@@ -30,6 +30,7 @@ mod labels;
 mod log;
 mod memory;
 mod model;
+mod process;
 mod programs;
 mod reach;
 mod reference;
@@ -49,6 +50,7 @@ pub use model::{
     Error, ErrorClass, ExecOutput, Image, Kind, Mount, Pending, PodNamespaces, PodRef, PullPolicy,
     Resources, Runtime, Seccomp, SharedNamespaces, container_id,
 };
+pub use process::{Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};
 pub use registry::{Registries, Registry};

@@ -386,6 +386,13 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         limit: Duration,
     ) -> Pending<'a, ExecOutput>;
 
+    /// Starts a process beside the own one of a running container, with streams for a client.
+    fn open<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a crate::process::Command,
+    ) -> Pending<'a, crate::process::Process>;
+
     /// Images on the machine.
     fn images(&self) -> Pending<'_, Vec<Image>>;
 

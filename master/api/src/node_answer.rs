@@ -46,6 +46,13 @@ pub struct NodeLimits {
     pub per_node: usize,
     /// Concurrent answers of all nodes.
     pub total: usize,
+    /// Concurrent tunnels to one node. They have places of their own: they last as long as their clients like, and logs
+    /// and metrics are answered beside them.
+    pub tunnels_per_node: usize,
+    /// Concurrent tunnels to all nodes.
+    pub tunnels: usize,
+    /// Bytes that a tunnel holds of each direction at most.
+    pub tunnel_buffer: usize,
 }
 
 impl Default for NodeLimits {
@@ -61,6 +68,9 @@ impl Default for NodeLimits {
             bytes: 512 << 20,
             per_node: 128,
             total: 2048,
+            tunnels_per_node: 64,
+            tunnels: 1024,
+            tunnel_buffer: 32 << 10,
         }
     }
 }
@@ -77,6 +87,8 @@ pub(crate) struct Expected {
 /// The open calls to nodes.
 #[derive(Debug)]
 pub(crate) struct NodeCalls {
+    /// What is counted, for the error.
+    what: &'static str,
     total: usize,
     per_node: usize,
     open: Mutex<HashMap<String, usize>>,
@@ -90,10 +102,21 @@ pub(crate) struct NodeCall {
 }
 
 impl NodeCalls {
-    pub(crate) fn new(limits: &NodeLimits) -> Arc<Self> {
+    /// For answers that are being read.
+    pub(crate) fn answers(limits: &NodeLimits) -> Arc<Self> {
+        Self::new("answers", limits.per_node, limits.total)
+    }
+
+    /// For tunnels.
+    pub(crate) fn tunnels(limits: &NodeLimits) -> Arc<Self> {
+        Self::new("tunnels", limits.tunnels_per_node, limits.tunnels)
+    }
+
+    fn new(what: &'static str, per_node: usize, total: usize) -> Arc<Self> {
         Arc::new(Self {
-            total: limits.total,
-            per_node: limits.per_node,
+            what,
+            total,
+            per_node,
             open: Mutex::default(),
         })
     }
@@ -107,9 +130,8 @@ impl NodeCalls {
         let all: usize = open.values().sum();
         let own = open.get(node).copied().unwrap_or_default();
         if own >= self.per_node || all >= self.total {
-            let text = format!(
-                "too many answers of node {node} are still being read, please try again later"
-            );
+            let what = self.what;
+            let text = format!("too many {what} of node {node} are open, please try again later");
             return Err(ApiError::new(Reason::TooManyRequests, text).retry_after(1));
         }
         open.insert(node.to_owned(), own + 1);

@@ -12,6 +12,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
+use hyper::upgrade::OnUpgrade;
 use master_admission::services;
 use master_auth::{defaults, impersonate};
 use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
@@ -231,6 +232,7 @@ impl ApiServer {
             .cloned();
         let about = About::resource(&target, kind.as_ref(), query.has("dryRun"));
         let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
+        let upgrade = parts.extensions.get().cloned();
         let limit = query
             .timeout()
             .ok()
@@ -245,6 +247,7 @@ impl ApiServer {
             method,
             uri,
             headers,
+            upgrade,
         };
         let answer = match limit {
             None => self.resource(asked, user, peer, content).await,
@@ -273,6 +276,7 @@ impl ApiServer {
             method,
             uri,
             headers,
+            upgrade,
         } = asked;
         let selector = match (&kind, target.verb) {
             (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
@@ -300,6 +304,7 @@ impl ApiServer {
             about,
             method,
             uri,
+            upgrade,
         };
         let answer = verbs::run(call, content).await;
         let answer = match (answer, written) {
@@ -387,6 +392,7 @@ struct ResourceRequest {
     method: Method,
     uri: Uri,
     headers: http::HeaderMap,
+    upgrade: Option<OnUpgrade>,
 }
 
 fn out_of_time() -> ApiError {

@@ -62,6 +62,15 @@ impl Peer {
         }
     }
 
+    /// Waits until the connection must be closed, because another one took its place; for ever for callers inside the
+    /// process. What goes on when HTTP on the connection has ended, a tunnel, ends by this.
+    pub async fn displaced(&self) {
+        match &self.slot {
+            Some(slot) => slot.ended().cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Begins an attestation exchange; `None` while another one runs on this connection.
     pub fn begin_exchange(&self) -> Option<Exchange> {
         let taken = self.exchange.swap(true, Ordering::AcqRel);

@@ -4,6 +4,7 @@ use super::Call;
 use crate::hooks::NodeTarget;
 use crate::node_answer::{Driver, Expected, NodeBody};
 use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use master_client::Body;
 use master_objects::store_error;
@@ -73,6 +74,29 @@ pub(super) async fn send(
     request: Request<Body>,
     expected: Expected,
 ) -> Result<Response<NodeBody>, ApiError> {
+    let limits = &call.api.inner.options.nodes;
+    let place = call.api.inner.node_calls.begin(&target.name)?;
+    let (answer, driver) = ask(call, target, request).await?;
+    if answer.status().is_informational() {
+        let text = format!("node answered {}, which was not asked for", answer.status());
+        let code = StatusCode::BAD_GATEWAY.as_u16();
+        return Err(ApiError {
+            code,
+            ..ApiError::new(Reason::InternalError, text)
+        });
+    }
+    Ok(answer.map(|incoming| NodeBody::new((incoming, driver, place), limits.clone(), expected)))
+}
+
+/// Sends a request to a node: the header of its answer, and what moves the connection's bytes.
+///
+/// # Errors
+/// As [`send`], the number of open answers aside.
+pub(super) async fn ask(
+    call: &Call,
+    target: NodeTarget,
+    request: Request<Body>,
+) -> Result<(Response<Incoming>, Driver), ApiError> {
     let node = target.name.clone();
     if let Some(why) = call.api.node_denial(&node) {
         return Err(ApiError::new(
@@ -81,7 +105,7 @@ pub(super) async fn send(
         ));
     }
     let limit = call.api.inner.options.nodes.header;
-    let answer = tokio::time::timeout(limit, ask(call, target, request, expected)).await;
+    let answer = tokio::time::timeout(limit, connect(call, target, request)).await;
     answer.unwrap_or_else(|_elapsed| {
         let text = format!("node {node} did not answer within {} s", limit.as_secs());
         Err(ApiError {
@@ -91,15 +115,13 @@ pub(super) async fn send(
     })
 }
 
-async fn ask(
+async fn connect(
     call: &Call,
     target: NodeTarget,
     request: Request<Body>,
-    expected: Expected,
-) -> Result<Response<NodeBody>, ApiError> {
+) -> Result<(Response<Incoming>, Driver), ApiError> {
     let node = target.name.clone();
     let limits = &call.api.inner.options.nodes;
-    let place = call.api.inner.node_calls.begin(&node)?;
     let dialer = call.api.node_dialer().ok_or_else(|| {
         ApiError::new(
             Reason::ServiceUnavailable,
@@ -116,6 +138,7 @@ async fn ask(
         .handshake::<_, Body>(TokioIo::new(stream))
         .await
         .map_err(|error| unreachable("the node does not speak HTTP", &error))?;
+    let connection = connection.with_upgrades();
     // The connection lives while the answer's body is read and the node is not denied; its task
     // ends with it.
     let (api, user, peer) = (call.api.clone(), call.user.clone(), call.peer.clone());
@@ -136,15 +159,7 @@ async fn ask(
     let driver = Driver(driver.abort_handle());
     let answer = sender.send_request(request).await;
     let answer = answer.map_err(|error| unreachable("the node did not answer", &error))?;
-    if answer.status().is_informational() {
-        let text = format!("node answered {}, which was not asked for", answer.status());
-        let code = StatusCode::BAD_GATEWAY.as_u16();
-        return Err(ApiError {
-            code,
-            ..ApiError::new(Reason::InternalError, text)
-        });
-    }
-    Ok(answer.map(|incoming| NodeBody::new((incoming, driver, place), limits.clone(), expected)))
+    Ok((answer, driver))
 }
 
 /// A failure on the way, with all its causes.

@@ -46,7 +46,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
 }
 
 /// The requested container, which the pod must have.
-fn container(spec: &Fields, pod: &str, asked: &str) -> Result<String, ApiError> {
+pub(super) fn container(spec: &Fields, pod: &str, asked: &str) -> Result<String, ApiError> {
     let names = |list: &str| -> Vec<String> {
         items(spec, list)
             .iter()

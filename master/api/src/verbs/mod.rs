@@ -22,6 +22,7 @@ mod read;
 mod review;
 mod scale;
 mod token;
+mod tunnel;
 mod update;
 mod watch;
 
@@ -30,6 +31,7 @@ pub(crate) use create::warned;
 use crate::state::ApiServer;
 use config_kube::identity::GROUP;
 use http::{HeaderMap, Method, Response, Uri};
+use hyper::upgrade::OnUpgrade;
 use master_admission::{Admitted, Chain, Operation};
 use master_client::{Body, UserInfo};
 use master_listener::Peer;
@@ -60,6 +62,8 @@ pub(crate) struct Call {
     pub(crate) about: About,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
+    /// The connection, where it can become something else than HTTP.
+    pub(crate) upgrade: Option<OnUpgrade>,
 }
 
 /// Answers a request.
@@ -149,10 +153,10 @@ async fn part(
             Subresource::Proxy,
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
         ) => proxy::run(call, call.method.clone(), &call.uri, content).await,
-        (
-            Subresource::Exec | Subresource::Attach | Subresource::PortForward,
-            Verb::Get | Verb::Create,
-        ) => Err(proxy::no_tunnel(subresource)),
+        (Subresource::Exec, Verb::Get | Verb::Create) => tunnel::exec(call).await,
+        (Subresource::Attach | Subresource::PortForward, Verb::Get | Verb::Create) => {
+            Err(tunnel::none(subresource))
+        }
         _ => Err(not_allowed()),
     }
 }

@@ -10,7 +10,6 @@ use http_body_util::BodyExt;
 use master_client::{Body, body};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource};
-use master_schema::registry::Subresource;
 
 /// Hop-by-hop headers (RFC 9110, 7.6.1), and those with the caller's credentials.
 const OWN: [HeaderName; 10] = [
@@ -80,8 +79,7 @@ pub(super) async fn run(
         )
     })?;
     if call.headers.contains_key(header::UPGRADE) {
-        let text =
-            "connections that are upgraded are not handed on: this server has no tunnels to nodes";
+        let text = "connections that are upgraded are not handed on by a proxy: exec has a subresource of its own";
         return Err(ApiError::new(Reason::BadRequest, text));
     }
     if call.kind.kind != "Node" {
@@ -202,15 +200,6 @@ async fn no_path(call: &Call, name: &str) -> Result<ApiError, ApiError> {
          cluster"
     );
     Ok(ApiError::new(Reason::ServiceUnavailable, text).about(&call.kind.group, plural, name))
-}
-
-/// The error for subresources that need a tunnel to the node.
-pub(super) fn no_tunnel(subresource: Subresource) -> ApiError {
-    let text = format!(
-        "{} is not served: this server has no tunnels to nodes",
-        subresource.name()
-    );
-    ApiError::new(Reason::MethodNotAllowed, text)
 }
 
 #[cfg(test)]

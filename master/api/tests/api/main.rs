@@ -20,6 +20,7 @@ mod python;
 mod rights;
 mod subresources;
 mod tokens;
+mod tunnels;
 mod upstream;
 mod verbs;
 mod watching;

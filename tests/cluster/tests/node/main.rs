@@ -14,3 +14,4 @@ mod pods;
 mod port;
 mod registry;
 mod site;
+mod tunnels;

@@ -107,7 +107,7 @@ impl Api for InProcess {
 /// A master, a node's parts, and a kubelet that can be ended and begun anew.
 pub(crate) struct Cluster {
     pub(crate) site: Site,
-    server: ApiServer,
+    pub(crate) server: ApiServer,
     pub(crate) admin: Client,
     host_paths: Vec<HostPath>,
     /// Whether the node follows what the cluster's services and network policies are made of.

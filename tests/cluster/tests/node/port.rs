@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde_json::json;
 use std::net::SocketAddr;
@@ -19,13 +20,13 @@ use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
 /// A cluster's root and what it signs.
-struct Authority {
+pub(crate) struct Authority {
     root: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -36,9 +37,26 @@ impl Authority {
         }
     }
 
-    fn sign(&self, name: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-        let mut params = CertificateParams::new(vec!["node.example".to_owned()]).unwrap();
+    pub(crate) fn sign(
+        &self,
+        name: &str,
+    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        self.sign_as(name, &[])
+    }
+
+    /// The same for a member of groups.
+    pub(crate) fn sign_as(
+        &self,
+        name: &str,
+        groups: &[&str],
+    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let names = ["node.example", "127.0.0.1"].map(str::to_owned);
+        let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
+        for group in groups {
+            let kind = DnType::OrganizationName;
+            params.distinguished_name.push(kind, *group);
+        }
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
         (
@@ -53,10 +71,20 @@ impl Authority {
         Arc::new(roots)
     }
 
-    fn server(&self) -> Arc<ServerConfig> {
+    pub(crate) fn root(&self) -> &CertificateDer<'static> {
+        &self.root
+    }
+
+    /// Takes certificates of this root, and callers without one.
+    pub(crate) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider.clone());
-        let verifier = verifier.allow_unauthenticated().build().unwrap();
+        let verifier = WebPkiClientVerifier::builder_with_provider(self.roots(), provider);
+        verifier.allow_unauthenticated().build().unwrap()
+    }
+
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = self.verifier();
         let (chain, key) = self.sign("system:node:worker-1");
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -70,7 +98,7 @@ impl Authority {
     }
 
     /// A client that trusts this root and shows a certificate of `signer`, if any.
-    fn client(&self, shown: Option<(&Self, &str)>) -> Arc<ClientConfig> {
+    pub(crate) fn client(&self, shown: Option<(&Self, &str)>) -> Arc<ClientConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -163,7 +191,7 @@ async fn the_kubelets_port_answers_the_master_alone_and_gives_it_logs() {
     assert_eq!(ask("/healthz").await, (StatusCode::OK, "ok".to_owned()));
     assert_eq!(
         ask("/exec/default/talks/main?command=sh").await.0,
-        StatusCode::NOT_IMPLEMENTED
+        StatusCode::NOT_FOUND
     );
     assert_eq!(
         ask("/containerLogs/default/none/main").await.0,

@@ -6,6 +6,7 @@ mod documents;
 mod images;
 mod machine;
 mod merge;
+mod tunnel;
 
 use crate::run::{Target, corpus, kept};
 use std::io;
@@ -21,6 +22,7 @@ pub fn all() -> io::Result<Vec<Target>> {
     all.extend(images::targets());
     all.extend(machine::targets());
     all.extend(merge::targets());
+    all.extend(tunnel::targets());
     for target in &mut all {
         target.seeds.splice(0..0, kept(&corpus(), target.name)?);
     }

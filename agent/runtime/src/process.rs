@@ -1,0 +1,451 @@
+//! Processes beside a container's own whose streams a client holds: started, resized, ended.
+//!
+//! Such a process has what the container's own has (user, capabilities, system call filter, no new privileges, limits):
+//! its specification is the container's own with other arguments, and runc applies the container's filter to it.
+//!
+//! A process whose [`Control`] is dropped is killed with its session, so that a client that goes leaves nothing behind.
+
+use crate::connection::{failed, request, settled, unlimited};
+use crate::containerd::Containerd;
+use crate::exec;
+use crate::log::read_rest;
+use crate::model::{Error, ErrorClass};
+use containerd_client::services::v1::tasks_client::TasksClient;
+use containerd_client::services::v1::{
+    CloseIoRequest, DeleteProcessRequest, ExecProcessRequest, KillRequest, ResizePtyRequest,
+    StartRequest, WaitRequest,
+};
+use containerd_client::tonic::Code;
+use containerd_client::tonic::transport::Channel;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getsid};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
+use tokio::time::{sleep, timeout};
+
+/// Longest wait for the shim to open the process's input; it does so before it answers to the start.
+const INPUT_LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks whether it has.
+const INPUT_LOOK: Duration = Duration::from_millis(1);
+/// Bytes taken from an output at once.
+const CHUNK: usize = 32 * 1024;
+
+/// A process that a client wants beside a container's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// It reads what the client sends.
+    pub stdin: bool,
+    /// What it writes to.
+    pub outputs: Outputs,
+}
+
+/// What a process writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outputs {
+    /// A terminal of its own, which has one output.
+    Terminal,
+    /// A pipe for each output that the client reads; what nobody reads is dropped.
+    Pipes {
+        /// The first.
+        stdout: bool,
+        /// The one for errors.
+        stderr: bool,
+    },
+}
+
+/// One output of a process.
+#[derive(Debug)]
+pub struct Output(Receiver);
+
+impl Output {
+    /// The next bytes, appended to `out`. It has no end of its own: the process's end is that of [`Control::wait`].
+    ///
+    /// Cancel-safe: what was read is in `out`.
+    ///
+    /// # Errors
+    /// The FIFO can't be read.
+    pub async fn read(&self, out: &mut Vec<u8>) -> std::io::Result<()> {
+        loop {
+            self.0.readable().await?;
+            out.reserve(CHUNK);
+            match self.0.try_read_buf(out) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    /// What is left once the process was cleared away: no more than a pipe holds.
+    pub fn rest(self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        read_rest(self.0, |piece| rest.extend_from_slice(piece));
+        rest
+    }
+}
+
+/// The input of a process.
+#[derive(Debug)]
+pub struct Input(Sender);
+
+impl Input {
+    /// Writes some of the bytes, and says how many.
+    ///
+    /// Cancel-safe: nothing was written where it is dropped.
+    ///
+    /// # Errors
+    /// The process reads no more.
+    pub async fn write(&self, bytes: &[u8]) -> std::io::Result<usize> {
+        loop {
+            self.0.writable().await?;
+            match self.0.try_write(bytes) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// A process that was started, with its streams.
+#[derive(Debug)]
+pub struct Process {
+    /// What it reads.
+    pub stdin: Option<Input>,
+    /// What it writes.
+    pub stdout: Option<Output>,
+    /// What it writes as errors.
+    pub stderr: Option<Output>,
+    /// The process itself.
+    pub control: Control,
+}
+
+/// A process. It is killed when this is dropped before [`Control::clear`].
+#[derive(Debug)]
+pub struct Control {
+    channel: Channel,
+    container: String,
+    exec_id: String,
+    /// Where its FIFOs are.
+    folder: PathBuf,
+    /// As the engine counts; none before the start.
+    pid: u32,
+    /// The container's control group.
+    cgroup: String,
+    over: bool,
+}
+
+/// Starts a process in a running container.
+pub(crate) async fn start(
+    engine: &Containerd,
+    id: &str,
+    command: &Command,
+) -> Result<Process, Error> {
+    let local = |error| Error::caused(ErrorClass::Create, "open the command's streams", error);
+    let spec = exec::specification(engine, id).await?;
+    let exec_id = exec::next_id();
+    let control = Control {
+        channel: engine.channel.clone(),
+        container: id.to_owned(),
+        folder: engine.options.fifos.join(format!("{id}-{exec_id}")),
+        exec_id,
+        pid: 0,
+        cgroup: spec["linux"]["cgroupsPath"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+        over: false,
+    };
+    let path = |wanted: bool, name: &str| wanted.then(|| control.folder.join(name));
+    let (terminal, first, second) = match command.outputs {
+        Outputs::Terminal => (true, true, false),
+        Outputs::Pipes { stdout, stderr } => (false, stdout, stderr),
+    };
+    let stdin = path(command.stdin, "stdin");
+    let stdout = path(first, "stdout");
+    let stderr = path(second, "stderr");
+    let all = [&stdin, &stdout, &stderr];
+    make(&control.folder, all.into_iter().flatten()).map_err(local)?;
+    let open = |path: &PathBuf| {
+        let opened = OpenOptions::new().read_write(true).open_receiver(path);
+        opened.map(Output).map_err(local)
+    };
+    let outputs = (
+        stdout.as_ref().map(open).transpose()?,
+        stderr.as_ref().map(open).transpose()?,
+    );
+    let control = control.begin(process(spec, command), terminal, all).await?;
+    let stdin = match &stdin {
+        Some(path) => Some(Input(open_input(path).await.map_err(local)?)),
+        None => None,
+    };
+    Ok(Process {
+        stdin,
+        stdout: outputs.0,
+        stderr: outputs.1,
+        control,
+    })
+}
+
+/// Makes FIFOs in a folder of their own.
+fn make<'a>(folder: &Path, fifos: impl Iterator<Item = &'a PathBuf>) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+    for path in fifos {
+        nix::unistd::mkfifo(path, mode)?;
+    }
+    Ok(())
+}
+
+/// Opens the process's input for writing, once the shim reads it: what is written before would be lost where the input ends
+/// at once.
+async fn open_input(path: &Path) -> std::io::Result<Sender> {
+    let opened = timeout(INPUT_LIMIT, async {
+        loop {
+            match OpenOptions::new().open_sender(path) {
+                Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+                    sleep(INPUT_LOOK).await;
+                }
+                result => return result,
+            }
+        }
+    });
+    opened
+        .await
+        .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
+}
+
+/// The container's own process with other arguments and, where asked for, a terminal.
+fn process(mut spec: Value, command: &Command) -> Value {
+    let mut process = spec["process"].take();
+    process["args"] = command.words.as_slice().into();
+    let terminal = command.outputs == Outputs::Terminal;
+    process["terminal"] = terminal.into();
+    if terminal {
+        let named = |env: &Value| env.as_str().is_some_and(|env| env.starts_with("TERM="));
+        match process["env"].as_array_mut() {
+            Some(env) if env.iter().any(named) => {}
+            Some(env) => env.push("TERM=xterm".into()),
+            None => process["env"] = json!(["TERM=xterm"]),
+        }
+    }
+    process
+}
+
+impl Control {
+    fn tasks(&self) -> TasksClient<Channel> {
+        TasksClient::new(self.channel.clone())
+    }
+
+    async fn begin(
+        mut self,
+        process: Value,
+        terminal: bool,
+        streams: [&Option<PathBuf>; 3],
+    ) -> Result<Self, Error> {
+        let fail = || failed(ErrorClass::NotFound, "start the command");
+        let [stdin, stdout, stderr] = streams.map(|path| {
+            let path = path.as_ref().map(|path| path.to_string_lossy());
+            path.unwrap_or_default().into_owned()
+        });
+        let exec = ExecProcessRequest {
+            container_id: self.container.clone(),
+            stdin,
+            stdout,
+            stderr,
+            terminal,
+            spec: Some(exec::any(&process)),
+            exec_id: self.exec_id.clone(),
+        };
+        self.tasks().exec(request(exec)).await.map_err(fail())?;
+        let start = StartRequest {
+            container_id: self.container.clone(),
+            exec_id: self.exec_id.clone(),
+        };
+        let started = self.tasks().start(request(start)).await.map_err(fail())?;
+        self.pid = started.into_inner().pid;
+        Ok(self)
+    }
+
+    /// Waits for the process's end, however long it takes; its exit code.
+    ///
+    /// # Errors
+    /// The engine can't be asked.
+    pub async fn wait(&self) -> Result<i32, Error> {
+        let wait = WaitRequest {
+            container_id: self.container.clone(),
+            exec_id: self.exec_id.clone(),
+        };
+        let ended = self.tasks().wait(unlimited(wait)).await;
+        let ended = ended.map_err(failed(ErrorClass::NotFound, "wait for the command"))?;
+        Ok(i32::try_from(ended.into_inner().exit_status).unwrap_or(255))
+    }
+
+    /// Says that no more input comes; the client's side of it is closed already.
+    ///
+    /// # Errors
+    /// The engine can't be asked.
+    pub async fn end_input(&self) -> Result<(), Error> {
+        let close = CloseIoRequest {
+            container_id: self.container.clone(),
+            exec_id: self.exec_id.clone(),
+            stdin: true,
+        };
+        let closed = self.tasks().close_io(request(close)).await;
+        settled(closed, Code::NotFound)
+            .map_err(failed(ErrorClass::NotFound, "end the input of the command"))
+    }
+
+    /// Gives the process's terminal another size.
+    ///
+    /// # Errors
+    /// It has none, or the engine can't be asked.
+    pub async fn resize(&self, width: u16, height: u16) -> Result<(), Error> {
+        let resize = ResizePtyRequest {
+            container_id: self.container.clone(),
+            exec_id: self.exec_id.clone(),
+            width: width.into(),
+            height: height.into(),
+        };
+        let resized = self.tasks().resize_pty(request(resize)).await;
+        resized.map(drop).map_err(failed(
+            ErrorClass::NotFound,
+            "resize the command's terminal",
+        ))
+    }
+
+    /// Clears a process away that has ended: the shim has copied what it wrote once this returns. Its outputs must be read
+    /// meanwhile, else the shim gives up after some seconds.
+    pub async fn clear(mut self) {
+        self.over = true;
+        clear(self.tasks(), &self.container, &self.exec_id, &self.folder).await;
+    }
+
+    /// Kills the process and what it started: all of its session that is in the container's control group, so that a
+    /// command of a shell ends with the shell. runc gives each process a session of its own.
+    fn kill_session(&self) {
+        if self.pid == 0 || self.cgroup.len() < 2 {
+            return;
+        }
+        let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+        // Control groups of version 2, and of version 1 by the controller that counts processes.
+        let trees = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"];
+        let members = trees.map(|tree| read(format!("{tree}{}/cgroup.procs", self.cgroup)));
+        let members: Vec<i32> = members
+            .iter()
+            .flat_map(|members| members.lines())
+            .filter_map(|line| line.parse().ok())
+            .collect();
+        // The engine may count in another PID namespace than this process does: the kernel tells all numbers of each.
+        let pid = self.pid.to_string();
+        let is_first = |member: &&i32| {
+            let status = read(format!("/proc/{member}/status"));
+            let mut numbers = status
+                .lines()
+                .filter_map(|line| line.strip_prefix("NSpid:"));
+            numbers.any(|line| line.split_whitespace().any(|number| number == pid))
+        };
+        let Some(first) = members.iter().find(is_first) else {
+            return;
+        };
+        for member in &members {
+            let member = Pid::from_raw(*member);
+            if getsid(Some(member)) == Ok(Pid::from_raw(*first)) {
+                // What has ended meanwhile needs no signal.
+                kill(member, Signal::SIGKILL).ok();
+            }
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        self.kill_session();
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let mut tasks = self.tasks();
+        let (container, exec_id) = (self.container.clone(), self.exec_id.clone());
+        let folder = std::mem::take(&mut self.folder);
+        runtime.spawn(async move {
+            let kill = KillRequest {
+                container_id: container.clone(),
+                exec_id: exec_id.clone(),
+                signal: 9,
+                all: false,
+            };
+            let killed = settled(tasks.kill(request(kill)).await, Code::NotFound);
+            if let Err(status) = killed {
+                tracing::debug!(container, %status, "command not killed");
+            }
+            let wait = WaitRequest {
+                container_id: container.clone(),
+                exec_id: exec_id.clone(),
+            };
+            // A process that is not waited for can't be deleted; an error means that there is none.
+            drop(tasks.wait(request(wait)).await);
+            clear(tasks, &container, &exec_id, &folder).await;
+        });
+    }
+}
+
+async fn clear(mut tasks: TasksClient<Channel>, container: &str, exec_id: &str, folder: &Path) {
+    let delete = DeleteProcessRequest {
+        container_id: container.to_owned(),
+        exec_id: exec_id.to_owned(),
+    };
+    let deleted = settled(tasks.delete_process(request(delete)).await, Code::NotFound);
+    if let Err(status) = deleted {
+        tracing::debug!(container, %status, "command not cleared away");
+    }
+    // Nothing is lost where this fails: /run is empty after a boot.
+    drop(std::fs::remove_dir_all(folder));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_what_its_container_has_and_no_more() {
+        let own = json!({"process": {
+            "args": ["/app"], "terminal": false, "env": ["A=1"], "noNewPrivileges": true,
+            "capabilities": {"bounding": ["CAP_CHOWN"]}, "user": {"uid": 7}, "cwd": "/srv",
+        }});
+        let command = Command {
+            words: vec!["sh".to_owned()],
+            stdin: false,
+            outputs: Outputs::Terminal,
+        };
+        let made = process(own.clone(), &command);
+        let mut expected = own["process"].clone();
+        expected["args"] = json!(["sh"]);
+        expected["terminal"] = true.into();
+        expected["env"] = json!(["A=1", "TERM=xterm"]);
+        assert_eq!(made, expected);
+        let chosen = json!({"process": {"env": ["TERM=dumb"]}});
+        assert_eq!(process(chosen, &command)["env"], json!(["TERM=dumb"]));
+    }
+
+    #[tokio::test]
+    async fn input_is_opened_when_somebody_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("io/stdin");
+        make(&dir.path().join("io"), [&path].into_iter()).unwrap();
+        let opening = tokio::spawn({
+            let path = path.clone();
+            async move { open_input(&path).await }
+        });
+        let reader = OpenOptions::new().open_receiver(&path).unwrap();
+        let input = Input(opening.await.unwrap().unwrap());
+        assert_eq!(input.write(b"ab").await.unwrap(), 2);
+        drop(input);
+        assert_eq!(Output(reader).rest(), b"ab");
+    }
+}

@@ -1,0 +1,163 @@
+//! What a client asks to upgrade to, and the answer.
+
+use http::header::{
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+
+/// Why no tunnel is made. The client gets the status and the message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The answer's status.
+    pub status: StatusCode,
+    /// For a person.
+    pub message: String,
+}
+
+impl Refusal {
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn too_many() -> Self {
+        Self {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            message: "the node has as many exec sessions at once as it may: try again when others have ended".to_owned(),
+        }
+    }
+}
+
+/// A client's WebSocket handshake (RFC 6455, 4.2.1), in order but for its subprotocols.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// The answer to its key.
+    accept: String,
+    /// The subprotocols that it offers, with commas between them.
+    pub(crate) protocols: String,
+}
+
+impl Offer {
+    /// Reads a request's handshake.
+    ///
+    /// # Errors
+    /// It is no upgrade, one to something else, or not in order.
+    pub(crate) fn of<B>(request: &Request<B>) -> Result<Self, Refusal> {
+        let headers = request.headers();
+        if !has(headers, &CONNECTION, "upgrade") || !headers.contains_key(UPGRADE) {
+            return Err(Refusal::bad("Upgrade request required"));
+        }
+        if has(headers, &UPGRADE, "SPDY/3.1") {
+            return Err(Refusal::bad(
+                "this node speaks WebSocket and no SPDY: use kubectl 1.31 or later, or a client library that speaks v5.channel.k8s.io or v4.channel.k8s.io",
+            ));
+        }
+        if !has(headers, &UPGRADE, "websocket") {
+            return Err(Refusal::bad("only upgrades to websocket are served"));
+        }
+        if request.method() != Method::GET {
+            return Err(Refusal::bad("a WebSocket begins with GET"));
+        }
+        if !has(headers, &SEC_WEBSOCKET_VERSION, "13") {
+            return Err(Refusal::bad("only version 13 of WebSocket is served"));
+        }
+        let key = headers
+            .get(SEC_WEBSOCKET_KEY)
+            .and_then(|key| key.to_str().ok());
+        let accept = key
+            .and_then(config_tunnel::websocket::accept)
+            .ok_or_else(|| Refusal::bad("Sec-WebSocket-Key is missing or no key"))?;
+        let protocols: Vec<&str> = headers
+            .get_all(SEC_WEBSOCKET_PROTOCOL)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .collect();
+        Ok(Self {
+            accept,
+            protocols: protocols.join(","),
+        })
+    }
+
+    /// The answer that agrees on a subprotocol.
+    pub(crate) fn agree(&self, protocol: &'static str) -> Response<()> {
+        let mut head = Response::new(());
+        *head.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = head.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        // Base64 is a header's value.
+        if let Ok(accept) = HeaderValue::from_str(&self.accept) {
+            headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+        }
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+        head
+    }
+}
+
+/// Whether a header's list has a word, in whatever case.
+fn has(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+    let values = headers.get_all(name).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|one| one.trim().eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(headers: &[(&'static str, &'static str)]) -> Request<()> {
+        let request = headers
+            .iter()
+            .fold(Request::get("/"), |request, (name, value)| {
+                request.header(*name, *value)
+            });
+        request.body(()).unwrap()
+    }
+
+    const WHOLE: [(&str, &str); 5] = [
+        ("connection", "keep-alive, Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ("sec-websocket-protocol", "v5.channel.k8s.io"),
+    ];
+
+    #[test]
+    fn a_handshake_in_order_is_agreed_to() {
+        let offer = Offer::of(&request(&WHOLE)).unwrap();
+        assert_eq!(offer.protocols, "v5.channel.k8s.io");
+        let head = offer.agree("v5.channel.k8s.io");
+        assert_eq!(head.status(), StatusCode::SWITCHING_PROTOCOLS);
+        assert_eq!(
+            head.headers()[SEC_WEBSOCKET_ACCEPT],
+            "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+        );
+    }
+
+    #[test]
+    fn each_thing_that_is_not_in_order_has_its_reason() {
+        for (number, (name, value), reason) in [
+            (0, ("connection", "close"), "Upgrade request required"),
+            (1, ("upgrade", "SPDY/3.1"), "kubectl 1.31 or later"),
+            (1, ("upgrade", "h2c"), "only upgrades to websocket"),
+            (2, ("sec-websocket-version", "8"), "only version 13"),
+            (3, ("sec-websocket-key", "short"), "Sec-WebSocket-Key"),
+        ] {
+            let mut headers = WHOLE;
+            headers[number] = (name, value);
+            let refusal = Offer::of(&request(&headers)).unwrap_err();
+            assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
+            assert!(refusal.message.contains(reason), "{}", refusal.message);
+        }
+        let mut posted = request(&WHOLE);
+        *posted.method_mut() = Method::POST;
+        let refusal = Offer::of(&posted).unwrap_err();
+        assert_eq!(refusal.message, "a WebSocket begins with GET");
+    }
+}

@@ -1,0 +1,108 @@
+//! Tunnels into pods: a client's upgraded connection on one side, a process of a container on the other.
+//!
+//! Enter by [`Tunnels`]: it judges a request, and answers with a [`Tunnel`], whose head is sent to the client and whose work
+//! is then run, by the task that served the request; or with a [`Refusal`]. The protocol inside is that of `config/tunnel`.
+//!
+//! Bounds: so many tunnels at once ([`Tunnels::new`]); of each, one buffer from the client and one to it. A client that does
+//! not read stops the process's output, and a process that does not read stops the client. A client that went is found by
+//! pings, which its machine answers or its connection fails on; its process is killed then.
+
+mod exec;
+mod handshake;
+mod query;
+
+pub use handshake::Refusal;
+
+use http::Response;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Tunnels of a node at once. Each has up to three pipes, whose buffers are the kernel's (64 KiB), and some 100 KiB here.
+pub const MOST: usize = 64;
+
+/// What a tunnel does once its client was answered.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A tunnel that is granted.
+pub struct Tunnel {
+    /// The answer's head: 101, and what was agreed on.
+    pub head: Response<()>,
+    /// What is to be run until its end; the tunnel ends where it is dropped.
+    pub work: Work,
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel")
+            .field("head", &self.head)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The tunnels of one node.
+#[derive(Debug, Clone)]
+pub struct Tunnels {
+    places: Arc<Semaphore>,
+}
+
+impl Tunnels {
+    /// Room for `most` tunnels at once.
+    pub fn new(most: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(most)),
+        }
+    }
+
+    /// A place for one more.
+    fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.places
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_full| Refusal::too_many())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_runtime::{Containerd, Options, Registries};
+    use http::{Request, StatusCode};
+
+    #[tokio::test]
+    async fn a_node_has_so_many_tunnels_at_once_and_no_more() {
+        let dir = std::env::temp_dir();
+        let runtime = Arc::new(Containerd::new(Options {
+            socket: dir.join("no-containerd.sock"),
+            state: dir.clone(),
+            fifos: dir.clone(),
+            logs: dir,
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        }));
+        let tunnels = Tunnels::new(1);
+        let ask = |protocol: &str| {
+            let request = Request::get("/exec/a/b/c?command=sh&output=1")
+                .header("connection", "Upgrade")
+                .header("upgrade", "websocket")
+                .header("sec-websocket-version", "13")
+                .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+                .header("sec-websocket-protocol", protocol);
+            tunnels.exec(
+                &mut request.body(()).unwrap(),
+                runtime.clone(),
+                "id".to_owned(),
+            )
+        };
+        let unknown = ask("v1.channel.k8s.io").unwrap_err();
+        assert_eq!(unknown.status, StatusCode::BAD_REQUEST);
+        assert!(unknown.message.contains("unable to negotiate protocol"));
+        let one = ask("v5.channel.k8s.io").unwrap();
+        let second = ask("v4.channel.k8s.io").unwrap_err();
+        assert_eq!(second.status, StatusCode::TOO_MANY_REQUESTS);
+        drop(one);
+        assert!(ask("v4.channel.k8s.io").is_ok(), "a place is given back");
+    }
+}

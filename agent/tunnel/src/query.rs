@@ -1,0 +1,106 @@
+//! What a request's query asks of a command, by the kubelet's names of the parameters.
+
+use crate::handshake::Refusal;
+use agent_runtime::{Command, Outputs};
+
+/// Reads a query such as `command=sh&command=-c&input=1&output=1&tty=0`.
+///
+/// # Errors
+/// It can't be decoded, names no command, or no stream.
+pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
+    let (mut words, mut asked) = (Vec::new(), Vec::new());
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some(("command", value)) => words.push(decoded(value)?),
+            Some((name, "1" | "true")) => asked.push(name),
+            Some(_) | None => {}
+        }
+    }
+    if words.iter().all(String::is_empty) {
+        return Err(Refusal::bad(
+            "you must specify a command for the container to run",
+        ));
+    }
+    if words.iter().any(|word| word.contains('\0')) {
+        return Err(Refusal::bad("a command can't contain a zero byte"));
+    }
+    let on = |name: &str| asked.contains(&name);
+    let (stdin, stdout, stderr) = (on("input"), on("output"), on("error"));
+    let terminal = on("tty");
+    // A terminal has one output.
+    if !(stdin || stdout || (stderr && !terminal)) {
+        return Err(Refusal::bad(
+            "you must specify at least 1 of stdin, stdout, stderr",
+        ));
+    }
+    let outputs = if terminal {
+        Outputs::Terminal
+    } else {
+        Outputs::Pipes { stdout, stderr }
+    };
+    Ok(Command {
+        words,
+        stdin,
+        outputs,
+    })
+}
+
+/// Undoes percent-encoding (RFC 3986, 2.1), and `+` for a space.
+fn decoded(text: &str) -> Result<String, Refusal> {
+    let bad = || Refusal::bad(format!("{text:?} is not properly percent-encoded UTF-8"));
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        match first {
+            b'%' => {
+                let (digits, after) = rest.split_first_chunk::<2>().ok_or_else(bad)?;
+                let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(bad);
+                let byte = digit(digits[0])? * 16 + digit(digits[1])?;
+                bytes.push(u8::try_from(byte).map_err(|_two_digits| bad())?);
+                rest = after;
+            }
+            b'+' => bytes.push(b' '),
+            byte => bytes.push(*byte),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_not_utf8| bad())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_read_with_its_streams() {
+        let read = command("command=sh&command=-c&command=echo%20a%2Bb+c&input=1&output=1&error=1");
+        let expected = Command {
+            words: vec!["sh".into(), "-c".into(), "echo a+b c".into()],
+            stdin: true,
+            outputs: Outputs::Pipes {
+                stdout: true,
+                stderr: true,
+            },
+        };
+        assert_eq!(read, Ok(expected));
+        let terminal = command("command=sh&output=1&error=1&tty=1").unwrap();
+        assert_eq!(terminal.outputs, Outputs::Terminal);
+    }
+
+    #[test]
+    fn what_can_not_be_run_is_refused() {
+        for (query, reason) in [
+            ("", "a command"),
+            ("output=1&command=", "a command"),
+            ("command=sh", "at least 1 of"),
+            ("command=sh&error=1&tty=1", "at least 1 of"),
+            ("command=%f&output=1", "percent-encoded"),
+            ("command=%+1&output=1", "percent-encoded"),
+            ("command=%ff&output=1", "percent-encoded"),
+            ("command=a%00&output=1", "zero byte"),
+        ] {
+            let refusal = command(query).unwrap_err();
+            assert!(refusal.message.contains(reason), "{query}: {refusal}");
+        }
+    }
+}

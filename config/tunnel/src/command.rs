@@ -1,0 +1,268 @@
+//! The channels of a remote command: `v4.channel.k8s.io` and `v5.channel.k8s.io` (Kubernetes, `remotecommand`; KEP-4006).
+//!
+//! Each WebSocket message begins with a byte that names its channel. A client writes to [`STDIN`] and [`RESIZE`], the server
+//! to [`STDOUT`], [`STDERR`] and, once and last, a `Status` to [`ERROR`]. Version 5 adds [`CLOSE`], by which a client ends its
+//! input while it goes on to read; in version 4 the input ends with the connection only.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The command's input.
+pub const STDIN: u8 = 0;
+/// The command's output.
+pub const STDOUT: u8 = 1;
+/// The command's second output; none where it has a terminal.
+pub const STDERR: u8 = 2;
+/// How the command ended, as a `Status`.
+pub const ERROR: u8 = 3;
+/// The size of the client's terminal.
+pub const RESIZE: u8 = 4;
+/// Ends a channel: the message's second byte names it.
+pub const CLOSE: u8 = 255;
+/// Longest message about a size that is read; such a message has some 30 bytes.
+const MAX_RESIZE: usize = 256;
+
+/// Which of the protocols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// `v4.channel.k8s.io`.
+    V4,
+    /// `v5.channel.k8s.io`.
+    V5,
+}
+
+impl Version {
+    /// All that are spoken, the best first.
+    pub const ALL: [Self; 2] = [Self::V5, Self::V4];
+
+    /// Its name as a WebSocket subprotocol.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "v4.channel.k8s.io",
+            Self::V5 => "v5.channel.k8s.io",
+        }
+    }
+
+    /// The best of those that a client offers, in the form of `Sec-WebSocket-Protocol`: names with commas between them.
+    pub fn choose(offered: &str) -> Option<Self> {
+        let offers = |version: &Self| offered.split(',').any(|name| name.trim() == version.name());
+        Self::ALL.into_iter().find(offers)
+    }
+}
+
+/// What a client says to a command.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Said<'a> {
+    /// Bytes for its input.
+    Input(&'a [u8]),
+    /// Its input has ended.
+    EndOfInput,
+    /// The client's terminal has this many columns and rows.
+    Size {
+        /// Columns.
+        width: u16,
+        /// Rows.
+        height: u16,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Size {
+    width: u16,
+    height: u16,
+}
+
+/// What of a message has come.
+#[derive(Debug)]
+enum Message {
+    Nothing,
+    Input,
+    /// A message of a channel that says something when it is whole.
+    Whole(u8, Vec<u8>),
+    Ignored,
+}
+
+/// Reads what a client writes, from whatever pieces of messages come.
+///
+/// Channels that a client has no reason to write to are passed over, as upstream does; so is a size that can't be read.
+#[derive(Debug)]
+pub struct Input {
+    version: Version,
+    message: Message,
+    ended: bool,
+}
+
+impl Input {
+    /// A reader of one client.
+    pub fn new(version: Version) -> Self {
+        Self {
+            version,
+            message: Message::Nothing,
+            ended: false,
+        }
+    }
+
+    /// Takes a piece of a message: whether it starts and ends the message, as [`crate::websocket::Event::Data`] tells.
+    pub fn take<'a>(&mut self, starts: bool, mut bytes: &'a [u8], ends: bool) -> Option<Said<'a>> {
+        if starts {
+            self.message = Message::Nothing;
+        }
+        if let (Message::Nothing, Some((channel, rest))) = (&self.message, bytes.split_first()) {
+            bytes = rest;
+            self.message = match *channel {
+                STDIN => Message::Input,
+                CLOSE if self.version == Version::V5 => Message::Whole(CLOSE, Vec::new()),
+                RESIZE => Message::Whole(RESIZE, Vec::new()),
+                _ => Message::Ignored,
+            };
+        }
+        match &mut self.message {
+            Message::Input if !bytes.is_empty() && !self.ended => Some(Said::Input(bytes)),
+            Message::Whole(channel, known) => {
+                let room = MAX_RESIZE - known.len();
+                known.extend_from_slice(&bytes[..room.min(bytes.len())]);
+                let said = ends.then(|| whole(*channel, known)).flatten();
+                if said != Some(Said::EndOfInput) {
+                    return said;
+                }
+                // It ends once.
+                (!std::mem::replace(&mut self.ended, true)).then_some(Said::EndOfInput)
+            }
+            Message::Nothing | Message::Input | Message::Ignored => None,
+        }
+    }
+}
+
+fn whole(channel: u8, known: &[u8]) -> Option<Said<'static>> {
+    if channel == CLOSE {
+        return (known == [STDIN]).then_some(Said::EndOfInput);
+    }
+    let Size { width, height } = serde_json::from_slice(known).ok()?;
+    Some(Said::Size { width, height })
+}
+
+/// The `Status` of a command that ended with an exit code.
+pub fn ended(code: i32) -> Vec<u8> {
+    if code == 0 {
+        return bytes(&json!({"metadata": {}, "status": "Success"}));
+    }
+    bytes(&json!({
+        "metadata": {},
+        "status": "Failure",
+        "message": format!("command terminated with non-zero exit code: exit status {code}"),
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
+    }))
+}
+
+/// The `Status` of a command that could not be run, or whose end nobody saw.
+pub fn failed(why: &str) -> Vec<u8> {
+    let message = format!("error executing command in container: {why}");
+    bytes(&json!({
+        "metadata": {},
+        "status": "Failure",
+        "message": format!("Internal error occurred: {message}"),
+        "reason": "InternalError",
+        "details": {"causes": [{"message": message}]},
+        "code": 500,
+    }))
+}
+
+fn bytes(status: &Value) -> Vec<u8> {
+    status.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_best_protocol_that_is_offered_is_chosen() {
+        let chosen = |offered| Version::choose(offered).map(Version::name);
+        assert_eq!(
+            chosen("v4.channel.k8s.io, v5.channel.k8s.io"),
+            Some("v5.channel.k8s.io")
+        );
+        assert_eq!(
+            chosen("v4.channel.k8s.io,v3.channel.k8s.io"),
+            Some("v4.channel.k8s.io")
+        );
+        assert_eq!(chosen("channel.k8s.io"), None);
+        assert_eq!(chosen(""), None);
+    }
+
+    #[test]
+    fn each_channel_of_a_client_is_understood_and_others_are_passed_over() {
+        let mut input = Input::new(Version::V5);
+        assert_eq!(input.take(true, b"\x00ab", true), Some(Said::Input(b"ab")));
+        let size = Said::Size {
+            width: 80,
+            height: 24,
+        };
+        assert_eq!(
+            input.take(true, b"\x04{\"Width\":80,", false),
+            None,
+            "half a size"
+        );
+        assert_eq!(input.take(false, b"\"Height\":24}", true), Some(size));
+        for ignored in [
+            &b"\x01x"[..],
+            b"\x03x",
+            b"\x04{}",
+            b"\xff\x01",
+            b"\x09",
+            b"",
+        ] {
+            assert_eq!(input.take(true, ignored, true), None, "{ignored:?}");
+        }
+        assert_eq!(input.take(true, b"\xff\x00", true), Some(Said::EndOfInput));
+        assert_eq!(input.take(true, b"\xff\x00", true), None, "it ends once");
+        assert_eq!(input.take(true, b"\x00more", true), None, "after the end");
+        let mut old = Input::new(Version::V4);
+        assert_eq!(old.take(true, b"\xff\x00", true), None);
+    }
+
+    #[test]
+    fn a_long_message_about_a_size_takes_no_more_memory_than_a_short_one() {
+        let mut input = Input::new(Version::V5);
+        assert_eq!(input.take(true, b"\x04", false), None);
+        for _ in 0..1000 {
+            assert_eq!(input.take(false, &[b' '; 100], false), None);
+        }
+        let Message::Whole(_, known) = &input.message else {
+            unreachable!("the message is not whole")
+        };
+        assert_eq!(known.len(), MAX_RESIZE);
+        assert_eq!(input.take(false, b"{}", true), None);
+    }
+
+    #[test]
+    fn an_exit_code_is_told_as_clients_read_it() {
+        let status: Value = serde_json::from_slice(&ended(3)).unwrap();
+        assert_eq!(status["reason"], "NonZeroExitCode");
+        assert_eq!(
+            status["details"]["causes"][0],
+            json!({"reason": "ExitCode", "message": "3"})
+        );
+        let status: Value = serde_json::from_slice(&ended(0)).unwrap();
+        assert_eq!(status["status"], "Success");
+    }
+
+    proptest! {
+        #[test]
+        fn input_arrives_whole_however_its_messages_are_cut(text in proptest::collection::vec(any::<u8>(), 0..2_000), cut in 1_usize..50) {
+            let mut message = vec![STDIN];
+            message.extend_from_slice(&text);
+            let (mut input, mut read) = (Input::new(Version::V4), Vec::new());
+            let last = message.len().div_ceil(cut) - 1;
+            for (number, piece) in message.chunks(cut).enumerate() {
+                if let Some(Said::Input(bytes)) = input.take(number == 0, piece, number == last) {
+                    read.extend_from_slice(bytes);
+                }
+            }
+            prop_assert_eq!(read, text);
+        }
+    }
+}

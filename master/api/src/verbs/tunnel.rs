@@ -1,0 +1,312 @@
+//! Tunnels: exec, attach and port-forward, from a client's upgraded connection to the kubelet of the pod's node.
+//!
+//! This server decides who may and what is asked, and takes no part in the protocol inside: the node answers the client's
+//! handshake, and from then on bytes are passed on as they come. A tunnel ends with its client, its node, the caller's or
+//! the node's right to be heard, and the server.
+//!
+//! A tunnel has no more than one buffer of each direction, and a place among its node's tunnels. Its connection is not read
+//! as HTTP again, so nothing in a tunnel can pass for a request or an answer.
+
+use super::{Call, gateway, log};
+use crate::authorize;
+use crate::hooks::NodeTarget;
+use crate::node_answer::{Driver, Expected, NodeBody, NodeCall};
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, HOST, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use master_client::{Body, body};
+use master_schema::error::{ApiError, Reason};
+use master_schema::registry::Subresource;
+use master_schema::selector::Selector;
+use master_schema::validate::{Fields, object as inner, text};
+use master_wire::path::Verb;
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+
+/// What is passed on of a client's handshake, beside `Connection` and `Upgrade`. Extensions of WebSocket are not: no part of
+/// this cluster speaks any.
+const ASKED: [HeaderName; 4] = [
+    SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION,
+    SEC_WEBSOCKET_PROTOCOL,
+    STREAM_PROTOCOL,
+];
+/// What is passed back of the node's.
+const AGREED: [HeaderName; 4] = [
+    UPGRADE,
+    SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_PROTOCOL,
+    STREAM_PROTOCOL,
+];
+/// The protocols inside SPDY (Kubernetes, `httpstream`).
+const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+/// Names of the API's parameters, and the kubelet's for the same.
+const STREAMS: [(&str, &str); 4] = [
+    ("stdin", "input"),
+    ("stdout", "output"),
+    ("stderr", "error"),
+    ("tty", "tty"),
+];
+/// Bytes of a node's refusal that are shown.
+const REFUSAL: usize = 1024;
+/// Time for a client to close its side, so that the last bytes reach it.
+const LINGER: Duration = Duration::from_secs(10);
+
+fn bad(text: String) -> ApiError {
+    ApiError::new(Reason::BadRequest, text)
+}
+
+/// Runs a command in a container.
+pub(super) async fn exec(call: &Call) -> Result<Response<Body>, ApiError> {
+    let spec = pod(call).await?;
+    let container = log::container(&spec, &call.target.name, call.query.get("container"))?;
+    let path = exec_path(call, &container)?;
+    open(call, &spec, &path).await
+}
+
+/// The error for the tunnels that are to come.
+pub(super) fn none(subresource: Subresource) -> ApiError {
+    let text = format!(
+        "{} is not served: of tunnels to nodes there is exec",
+        subresource.name()
+    );
+    ApiError::new(Reason::MethodNotAllowed, text)
+}
+
+/// The specification of the pod that the caller may open a tunnel to.
+async fn pod(call: &Call) -> Result<Fields, ApiError> {
+    may_create(call).await?;
+    let entry = call.entry().await?;
+    let pod = master_objects::decode_bare(&call.kind, &entry)?;
+    Ok(inner(&pod, "spec").cloned().unwrap_or_default())
+}
+
+/// Opens a tunnel to a path of the kubelet of the pod's node, and answers 101.
+async fn open(call: &Call, spec: &Fields, path: &str) -> Result<Response<Body>, ApiError> {
+    let node = text(spec, "nodeName");
+    if node.is_empty() {
+        let name = &call.target.name;
+        return Err(bad(format!("pod {name} does not have a host assigned")));
+    }
+    let (Some(protocol), Some(upgrade)) = (call.headers.get(UPGRADE), &call.upgrade) else {
+        return Err(bad("Upgrade request required".to_owned()));
+    };
+    let target = gateway::target(call, node).await?;
+    let node = ask(call, target, path, protocol).await?;
+    let mut response = Response::new(body(Bytes::new()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    copy(node.answer.headers(), &AGREED, headers);
+    tokio::spawn(join(call.clone(), upgrade.clone(), node));
+    Ok(response)
+}
+
+/// A command is run by creating it, however the client asks: a WebSocket begins with GET, which alone would make of a right
+/// to read a right to run (upstream since 1.35: `AuthorizePodWebsocketUpgradeCreatePermission`).
+async fn may_create(call: &Call) -> Result<(), ApiError> {
+    if call.target.verb == Verb::Create {
+        return Ok(());
+    }
+    let mut target = call.target.clone();
+    target.verb = Verb::Create;
+    let authorizer = &call.api.inner.authorizer;
+    authorize::resource(authorizer, &call.user, &target, &Selector::default()).await
+}
+
+/// The kubelet's path for a command.
+fn exec_path(call: &Call, container: &str) -> Result<String, ApiError> {
+    let (namespace, pod) = (&call.target.namespace, &call.target.name);
+    let mut path = format!("/exec/{namespace}/{pod}/{container}?");
+    for word in call.query.all("command") {
+        path.push_str("command=");
+        for byte in word.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                path.push(char::from(byte));
+            } else {
+                // Writing to a String cannot fail.
+                write!(path, "%{byte:02X}").ok();
+            }
+        }
+        path.push('&');
+    }
+    if path.ends_with('?') {
+        return Err(bad(
+            "you must specify at least one command for the container".to_owned(),
+        ));
+    }
+    for (name, kubelets) in STREAMS {
+        if call.query.on(name) {
+            // As above.
+            write!(path, "{kubelets}=1&").ok();
+        }
+    }
+    path.pop();
+    Ok(path)
+}
+
+fn copy(from: &HeaderMap, names: &[HeaderName], to: &mut HeaderMap) {
+    for name in names {
+        for value in from.get_all(name) {
+            to.append(name, value.clone());
+        }
+    }
+}
+
+/// Hands the client's handshake to the node, which agrees with 101.
+///
+/// # Errors
+/// The node refuses, in its words, or can't be asked.
+async fn ask(
+    call: &Call,
+    target: NodeTarget,
+    path: &str,
+    protocol: &HeaderValue,
+) -> Result<NodeSide, ApiError> {
+    let unusable = |error: &dyn std::error::Error| gateway::unreachable("no such request", error);
+    let place = call.api.inner.tunnels.begin(&target.name)?;
+    let (node, authority) = (
+        target.name.clone(),
+        format!("{}:{}", target.name, target.port),
+    );
+    let mut request = Request::builder()
+        .method(&call.method)
+        .uri(path)
+        .header(HOST, authority)
+        .header(CONNECTION, "Upgrade")
+        .header(UPGRADE, protocol)
+        .body(body(Bytes::new()))
+        .map_err(|error| unusable(&error))?;
+    copy(&call.headers, &ASKED, request.headers_mut());
+    let (answer, driver) = gateway::ask(call, target, request).await?;
+    let reason = match answer.status() {
+        StatusCode::SWITCHING_PROTOCOLS => {
+            return Ok(NodeSide {
+                node,
+                answer,
+                driver,
+                place,
+            });
+        }
+        StatusCode::NOT_FOUND => Reason::NotFound,
+        StatusCode::BAD_REQUEST => Reason::BadRequest,
+        StatusCode::TOO_MANY_REQUESTS => Reason::TooManyRequests,
+        StatusCode::SERVICE_UNAVAILABLE => Reason::ServiceUnavailable,
+        _ => Reason::InternalError,
+    };
+    let limits = call.api.inner.options.nodes.clone();
+    let source = (answer.into_body(), driver, place);
+    let refusal = NodeBody::new(source, limits, Expected::default());
+    let text = refusal.beginning(REFUSAL).await;
+    Err(ApiError::new(reason, text.trim_end()))
+}
+
+/// A node that has agreed.
+struct NodeSide {
+    node: String,
+    answer: Response<Incoming>,
+    /// Moves the connection's bytes until it is handed over.
+    driver: Driver,
+    place: NodeCall,
+}
+
+/// Passes bytes on until a side ends, or one of them is not heard any more.
+async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
+    let NodeSide {
+        node,
+        answer,
+        driver,
+        place,
+    } = node;
+    let api = &call.api;
+    let buffer = api.inner.options.nodes.tunnel_buffer;
+    let draining = api.draining();
+    let denied = api.until_denied(|list| {
+        list.node_denied(&node)
+            .or_else(|| list.denied(&call.user, &call.peer))
+    });
+    let moving = async {
+        let node = hyper::upgrade::on(answer).await?;
+        let client = client.await?;
+        let (client, node) = (TokioIo::new(client), TokioIo::new(node));
+        pass(client, node, buffer).await?;
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    };
+    // Cancel-safe: a tunnel that is cut is dropped, with both of its connections.
+    tokio::select! {
+        moved = moving => if let Err(error) = moved {
+            tracing::debug!(node, %error, "tunnel broke");
+        },
+        why = denied => tracing::info!(node, reason = why, "tunnel closed"),
+        () = draining.cancelled() => tracing::debug!(node, "tunnel closed: the server ends"),
+        () = call.peer.displaced() => tracing::debug!(node, "tunnel closed: another connection took its place"),
+    }
+    drop((driver, place));
+}
+
+/// Passes bytes on in both directions. Once the node has ended, the client has some time to do so, too; a client that has
+/// ended wants nothing more of the node.
+async fn pass<C, N>(client: C, node: N, buffer: usize) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite,
+    N: AsyncRead + AsyncWrite,
+{
+    let (from_client, mut to_client) = tokio::io::split(client);
+    let (from_node, mut to_node) = tokio::io::split(node);
+    let mut from_client = BufReader::with_capacity(buffer, from_client);
+    let mut from_node = BufReader::with_capacity(buffer, from_node);
+    // Cancel-safe: the direction that goes on is not needed any more, or only to be drained.
+    tokio::select! {
+        sent = tokio::io::copy_buf(&mut from_client, &mut to_node) => return sent.map(drop),
+        answered = tokio::io::copy_buf(&mut from_node, &mut to_client) => answered?,
+    };
+    to_client.shutdown().await?;
+    let mut unread = tokio::io::sink();
+    let rest = tokio::io::copy_buf(&mut from_client, &mut unread);
+    // A client that does not close in time has had its time.
+    let rest = tokio::time::timeout(LINGER, rest).await;
+    rest.map_or(Ok(()), |copied| copied.map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt as _;
+
+    #[tokio::test]
+    async fn the_last_bytes_of_a_node_reach_a_client_that_writes_on() {
+        let (mut client, near) = tokio::io::duplex(64);
+        let (far, mut node) = tokio::io::duplex(64);
+        let passing = tokio::spawn(pass(near, far, 16));
+        client.write_all(b"ping").await.unwrap();
+        let mut came = [0; 4];
+        node.read_exact(&mut came).await.unwrap();
+        assert_eq!(&came, b"ping");
+        node.write_all(b"the last words").await.unwrap();
+        drop(node);
+        client.write_all(b"not read any more").await.unwrap();
+        let mut last = String::new();
+        client.read_to_string(&mut last).await.unwrap();
+        assert_eq!(last, "the last words");
+        drop(client);
+        passing.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_ends_ends_the_node() {
+        let (client, near) = tokio::io::duplex(64);
+        let (far, mut node) = tokio::io::duplex(64);
+        let passing = tokio::spawn(pass(near, far, 16));
+        drop(client);
+        assert_eq!(node.read(&mut [0; 8]).await.unwrap(), 0);
+        passing.await.unwrap().unwrap();
+    }
+}
