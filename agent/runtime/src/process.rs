@@ -117,7 +117,7 @@ pub struct Process {
     pub stdin: Option<Input>,
     /// What it writes.
     pub stdout: Option<Output>,
-    /// What it writes as errors.
+    /// What it writes as errors; none where it has a terminal. Who does not want one of them must read it all the same.
     pub stderr: Option<Output>,
     /// The process itself.
     pub control: Control,
@@ -160,13 +160,12 @@ pub(crate) async fn start(
         over: false,
     };
     let path = |wanted: bool, name: &str| wanted.then(|| control.folder.join(name));
-    let (terminal, first, second) = match command.outputs {
-        Outputs::Terminal => (true, true, false),
-        Outputs::Pipes { stdout, stderr } => (false, stdout, stderr),
-    };
+    // Both pipes are made whatever the client reads: where the engine gets none for the errors, its start of the process
+    // returns at the process's end only.
+    let terminal = command.outputs == Outputs::Terminal;
     let stdin = path(command.stdin, "stdin");
-    let stdout = path(first, "stdout");
-    let stderr = path(second, "stderr");
+    let stdout = path(true, "stdout");
+    let stderr = path(!terminal, "stderr");
     let all = [&stdin, &stdout, &stderr];
     make(&control.folder, all.into_iter().flatten()).map_err(local)?;
     let open = |path: &PathBuf| {

@@ -1,11 +1,11 @@
 //! A remote command: the streams of a process over one WebSocket.
 //!
-//! One task moves everything. It reads from the client only while there is room for what it may have to answer, and from
-//! the process only while the client takes what came before.
+//! One task moves everything. It reads from the client while there is room for what it may have to answer, and from the
+//! process only while the client takes what came before.
 
 use crate::handshake::{Offer, Refusal};
 use crate::{Tunnel, Tunnels, query};
-use agent_runtime::{Command, Control, Input, Output, Process, Runtime};
+use agent_runtime::{Command, Control, Input, Output, Outputs, Process, Runtime};
 use config_tunnel::command::{self, ERROR, STDERR, STDOUT, Said, Version};
 use config_tunnel::websocket::{self, Decoder, Event, Kind, NORMAL, PROTOCOL_ERROR, Sender};
 use http::Request;
@@ -20,8 +20,11 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 /// Bytes taken from the client at once, and so for the process at most.
 const INBOX: usize = 32 * 1024;
-/// Bytes for the client beyond which nothing is read that would add some.
+/// Bytes for the client beyond which nothing more is taken from the process.
 const OUTBOX: usize = 32 * 1024;
+/// Bytes for the client beyond which nothing is read from it: each ping adds an answer. A client that reads nothing is heard
+/// until then, so that it can still say that it leaves.
+const ANSWERS: usize = 256 * 1024;
 /// Bytes for the client once the process has ended, which are kept in any case: what pipes and the shim held, and what
 /// processes write that it left behind.
 const LAST: usize = 1 << 20;
@@ -59,7 +62,7 @@ impl Tunnels {
                 tracing::debug!("a client of exec went before its tunnel was made");
                 return;
             };
-            let client = Client::new(TokioIo::new(stream), version);
+            let client = Client::new(TokioIo::new(stream), version, wanted.outputs);
             if let Err(error) = client.run(&*runtime, &id, &wanted).await {
                 tracing::debug!(container = id, %error, "tunnel broke");
             }
@@ -75,6 +78,7 @@ struct Client<S> {
     writer: WriteHalf<S>,
     decoder: Decoder,
     input: command::Input,
+    outputs: Outputs,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     /// Bytes were written that may lie in a buffer of TLS.
@@ -109,7 +113,7 @@ struct Pending {
 }
 
 impl<S: AsyncRead + AsyncWrite> Client<S> {
-    fn new(stream: S, version: Version) -> Self {
+    fn new(stream: S, version: Version, outputs: Outputs) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let mut ping = interval(PING);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -119,6 +123,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
             writer,
             decoder: Decoder::new(Sender::Client),
             input: command::Input::new(version),
+            outputs,
             inbox: vec![0; INBOX],
             outbox: Vec::new(),
             unflushed: false,
@@ -139,8 +144,12 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                 .pump(stdin, stdout.as_ref(), stderr.as_ref(), &control)
                 .await?
             {
-                // The process is killed as `control` is dropped.
-                End::Client(leave) => return self.part(leave).await,
+                End::Client(leave) => {
+                    // Killed before anything is waited for: a client that leaves may not read any more.
+                    drop(control);
+                    let parted = timeout(LINGER, self.part(leave)).await;
+                    return parted.unwrap_or(Ok(()));
+                }
                 End::Process(code) => {
                     self.last_words(stdout, stderr, control).await;
                     match code {
@@ -168,10 +177,11 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         loop {
             let room = self.outbox.len() < OUTBOX;
             let idle = pending.bytes.is_empty();
+            let hears = self.outbox.len() < ANSWERS && idle;
             // Each arm is cancel-safe: reads and writes have happened or not, an output appends what it read, the wait is
             // polled again.
             tokio::select! {
-                came = self.reader.read(&mut self.inbox), if room && idle => match came? {
+                came = self.reader.read(&mut self.inbox), if hears => match came? {
                     0 => return Ok(End::Client(Leave::Gone)),
                     count => self.take(count, &mut pending),
                 },
@@ -247,7 +257,17 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
+    /// What the client did not ask for is dropped.
     fn tell(&mut self, channel: u8, bytes: &mut Vec<u8>) {
+        let wanted = match self.outputs {
+            Outputs::Terminal => true,
+            Outputs::Pipes { stdout, stderr } => {
+                (channel == STDOUT && stdout) || (channel == STDERR && stderr)
+            }
+        };
+        if !wanted {
+            bytes.clear();
+        }
         if !bytes.is_empty() {
             websocket::frame(Kind::Binary, &[channel], bytes, &mut self.outbox);
             bytes.clear();

@@ -410,4 +410,19 @@ async fn a_command_with_a_terminal_has_one_of_the_clients_size() {
     assert!(out.contains("43 132") && out.contains("/dev/pts/"), "{out}");
     assert_eq!(status["details"]["causes"][0]["message"], "5", "{status}");
     assert_eq!(code, Some(1000));
+
+    // A client that says that it leaves, and neither reads nor closes its side.
+    let path =
+        "/exec/default/talks/main?command=sh&command=-c&command=busybox%20yes%2055555&output=1";
+    let mut leaves = Client::open(&site, path).await;
+    eventually("the command to begin", || async {
+        site.has_process("talks", "55555").await.then_some(())
+    })
+    .await;
+    leaves.send(Kind::Close, &1000_u16.to_be_bytes()).await;
+    eventually("the command of a client that leaves to end", || async {
+        (!site.has_process("talks", "55555").await).then_some(())
+    })
+    .await;
+    drop(leaves);
 }
