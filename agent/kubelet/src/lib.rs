@@ -36,7 +36,6 @@ mod probes;
 mod pull;
 mod qos;
 mod ranges;
-mod room;
 mod sandbox;
 mod server;
 #[cfg(test)]

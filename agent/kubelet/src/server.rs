@@ -7,7 +7,7 @@ use crate::cleanup::MAX_LOGS;
 use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
-use crate::room::{Limits, Place, Room};
+use agent_port::{Limits, Place, Room};
 use agent_runtime::{Container as Seen, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
 use agent_tunnel::{Refusal, Tunnel, Tunnels};

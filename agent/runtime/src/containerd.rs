@@ -19,7 +19,8 @@ use crate::model::{
     Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
     Runtime,
 };
-use crate::process::{self, Command, Process};
+use crate::open;
+use crate::process::{Command, Process};
 use crate::programs::Programs;
 use crate::registry::Registries;
 use crate::spec::Host;
@@ -217,7 +218,7 @@ impl Runtime for Containerd {
     }
 
     fn open<'a>(&'a self, id: &'a str, command: &'a Command) -> Pending<'a, Process> {
-        Box::pin(process::start(self, id, command))
+        Box::pin(open::start(self, id, command))
     }
 
     fn images(&self) -> Pending<'_, Vec<Image>> {

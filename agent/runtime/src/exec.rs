@@ -4,20 +4,18 @@ use crate::connection::{failed, request, settled, unlimited};
 use crate::containerd::Containerd;
 use crate::log::{Fifos, read_rest};
 use crate::model::{Error, ErrorClass, ExecOutput};
+use crate::process;
 use containerd_client::services::v1::{
     DeleteProcessRequest, ExecProcessRequest, GetContainerRequest, KillRequest, StartRequest,
     WaitRequest,
 };
 use containerd_client::tonic::Code;
-use prost_types::Any;
 use serde_json::Value;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
 use tokio::time::timeout;
 
-/// Type of a process specification in containerd's messages.
-const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 /// Most output that is kept (upstream's limit for probes).
 const MAX_OUTPUT: usize = 10 * 1024;
 
@@ -28,14 +26,6 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn next_id() -> String {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("exec-{}-{number}", std::process::id())
-}
-
-/// The specification of a process, as containerd takes it.
-pub(crate) fn any(process: &Value) -> Any {
-    Any {
-        type_url: PROCESS_TYPE.to_owned(),
-        value: process.to_string().into_bytes(),
-    }
 }
 
 /// Runs `command` in the container and waits for its end; past `limit` it is killed and that is an error.
@@ -78,7 +68,7 @@ async fn run_with(
         )
     };
     let local = |error| Error::caused(ErrorClass::Create, "open the command's output", error);
-    let process = process(engine, id, command).await?;
+    let own = own_process(engine, id, command).await?;
     fifos.make().map_err(local)?;
     let output = OpenOptions::new()
         .read_write(true)
@@ -89,7 +79,7 @@ async fn run_with(
         container_id: id.to_owned(),
         stdout: path.clone(),
         stderr: path,
-        spec: Some(any(&process)),
+        spec: Some(process::any(&own)),
         exec_id: exec_id.to_owned(),
         ..ExecProcessRequest::default()
     };
@@ -148,7 +138,7 @@ fn unreachable_status<T>() -> Result<T, containerd_client::tonic::Status> {
 }
 
 /// The container's own process with other arguments.
-async fn process(engine: &Containerd, id: &str, command: &[String]) -> Result<Value, Error> {
+async fn own_process(engine: &Containerd, id: &str, command: &[String]) -> Result<Value, Error> {
     let mut process = specification(engine, id).await?["process"].take();
     process["args"] = command.into();
     process["terminal"] = false.into();

@@ -30,6 +30,7 @@ mod labels;
 mod log;
 mod memory;
 mod model;
+mod open;
 mod process;
 mod programs;
 mod reach;

@@ -6,8 +6,6 @@
 //! A process whose [`Control`] is dropped is killed with its session, so that a client that goes leaves nothing behind.
 
 use crate::connection::{failed, request, settled, unlimited};
-use crate::containerd::Containerd;
-use crate::exec;
 use crate::log::read_rest;
 use crate::model::{Error, ErrorClass};
 use containerd_client::services::v1::tasks_client::TasksClient;
@@ -17,19 +15,15 @@ use containerd_client::services::v1::{
 };
 use containerd_client::tonic::Code;
 use containerd_client::tonic::transport::Channel;
-use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getsid};
-use serde_json::{Value, json};
+use prost_types::Any;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
-use tokio::time::{sleep, timeout};
+use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// Longest wait for the shim to open the process's input; it does so before it answers to the start.
-const INPUT_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks whether it has.
-const INPUT_LOOK: Duration = Duration::from_millis(1);
+/// Type of a process specification in containerd's messages.
+const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 /// Bytes taken from an output at once.
 const CHUNK: usize = 32 * 1024;
 
@@ -60,7 +54,7 @@ pub enum Outputs {
 
 /// One output of a process.
 #[derive(Debug)]
-pub struct Output(Receiver);
+pub struct Output(pub(crate) Receiver);
 
 impl Output {
     /// The next bytes, appended to `out`. It has no end of its own: the process's end is that of [`Control::wait`].
@@ -90,7 +84,7 @@ impl Output {
 
 /// The input of a process.
 #[derive(Debug)]
-pub struct Input(Sender);
+pub struct Input(pub(crate) Sender);
 
 impl Input {
     /// Writes some of the bytes, and says how many.
@@ -138,108 +132,40 @@ pub struct Control {
     over: bool,
 }
 
-/// Starts a process in a running container.
-pub(crate) async fn start(
-    engine: &Containerd,
-    id: &str,
-    command: &Command,
-) -> Result<Process, Error> {
-    let local = |error| Error::caused(ErrorClass::Create, "open the command's streams", error);
-    let spec = exec::specification(engine, id).await?;
-    let exec_id = exec::next_id();
-    let control = Control {
-        channel: engine.channel.clone(),
-        container: id.to_owned(),
-        folder: engine.options.fifos.join(format!("{id}-{exec_id}")),
-        exec_id,
-        pid: 0,
-        cgroup: spec["linux"]["cgroupsPath"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned(),
-        over: false,
-    };
-    let path = |wanted: bool, name: &str| wanted.then(|| control.folder.join(name));
-    // Both pipes are made whatever the client reads: where the engine gets none for the errors, its start of the process
-    // returns at the process's end only.
-    let terminal = command.outputs == Outputs::Terminal;
-    let stdin = path(command.stdin, "stdin");
-    let stdout = path(true, "stdout");
-    let stderr = path(!terminal, "stderr");
-    let all = [&stdin, &stdout, &stderr];
-    make(&control.folder, all.into_iter().flatten()).map_err(local)?;
-    let open = |path: &PathBuf| {
-        let opened = OpenOptions::new().read_write(true).open_receiver(path);
-        opened.map(Output).map_err(local)
-    };
-    let outputs = (
-        stdout.as_ref().map(open).transpose()?,
-        stderr.as_ref().map(open).transpose()?,
-    );
-    let control = control.begin(process(spec, command), terminal, all).await?;
-    let stdin = match &stdin {
-        Some(path) => Some(Input(open_input(path).await.map_err(local)?)),
-        None => None,
-    };
-    Ok(Process {
-        stdin,
-        stdout: outputs.0,
-        stderr: outputs.1,
-        control,
-    })
-}
-
-/// Makes FIFOs in a folder of their own.
-fn make<'a>(folder: &Path, fifos: impl Iterator<Item = &'a PathBuf>) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
-    for path in fifos {
-        nix::unistd::mkfifo(path, mode)?;
+/// The specification of a process, as containerd takes it.
+pub(crate) fn any(process: &Value) -> Any {
+    Any {
+        type_url: PROCESS_TYPE.to_owned(),
+        value: process.to_string().into_bytes(),
     }
-    Ok(())
-}
-
-/// Opens the process's input for writing, once the shim reads it: what is written before would be lost where the input ends
-/// at once.
-async fn open_input(path: &Path) -> std::io::Result<Sender> {
-    let opened = timeout(INPUT_LIMIT, async {
-        loop {
-            match OpenOptions::new().open_sender(path) {
-                Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
-                    sleep(INPUT_LOOK).await;
-                }
-                result => return result,
-            }
-        }
-    });
-    opened
-        .await
-        .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
-}
-
-/// The container's own process with other arguments and, where asked for, a terminal.
-fn process(mut spec: Value, command: &Command) -> Value {
-    let mut process = spec["process"].take();
-    process["args"] = command.words.as_slice().into();
-    let terminal = command.outputs == Outputs::Terminal;
-    process["terminal"] = terminal.into();
-    if terminal {
-        let named = |env: &Value| env.as_str().is_some_and(|env| env.starts_with("TERM="));
-        match process["env"].as_array_mut() {
-            Some(env) if env.iter().any(named) => {}
-            Some(env) => env.push("TERM=xterm".into()),
-            None => process["env"] = json!(["TERM=xterm"]),
-        }
-    }
-    process
 }
 
 impl Control {
+    /// One that is not started yet.
+    pub(crate) fn new(
+        channel: Channel,
+        container: &str,
+        exec_id: String,
+        folder: PathBuf,
+        cgroup: &str,
+    ) -> Self {
+        Self {
+            channel,
+            container: container.to_owned(),
+            exec_id,
+            folder,
+            pid: 0,
+            cgroup: cgroup.to_owned(),
+            over: false,
+        }
+    }
+
     fn tasks(&self) -> TasksClient<Channel> {
         TasksClient::new(self.channel.clone())
     }
 
-    async fn begin(
+    /// Starts it, with FIFOs for its streams.
+    pub(crate) async fn begin(
         mut self,
         process: Value,
         terminal: bool,
@@ -256,7 +182,7 @@ impl Control {
             stdout,
             stderr,
             terminal,
-            spec: Some(exec::any(&process)),
+            spec: Some(any(&process)),
             exec_id: self.exec_id.clone(),
         };
         self.tasks().exec(request(exec)).await.map_err(fail())?;
@@ -405,46 +331,4 @@ async fn clear(mut tasks: TasksClient<Channel>, container: &str, exec_id: &str, 
     }
     // Nothing is lost where this fails: /run is empty after a boot.
     drop(std::fs::remove_dir_all(folder));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_has_what_its_container_has_and_no_more() {
-        let own = json!({"process": {
-            "args": ["/app"], "terminal": false, "env": ["A=1"], "noNewPrivileges": true,
-            "capabilities": {"bounding": ["CAP_CHOWN"]}, "user": {"uid": 7}, "cwd": "/srv",
-        }});
-        let command = Command {
-            words: vec!["sh".to_owned()],
-            stdin: false,
-            outputs: Outputs::Terminal,
-        };
-        let made = process(own.clone(), &command);
-        let mut expected = own["process"].clone();
-        expected["args"] = json!(["sh"]);
-        expected["terminal"] = true.into();
-        expected["env"] = json!(["A=1", "TERM=xterm"]);
-        assert_eq!(made, expected);
-        let chosen = json!({"process": {"env": ["TERM=dumb"]}});
-        assert_eq!(process(chosen, &command)["env"], json!(["TERM=dumb"]));
-    }
-
-    #[tokio::test]
-    async fn input_is_opened_when_somebody_reads_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("io/stdin");
-        make(&dir.path().join("io"), [&path].into_iter()).unwrap();
-        let opening = tokio::spawn({
-            let path = path.clone();
-            async move { open_input(&path).await }
-        });
-        let reader = OpenOptions::new().open_receiver(&path).unwrap();
-        let input = Input(opening.await.unwrap().unwrap());
-        assert_eq!(input.write(b"ab").await.unwrap(), 2);
-        drop(input);
-        assert_eq!(Output(reader).rest(), b"ab");
-    }
 }

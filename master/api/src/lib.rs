@@ -15,7 +15,6 @@ mod fairness;
 mod guard;
 mod health;
 mod hooks;
-mod node_answer;
 mod options;
 mod paths;
 mod prepare;
@@ -25,6 +24,5 @@ mod state;
 mod verbs;
 
 pub use hooks::{DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};
-pub use node_answer::NodeLimits;
 pub use options::Options;
 pub use state::ApiServer;

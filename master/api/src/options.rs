@@ -1,9 +1,9 @@
 //! Options of the server: limits, admission, authorization.
 
-use crate::node_answer::NodeLimits;
 use master_admission::Admission;
 use master_admission::services::Ranges;
 use master_auth::{Mode, TokenIssuer, TokenList};
+use master_gateway::NodeLimits;
 use master_rbac::{Binding, Role};
 use std::sync::Arc;
 

@@ -2,12 +2,12 @@
 //! through it is in `server.rs`.
 
 use crate::hooks::{DenyList, Extensions, Hooks, NodeDialer};
-use crate::node_answer::NodeCalls;
 use crate::options::Options;
 use config_kube::identity::MASTERS_GROUP;
 use master_admission::{Chain, Parts};
 use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
+use master_gateway::NodeCalls;
 use master_kinds::builtin;
 use master_listener::Peer;
 use master_metrics::Metrics;

@@ -2,11 +2,11 @@
 
 use super::Call;
 use crate::hooks::NodeTarget;
-use crate::node_answer::{Driver, Expected, NodeBody};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use master_client::Body;
+use master_gateway::{Driver, Expected, NodeBody};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::validate::{get, items, object as inner};

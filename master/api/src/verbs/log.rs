@@ -2,11 +2,11 @@
 
 use super::{Call, gateway};
 use crate::hooks::NodeTarget;
-use crate::node_answer::Expected;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use master_client::{Body, body};
+use master_gateway::Expected;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::{Fields, items, object as inner, text};
 

@@ -2,12 +2,12 @@
 //! reach.
 
 use super::{Call, gateway};
-use crate::node_answer::{Expected, NodeBody};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header,
 };
 use http_body_util::BodyExt;
 use master_client::{Body, body};
+use master_gateway::{Expected, NodeBody};
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource};
 

@@ -10,7 +10,6 @@
 use super::{Call, gateway, log};
 use crate::authorize;
 use crate::hooks::NodeTarget;
-use crate::node_answer::{Driver, Expected, NodeBody, NodeCall};
 use bytes::Bytes;
 use http::header::{
     CONNECTION, HOST, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
@@ -21,15 +20,13 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use master_client::{Body, body};
+use master_gateway::{Driver, Expected, NodeBody, NodeCall, pass};
 use master_schema::error::{ApiError, Reason};
 use master_schema::registry::Subresource;
 use master_schema::selector::Selector;
 use master_schema::validate::{Fields, object as inner, text};
 use master_wire::path::Verb;
 use std::fmt::Write as _;
-use std::io;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 
 /// What is passed on of a client's handshake, beside `Connection` and `Upgrade`. Extensions of WebSocket are not: no part of
 /// this cluster speaks any.
@@ -57,8 +54,6 @@ const STREAMS: [(&str, &str); 4] = [
 ];
 /// Bytes of a node's refusal that are shown.
 const REFUSAL: usize = 1024;
-/// Time for a client to close its side, so that the last bytes reach it.
-const LINGER: Duration = Duration::from_secs(10);
 
 fn bad(text: String) -> ApiError {
     ApiError::new(Reason::BadRequest, text)
@@ -250,63 +245,4 @@ async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
         () = call.peer.displaced() => tracing::debug!(node, "tunnel closed: another connection took its place"),
     }
     drop((driver, place));
-}
-
-/// Passes bytes on in both directions. Once the node has ended, the client has some time to do so, too; a client that has
-/// ended wants nothing more of the node.
-async fn pass<C, N>(client: C, node: N, buffer: usize) -> io::Result<()>
-where
-    C: AsyncRead + AsyncWrite,
-    N: AsyncRead + AsyncWrite,
-{
-    let (from_client, mut to_client) = tokio::io::split(client);
-    let (from_node, mut to_node) = tokio::io::split(node);
-    let mut from_client = BufReader::with_capacity(buffer, from_client);
-    let mut from_node = BufReader::with_capacity(buffer, from_node);
-    // Cancel-safe: the direction that goes on is not needed any more, or only to be drained.
-    tokio::select! {
-        sent = tokio::io::copy_buf(&mut from_client, &mut to_node) => return sent.map(drop),
-        answered = tokio::io::copy_buf(&mut from_node, &mut to_client) => answered?,
-    };
-    to_client.shutdown().await?;
-    let mut unread = tokio::io::sink();
-    let rest = tokio::io::copy_buf(&mut from_client, &mut unread);
-    // A client that does not close in time has had its time.
-    let rest = tokio::time::timeout(LINGER, rest).await;
-    rest.map_or(Ok(()), |copied| copied.map(drop))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::io::AsyncReadExt as _;
-
-    #[tokio::test]
-    async fn the_last_bytes_of_a_node_reach_a_client_that_writes_on() {
-        let (mut client, near) = tokio::io::duplex(64);
-        let (far, mut node) = tokio::io::duplex(64);
-        let passing = tokio::spawn(pass(near, far, 16));
-        client.write_all(b"ping").await.unwrap();
-        let mut came = [0; 4];
-        node.read_exact(&mut came).await.unwrap();
-        assert_eq!(&came, b"ping");
-        node.write_all(b"the last words").await.unwrap();
-        drop(node);
-        client.write_all(b"not read any more").await.unwrap();
-        let mut last = String::new();
-        client.read_to_string(&mut last).await.unwrap();
-        assert_eq!(last, "the last words");
-        drop(client);
-        passing.await.unwrap().unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_client_that_ends_ends_the_node() {
-        let (client, near) = tokio::io::duplex(64);
-        let (far, mut node) = tokio::io::duplex(64);
-        let passing = tokio::spawn(pass(near, far, 16));
-        drop(client);
-        assert_eq!(node.read(&mut [0; 8]).await.unwrap(), 0);
-        passing.await.unwrap().unwrap();
-    }
 }

@@ -5,8 +5,9 @@
 use crate::common::Local;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use master_api::{DialError, NodeDialer, NodeLimits, NodeStream, NodeTarget, Options};
+use master_api::{DialError, NodeDialer, NodeStream, NodeTarget, Options};
 use master_client::{Body, BoxFuture, UserInfo};
+use master_gateway::NodeLimits;
 use master_listener::Peer;
 use serde_json::json;
 use std::sync::Arc;

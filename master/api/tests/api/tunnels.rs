@@ -3,8 +3,9 @@
 
 use crate::common::{Identity, Local, Server};
 use http::{Method, StatusCode};
-use master_api::{DenyList, DialError, NodeDialer, NodeLimits, NodeStream, NodeTarget, Options};
+use master_api::{DenyList, DialError, NodeDialer, NodeStream, NodeTarget, Options};
 use master_client::{BoxFuture, UserInfo};
+use master_gateway::NodeLimits;
 use master_listener::{Peer, ServeOptions};
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -14,17 +14,17 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Limits of the port.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Connections at once of callers who have not shown the master's certificate.
-    pub(crate) strangers: usize,
+    pub strangers: usize,
     /// Of these, those of one host (an IPv4 address, a /64 of IPv6).
-    pub(crate) per_host: usize,
+    pub per_host: usize,
     /// Of these, those of one site or block (a /56 or /48 of IPv6, a /24 of IPv4).
-    pub(crate) per_block: usize,
+    pub per_block: usize,
     /// Connections at once of the master: a followed log holds one.
-    pub(crate) master: usize,
+    pub master: usize,
     /// Longest time for a TLS handshake, and for the head of a request.
-    pub(crate) patience: Duration,
+    pub patience: Duration,
 }
 
 impl Default for Limits {
@@ -41,7 +41,7 @@ impl Default for Limits {
 
 /// The room of the strangers.
 #[derive(Debug, Clone)]
-pub(crate) struct Room {
+pub struct Room {
     limits: Limits,
     open: Arc<Mutex<Open>>,
 }
@@ -55,10 +55,12 @@ struct Open {
 
 /// One connection's place, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<Mutex<Open>>, PlaceId);
+pub struct Place(Arc<Mutex<Open>>, PlaceId);
 
 impl Room {
-    pub(crate) fn new(limits: Limits) -> Self {
+    /// An empty one.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
         let open = Open {
             places: Places::new(limits.strangers),
             tasks: HashMap::new(),
@@ -71,12 +73,8 @@ impl Room {
     }
 
     /// Gives a new connection a place, and a task for what it does with it. The connection whose place it needs is cut.
-    pub(crate) fn admit<W>(
-        &self,
-        from: IpAddr,
-        tasks: &mut JoinSet<()>,
-        work: impl FnOnce(Place) -> W,
-    ) where
+    pub fn admit<W>(&self, from: IpAddr, tasks: &mut JoinSet<()>, work: impl FnOnce(Place) -> W)
+    where
         W: Future<Output = ()> + Send + 'static,
     {
         let most = |network: &Network| match network.width() {

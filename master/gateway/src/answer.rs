@@ -77,16 +77,16 @@ impl Default for NodeLimits {
 
 /// What kind of answer a request to a node expects.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Expected {
+pub struct Expected {
     /// A log is followed: the answer lasts as long as client and container do.
-    pub(crate) follow: bool,
+    pub follow: bool,
     /// Bytes after which the client wants no more.
-    pub(crate) at_most: Option<u64>,
+    pub at_most: Option<u64>,
 }
 
 /// The open calls to nodes.
 #[derive(Debug)]
-pub(crate) struct NodeCalls {
+pub struct NodeCalls {
     /// What is counted, for the error.
     what: &'static str,
     total: usize,
@@ -96,19 +96,19 @@ pub(crate) struct NodeCalls {
 
 /// The place of one call; freed when dropped.
 #[derive(Debug)]
-pub(crate) struct NodeCall {
+pub struct NodeCall {
     calls: Arc<NodeCalls>,
     node: String,
 }
 
 impl NodeCalls {
     /// For answers that are being read.
-    pub(crate) fn answers(limits: &NodeLimits) -> Arc<Self> {
+    pub fn answers(limits: &NodeLimits) -> Arc<Self> {
         Self::new("answers", limits.per_node, limits.total)
     }
 
     /// For tunnels.
-    pub(crate) fn tunnels(limits: &NodeLimits) -> Arc<Self> {
+    pub fn tunnels(limits: &NodeLimits) -> Arc<Self> {
         Self::new("tunnels", limits.tunnels_per_node, limits.tunnels)
     }
 
@@ -125,7 +125,7 @@ impl NodeCalls {
     ///
     /// # Errors
     /// 429: this node, or all nodes together, have reached their limit.
-    pub(crate) fn begin(self: &Arc<Self>, node: &str) -> Result<NodeCall, ApiError> {
+    pub fn begin(self: &Arc<Self>, node: &str) -> Result<NodeCall, ApiError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = open.values().sum();
         let own = open.get(node).copied().unwrap_or_default();
@@ -161,7 +161,7 @@ impl Drop for NodeCall {
 
 /// The task that drives a connection to a node; aborted when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Driver(pub(crate) AbortHandle);
+pub struct Driver(pub AbortHandle);
 
 impl Drop for Driver {
     fn drop(&mut self) {
@@ -182,7 +182,7 @@ enum Cut {
 
 /// The body of a node's answer.
 #[derive(Debug)]
-pub(crate) struct NodeBody {
+pub struct NodeBody {
     /// `None` once it ended or was cut; the connection ends with it.
     source: Option<(Incoming, Driver, NodeCall)>,
     limits: NodeLimits,
@@ -195,7 +195,9 @@ pub(crate) struct NodeBody {
 }
 
 impl NodeBody {
-    pub(crate) fn new(
+    /// The body of an answer whose connection ends, and whose place is free, with it.
+    #[must_use]
+    pub fn new(
         source: (Incoming, Driver, NodeCall),
         limits: NodeLimits,
         expected: Expected,
@@ -265,7 +267,7 @@ impl NodeBody {
     }
 
     /// The first bytes of an error, as far as they arrive within the time limit of the header.
-    pub(crate) async fn beginning(mut self, most: usize) -> String {
+    pub async fn beginning(mut self, most: usize) -> String {
         let (limit, mut text) = (self.limits.header, Vec::new());
         let read = async {
             while let Some(Ok(frame)) = self.frame().await {

@@ -1,0 +1,146 @@
+//! Starts processes beside a container's own, with streams for a client.
+
+use crate::containerd::Containerd;
+use crate::exec;
+use crate::model::{Error, ErrorClass};
+use crate::process::{Command, Control, Input, Output, Outputs, Process};
+use nix::errno::Errno;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::unix::pipe::{OpenOptions, Sender};
+use tokio::time::{sleep, timeout};
+
+/// Longest wait for the shim to open the process's input; it does so before it answers to the start.
+const INPUT_LIMIT: Duration = Duration::from_secs(60);
+/// Between two looks whether it has.
+const INPUT_LOOK: Duration = Duration::from_millis(1);
+
+/// Starts a process in a running container.
+pub(crate) async fn start(
+    engine: &Containerd,
+    id: &str,
+    command: &Command,
+) -> Result<Process, Error> {
+    let local = |error| Error::caused(ErrorClass::Create, "open the command's streams", error);
+    let spec = exec::specification(engine, id).await?;
+    let exec_id = exec::next_id();
+    let folder = engine.options.fifos.join(format!("{id}-{exec_id}"));
+    let cgroup = spec["linux"]["cgroupsPath"].as_str().unwrap_or_default();
+    let control = Control::new(engine.channel.clone(), id, exec_id, folder.clone(), cgroup);
+    let path = |wanted: bool, name: &str| wanted.then(|| folder.join(name));
+    // Both pipes are made whatever the client reads: where the engine gets none for the errors, its start of the process
+    // returns at the process's end only.
+    let terminal = command.outputs == Outputs::Terminal;
+    let stdin = path(command.stdin, "stdin");
+    let stdout = path(true, "stdout");
+    let stderr = path(!terminal, "stderr");
+    let all = [&stdin, &stdout, &stderr];
+    make(&folder, all.into_iter().flatten()).map_err(local)?;
+    let open = |path: &PathBuf| {
+        let opened = OpenOptions::new().read_write(true).open_receiver(path);
+        opened.map(Output).map_err(local)
+    };
+    let outputs = (
+        stdout.as_ref().map(open).transpose()?,
+        stderr.as_ref().map(open).transpose()?,
+    );
+    let control = control.begin(process(spec, command), terminal, all).await?;
+    let stdin = match &stdin {
+        Some(path) => Some(Input(open_input(path).await.map_err(local)?)),
+        None => None,
+    };
+    Ok(Process {
+        stdin,
+        stdout: outputs.0,
+        stderr: outputs.1,
+        control,
+    })
+}
+
+/// Makes FIFOs in a folder of their own.
+fn make<'a>(folder: &Path, fifos: impl Iterator<Item = &'a PathBuf>) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+    for path in fifos {
+        nix::unistd::mkfifo(path, mode)?;
+    }
+    Ok(())
+}
+
+/// Opens the process's input for writing, once the shim reads it: what is written before would be lost where the input ends
+/// at once.
+async fn open_input(path: &Path) -> std::io::Result<Sender> {
+    let opened = timeout(INPUT_LIMIT, async {
+        loop {
+            match OpenOptions::new().open_sender(path) {
+                Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+                    sleep(INPUT_LOOK).await;
+                }
+                result => return result,
+            }
+        }
+    });
+    opened
+        .await
+        .unwrap_or_else(|_elapsed| Err(std::io::ErrorKind::TimedOut.into()))
+}
+
+/// The container's own process with other arguments and, where asked for, a terminal.
+fn process(mut spec: Value, command: &Command) -> Value {
+    let mut process = spec["process"].take();
+    process["args"] = command.words.as_slice().into();
+    let terminal = command.outputs == Outputs::Terminal;
+    process["terminal"] = terminal.into();
+    if terminal {
+        let named = |env: &Value| env.as_str().is_some_and(|env| env.starts_with("TERM="));
+        match process["env"].as_array_mut() {
+            Some(env) if env.iter().any(named) => {}
+            Some(env) => env.push("TERM=xterm".into()),
+            None => process["env"] = json!(["TERM=xterm"]),
+        }
+    }
+    process
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_what_its_container_has_and_no_more() {
+        let own = json!({"process": {
+            "args": ["/app"], "terminal": false, "env": ["A=1"], "noNewPrivileges": true,
+            "capabilities": {"bounding": ["CAP_CHOWN"]}, "user": {"uid": 7}, "cwd": "/srv",
+        }});
+        let command = Command {
+            words: vec!["sh".to_owned()],
+            stdin: false,
+            outputs: Outputs::Terminal,
+        };
+        let made = process(own.clone(), &command);
+        let mut expected = own["process"].clone();
+        expected["args"] = json!(["sh"]);
+        expected["terminal"] = true.into();
+        expected["env"] = json!(["A=1", "TERM=xterm"]);
+        assert_eq!(made, expected);
+        let chosen = json!({"process": {"env": ["TERM=dumb"]}});
+        assert_eq!(process(chosen, &command)["env"], json!(["TERM=dumb"]));
+    }
+
+    #[tokio::test]
+    async fn input_is_opened_when_somebody_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("io/stdin");
+        make(&dir.path().join("io"), [&path].into_iter()).unwrap();
+        let opening = tokio::spawn({
+            let path = path.clone();
+            async move { open_input(&path).await }
+        });
+        let reader = OpenOptions::new().open_receiver(&path).unwrap();
+        let input = Input(opening.await.unwrap().unwrap());
+        assert_eq!(input.write(b"ab").await.unwrap(), 2);
+        drop(input);
+        assert_eq!(Output(reader).rest(), b"ab");
+    }
+}

@@ -1,0 +1,70 @@
+//! Bytes between a client and a node, once both have agreed on a tunnel.
+
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+
+/// Time for a client to close its side, so that the last bytes reach it.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Passes bytes on in both directions. Once the node has ended, the client has some time to do so, too; a client that has
+/// ended wants nothing more of the node. Holds at most `buffer` bytes of each direction.
+///
+/// # Errors
+/// A side can't be read or written.
+pub async fn pass<C, N>(client: C, node: N, buffer: usize) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite,
+    N: AsyncRead + AsyncWrite,
+{
+    let (from_client, mut to_client) = tokio::io::split(client);
+    let (from_node, mut to_node) = tokio::io::split(node);
+    let mut from_client = BufReader::with_capacity(buffer, from_client);
+    let mut from_node = BufReader::with_capacity(buffer, from_node);
+    // Cancel-safe: the direction that goes on is not needed any more, or only to be drained.
+    tokio::select! {
+        sent = tokio::io::copy_buf(&mut from_client, &mut to_node) => return sent.map(drop),
+        answered = tokio::io::copy_buf(&mut from_node, &mut to_client) => answered?,
+    };
+    to_client.shutdown().await?;
+    let mut unread = tokio::io::sink();
+    let rest = tokio::io::copy_buf(&mut from_client, &mut unread);
+    // A client that does not close in time has had its time.
+    let rest = tokio::time::timeout(LINGER, rest).await;
+    rest.map_or(Ok(()), |copied| copied.map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt as _;
+
+    #[tokio::test]
+    async fn the_last_bytes_of_a_node_reach_a_client_that_writes_on() {
+        let (mut client, near) = tokio::io::duplex(64);
+        let (far, mut node) = tokio::io::duplex(64);
+        let passing = tokio::spawn(pass(near, far, 16));
+        client.write_all(b"ping").await.unwrap();
+        let mut came = [0; 4];
+        node.read_exact(&mut came).await.unwrap();
+        assert_eq!(&came, b"ping");
+        node.write_all(b"the last words").await.unwrap();
+        drop(node);
+        client.write_all(b"not read any more").await.unwrap();
+        let mut last = String::new();
+        client.read_to_string(&mut last).await.unwrap();
+        assert_eq!(last, "the last words");
+        drop(client);
+        passing.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_ends_ends_the_node() {
+        let (client, near) = tokio::io::duplex(64);
+        let (far, mut node) = tokio::io::duplex(64);
+        let passing = tokio::spawn(pass(near, far, 16));
+        drop(client);
+        assert_eq!(node.read(&mut [0; 8]).await.unwrap(), 0);
+        passing.await.unwrap().unwrap();
+    }
+}
