@@ -567,19 +567,65 @@ fn budgets_are_told_all_their_faults() {
     assert_eq!(short(faults), expected);
 }
 
+/// The faults of a change from one status to another, of an object with a specification.
+fn restated(kind: &Kind, spec: &Value, status: &Value, before: &Value) -> Vec<String> {
+    let of = |status: &Value| -> Fields { fields(&json!({"spec": spec, "status": status})) };
+    let mut faults = Faults::default();
+    (kind.strategy.validate_through)(Subresource::Status, &of(status), &of(before), &mut faults);
+    short(told(faults))
+}
+
+#[test]
+fn a_jobs_time_begins_anew_as_it_is_resumed_and_not_otherwise() {
+    let jobs = kind("batch", "jobs");
+    let status = |started: Option<&str>, suspended: &str| {
+        let condition = json!({"type": "Suspended", "status": suspended});
+        json!({"startTime": started, "conditions": [condition]})
+    };
+    let (first, second) = (Some("2026-01-01T00:00:00Z"), Some("2026-01-01T00:01:00Z"));
+    let refused: &[&str] = &["status.startTime Required"];
+    // Suspended by its specification; what is said before and after.
+    let cases = [
+        (
+            false,
+            status(None, "False"),
+            status(first, "False"),
+            &[][..],
+        ),
+        (false, status(first, "False"), status(first, "False"), &[]),
+        (
+            false,
+            status(first, "False"),
+            status(second, "False"),
+            refused,
+        ),
+        (
+            false,
+            status(first, "False"),
+            status(None, "False"),
+            refused,
+        ),
+        (
+            false,
+            status(first, "True"),
+            status(second, "True"),
+            refused,
+        ),
+        (false, status(first, "True"), status(second, "False"), &[]),
+        (true, status(first, "True"), status(None, "True"), &[]),
+        (true, status(first, "False"), status(None, "True"), &[]),
+    ];
+    for (suspend, before, after, expected) in cases {
+        let spec = json!({"suspend": suspend});
+        let faults = restated(&jobs, &spec, &after, &before);
+        assert_eq!(faults, expected, "{before} to {after}");
+    }
+}
+
 #[test]
 fn statuses_count_what_there_is() {
     let told_of = |plural: &str, status: Value, before: Value| {
-        let kind = kind("apps", plural);
-        let of = |status: Value| -> Fields { fields(&json!({"spec": {}, "status": status})) };
-        let mut faults = Faults::default();
-        (kind.strategy.validate_through)(
-            Subresource::Status,
-            &of(status),
-            &of(before),
-            &mut faults,
-        );
-        short(told(faults))
+        restated(&kind("apps", plural), &json!({}), &status, &before)
     };
     let faults = told_of(
         "deployments",

@@ -226,7 +226,10 @@ fn transition(new: &Fields, old: &Fields, suspended: bool, at: &At<'_>, faults: 
             "completionTime cannot be mutated",
         );
     }
-    if has(old, "startTime") && get(new, "startTime") != get(old, "startTime") && !suspended {
+    // A Job that is resumed begins anew, though it had begun before it was suspended.
+    let resumed = holds(old, "Suspended") && !holds(new, "Suspended");
+    let restarted = has(old, "startTime") && get(new, "startTime") != get(old, "startTime");
+    if restarted && !suspended && !resumed {
         faults.required(
             &at.field("startTime"),
             "startTime cannot be removed for unsuspended job",
