@@ -10,7 +10,8 @@ use crate::names::{log_folder, log_name};
 use agent_port::{Limits, Place, Room};
 use agent_runtime::{Container as Seen, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
-use agent_tunnel::{Refusal, Tunnel, Tunnels};
+use agent_sys::namespace::Kind;
+use agent_tunnel::{Ports, Refusal, Tunnel, Tunnels};
 use bytes::Bytes;
 use config_kube::identity::APISERVER_KUBELET_USER;
 use config_kube::k8s_openapi::List;
@@ -229,14 +230,43 @@ impl Server {
         }
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
-        if let ["exec", namespace, pod, container] = path.as_slice() {
-            let granted = self.exec(request, namespace, pod, container).await;
-            return granted.map_or_else(
-                |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
-                Answer::Tunnel,
-            );
-        }
-        Answer::Whole(self.plain(request, &path))
+        let granted = match path.as_slice() {
+            ["exec", namespace, pod, container] => {
+                self.exec(request, namespace, pod, container).await
+            }
+            ["portForward", namespace, pod] => self.forward(request, namespace, pod),
+            _ => return Answer::Whole(self.plain(request, &path)),
+        };
+        granted.map_or_else(
+            |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
+            Answer::Tunnel,
+        )
+    }
+
+    /// A pod of this node.
+    fn pod(&self, namespace: &str, name: &str) -> Result<PodRef, Refusal> {
+        let found = self.shared.pod_named(namespace, name);
+        found.ok_or_else(|| Refusal {
+            status: StatusCode::NOT_FOUND,
+            message: format!("pod {name:?} not found on this node"),
+        })
+    }
+
+    /// Ports of a pod that has its sandbox.
+    fn forward(
+        &self,
+        request: &mut Request<Incoming>,
+        namespace: &str,
+        pod: &str,
+    ) -> Result<Tunnel, Refusal> {
+        let pod = self.pod(namespace, pod)?;
+        let sandbox = self.shared.sandboxes.find(&pod.uid);
+        let sandbox = sandbox.ok_or_else(|| Refusal {
+            status: StatusCode::BAD_REQUEST,
+            message: format!("pod {:?} is not running", pod.name),
+        })?;
+        let network = sandbox.held(Kind::Network);
+        self.tunnels.forward(request, Ports { pod, network })
     }
 
     /// A command in a running container.
@@ -248,13 +278,7 @@ impl Server {
         container: &str,
     ) -> Result<Tunnel, Refusal> {
         let runtime = &self.shared.runtime;
-        let pod = self
-            .shared
-            .pod_named(namespace, pod)
-            .ok_or_else(|| Refusal {
-                status: StatusCode::NOT_FOUND,
-                message: format!("pod {pod:?} not found on this node"),
-            })?;
+        let pod = self.pod(namespace, pod)?;
         let seen = runtime.list(Some(&pod.uid)).await;
         let seen = seen.map_err(|error| Refusal {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -267,10 +291,7 @@ impl Server {
     /// What is answered without a tunnel.
     fn plain(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
         if request.method() != Method::GET {
-            return text(
-                StatusCode::NOT_IMPLEMENTED,
-                "attach and port-forward are not available yet\n",
-            );
+            return text(StatusCode::NOT_IMPLEMENTED, "attach is not available yet\n");
         }
         match path {
             ["healthz"] => text(StatusCode::OK, "ok"),
@@ -282,10 +303,9 @@ impl Server {
                 container,
                 request.uri().query().unwrap_or_default(),
             ),
-            ["attach" | "portForward" | "run", ..] => text(
-                StatusCode::NOT_IMPLEMENTED,
-                "attach and port-forward are not available yet\n",
-            ),
+            ["attach" | "run", ..] => {
+                text(StatusCode::NOT_IMPLEMENTED, "attach is not available yet\n")
+            }
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
     }

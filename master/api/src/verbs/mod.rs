@@ -154,9 +154,8 @@ async fn part(
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
         ) => proxy::run(call, call.method.clone(), &call.uri, content).await,
         (Subresource::Exec, Verb::Get | Verb::Create) => tunnel::exec(call).await,
-        (Subresource::Attach | Subresource::PortForward, Verb::Get | Verb::Create) => {
-            Err(tunnel::none(subresource))
-        }
+        (Subresource::PortForward, Verb::Get | Verb::Create) => tunnel::port_forward(call).await,
+        (Subresource::Attach, Verb::Get | Verb::Create) => Err(tunnel::none(subresource)),
         _ => Err(not_allowed()),
     }
 }

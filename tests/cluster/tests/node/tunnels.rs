@@ -60,8 +60,8 @@ impl NodeDialer for Dialer {
 }
 
 /// A cluster with its kubelet's port and its API on sockets.
-struct Site {
-    cluster: Cluster,
+pub(crate) struct Site {
+    pub(crate) cluster: Cluster,
     authority: Authority,
     kubelet: SocketAddr,
     api: SocketAddr,
@@ -71,7 +71,10 @@ struct Site {
 
 impl Site {
     async fn new() -> Self {
-        let cluster = Cluster::new().await;
+        Self::over(Cluster::new().await).await
+    }
+
+    pub(crate) async fn over(cluster: Cluster) -> Self {
         let authority = Authority::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let kubelet = listener.local_addr().unwrap();
@@ -139,7 +142,7 @@ impl Site {
         std::fs::write(self.kubeconfig(), config.to_string()).unwrap();
     }
 
-    fn kubectl(&self, words: &[&str]) -> tokio::process::Command {
+    pub(crate) fn kubectl(&self, words: &[&str]) -> tokio::process::Command {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(2)
@@ -162,7 +165,11 @@ impl Site {
     }
 
     /// Runs kubectl: its exit code and what it wrote.
-    async fn run(&self, words: &[&str], input: Option<Vec<u8>>) -> (i32, Vec<u8>, String) {
+    pub(crate) async fn run(
+        &self,
+        words: &[&str],
+        input: Option<Vec<u8>>,
+    ) -> (i32, Vec<u8>, String) {
         let mut kubectl = self.kubectl(words);
         if input.is_some() {
             kubectl.stdin(Stdio::piped());
