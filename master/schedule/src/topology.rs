@@ -138,7 +138,7 @@ impl Tally<'_> {
         self.numbers.get_mut(place.0)
     }
 
-    /// Enters the place of a node, with nought if it has no number yet.
+    /// Enters the place of a node, with zero if it has no number yet.
     pub(crate) fn open(&mut self, node: NodeId) {
         self.add(node, 0);
     }
