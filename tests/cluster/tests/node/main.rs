@@ -15,3 +15,4 @@ mod port;
 mod registry;
 mod site;
 mod tunnels;
+mod usage;

@@ -60,8 +60,8 @@ impl NodeDialer for Dialer {
 }
 
 /// A cluster with its kubelet's port and its API on sockets.
-struct Site {
-    cluster: Cluster,
+pub(crate) struct Site {
+    pub(crate) cluster: Cluster,
     authority: Authority,
     kubelet: SocketAddr,
     api: SocketAddr,
@@ -70,7 +70,7 @@ struct Site {
 }
 
 impl Site {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let cluster = Cluster::new().await;
         let authority = Authority::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -162,7 +162,11 @@ impl Site {
     }
 
     /// Runs kubectl: its exit code and what it wrote.
-    async fn run(&self, words: &[&str], input: Option<Vec<u8>>) -> (i32, Vec<u8>, String) {
+    pub(crate) async fn run(
+        &self,
+        words: &[&str],
+        input: Option<Vec<u8>>,
+    ) -> (i32, Vec<u8>, String) {
         let mut kubectl = self.kubectl(words);
         if input.is_some() {
             kubectl.stdin(Stdio::piped());
@@ -181,7 +185,7 @@ impl Site {
         (ended.status.code().unwrap_or(-1), ended.stdout, errors)
     }
 
-    async fn runs(&self, name: &str, script: &str) {
+    pub(crate) async fn runs(&self, name: &str, script: &str) {
         let spec = json!({"restartPolicy": "Never", "containers": [shell(script)]});
         self.cluster.create(name, spec).await;
         self.cluster.reaches(name, "/phase", json!("Running")).await;
