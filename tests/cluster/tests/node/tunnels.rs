@@ -65,7 +65,7 @@ pub(crate) struct Site {
     authority: Authority,
     kubelet: SocketAddr,
     api: SocketAddr,
-    _node: watch::Sender<bool>,
+    node: watch::Sender<bool>,
     _end: tokio_util::sync::DropGuard,
 }
 
@@ -100,7 +100,7 @@ impl Site {
             authority,
             kubelet,
             api,
-            _node: node,
+            node,
             _end: end.drop_guard(),
         };
         site.write_kubeconfig();
@@ -110,6 +110,11 @@ impl Site {
         })
         .await;
         site
+    }
+
+    /// Ends the kubelet's port; its containers run on.
+    pub(crate) fn stop_port(&self) {
+        self.node.send_replace(true);
     }
 
     fn kubeconfig(&self) -> PathBuf {

@@ -2,6 +2,8 @@
 
 use crate::site::eventually;
 use crate::tunnels::Site;
+use config_kube::identity::USAGE_USER;
+use master_client::UserInfo;
 use serde_json::Value;
 
 impl Site {
@@ -88,4 +90,60 @@ async fn the_kubelet_tells_what_its_containers_use() {
             .then_some(())
     })
     .await;
+}
+
+/// Words of a text, one space between two.
+fn even(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_top_tells_what_real_nodes_pods_and_containers_use() {
+    let site = Site::new().await;
+    let server = &site.cluster.server;
+    let user = UserInfo::authenticated(USAGE_USER, Vec::<String>::new());
+    let asking = tokio::spawn(master_usage::run(
+        server.client(user),
+        server.usage().clone(),
+        master_usage::Options::default(),
+        std::future::pending(),
+    ));
+    site.runs("busy", "while true; do :; done").await;
+    site.runs("idle", "sleep 100000").await;
+    let top = async |words: &[&str]| {
+        let words = [&["top"], words].concat();
+        let (code, out, errors) = site.run(&words, None).await;
+        (code == 0).then(|| even(&out)).ok_or(errors)
+    };
+    let pods = eventually("both pods to have figures", || async {
+        let pods = top(&["pods", "--sort-by=cpu", "--no-headers"]).await.ok()?;
+        (pods.contains("busy") && pods.contains("idle")).then_some(pods)
+    })
+    .await;
+    let words: Vec<&str> = pods.split(' ').collect();
+    let [busy, cpu, memory, idle, less, _] = words.as_slice() else {
+        panic!("two lines of three words: {pods}");
+    };
+    let milli = |text: &str| text.strip_suffix('m').unwrap().parse::<u64>().unwrap();
+    assert_eq!((*busy, *idle), ("busy", "idle"), "sorted by CPU");
+    assert!(milli(cpu) > milli(less), "{pods}");
+    assert!(memory.ends_with("Mi"), "{pods}");
+    let containers = top(&["pods", "busy", "--containers", "--no-headers"]).await;
+    assert!(containers.unwrap().starts_with("busy main "));
+    let node = top(&["nodes", "--no-headers"]).await.unwrap();
+    let words: Vec<&str> = node.split(' ').collect();
+    assert!(words.len() == 5 && words[0] == "worker-1", "{node}");
+    assert!(milli(words[1]) > 0 && words[2].ends_with('%'), "{node}");
+
+    // A node that is gone for its master tells nothing, and neither do its pods.
+    site.stop_port();
+    eventually("the figures to go", || async {
+        let errors = top(&["pod", "busy"]).await.err()?;
+        errors
+            .contains("podmetrics.metrics.k8s.io \"default/busy\" not found")
+            .then_some(())
+    })
+    .await;
+    asking.abort();
 }
