@@ -1,7 +1,7 @@
 //! Images that nobody uses are removed when the disk fills up.
 
 use crate::kubelet::Shared;
-use crate::machine_facts::Space;
+use agent_resources::Disk;
 use agent_runtime::{Error, Image, Reference};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn id(image: &Image) -> String {
 }
 
 /// The images, oldest first, whose removal brings the disk below the lower mark; none below the higher.
-fn surplus<'a>(unused: &[&'a Image], space: Space) -> Vec<&'a Image> {
+fn surplus<'a>(unused: &[&'a Image], space: Disk) -> Vec<&'a Image> {
     let in_use = space.size.saturating_sub(space.free);
     if space.size == 0 || in_use < space.size / 100 * HIGH {
         return Vec::new();
@@ -101,11 +101,11 @@ mod tests {
         }
     }
 
-    fn full(percent: u64) -> Space {
-        Space {
+    fn full(percent: u64) -> Disk {
+        Disk {
             size: 1000,
             free: 1000 - percent * 10,
-            ..Space::default()
+            ..Disk::default()
         }
     }
 

@@ -11,6 +11,7 @@ use crate::ranges;
 use crate::status::Refusal;
 use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
+use agent_resources::Figures;
 use agent_runtime::{PodRef, Runtime};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::quantity::Amount;
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     /// The machine's memory in bytes.
     pub(crate) memory: u64,
     pub(crate) facts: Facts,
+    /// What this node and its pods use.
+    pub(crate) figures: Figures,
     /// Every pod's task, by uid.
     pub(crate) pods: Mutex<HashMap<String, Handle>>,
 }
@@ -106,6 +109,7 @@ impl Kubelet {
         let shared = Shared {
             memory: facts.memory,
             facts,
+            figures: Figures::of_machine(&config.node_name),
             config,
             api,
             runtime,

@@ -4,10 +4,10 @@ use crate::config::Config;
 use crate::env::{self, Sources};
 use crate::names::pod_ref;
 use crate::network::{self, hosts_text, resolv_text};
-use crate::qos;
 use crate::stage::Wanted;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
+use agent_resources::qos;
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, PodNamespaces, Resources,
     Seccomp, SharedNamespaces, container_id,

@@ -34,7 +34,6 @@ mod notices;
 mod pods;
 mod probes;
 mod pull;
-mod qos;
 mod ranges;
 mod sandbox;
 mod server;

@@ -1,5 +1,6 @@
 //! Facts of the machine for the node's status: CPUs, memory, disk, versions, ids.
 
+use agent_resources::Disk;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,15 +16,6 @@ pub(crate) struct Facts {
     pub(crate) boot_id: String,
     pub(crate) hostname: String,
     disk: PathBuf,
-}
-
-/// Space of a file system, in bytes, and its inodes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Space {
-    pub(crate) size: u64,
-    pub(crate) free: u64,
-    pub(crate) inodes: u64,
-    pub(crate) free_inodes: u64,
 }
 
 impl Facts {
@@ -57,13 +49,13 @@ impl Facts {
     }
 
     /// Space where pods' data lies; nothing where it can't be measured.
-    pub(crate) fn space(&self) -> Space {
+    pub(crate) fn space(&self) -> Disk {
         let there = self
             .disk
             .ancestors()
             .find(|path| path.exists())
             .unwrap_or(Path::new("/"));
-        nix::sys::statvfs::statvfs(there).map_or(Space::default(), |stat| Space {
+        nix::sys::statvfs::statvfs(there).map_or(Disk::default(), |stat| Disk {
             size: stat.blocks() * stat.fragment_size(),
             free: stat.blocks_available() * stat.fragment_size(),
             inodes: stat.files(),

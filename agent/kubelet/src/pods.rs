@@ -325,8 +325,10 @@ impl Pods {
                 tracing::error!(%error, "a pod's task died");
             }
         }
+        let mut handles = self.handles();
         // A task that is over has dropped its receiver.
-        self.handles()
-            .retain(|_, handle| !handle.wanted.is_closed());
+        handles.retain(|_, handle| !handle.wanted.is_closed());
+        let is_here = |uid: &str| handles.contains_key(uid);
+        self.shared.figures.retain(is_here);
     }
 }

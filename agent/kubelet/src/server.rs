@@ -1,4 +1,4 @@
-//! The kubelet's own API: logs, tunnels, pods and the agent's figures, for the master alone.
+//! The kubelet's own API: logs, tunnels, pods, what they use, and the agent's figures, for the master alone.
 //!
 //! A connection is trusted for what its certificate says: TLS verified the chain to the cluster's root, and here
 //! the subject must be the API server. Everything else is 401 or 403, but for nothing: not even health is told.
@@ -8,6 +8,7 @@ use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
 use agent_port::{Limits, Place, Room};
+use agent_resources::{Question, Subjects};
 use agent_runtime::{Container as Seen, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
 use agent_sys::namespace::Kind;
@@ -230,6 +231,7 @@ impl Server {
         }
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
+<<<<<<< HEAD
         let granted = match path.as_slice() {
             ["exec", namespace, pod, container] => {
                 self.exec(request, namespace, pod, container).await
@@ -267,6 +269,28 @@ impl Server {
         })?;
         let network = sandbox.held(Kind::Network);
         self.tunnels.forward(request, Ports { pod, network })
+=======
+        if let ["exec", namespace, pod, container] = path.as_slice() {
+            let granted = self.exec(request, namespace, pod, container).await;
+            return granted.map_or_else(
+                |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
+                Answer::Tunnel,
+            );
+        }
+        if let Some(asked) =
+            Question::of(&path, uri.query()).filter(|_| request.method() == Method::GET)
+        {
+            let told = self.shared.figures.answer(asked, || self.subjects()).await;
+            return Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()));
+        }
+        Answer::Whole(self.plain(request, &path))
+>>>>>>> d1fd79b
+    }
+
+    /// Whose figures are told.
+    async fn subjects(&self) -> Subjects {
+        let seen = self.shared.runtime.list(None).await;
+        Subjects::new(&self.shared.all_pods(), seen, self.shared.facts.space())
     }
 
     /// A command in a running container.

@@ -6,7 +6,7 @@ use crate::machine::{
     latest, previous, restart, waits,
 };
 use crate::network::Addresses;
-use crate::qos;
+use agent_resources::qos;
 use agent_runtime::{Container as Seen, ContainerState as State, Kind};
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,

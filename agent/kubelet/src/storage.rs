@@ -6,7 +6,7 @@
 use crate::config::Config;
 use crate::machine::containers;
 use crate::names::log_folder;
-use crate::qos;
+use agent_resources::qos;
 use agent_runtime::{Kind, PodRef};
 use agent_sys::beneath::{Beneath, Usage};
 use config_kube::k8s_openapi::api::core::v1::{Pod, Volume};

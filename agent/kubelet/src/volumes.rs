@@ -195,7 +195,7 @@ impl Maker<'_> {
         let own = own.filter(|limit| *limit > Amount::ZERO).map(bytes);
         let containers = || self.pod.spec.iter().flat_map(|spec| &spec.containers);
         let limits: Option<Vec<Amount>> = containers()
-            .map(|one| crate::qos::limit(one, "memory"))
+            .map(|one| agent_resources::qos::limit(one, "memory"))
             .collect();
         let pods = limits.map(|limits| limits.into_iter().map(bytes).fold(0, u64::saturating_add));
         let all = self.sources.allocatable.get("memory").copied().map(bytes);

@@ -628,7 +628,7 @@ impl Worker {
             return self.unreachable(&error);
         }
         let (config, reference) = (self.shared.config.clone(), self.pod.clone());
-        let cgroup = pod.map(|pod| crate::qos::cgroup(pod, &self.pod.uid));
+        let cgroup = pod.map(|pod| agent_resources::qos::cgroup(pod, &self.pod.uid));
         let cleared = tokio::task::spawn_blocking(move || {
             cleanup::clear(&config, &reference, cgroup.as_deref())
         })

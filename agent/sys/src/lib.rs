@@ -8,7 +8,7 @@
 //!
 //! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`crypt`] an encrypted volume, [`module`] loads
 //! kernel modules, [`process`] starts services, [`landlock`] keeps their signals among themselves, [`tpm`] extends a PCR, [`beneath`] handles files that a pod can touch,
-//! [`namespace`] holds a pod's namespaces, [`netlink`] its links and the packet filter.
+//! [`cgroup`] reads control groups, [`namespace`] holds a pod's namespaces, [`netlink`] its links and the packet filter.
 //!
 //! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
 
@@ -20,6 +20,7 @@
 pub mod attach;
 pub mod beneath;
 pub mod block;
+pub mod cgroup;
 pub mod clock;
 pub mod crypt;
 mod error;

@@ -42,13 +42,24 @@ impl Text {
 
     /// One sample; `labels` is the text between the braces.
     pub fn sample(&mut self, name: &str, labels: &str, value: impl Into<Figure>) {
+        self.value(name, labels, value.into());
+        self.0.push('\n');
+    }
+
+    /// A sample of a time of its own, in milliseconds since 1970.
+    pub fn sample_at(&mut self, name: &str, labels: &str, value: impl Into<Figure>, at: i64) {
+        self.value(name, labels, value.into());
+        let _infallible = writeln!(self.0, " {at}");
+    }
+
+    fn value(&mut self, name: &str, labels: &str, value: Figure) {
         self.0.push_str(name);
         if !labels.is_empty() {
             let _infallible = write!(self.0, "{{{labels}}}");
         }
-        let _infallible = match value.into() {
-            Figure::Whole(value) => writeln!(self.0, " {value}"),
-            Figure::Real(value) => writeln!(self.0, " {value}"),
+        let _infallible = match value {
+            Figure::Whole(value) => write!(self.0, " {value}"),
+            Figure::Real(value) => write!(self.0, " {value}"),
         };
     }
 

@@ -18,6 +18,8 @@ pub const SCHEDULER_USER: &str = "system:kube-scheduler";
 pub const CONTROLLER_MANAGER_USER: &str = "system:kube-controller-manager";
 /// User with which the master calls the kubelet API of nodes.
 pub const APISERVER_KUBELET_USER: &str = "system:kube-apiserver";
+/// User with which the master asks nodes what they and their pods use.
+pub const USAGE_USER: &str = "system:pratique:usage";
 /// User of the attestation service inside the master.
 pub const ATTESTATION_USER: &str = "system:pratique:attestation";
 

@@ -10,6 +10,7 @@ pub mod json;
 pub mod kubeconfig;
 pub mod label_selector;
 pub mod machine;
+pub mod metrics;
 pub mod node_selector;
 pub mod policy;
 pub mod pratique;

@@ -16,6 +16,7 @@ use master_schema::error::{ApiError, Reason};
 use master_schema::registry::Registry;
 use master_schema::served::Kinds;
 use master_store::{Direct, Reader, Store};
+use master_usage::Usage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -43,6 +44,7 @@ pub(crate) struct Inner {
     pub(crate) snapshots: Arc<Semaphore>,
     pub(crate) node_calls: Arc<NodeCalls>,
     pub(crate) tunnels: Arc<NodeCalls>,
+    pub(crate) usage: Usage,
     prepared: AtomicBool,
     hooks: Arc<Hooks>,
     draining: CancellationToken,
@@ -95,6 +97,7 @@ impl ApiServer {
             snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
             node_calls: NodeCalls::answers(&options.nodes),
             tunnels: NodeCalls::tunnels(&options.nodes),
+            usage: Usage::default(),
             options,
             prepared: AtomicBool::new(false),
             hooks,
@@ -118,6 +121,11 @@ impl ApiServer {
     /// Registers the dialer for nodes, once; returns whether it was the first.
     pub fn set_node_dialer(&self, dialer: Arc<dyn NodeDialer>) -> bool {
         self.inner.hooks.node_dialer.set(dialer).is_ok()
+    }
+
+    /// What nodes and pods use, as `metrics.k8s.io` tells it; whoever asks the nodes fills it.
+    pub fn usage(&self) -> &Usage {
+        &self.inner.usage
     }
 
     pub(crate) fn extensions(&self) -> Option<&Arc<dyn Extensions>> {

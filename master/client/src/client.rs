@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use config_kube::k8s_openapi::{Metadata, Resource};
 use config_kube::{FromJson, ToJson};
-use http::{Method, Request, header};
+use http::{Method, Request, Response, header};
 use http_body_util::BodyExt;
 use master_schema::error::{ApiError, Reason};
 use serde::Deserialize;
@@ -128,6 +128,11 @@ impl Client {
             api: Arc::clone(&self.api),
             user,
         }
+    }
+
+    /// A request whose answer is another's, such as a node's: nothing of it is read here, and a refusal is an answer, too.
+    pub async fn call(&self, request: Request<Body>) -> Response<Body> {
+        self.api.call(request, self.user.clone()).await
     }
 
     /// The kinds that are served and stored, each once however many versions and groups serve it.

@@ -1,8 +1,8 @@
 //! HorizontalPodAutoscalers: the controller, what it reads and what it writes.
 //!
 //! Each autoscaler looks once in [`PERIOD`]: it reads the target's scale, pods and samples, decides, and writes the scale if
-//! it is as it was read. Resource metrics come from `metrics.k8s.io` through the API; where the API has no such group, that
-//! is told by the condition ScalingActive.
+//! it is as it was read. Resource metrics come from `metrics.k8s.io` through the API; where nodes tell no figures of the
+//! pods, that is told by the condition ScalingActive.
 
 use crate::decide::{Fault, Reading, Said, Seen, decide, needs_metrics, said};
 use crate::limits::Memory;
@@ -400,12 +400,7 @@ const FAILED_GET: &str = "FailedGetScale";
 
 /// Why there are no samples, in upstream's words.
 fn unserved(error: &ApiError) -> String {
-    let words = if error.is_not_found() {
-        "the server could not find the requested resource (get pods.metrics.k8s.io)".to_owned()
-    } else {
-        error.to_string()
-    };
-    format!("unable to fetch metrics from resource metrics API: {words}")
+    format!("unable to fetch metrics from resource metrics API: {error}")
 }
 
 fn tolerance(spec: &HorizontalPodAutoscalerSpec) -> Tolerance {

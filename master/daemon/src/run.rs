@@ -9,7 +9,7 @@ use crate::settings::{self, Settings};
 use crate::{Error, RunArgs, api, kubeconfig};
 use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
-use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};
+use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER, USAGE_USER};
 use config_model::format::Endpoint;
 use config_tpm::Digest;
 use master_admission::services::Ranges;
@@ -240,8 +240,15 @@ async fn control_plane(api: ApiServer, service: Arc<AttestationService>, control
         CONTROLLER_MANAGER_USER,
         Vec::<String>::new(),
     ));
+    let nodes = api.client(UserInfo::authenticated(USAGE_USER, Vec::<String>::new()));
     tokio::join!(
         Box::pin(service.run()),
+        Box::pin(master_usage::run(
+            nodes,
+            api.usage().clone(),
+            master_usage::Options::default(),
+            std::future::pending()
+        )),
         Box::pin(master_schedule::run(
             scheduler,
             master_schedule::Options::default(),

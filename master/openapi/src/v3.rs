@@ -96,10 +96,7 @@ fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
         if let Some(definition) = definitions.get_mut(&kind.schema) {
             definition["x-kubernetes-group-version-kind"] = json!([gvk]);
         }
-        if kind
-            .review
-            .is_none_or(|review| review == Review::Components)
-        {
+        if kind.review.is_none_or(Review::is_read) {
             definitions.insert(format!("{}List", kind.schema), list_definition(kind));
         }
         add_paths(root, kind, &mut paths);
@@ -167,6 +164,20 @@ fn list_definition(kind: &Kind) -> Value {
     })
 }
 
+/// The path of the objects of all namespaces, where the kind has namespaces.
+fn add_everywhere(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
+    if kind.namespaced {
+        let everywhere = Operation {
+            everywhere: true,
+            ..Operation::of(kind, Action::List)
+        };
+        paths.insert(
+            format!("{root}/{}", kind.plural),
+            json!({"get": everywhere.value()}),
+        );
+    }
+}
+
 fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
     let namespaced = if kind.namespaced {
         "/namespaces/{namespace}"
@@ -176,7 +187,8 @@ fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
     let collection = format!("{root}{namespaced}/{}", kind.plural);
     let object = format!("{collection}/{{name}}");
     let make = |action: Action| Operation::of(kind, action).value();
-    if kind.review == Some(Review::Components) {
+    if kind.review.is_some_and(Review::is_read) {
+        add_everywhere(root, kind, paths);
         paths.insert(
             collection,
             with_parameters(kind, false, json!({"get": make(Action::List)})),
@@ -194,16 +206,7 @@ fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
         );
         return;
     }
-    if kind.namespaced {
-        let everywhere = Operation {
-            everywhere: true,
-            ..Operation::of(kind, Action::List)
-        };
-        paths.insert(
-            format!("{root}/{}", kind.plural),
-            json!({"get": everywhere.value()}),
-        );
-    }
+    add_everywhere(root, kind, paths);
     let all = json!({
         "get": make(Action::List), "post": make(Action::Create), "delete": make(Action::DeleteCollection),
     });

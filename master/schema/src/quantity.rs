@@ -65,6 +65,14 @@ impl Quantity {
         }
     }
 
+    /// A number of bytes, in the notation of memory.
+    pub const fn bytes(number: i64) -> Self {
+        Self {
+            amount: Amount::units(number),
+            form: Form::Binary,
+        }
+    }
+
     /// Reads a value of the API: a string or a number.
     pub fn read(value: &Value) -> Option<Self> {
         match value {

@@ -144,6 +144,15 @@ pub enum Review {
     Binding,
     /// Not a review and read-only: the status of the cluster's components.
     Components,
+    /// Not a review and read-only: what nodes and pods use, as their nodes tell it.
+    Metrics,
+}
+
+impl Review {
+    /// Whether its objects are made for whoever reads them, and nothing is asked by a body.
+    pub fn is_read(self) -> bool {
+        matches!(self, Self::Components | Self::Metrics)
+    }
 }
 
 /// One column of a table.
@@ -536,7 +545,7 @@ impl Kind {
     /// The verbs, as discovery lists them.
     pub fn verbs(&self) -> &'static [&'static str] {
         match self.review {
-            Some(Review::Components) => &["get", "list"],
+            Some(review) if review.is_read() => &["get", "list"],
             Some(_) => &["create"],
             None => &[
                 "create",

@@ -57,6 +57,46 @@ impl Call {
         self.shaped(status, fields, self.accept()?)
     }
 
+    /// An answer with objects that are made at the request and not stored, in the form that the client accepts.
+    pub(super) fn made_list(&self, items: Vec<Fields>) -> Result<Response<Body>, ApiError> {
+        let accept = self.accept()?;
+        let kind = format!("{}List", self.kind.kind);
+        let list = match accept.form {
+            Form::Object => {
+                let plain = |mut fields: Fields| {
+                    fields.remove("kind");
+                    fields.remove("apiVersion");
+                    fields
+                };
+                let items: Vec<Fields> = items.into_iter().map(plain).collect();
+                let version = self.kind.api_version();
+                json!({"kind": kind, "apiVersion": version, "metadata": {}, "items": items})
+            }
+            Form::Table(version) => {
+                let style = Style {
+                    version,
+                    include: Include::of(self.query.get("includeObject"))?,
+                    headings: true,
+                };
+                table::table(&self.kind, style, items.into_iter().map(Ok), &json!({}))?
+            }
+            Form::PartialList(version) => {
+                let items: Vec<Value> = items
+                    .iter()
+                    .map(|fields| table::partial(fields, version))
+                    .collect();
+                json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": {}, "items": items})
+            }
+            Form::Partial(_) => {
+                let text = format!(
+                    "you requested PartialObjectMetadata, but the requested object is a list ({kind})"
+                );
+                return Err(ApiError::new(Reason::NotAcceptable, text));
+            }
+        };
+        value_answer(StatusCode::OK, &list, accept)
+    }
+
     fn shaped(
         &self,
         status: StatusCode,

@@ -1,14 +1,11 @@
 //! ComponentStatus: made at each request, in upstream's form and under upstream's names.
 
 use super::Call;
-use super::answer::value_answer;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
-use master_wire::Form;
 use master_wire::path::{Verb, not_allowed};
-use master_wire::table::{self, Include, Style};
 use serde_json::{Value, json};
 
 /// Answers for one component or for all.
@@ -25,7 +22,12 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
             };
             call.fields_answer(StatusCode::OK, fields)
         }
-        Verb::List => list(call, all(call).await),
+        Verb::List => {
+            let selector = call.selector()?;
+            let all = all(call).await.into_iter();
+            let chosen = all.filter(|part| selector.matches(part));
+            call.made_list(chosen.filter_map(fields).collect())
+        }
         Verb::Watch
         | Verb::Create
         | Verb::Update
@@ -56,50 +58,11 @@ async fn all(call: &Call) -> Vec<Value> {
     ]
 }
 
-fn list(call: &Call, parts: Vec<Value>) -> Result<Response<Body>, ApiError> {
-    let accept = call.accept()?;
-    let selector = call.selector()?;
-    let fields = |part: Value| {
-        if let Value::Object(fields) = part {
-            fields
-        } else {
-            Fields::new()
+fn fields(part: Value) -> Option<Fields> {
+    match part {
+        Value::Object(fields) => Some(fields),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            None
         }
-    };
-    let parts: Vec<Fields> = parts
-        .into_iter()
-        .filter(|part| selector.matches(part))
-        .map(fields)
-        .collect();
-    let list = match accept.form {
-        Form::Object => {
-            let plain = |mut fields: Fields| {
-                fields.remove("kind");
-                fields.remove("apiVersion");
-                Value::Object(fields)
-            };
-            let items: Vec<Value> = parts.into_iter().map(plain).collect();
-            json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items})
-        }
-        Form::Table(version) => {
-            let style = Style {
-                version,
-                include: Include::of(call.query.get("includeObject"))?,
-                headings: true,
-            };
-            table::table(&call.kind, style, parts.into_iter().map(Ok), &json!({}))?
-        }
-        Form::PartialList(version) => {
-            let items: Vec<Value> = parts
-                .iter()
-                .map(|part| table::partial(part, version))
-                .collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": {}, "items": items})
-        }
-        Form::Partial(_) => {
-            let text = "you requested PartialObjectMetadata, but the requested object is a list (ComponentStatusList)";
-            return Err(ApiError::new(Reason::NotAcceptable, text));
-        }
-    };
-    value_answer(StatusCode::OK, &list, accept)
+    }
 }

@@ -12,6 +12,7 @@ mod gateway;
 mod log;
 mod managed;
 mod managed_scale;
+mod metrics;
 mod network_only;
 mod options;
 mod page;

@@ -1,6 +1,6 @@
 //! Reviews: questions to authentication and authorization, answered at once and never stored.
 
-use super::{Call, components};
+use super::{Call, components, metrics};
 use http::{Response, StatusCode};
 use master_auth::{Decision, Question, who};
 use master_client::{Body, BoxFuture, UserInfo};
@@ -24,6 +24,9 @@ pub(super) fn run(
 async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<Body>, ApiError> {
     if review == Review::Components {
         return components::read(call).await;
+    }
+    if review == Review::Metrics {
+        return metrics::read(call).await;
     }
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(not_allowed());
@@ -49,8 +52,8 @@ async fn answer(call: &Call, review: Review, content: Body) -> Result<Response<B
             access(call, &named(spec), spec).await?
         }
         Review::SelfSubjectRules => rules(call, spec).await?,
-        // The deprecated binding and the read-only components are handled before.
-        Review::Binding | Review::Components => return Err(not_allowed()),
+        // The deprecated binding and what is only read are handled before.
+        Review::Binding | Review::Components | Review::Metrics => return Err(not_allowed()),
     };
     fields.insert("status".to_owned(), status);
     if !matches!(fields.get("metadata"), Some(Value::Object(_))) {

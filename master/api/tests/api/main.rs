@@ -15,6 +15,7 @@ mod kube;
 mod kubectl;
 mod listening;
 mod lists;
+mod metrics;
 mod nonsense;
 mod python;
 mod rights;

@@ -17,6 +17,7 @@ pub mod fairness_defaults;
 mod fairness_validate;
 mod limits;
 mod limits_validate;
+mod metrics;
 mod namespace;
 mod node;
 mod node_validate;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Kind> {
     let mut kinds = core();
     kinds.extend(admission::all());
     kinds.extend(groups());
+    kinds.extend(metrics::all());
     kinds.extend(pratique::all());
     deletion::apply(&mut kinds);
     blank::apply(&mut kinds);

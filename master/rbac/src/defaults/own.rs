@@ -9,12 +9,20 @@ const ATTESTATION: &str = "system:pratique:attestation";
 const CONTROLLERS: &str = "system:pratique:controllers";
 const NODE_PROXY: &str = "system:pratique:node-proxy";
 const NODE_POLICIES: &str = "system:pratique:node-network-policies";
+const USAGE: &str = "system:pratique:usage";
 const KUBELET_CLIENT: &str = "system:pratique:kubelet-client";
 
 pub(super) fn roles() -> Vec<Role> {
     vec![
         cluster_role(ATTESTATION, attestation()),
         cluster_role(CONTROLLERS, all_controllers()),
+        cluster_role(
+            USAGE,
+            vec![
+                on("list watch", "core", "nodes"),
+                on("get", "core", "nodes/proxy"),
+            ],
+        ),
         // Of pods a node is told as much as policies need, by the Node authorizer.
         cluster_role(
             NODE_POLICIES,
@@ -58,6 +66,7 @@ pub(super) fn bindings() -> Vec<Binding> {
     vec![
         own(ATTESTATION, ATTESTATION, identity::ATTESTATION_USER),
         own(CONTROLLERS, CONTROLLERS, identity::CONTROLLER_MANAGER_USER),
+        own(USAGE, USAGE, identity::USAGE_USER),
         // A node's agent is its service proxy, too: it reads services, their endpoints, and where other nodes' pods are.
         bind(
             "",

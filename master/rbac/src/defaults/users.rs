@@ -24,7 +24,21 @@ pub(super) fn roles() -> Vec<Role> {
         ),
         aggregated_into("system:aggregate-to-edit", "edit", edit()),
         aggregated_into("system:aggregate-to-view", "view", view()),
+        metrics_reader(),
     ]
+}
+
+/// The role with which the project of upstream's metrics server gives `view`, `edit` and `admin` what pods use.
+fn metrics_reader() -> Role {
+    let mut role = cluster_role(
+        "system:aggregated-metrics-reader",
+        vec![on(READ, "metrics.k8s.io", "pods nodes")],
+    );
+    for into in ["view", "edit", "admin"] {
+        let label = format!("rbac.authorization.k8s.io/aggregate-to-{into}");
+        role.metadata.labels.insert(label, "true".to_owned());
+    }
+    role
 }
 
 fn edit() -> Vec<Rule> {

@@ -16,3 +16,4 @@ mod port;
 mod registry;
 mod site;
 mod tunnels;
+mod usage;

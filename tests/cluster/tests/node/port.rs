@@ -154,10 +154,10 @@ async fn everybody_else_is_refused(at: SocketAddr, authority: &Authority) {
     let nobody = get(at, authority.client(None), "/healthz").await.unwrap();
     assert_eq!(nobody.0, StatusCode::UNAUTHORIZED);
     for name in ["admin", "system:node:worker-1", "system:kube-apiserver "] {
-        let other = get(at, authority.client(Some((authority, name))), "/pods")
-            .await
-            .unwrap();
-        assert_eq!(other.0, StatusCode::FORBIDDEN, "{name}");
+        for path in ["/pods", "/stats/summary", "/metrics/resource"] {
+            let other = get(at, authority.client(Some((authority, name))), path);
+            assert_eq!(other.await.unwrap().0, StatusCode::FORBIDDEN, "{name}");
+        }
     }
     let foreign = Authority::new();
     let tls = authority.client(Some((&foreign, "system:kube-apiserver")));

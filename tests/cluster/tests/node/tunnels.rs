@@ -65,12 +65,12 @@ pub(crate) struct Site {
     authority: Authority,
     kubelet: SocketAddr,
     api: SocketAddr,
-    _node: watch::Sender<bool>,
+    node: watch::Sender<bool>,
     _end: tokio_util::sync::DropGuard,
 }
 
 impl Site {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::over(Cluster::new().await).await
     }
 
@@ -103,7 +103,7 @@ impl Site {
             authority,
             kubelet,
             api,
-            _node: node,
+            node,
             _end: end.drop_guard(),
         };
         site.write_kubeconfig();
@@ -113,6 +113,11 @@ impl Site {
         })
         .await;
         site
+    }
+
+    /// Ends the kubelet's port; its containers run on.
+    pub(crate) fn stop_port(&self) {
+        self.node.send_replace(true);
     }
 
     fn kubeconfig(&self) -> PathBuf {
@@ -188,7 +193,7 @@ impl Site {
         (ended.status.code().unwrap_or(-1), ended.stdout, errors)
     }
 
-    async fn runs(&self, name: &str, script: &str) {
+    pub(crate) async fn runs(&self, name: &str, script: &str) {
         let spec = json!({"restartPolicy": "Never", "containers": [shell(script)]});
         self.cluster.create(name, spec).await;
         self.cluster.reaches(name, "/phase", json!("Running")).await;

@@ -242,7 +242,7 @@ fn kubectl_autoscales_and_reads_why_nothing_can_be_measured() {
     for words in [
         "SucceededGetScale",
         "FailedGetResourceMetric",
-        "get pods.metrics.k8s.io",
+        "no metrics returned from resource metrics API",
         "horizontal-pod-autoscaler",
         "2 current",
     ] {

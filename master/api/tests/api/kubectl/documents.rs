@@ -45,7 +45,7 @@ $ get --raw /openapi/v3
 ! get --raw /nothing
     the server could not find the requested resource
 ! top nodes
-    Metrics API not available
+    metrics not available yet
 ";
 
 #[tokio::test]

@@ -10,7 +10,7 @@ const BEST_EFFORT_SCORE: i32 = 1000;
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
 
 /// An amount of a container's requests or limits; a limit without a request is also the request.
-pub(crate) fn request(container: &Container, resource: &str) -> Option<Amount> {
+pub fn request(container: &Container, resource: &str) -> Option<Amount> {
     let resources = container.resources.as_ref()?;
     let quantity = resources
         .requests
@@ -22,7 +22,7 @@ pub(crate) fn request(container: &Container, resource: &str) -> Option<Amount> {
 }
 
 /// The limit, if there is one above zero.
-pub(crate) fn limit(container: &Container, resource: &str) -> Option<Amount> {
+pub fn limit(container: &Container, resource: &str) -> Option<Amount> {
     let quantity = container
         .resources
         .as_ref()?
@@ -35,7 +35,7 @@ pub(crate) fn limit(container: &Container, resource: &str) -> Option<Amount> {
 }
 
 /// `Guaranteed`, `Burstable` or `BestEffort`.
-pub(crate) fn class(pod: &Pod) -> &'static str {
+pub fn class(pod: &Pod) -> &'static str {
     let Some(spec) = &pod.spec else {
         return "BestEffort";
     };
@@ -65,7 +65,7 @@ pub(crate) fn class(pod: &Pod) -> &'static str {
 }
 
 /// The resources of a container as the engine takes them.
-pub(crate) fn resources(container: &Container) -> Resources {
+pub fn resources(container: &Container) -> Resources {
     let millis = |amount: Amount| u64::try_from(amount.ceil_milli()).unwrap_or_default();
     Resources {
         cpu_request_millis: request(container, "cpu").map_or(0, millis),
@@ -77,7 +77,7 @@ pub(crate) fn resources(container: &Container) -> Resources {
 }
 
 /// `oom_score_adj` of a container: the less memory it asked for, the earlier it goes.
-pub(crate) fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
+pub fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
     match class(pod) {
         "Guaranteed" => GUARANTEED_SCORE,
         "BestEffort" => BEST_EFFORT_SCORE,
@@ -90,7 +90,7 @@ pub(crate) fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -
 }
 
 /// The cgroup above a pod's containers.
-pub(crate) fn cgroup(pod: &Pod, uid: &str) -> String {
+pub fn cgroup(pod: &Pod, uid: &str) -> String {
     match class(pod) {
         "Guaranteed" => format!("/kubepods/pod{uid}"),
         "BestEffort" => format!("/kubepods/besteffort/pod{uid}"),

@@ -1,0 +1,301 @@
+//! What the kernel counts for a control group, and for the machine; pure.
+
+use agent_sys::cgroup::Version;
+
+/// Jiffies of `/proc/stat` in a second: part of the kernel's interface (USER_HZ), whatever its own ticks are.
+const JIFFIES: u64 = 100;
+const NANOS: u64 = 1_000_000_000;
+/// A limit from here on is none (upstream: `maxMemorySize`).
+const UNLIMITED: u64 = 1 << 62;
+
+/// What was used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    /// CPU time since the beginning, in nanoseconds.
+    pub(crate) cpu: Option<u64>,
+    pub(crate) memory: Option<Memory>,
+    /// Bytes of swap.
+    pub(crate) swap: Option<u64>,
+    /// Processes and threads.
+    pub(crate) processes: Option<u64>,
+}
+
+/// Memory in use, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// All that is charged, the page cache with it.
+    pub(crate) usage: u64,
+    /// `usage` without pages of files that were not used lately: what the kernel can't take back at once.
+    pub(crate) working_set: u64,
+    /// Anonymous memory.
+    pub(crate) rss: u64,
+    /// Page faults since the beginning.
+    pub(crate) faults: u64,
+    /// Of these, those that had to read from a disk.
+    pub(crate) major_faults: u64,
+    /// How much it may be; `None` where there is no limit.
+    pub(crate) limit: Option<u64>,
+}
+
+impl Memory {
+    /// What may be used beside the working set.
+    pub(crate) fn available(&self) -> Option<u64> {
+        Some(self.limit?.saturating_sub(self.working_set))
+    }
+}
+
+/// A number in the line `name number`.
+fn line(text: &str, name: &str) -> Option<u64> {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']))?;
+    value.split_whitespace().next()?.parse().ok()
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+impl Counters {
+    /// Those of a group. `read` gives a file of the group by controller and name, where there is one.
+    pub(crate) fn of_group(
+        version: Version,
+        read: impl Fn(&'static str, &'static str) -> Option<String>,
+    ) -> Self {
+        match version {
+            Version::One => Self::of_version_one(&read),
+            Version::Two => Self::of_version_two(&read),
+        }
+    }
+
+    fn of_version_two(read: &impl Fn(&'static str, &'static str) -> Option<String>) -> Self {
+        let of = |controller, file| number(&read(controller, file)?);
+        let cpu = read("cpu", "cpu.stat").and_then(|text| line(&text, "usage_usec"));
+        let memory = || {
+            let stat = read("memory", "memory.stat")?;
+            let of_stat = |name| line(&stat, name).unwrap_or_default();
+            let usage = of("memory", "memory.current")?;
+            Some(Memory {
+                usage,
+                working_set: usage.saturating_sub(of_stat("inactive_file")),
+                rss: of_stat("anon"),
+                faults: of_stat("pgfault"),
+                major_faults: of_stat("pgmajfault"),
+                // `max` is no number: no limit.
+                limit: of("memory", "memory.max").filter(|limit| *limit < UNLIMITED),
+            })
+        };
+        Self {
+            cpu: cpu.map(|micros| micros.saturating_mul(1000)),
+            memory: memory(),
+            swap: of("memory", "memory.swap.current"),
+            processes: of("pids", "pids.current"),
+        }
+    }
+
+    /// Version 1 counts a group's own processes under plain names, and those of groups below it with them as `total_…`.
+    fn of_version_one(read: &impl Fn(&'static str, &'static str) -> Option<String>) -> Self {
+        let of = |controller, file| number(&read(controller, file)?);
+        let stat = read("memory", "memory.stat");
+        let memory = || {
+            let of_stat = |name| line(stat.as_ref()?, name);
+            let usage = of("memory", "memory.usage_in_bytes")?;
+            Some(Memory {
+                usage,
+                working_set: usage.saturating_sub(of_stat("total_inactive_file")?),
+                rss: of_stat("total_rss").unwrap_or_default(),
+                faults: of_stat("total_pgfault").unwrap_or_default(),
+                major_faults: of_stat("total_pgmajfault").unwrap_or_default(),
+                limit: of("memory", "memory.limit_in_bytes").filter(|limit| *limit < UNLIMITED),
+            })
+        };
+        Self {
+            cpu: of("cpuacct", "cpuacct.usage"),
+            memory: memory(),
+            swap: stat.as_ref().and_then(|stat| line(stat, "total_swap")),
+            processes: of("pids", "pids.current"),
+        }
+    }
+
+    /// Those of the machine. `read` gives a file of `/proc`.
+    pub(crate) fn of_machine(read: impl Fn(&'static str) -> Option<String>) -> Self {
+        let info = read("meminfo").unwrap_or_default();
+        let of_info = |name| line(&info, name).map(|kib| kib.saturating_mul(1024));
+        let events = read("vmstat").unwrap_or_default();
+        let memory = || {
+            let total = of_info("MemTotal")?;
+            let usage = total.saturating_sub(of_info("MemFree")?);
+            Some(Memory {
+                usage,
+                working_set: usage.saturating_sub(of_info("Inactive(file)").unwrap_or_default()),
+                rss: of_info("AnonPages").unwrap_or_default(),
+                faults: line(&events, "pgfault").unwrap_or_default(),
+                major_faults: line(&events, "pgmajfault").unwrap_or_default(),
+                limit: Some(total),
+            })
+        };
+        let swap = || Some(of_info("SwapTotal")?.saturating_sub(of_info("SwapFree")?));
+        Self {
+            cpu: read("stat").and_then(|text| busy(&text)),
+            memory: memory(),
+            swap: swap(),
+            processes: read("loadavg").and_then(|text| threads(&text)),
+        }
+    }
+}
+
+/// Nanoseconds in which CPUs were busy (proc_stat(5)): user, nice, system, irq, softirq and steal, as the root group counts.
+fn busy(stat: &str) -> Option<u64> {
+    let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Vec<u64> = all
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    let of = |at: usize| fields.get(at).copied().unwrap_or_default();
+    let jiffies = [0, 1, 2, 5, 6, 7].into_iter().map(of).sum::<u64>();
+    (fields.len() >= 4).then(|| jiffies.saturating_mul(NANOS / JIFFIES))
+}
+
+/// When the machine booted, in seconds since 1970 (proc_stat(5)).
+pub(crate) fn booted(stat: &str) -> Option<i64> {
+    i64::try_from(line(stat, "btime")?).ok()
+}
+
+/// Processes and threads that there are (proc_loadavg(5)).
+fn threads(loadavg: &str) -> Option<u64> {
+    let counts = loadavg.split_whitespace().nth(3)?;
+    counts.split_once('/')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two(file: &str) -> Option<String> {
+        let text = match file {
+            "cpu.stat" => "usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\n",
+            "memory.current" => "10485760\n",
+            "memory.stat" => {
+                "anon 4194304\nfile 6291456\ninactive_anon 7\nactive_file 2\ninactive_file 1048576\npgfault 900\npgmajfault 3\n"
+            }
+            "memory.max" => "67108864\n",
+            "memory.swap.current" => "4096\n",
+            "pids.current" => "5\n",
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+
+    fn one(file: &str) -> Option<String> {
+        let text = match file {
+            "cpuacct.usage" => "1234567000\n",
+            "memory.usage_in_bytes" => "10485760\n",
+            "memory.stat" => {
+                "cache 1\nrss 2\ninactive_file 3\ntotal_rss 4194304\ntotal_inactive_file 1048576\ntotal_pgfault 900\n\
+                 total_pgmajfault 3\ntotal_swap 4096\n"
+            }
+            "memory.limit_in_bytes" => "67108864\n",
+            "pids.current" => "5\n",
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+
+    fn expected() -> Counters {
+        Counters {
+            cpu: Some(1_234_567_000),
+            memory: Some(Memory {
+                usage: 10 << 20,
+                working_set: 9 << 20,
+                rss: 4 << 20,
+                faults: 900,
+                major_faults: 3,
+                limit: Some(64 << 20),
+            }),
+            swap: Some(4096),
+            processes: Some(5),
+        }
+    }
+
+    #[test]
+    fn both_forms_of_groups_tell_the_same() {
+        assert_eq!(
+            Counters::of_group(Version::Two, |_, file| two(file)),
+            expected()
+        );
+        assert_eq!(
+            Counters::of_group(Version::One, |_, file| one(file)),
+            expected()
+        );
+        assert_eq!(expected().memory.unwrap().available(), Some(55 << 20));
+    }
+
+    #[test]
+    fn each_file_is_of_its_controller() {
+        let asked = std::sync::Mutex::new(Vec::new());
+        Counters::of_group(Version::One, |controller, file| {
+            asked.lock().unwrap().push((controller, file));
+            one(file)
+        });
+        for (controller, file) in asked.into_inner().unwrap() {
+            assert!(file.starts_with(controller), "{file} of {controller}");
+        }
+    }
+
+    #[test]
+    fn no_limit_is_told_as_none() {
+        let unlimited = |_, file| match file {
+            "memory.max" => Some("max\n".to_owned()),
+            other => two(other),
+        };
+        let memory = Counters::of_group(Version::Two, unlimited).memory.unwrap();
+        assert_eq!((memory.limit, memory.available()), (None, None));
+        let unlimited = |_, file| match file {
+            "memory.limit_in_bytes" => Some("9223372036854771712\n".to_owned()),
+            other => one(other),
+        };
+        let memory = Counters::of_group(Version::One, unlimited).memory.unwrap();
+        assert_eq!(memory.limit, None);
+    }
+
+    #[test]
+    fn a_group_that_is_gone_or_tells_nonsense_counts_nothing() {
+        for version in [Version::One, Version::Two] {
+            let gone = Counters::of_group(version, |_, _| None);
+            assert_eq!(gone, Counters::default());
+            let nonsense = Counters::of_group(version, |_, _| Some("-1 x\n\u{0}".to_owned()));
+            assert_eq!(nonsense, Counters::default());
+        }
+        let more_cache_than_usage = |_, file| match file {
+            "memory.current" => Some("1\n".to_owned()),
+            other => two(other),
+        };
+        let memory = Counters::of_group(Version::Two, more_cache_than_usage);
+        assert_eq!(memory.memory.unwrap().working_set, 0);
+    }
+
+    #[test]
+    fn the_machine_is_read_from_proc() {
+        let read = |file| {
+            let text = match file {
+                "stat" => "cpu  10 20 30 4000 50 1 2 3 9 9\ncpu0 1 1 1 1\nbtime 1700000000\n",
+                "meminfo" => {
+                    "MemTotal:       1000 kB\nMemFree:         400 kB\nInactive(file):  100 kB\nInactive:  300 kB\n\
+                     AnonPages:       200 kB\nSwapTotal:       50 kB\nSwapFree:        20 kB\n"
+                }
+                "vmstat" => "pgfault 7\npgmajfault 2\n",
+                "loadavg" => "0.5 0.4 0.3 2/345 6789\n",
+                _ => return None,
+            };
+            Some(text.to_owned())
+        };
+        let found = Counters::of_machine(read);
+        let memory = found.memory.unwrap();
+        assert_eq!(found.cpu, Some(66 * 10_000_000));
+        assert_eq!((memory.usage, memory.working_set), (600 << 10, 500 << 10));
+        assert_eq!(memory.available(), Some(500 << 10));
+        assert_eq!((memory.rss, memory.faults), (200 << 10, 7));
+        assert_eq!((found.swap, found.processes), (Some(30 << 10), Some(345)));
+        assert_eq!(booted("cpu 1\nbtime 1700000000\n"), Some(1_700_000_000));
+    }
+}

@@ -1,0 +1,176 @@
+//! One reading of all counters, and CPU per second since the reading before.
+
+use crate::counters::{Counters, booted};
+use crate::rate::nano_cores;
+use crate::subjects::{Disk, Subjects};
+use agent_sys::cgroup::Groups;
+use jiff::Timestamp;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Groups beside the pods', by upstream's names of what is in them. Init makes the first two (`agent/init`).
+const SYSTEM: [(&str, &str); 3] = [
+    ("kubelet", "/pratique/agent"),
+    ("runtime", "/pratique/containerd"),
+    ("pods", "/kubepods"),
+];
+
+/// Where counters are read.
+#[derive(Debug, Clone)]
+pub(crate) struct Sources {
+    pub(crate) groups: Groups,
+    pub(crate) proc: PathBuf,
+}
+
+impl Sources {
+    fn machine(&self, file: &str) -> Option<String> {
+        std::fs::read_to_string(self.proc.join(file)).ok()
+    }
+
+    fn group(&self, path: &str) -> Counters {
+        let read = |controller, file| self.groups.read(controller, path, file).ok();
+        Counters::of_group(self.groups.version(), read)
+    }
+}
+
+/// What one group, or the machine, has used at a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Used {
+    pub(crate) at: Timestamp,
+    pub(crate) counters: Counters,
+    /// Billionths of a CPU since the reading before.
+    pub(crate) nano_cores: Option<u64>,
+    pub(crate) started: Option<Timestamp>,
+}
+
+impl Used {
+    /// Whether the kernel told anything of it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.counters.cpu.is_some() || self.counters.memory.is_some()
+    }
+}
+
+/// A container, or a group of the machine's own programs.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    group: String,
+    pub(crate) used: Used,
+}
+
+#[derive(Debug)]
+pub(crate) struct PodUsed {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    group: String,
+    pub(crate) used: Used,
+    pub(crate) containers: Vec<Named>,
+}
+
+/// One reading.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) taken: Instant,
+    pub(crate) at: Timestamp,
+    pub(crate) node: Used,
+    pub(crate) system: Vec<Named>,
+    pub(crate) pods: Vec<PodUsed>,
+    pub(crate) disk: Disk,
+    /// Something that should be counted was not.
+    pub(crate) incomplete: bool,
+}
+
+/// CPU time of the reading before, by group; the machine's own under an empty name.
+struct Before<'a> {
+    cpu: HashMap<&'a str, u64>,
+    passed: Duration,
+}
+
+impl<'a> Before<'a> {
+    fn of(reading: Option<&'a Reading>, now: Instant) -> Self {
+        let mut cpu = HashMap::new();
+        let Some(reading) = reading else {
+            return Self {
+                cpu,
+                passed: Duration::ZERO,
+            };
+        };
+        let containers = reading.pods.iter().flat_map(|pod| &pod.containers);
+        let named = containers.chain(&reading.system);
+        let groups = named.map(|one| (one.group.as_str(), one.used));
+        let pods = reading
+            .pods
+            .iter()
+            .map(|pod| (pod.group.as_str(), pod.used));
+        let node = std::iter::once(("", reading.node));
+        let known = groups.chain(pods).chain(node);
+        cpu.extend(known.filter_map(|(group, used)| Some((group, used.counters.cpu?))));
+        Self {
+            cpu,
+            passed: now.saturating_duration_since(reading.taken),
+        }
+    }
+
+    fn used(&self, group: &str, counters: Counters, started: Option<Timestamp>) -> Used {
+        let before = self.cpu.get(group);
+        Used {
+            at: Timestamp::now(),
+            nano_cores: before
+                .zip(counters.cpu)
+                .and_then(|(before, now)| nano_cores(*before, now, self.passed)),
+            counters,
+            started,
+        }
+    }
+}
+
+impl Reading {
+    /// Reads everything. Blocks: each counter is a small file of the kernel's.
+    pub(crate) fn take(sources: &Sources, subjects: Subjects, last: Option<&Self>) -> Self {
+        let taken = Instant::now();
+        let before = Before::of(last, taken);
+        let since_boot = sources
+            .machine("stat")
+            .and_then(|stat| Timestamp::from_second(booted(&stat)?).ok());
+        let of_node = Counters::of_machine(|file| sources.machine(file));
+        let node = before.used("", of_node, since_boot);
+        let named = |name: &str, group: &str, started| Named {
+            name: name.to_owned(),
+            used: before.used(group, sources.group(group), started),
+            group: group.to_owned(),
+        };
+        let system = SYSTEM.iter().map(|(name, group)| named(name, group, None));
+        let system = system.filter(|one| one.used.is_known()).collect();
+        let mut incomplete = subjects.incomplete || !node.is_known();
+        let mut pods = Vec::with_capacity(subjects.pods.len());
+        for pod in subjects.pods {
+            let containers = pod.containers.into_iter();
+            let containers: Vec<Named> = containers
+                .map(|one| named(&one.name, &one.group, Some(one.started)))
+                .filter(|one| one.used.is_known())
+                .collect();
+            let used = before.used(&pod.group, sources.group(&pod.group), pod.started);
+            // A container that ended meanwhile has no group; its pod has, as long as one of them runs.
+            incomplete |= !containers.is_empty() && !used.is_known();
+            pods.push(PodUsed {
+                namespace: pod.namespace,
+                name: pod.name,
+                uid: pod.uid,
+                group: pod.group,
+                used,
+                containers,
+            });
+        }
+        Self {
+            taken,
+            at: node.at,
+            node,
+            system,
+            pods,
+            disk: subjects.disk,
+            incomplete,
+        }
+    }
+}

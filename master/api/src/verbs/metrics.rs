@@ -1,0 +1,70 @@
+//! NodeMetrics and PodMetrics: made at each request, of the Nodes and Pods that are stored and of what their nodes tell.
+
+use super::Call;
+use super::read::matches;
+use http::{Response, StatusCode};
+use master_client::Body;
+use master_objects::store_error;
+use master_schema::error::{ApiError, Reason, no_resource};
+use master_schema::validate::Fields;
+use master_store::ListQuery;
+use master_wire::path::{Verb, not_allowed};
+
+/// Answers for one node or pod, or for all that are selected.
+pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
+    let (target, reader) = (&call.target, &call.api.inner.reader);
+    let measured = call.registry.find("", "v1", &target.plural);
+    let measured = measured.ok_or_else(no_resource)?;
+    let usage = &call.api.inner.usage;
+    let made = |of: &Fields| {
+        if measured.namespaced {
+            usage.of_pod(of)
+        } else {
+            usage.of_node(of)
+        }
+    };
+    match target.verb {
+        Verb::Get => {
+            let key = measured.key(&target.namespace, &target.name);
+            let stored = reader.get(&key).await.map_err(store_error)?.entry;
+            let stored = stored.map(|entry| master_objects::decode_bare(measured, &entry));
+            let found = stored.transpose()?.as_ref().and_then(made);
+            let fields = found.ok_or_else(|| unknown(call))?;
+            call.fields_answer(StatusCode::OK, fields)
+        }
+        Verb::List => {
+            let selector = call.selector()?;
+            let query = ListQuery {
+                prefix: measured.prefix(&target.namespace),
+                ..ListQuery::default()
+            };
+            let listing = reader.list(query).await.map_err(store_error)?;
+            let mut items = Vec::new();
+            for entry in &listing.entries {
+                if matches(entry, &selector)? {
+                    items.extend(made(&master_objects::decode_bare(measured, entry)?));
+                }
+            }
+            call.made_list(items)
+        }
+        Verb::Watch
+        | Verb::Create
+        | Verb::Update
+        | Verb::Patch
+        | Verb::Delete
+        | Verb::DeleteCollection => Err(not_allowed()),
+    }
+}
+
+/// The use is not known, in the words of upstream's metrics server.
+fn unknown(call: &Call) -> ApiError {
+    let (group, kind) = (&call.kind.group, call.kind.kind.to_lowercase());
+    let (namespace, name) = (&call.target.namespace, &call.target.name);
+    let name = if namespace.is_empty() {
+        name.clone()
+    } else {
+        format!("{namespace}/{name}")
+    };
+    let text = format!("{kind}.{group} {name:?} not found");
+    ApiError::new(Reason::NotFound, text).about(group, &kind, &name)
+}

@@ -1,0 +1,264 @@
+//! What is known of the nodes' use, and the objects that are made of it.
+
+use crate::go;
+use crate::parse::Answer;
+use crate::rates::{self, Used};
+use config_kube::metrics::{GROUP, VERSION};
+use jiff::Timestamp;
+use master_schema::object::meta_text;
+use master_schema::quantity::Quantity;
+use master_schema::validate::{Fields, object, text};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What one node told.
+#[derive(Debug, Default)]
+struct Told {
+    last: Answer,
+    before: Option<Answer>,
+    /// It did not answer when it was asked last.
+    silent: bool,
+}
+
+/// What is known. Cheap to clone; all clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Usage {
+    nodes: Arc<RwLock<HashMap<String, Told>>>,
+}
+
+/// When an answer was made, by the node's clock.
+fn time(answer: &Answer) -> Option<i64> {
+    let containers = answer.pods.values().flat_map(|pod| pod.values());
+    let points = containers
+        .map(|container| container.point)
+        .chain(answer.node);
+    points.map(|point| point.at).max()
+}
+
+impl Usage {
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<String, Told>> {
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<String, Told>> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A node's answer. The same figures told again are no new ones.
+    pub fn answered(&self, node: &str, answer: Answer) {
+        let mut nodes = self.write();
+        let told = nodes.entry(node.to_owned()).or_default();
+        told.silent = false;
+        if time(&told.last) != time(&answer) {
+            let last = std::mem::replace(&mut told.last, answer);
+            told.before = Some(last).filter(|last| time(last).is_some());
+        }
+    }
+
+    /// A node did not answer: neither it nor its pods have figures until it does. What it told last is kept for that.
+    pub fn silent(&self, node: &str) {
+        if let Some(told) = self.write().get_mut(node) {
+            told.silent = true;
+        }
+    }
+
+    /// A node is gone.
+    pub fn forget(&self, node: &str) {
+        self.write().remove(node);
+    }
+
+    /// Only these nodes are there.
+    pub fn retain(&self, nodes: &BTreeSet<String>) {
+        self.write().retain(|node, _| nodes.contains(node));
+    }
+
+    /// The NodeMetrics of a Node, if its use is known.
+    #[must_use]
+    pub fn of_node(&self, node: &Fields) -> Option<Fields> {
+        let used = {
+            let nodes = self.read();
+            let told = nodes
+                .get(meta_text(node, "name"))
+                .filter(|told| !told.silent)?;
+            rates::node(told.before.as_ref()?, &told.last)?
+        };
+        let mut made = made("NodeMetrics", node, used)?;
+        made.insert("usage".to_owned(), usage(used));
+        Some(made)
+    }
+
+    /// The PodMetrics of a Pod that runs, if the use of all its containers is known: by the node that it is bound to, whatever
+    /// others say.
+    #[must_use]
+    pub fn of_pod(&self, pod: &Fields) -> Option<Fields> {
+        let (spec, status) = (object(pod, "spec")?, object(pod, "status")?);
+        if text(status, "phase") != "Running" {
+            return None;
+        }
+        let key = ["namespace", "name"].map(|name| meta_text(pod, name).to_owned());
+        let used = {
+            let nodes = self.read();
+            let told = nodes
+                .get(text(spec, "nodeName"))
+                .filter(|told| !told.silent)?;
+            rates::pod(told.before.as_ref(), &told.last, &key.into())?
+        };
+        // One time stands for all: the earliest (as upstream's).
+        let first = used.iter().map(|(_, used)| *used);
+        let mut made = made("PodMetrics", pod, first.min_by_key(|used| used.at)?)?;
+        let containers = used
+            .iter()
+            .map(|(name, used)| json!({"name": name, "usage": usage(*used)}));
+        made.insert("containers".to_owned(), containers.collect());
+        Some(made)
+    }
+}
+
+/// The parts that both kinds have.
+fn made(kind: &str, of: &Fields, used: Used) -> Option<Fields> {
+    let second = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let at = Timestamp::from_millisecond(used.at).ok()?;
+    let mut metadata = Map::new();
+    metadata.insert("name".to_owned(), meta_text(of, "name").into());
+    let namespace = meta_text(of, "namespace");
+    if !namespace.is_empty() {
+        metadata.insert("namespace".to_owned(), namespace.into());
+    }
+    metadata.insert(
+        "creationTimestamp".to_owned(),
+        second(Timestamp::now()).into(),
+    );
+    let labels = object(of, "metadata").and_then(|of| of.get("labels"));
+    if let Some(labels) = labels {
+        metadata.insert("labels".to_owned(), labels.clone());
+    }
+    let fields = [
+        ("kind", kind.into()),
+        ("apiVersion", format!("{GROUP}/{VERSION}").into()),
+        ("metadata", Value::Object(metadata)),
+        ("timestamp", second(at).into()),
+        ("window", go::duration(used.window).into()),
+    ];
+    Some(Fields::from_iter(
+        fields.map(|(name, value)| (name.to_owned(), value)),
+    ))
+}
+
+/// Amounts in the notation of upstream's metrics server.
+fn usage(used: Used) -> Value {
+    let cpu = Quantity::parse(&format!("{}n", used.cpu)).unwrap_or_default();
+    let memory = Quantity::bytes(i64::try_from(used.memory).unwrap_or(i64::MAX));
+    json!({"cpu": cpu.to_string(), "memory": memory.to_string()})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_700_000_000;
+
+    /// An answer of a node at a second: CPU time of the node and of the containers of its pods, each in seconds.
+    fn answer(at: i64, node: f64, containers: &[(&str, &str, f64)]) -> Answer {
+        let at = (SECOND + at) * 1000;
+        let of_node = format!(
+            "node_cpu_usage_seconds_total {node} {at}\nnode_memory_working_set_bytes 1048576 {at}\n"
+        );
+        let of_containers = containers.iter().map(|(pod, container, cpu)| {
+            let labels =
+                format!("{{container=\"{container}\",namespace=\"default\",pod=\"{pod}\"}}");
+            format!(
+                "container_cpu_usage_seconds_total{labels} {cpu} {at}\n\
+                 container_memory_working_set_bytes{labels} 2048 {at}\n"
+            )
+        });
+        let text = of_node + &of_containers.collect::<String>();
+        Answer::parse(text.as_bytes(), 0).unwrap()
+    }
+
+    fn fields(value: Value) -> Fields {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn node(name: &str) -> Fields {
+        fields(json!({"metadata": {"name": name, "labels": {"zone": "a"}, "uid": "u"}}))
+    }
+
+    fn pod(name: &str, node: &str, phase: &str) -> Fields {
+        fields(json!({
+            "metadata": {"name": name, "namespace": "default", "labels": {"app": "web"}},
+            "spec": {"nodeName": node}, "status": {"phase": phase},
+        }))
+    }
+
+    fn told() -> Usage {
+        let usage = Usage::default();
+        let web = |cpu, side| [("web", "main", cpu), ("web", "side", side)];
+        usage.answered("n1", answer(0, 10.0, &web(1.0, 0.0)));
+        usage.answered("n1", answer(15, 40.0, &web(4.75, 0.0)));
+        usage
+    }
+
+    #[test]
+    fn objects_are_made_as_upstream_s_metrics_server_makes_them() {
+        let usage = told();
+        let mut node = Value::Object(usage.of_node(&node("n1")).unwrap());
+        assert!(
+            node["metadata"]["creationTimestamp"]
+                .take()
+                .as_str()
+                .is_some()
+        );
+        let expected = json!({
+            "kind": "NodeMetrics", "apiVersion": "metrics.k8s.io/v1beta1",
+            "metadata": {"name": "n1", "labels": {"zone": "a"}, "creationTimestamp": null},
+            "timestamp": "2023-11-14T22:13:35Z", "window": "15s", "usage": {"cpu": "2", "memory": "1Mi"},
+        });
+        assert_eq!(node, expected);
+        let pod = usage.of_pod(&pod("web", "n1", "Running")).unwrap();
+        let containers = json!([
+            {"name": "main", "usage": {"cpu": "250m", "memory": "2Ki"}},
+            {"name": "side", "usage": {"cpu": "0", "memory": "2Ki"}},
+        ]);
+        assert_eq!(pod["containers"], containers);
+        assert_eq!(pod["metadata"]["namespace"], "default");
+    }
+
+    #[test]
+    fn a_node_speaks_for_the_pods_that_are_bound_to_it_alone() {
+        let usage = told();
+        assert!(usage.of_pod(&pod("web", "n1", "Running")).is_some());
+        assert_eq!(usage.of_pod(&pod("web", "n2", "Running")), None);
+        assert_eq!(usage.of_pod(&pod("web", "", "Running")), None);
+        assert_eq!(usage.of_pod(&pod("web", "n1", "Pending")), None);
+        assert_eq!(usage.of_node(&node("n2")), None);
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_has_no_figures_until_it_does() {
+        let usage = told();
+        usage.silent("n1");
+        assert_eq!(usage.of_node(&node("n1")), None);
+        assert_eq!(usage.of_pod(&pod("web", "n1", "Running")), None);
+        usage.answered("n1", answer(45, 70.0, &[]));
+        let found = usage.of_node(&node("n1")).unwrap();
+        assert_eq!(found["window"], "30s", "since it answered last");
+        usage.forget("n1");
+        usage.silent("n1");
+        assert!(usage.read().is_empty(), "nothing is kept of what is gone");
+        usage.answered("n1", answer(60, 80.0, &[]));
+        assert_eq!(usage.of_node(&node("n1")), None, "one answer makes no rate");
+        usage.retain(&BTreeSet::from(["n2".to_owned()]));
+        assert!(usage.read().is_empty());
+    }
+
+    #[test]
+    fn figures_that_are_told_twice_are_not_compared_with_themselves() {
+        let usage = told();
+        usage.answered("n1", answer(15, 40.0, &[]));
+        assert_eq!(usage.of_node(&node("n1")).unwrap()["window"], "15s");
+        let nothing = Answer::default();
+        usage.answered("n1", nothing);
+        assert_eq!(usage.of_node(&node("n1")), None);
+    }
+}

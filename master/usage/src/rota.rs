@@ -1,0 +1,230 @@
+//! Which node is asked next; pure.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::time::{Duration, Instant};
+
+/// Nodes that are asked at once, and nodes that are asked at once although they did not answer the last time. The second have
+/// places of their own: each of them may hold its place until its time is up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    pub(crate) good: usize,
+    pub(crate) silent: usize,
+}
+
+/// A node's place in the order.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    due: Instant,
+    silent: bool,
+    asked: bool,
+}
+
+/// The nodes, and when each is due.
+#[derive(Debug)]
+pub(crate) struct Rota {
+    period: Duration,
+    places: Places,
+    turns: HashMap<String, Turn>,
+    /// Nodes that wait: those that answered the last time, and those that did not.
+    waiting: [BTreeSet<(Instant, String)>; 2],
+    asked: [usize; 2],
+}
+
+impl Rota {
+    pub(crate) fn new(period: Duration, places: Places) -> Self {
+        Self {
+            period,
+            places,
+            turns: HashMap::new(),
+            waiting: Default::default(),
+            asked: [0; 2],
+        }
+    }
+
+    /// A node that is there. A new one is asked within a period, at a time of its own, so that not all are asked at once.
+    pub(crate) fn add(&mut self, node: &str, now: Instant) {
+        if self.turns.contains_key(node) {
+            return;
+        }
+        let hash = BuildHasherDefault::<DefaultHasher>::new().hash_one(node);
+        let part = u32::try_from(hash % 1024).unwrap_or_default();
+        let due = now + self.period * part / 1024;
+        let turn = Turn {
+            due,
+            silent: false,
+            asked: false,
+        };
+        self.turns.insert(node.to_owned(), turn);
+        self.waiting[0].insert((due, node.to_owned()));
+    }
+
+    /// A node that is gone.
+    pub(crate) fn remove(&mut self, node: &str) {
+        let Some(turn) = self.turns.remove(node) else {
+            return;
+        };
+        let pool = usize::from(turn.silent);
+        if turn.asked {
+            self.asked[pool] -= 1;
+        } else {
+            self.waiting[pool].remove(&(turn.due, node.to_owned()));
+        }
+    }
+
+    /// Only these nodes are there.
+    pub(crate) fn set(&mut self, nodes: &BTreeSet<String>, now: Instant) {
+        let gone: Vec<String> = self
+            .turns
+            .keys()
+            .filter(|node| !nodes.contains(*node))
+            .cloned()
+            .collect();
+        for node in gone {
+            self.remove(&node);
+        }
+        for node in nodes {
+            self.add(node, now);
+        }
+    }
+
+    fn room(&self, pool: usize) -> bool {
+        self.asked[pool] < [self.places.good, self.places.silent][pool]
+    }
+
+    /// A node that is due, if there is a place for it; it is being asked from then on.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<String> {
+        for pool in [0, 1] {
+            let first = self.waiting[pool].first();
+            if !self.room(pool) || first.is_none_or(|(due, _)| *due > now) {
+                continue;
+            }
+            let (_, node) = self.waiting[pool].pop_first()?;
+            if let Some(turn) = self.turns.get_mut(&node) {
+                turn.asked = true;
+                self.asked[pool] += 1;
+                return Some(node);
+            }
+        }
+        None
+    }
+
+    /// When a node will be due for which there is a place.
+    pub(crate) fn wake(&self) -> Option<Instant> {
+        let pools = [0, 1].into_iter().filter(|pool| self.room(*pool));
+        let first = |pool: usize| self.waiting[pool].first().map(|(due, _)| *due);
+        pools.filter_map(first).min()
+    }
+
+    /// A node was asked; whether it is still there. It is due again a period after it was, or, where that is over, after now.
+    pub(crate) fn asked(&mut self, node: &str, answered: bool, now: Instant) -> bool {
+        let Some(turn) = self.turns.get_mut(node).filter(|turn| turn.asked) else {
+            return false;
+        };
+        self.asked[usize::from(turn.silent)] -= 1;
+        let next = turn.due + self.period;
+        turn.due = if next > now { next } else { now + self.period };
+        turn.silent = !answered;
+        turn.asked = false;
+        self.waiting[usize::from(turn.silent)].insert((turn.due, node.to_owned()));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PERIOD: Duration = Duration::from_secs(15);
+    const PLACES: Places = Places { good: 3, silent: 1 };
+
+    fn nodes(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn each_node_is_asked_once_in_a_period() {
+        let begin = Instant::now();
+        let mut rota = Rota::new(PERIOD, PLACES);
+        rota.set(&nodes(&["a", "b"]), begin);
+        assert!(rota.wake().unwrap() < begin + PERIOD);
+        let mut now = begin;
+        let mut asked = Vec::new();
+        while now < begin + PERIOD * 3 {
+            while let Some(node) = rota.next(now) {
+                asked.push(node.clone());
+                assert!(rota.asked(&node, true, now));
+            }
+            now += Duration::from_millis(100);
+        }
+        asked.sort();
+        assert_eq!(asked, ["a", "a", "a", "b", "b", "b"]);
+    }
+
+    #[test]
+    fn nodes_that_do_not_answer_delay_no_other() {
+        let begin = Instant::now();
+        let mut rota = Rota::new(PERIOD, PLACES);
+        rota.set(&nodes(&["bad1", "bad2", "bad3"]), begin);
+        let now = begin + PERIOD;
+        for _ in 0..3 {
+            let bad = rota.next(now).unwrap();
+            assert!(rota.asked(&bad, false, now));
+        }
+        rota.add("good", now);
+        let now = now + PERIOD;
+        let first = [rota.next(now), rota.next(now)];
+        assert!(first.contains(&Some("good".to_owned())), "{first:?}");
+        let one_silent = first.iter().flatten().any(|node| node.starts_with("bad"));
+        assert!(one_silent, "{first:?}");
+        assert_eq!(rota.next(now), None, "the place of the silent is taken");
+        assert_eq!(rota.wake(), None);
+    }
+
+    #[test]
+    fn a_node_that_goes_while_it_is_asked_gives_its_place_back() {
+        let begin = Instant::now();
+        let mut rota = Rota::new(PERIOD, Places { good: 1, silent: 1 });
+        rota.set(&nodes(&["a", "b"]), begin);
+        let now = begin + PERIOD;
+        let first = rota.next(now).unwrap();
+        assert_eq!(rota.next(now), None);
+        rota.remove(&first);
+        assert!(!rota.asked(&first, true, now));
+        assert!(rota.next(now).is_some_and(|second| second != first));
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_never_exceeded_nor_lost(steps in proptest::collection::vec((0..5_u8, 0..6_u8), 0..200)) {
+            let begin = Instant::now();
+            let mut now = begin;
+            let mut rota = Rota::new(PERIOD, PLACES);
+            let mut open: Vec<String> = Vec::new();
+            for (what, which) in steps {
+                let node = format!("n{which}");
+                match what {
+                    0 => rota.add(&node, now),
+                    1 => {
+                        rota.remove(&node);
+                        // What is being asked of it is told to nobody.
+                        open.retain(|other| *other != node);
+                    }
+                    2 => if let Some(next) = rota.next(now) {
+                        prop_assert!(!open.contains(&next), "asked twice at once");
+                        open.push(next);
+                    },
+                    3 => if let Some(node) = open.pop() {
+                        prop_assert!(rota.asked(&node, which % 2 == 0, now));
+                    },
+                    _ => now += PERIOD / 2,
+                }
+                prop_assert_eq!(open.len(), rota.asked.iter().sum::<usize>());
+                prop_assert!(rota.asked[0] <= PLACES.good && rota.asked[1] <= PLACES.silent);
+                let waiting: usize = rota.waiting.iter().map(BTreeSet::len).sum();
+                prop_assert_eq!(waiting + open.len(), rota.turns.len());
+            }
+        }
+    }
+}

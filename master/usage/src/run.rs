@@ -1,0 +1,154 @@
+//! Asks the nodes.
+
+use crate::figures::Usage;
+use crate::parse::{Answer, NotFigures};
+use crate::rota::{Places, Rota};
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use master_client::{BodyError, BoxFuture, Change, Client, Follower, Partial, Resource, body};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How nodes are asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// The time between two questions to a node (upstream's metrics server: 15 s).
+    pub period: Duration,
+    /// The time for a node's whole answer (upstream's metrics server: 10 s).
+    pub patience: Duration,
+    /// Bytes of an answer: 250 pods of ten containers tell some 2 MiB.
+    pub bytes: usize,
+    /// Nodes that are asked at once.
+    pub at_once: usize,
+    /// Nodes that did not answer the last time and are asked at once, beside the others.
+    pub silent_at_once: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_secs(15),
+            patience: Duration::from_secs(10),
+            bytes: 4 << 20,
+            at_once: 32,
+            silent_at_once: 8,
+        }
+    }
+}
+
+/// Why a node has no figures.
+#[derive(Debug, thiserror::Error)]
+enum Silence {
+    #[error("the answer did not come in time")]
+    Late,
+    #[error("the node can't be asked at a path")]
+    Path(#[source] http::Error),
+    #[error("the answer is {0}")]
+    Status(StatusCode),
+    #[error("the answer has more than {0} bytes")]
+    Long(usize),
+    #[error("the answer broke off")]
+    Broken(#[source] BodyError),
+    #[error("the answer can't be read")]
+    Unreadable(#[source] NotFigures),
+}
+
+/// A node, and what came of asking it.
+type Asked = (String, Result<Answer, Silence>);
+
+/// Asks all nodes again and again, until `shutdown` resolves.
+pub async fn run(
+    client: Client,
+    usage: Usage,
+    options: Options,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let resource = Resource {
+        group: String::new(),
+        version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        plural: "nodes".to_owned(),
+        namespaced: false,
+    };
+    let mut nodes = Follower::metadata(client.clone(), &resource);
+    let places = Places {
+        good: options.at_once,
+        silent: options.silent_at_once,
+    };
+    let mut rota = Rota::new(options.period, places);
+    let mut asked: FuturesUnordered<BoxFuture<'static, Asked>> = FuturesUnordered::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        while let Some(node) = rota.next(Instant::now()) {
+            asked.push(Box::pin(ask(client.clone(), node, options)));
+        }
+        let wake = rota.wake();
+        let due = async {
+            match wake {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        // All arms are cancel-safe: follower and stream keep what they have not returned, the others hold nothing.
+        tokio::select! {
+            () = &mut shutdown => return,
+            change = nodes.next() => take(change, &mut rota, &usage),
+            Some((node, answer)) = asked.next() => {
+                let is_there = rota.asked(&node, answer.is_ok(), Instant::now());
+                match answer {
+                    Ok(answer) if is_there => usage.answered(&node, answer),
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(node, reason = config_errors::chain(&error), "no figures");
+                        usage.silent(&node);
+                    }
+                }
+            }
+            () = due => {}
+        }
+    }
+}
+
+fn take(change: Change<Partial>, rota: &mut Rota, usage: &Usage) {
+    match change {
+        Change::Listed(all) => {
+            let names: BTreeSet<String> = all.into_iter().map(|node| node.metadata.name).collect();
+            rota.set(&names, Instant::now());
+            usage.retain(&names);
+        }
+        Change::Set(node) => rota.add(&node.metadata.name, Instant::now()),
+        Change::Deleted(node) => {
+            rota.remove(&node.metadata.name);
+            usage.forget(&node.metadata.name);
+        }
+    }
+}
+
+/// A node's answer, whole and in time.
+async fn ask(client: Client, node: String, options: Options) -> Asked {
+    let answer = tokio::time::timeout(options.patience, read(&client, &node, options.bytes)).await;
+    (node, answer.unwrap_or_else(|_late| Err(Silence::Late)))
+}
+
+async fn read(client: &Client, node: &str, most: usize) -> Result<Answer, Silence> {
+    let path = format!("/api/v1/nodes/{node}/proxy/metrics/resource");
+    let request = Request::get(path).body(body(Bytes::new()));
+    let answer = client.call(request.map_err(Silence::Path)?).await;
+    if answer.status() != StatusCode::OK {
+        // Of a refusal nothing is read: it may be the node's, and of any length.
+        return Err(Silence::Status(answer.status()));
+    }
+    let (mut content, mut whole) = (answer.into_body(), Vec::new());
+    while let Some(frame) = content.frame().await {
+        let piece = frame.map_err(Silence::Broken)?.into_data();
+        whole.extend_from_slice(&piece.unwrap_or_default());
+        if whole.len() > most {
+            return Err(Silence::Long(most));
+        }
+    }
+    let now = Timestamp::now().as_millisecond();
+    Answer::parse(&whole, now).map_err(Silence::Unreadable)
+}

@@ -1,0 +1,149 @@
+//! What pods use, by the real control groups of the real containerd: at the kubelet's port, through the master's API.
+
+use crate::site::eventually;
+use crate::tunnels::Site;
+use config_kube::identity::USAGE_USER;
+use master_client::UserInfo;
+use serde_json::Value;
+
+impl Site {
+    /// What the node's kubelet tells at a path.
+    async fn told(&self, path: &str) -> String {
+        let path = format!("/api/v1/nodes/worker-1/proxy{path}");
+        let (code, out, errors) = self.run(&["get", "--raw", &path], None).await;
+        assert_eq!(code, 0, "{errors}");
+        String::from_utf8(out).unwrap()
+    }
+
+    async fn summary(&self) -> Value {
+        serde_json::from_str(&self.told("/stats/summary").await).unwrap()
+    }
+}
+
+/// The figures of the pod with this name.
+fn of_pod<'a>(summary: &'a Value, name: &str) -> Option<&'a Value> {
+    let pods = summary["pods"].as_array().unwrap();
+    pods.iter().find(|pod| pod["podRef"]["name"] == name)
+}
+
+fn number(value: &Value, pointer: &str) -> u64 {
+    let found = value.pointer(pointer).and_then(Value::as_u64);
+    found.unwrap_or_else(|| panic!("no {pointer} in {value}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kubelet_tells_what_its_containers_use() {
+    let site = Site::new().await;
+    site.runs("busy", "while true; do :; done").await;
+    site.runs("idle", "sleep 100000").await;
+    let rate = "/containers/0/cpu/usageNanoCores";
+    let summary = eventually("two readings of the busy container", || async {
+        let summary = site.summary().await;
+        let busy = of_pod(&summary, "busy")?;
+        let both =
+            busy.pointer(rate).is_some() && of_pod(&summary, "idle")?.pointer(rate).is_some();
+        both.then_some(summary)
+    })
+    .await;
+    assert_eq!(summary["node"]["nodeName"], "worker-1");
+    let (busy, idle) = (
+        of_pod(&summary, "busy").unwrap(),
+        of_pod(&summary, "idle").unwrap(),
+    );
+    assert!(
+        number(busy, rate) > number(idle, rate),
+        "a loop uses more than a sleep: {busy} {idle}"
+    );
+    let total = "/cpu/usageCoreNanoSeconds";
+    assert!(number(busy, &format!("/containers/0{total}")) > 0);
+    assert!(number(&summary["node"], total) > number(busy, total));
+    let of_machine = number(&summary["node"], "/memory/workingSetBytes");
+    for pod in [busy, idle] {
+        let set = number(pod, "/containers/0/memory/workingSetBytes");
+        assert!(set > 0 && set < of_machine, "{pod}");
+        let usage = number(pod, "/containers/0/memory/usageBytes");
+        assert!(set <= usage, "{pod}");
+        assert!(number(pod, "/process_stats/process_count") > 0);
+        assert!(pod["containers"][0]["startTime"].is_string(), "{pod}");
+    }
+
+    let resource = site.told("/metrics/resource").await;
+    for name in ["busy", "idle"] {
+        let of = format!("{{container=\"main\",namespace=\"default\",pod=\"{name}\"}}");
+        for family in [
+            "container_cpu_usage_seconds_total",
+            "container_memory_working_set_bytes",
+            "container_start_time_seconds",
+        ] {
+            assert!(resource.contains(&format!("\n{family}{of} ")), "{resource}");
+        }
+    }
+    assert!(
+        resource.contains("\nresource_scrape_error 0\n"),
+        "{resource}"
+    );
+
+    site.cluster.delete("busy", 0).await;
+    eventually("the figures of a pod that went to go with it", || async {
+        of_pod(&site.summary().await, "busy")
+            .is_none()
+            .then_some(())
+    })
+    .await;
+}
+
+/// Words of a text, one space between two.
+fn even(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_top_tells_what_real_nodes_pods_and_containers_use() {
+    let site = Site::new().await;
+    let server = &site.cluster.server;
+    let user = UserInfo::authenticated(USAGE_USER, Vec::<String>::new());
+    let asking = tokio::spawn(master_usage::run(
+        server.client(user),
+        server.usage().clone(),
+        master_usage::Options::default(),
+        std::future::pending(),
+    ));
+    site.runs("busy", "while true; do :; done").await;
+    site.runs("idle", "sleep 100000").await;
+    let top = async |words: &[&str]| {
+        let words = [&["top"], words].concat();
+        let (code, out, errors) = site.run(&words, None).await;
+        (code == 0).then(|| even(&out)).ok_or(errors)
+    };
+    let pods = eventually("both pods to have figures", || async {
+        let pods = top(&["pods", "--sort-by=cpu", "--no-headers"]).await.ok()?;
+        (pods.contains("busy") && pods.contains("idle")).then_some(pods)
+    })
+    .await;
+    let words: Vec<&str> = pods.split(' ').collect();
+    let [busy, cpu, memory, idle, less, _] = words.as_slice() else {
+        panic!("two lines of three words: {pods}");
+    };
+    let milli = |text: &str| text.strip_suffix('m').unwrap().parse::<u64>().unwrap();
+    assert_eq!((*busy, *idle), ("busy", "idle"), "sorted by CPU");
+    assert!(milli(cpu) > milli(less), "{pods}");
+    assert!(memory.ends_with("Mi"), "{pods}");
+    let containers = top(&["pods", "busy", "--containers", "--no-headers"]).await;
+    assert!(containers.unwrap().starts_with("busy main "));
+    let node = top(&["nodes", "--no-headers"]).await.unwrap();
+    let words: Vec<&str> = node.split(' ').collect();
+    assert!(words.len() == 5 && words[0] == "worker-1", "{node}");
+    assert!(milli(words[1]) > 0 && words[2].ends_with('%'), "{node}");
+
+    // A node that is gone for its master tells nothing, and neither do its pods.
+    site.stop_port();
+    eventually("the figures to go", || async {
+        let errors = top(&["pod", "busy"]).await.err()?;
+        errors
+            .contains("podmetrics.metrics.k8s.io \"default/busy\" not found")
+            .then_some(())
+    })
+    .await;
+    asking.abort();
+}
