@@ -231,13 +231,12 @@ impl Server {
         }
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
-<<<<<<< HEAD
         let granted = match path.as_slice() {
             ["exec", namespace, pod, container] => {
                 self.exec(request, namespace, pod, container).await
             }
             ["portForward", namespace, pod] => self.forward(request, namespace, pod),
-            _ => return Answer::Whole(self.plain(request, &path)),
+            _ => return Answer::Whole(self.told(request, &path).await),
         };
         granted.map_or_else(
             |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
@@ -269,22 +268,16 @@ impl Server {
         })?;
         let network = sandbox.held(Kind::Network);
         self.tunnels.forward(request, Ports { pod, network })
-=======
-        if let ["exec", namespace, pod, container] = path.as_slice() {
-            let granted = self.exec(request, namespace, pod, container).await;
-            return granted.map_or_else(
-                |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
-                Answer::Tunnel,
-            );
-        }
-        if let Some(asked) =
-            Question::of(&path, uri.query()).filter(|_| request.method() == Method::GET)
-        {
-            let told = self.shared.figures.answer(asked, || self.subjects()).await;
-            return Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()));
-        }
-        Answer::Whole(self.plain(request, &path))
->>>>>>> d1fd79b
+    }
+
+    /// What is no tunnel: figures, and what is known without waiting.
+    async fn told(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
+        let asked = Question::of(path, request.uri().query());
+        let Some(asked) = asked.filter(|_| request.method() == Method::GET) else {
+            return self.plain(request, path);
+        };
+        let told = self.shared.figures.answer(asked, || self.subjects()).await;
+        answer(StatusCode::OK, asked.media_type(), told.into())
     }
 
     /// Whose figures are told.
