@@ -4,7 +4,6 @@ use crate::node::NodeId;
 use crate::request::Demand;
 use crate::terms::{Affinity, Labels};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Pods on one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,24 +23,20 @@ pub(crate) struct Groups {
     by_labels: HashMap<Box<str>, HashMap<Labels, ByNode>>,
     /// Replicas, by their owner's UID.
     by_owner: HashMap<String, ByNode>,
-    /// By the address of what they ask, which replicas share; it stays the same as long as the group holds it.
-    asking: HashMap<usize, Asking>,
+    /// Those that ask something, by that: replicas ask the same, also where each has a label of its own.
+    asking: HashMap<Affinity, ByNode>,
 }
 
 /// Pods that ask the same of the places of others.
-#[derive(Debug, Clone)]
-pub(crate) struct Asking {
-    demand: Arc<Demand>,
-    nodes: ByNode,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asking<'a> {
+    pub(crate) affinity: &'a Affinity,
+    nodes: &'a ByNode,
 }
 
-impl Asking {
-    pub(crate) fn affinity(&self) -> &Affinity {
-        &self.demand.affinity
-    }
-
+impl<'a> Asking<'a> {
     /// Nodes on which they are, and how many on each.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeId, Count)> {
+    pub(crate) fn nodes(self) -> impl Iterator<Item = (NodeId, Count)> + 'a {
         self.nodes.iter().map(|(node, count)| (*node, *count))
     }
 }
@@ -63,7 +58,7 @@ impl<'a> Replicas<'a> {
 }
 
 impl Groups {
-    pub(crate) fn add(&mut self, demand: &Arc<Demand>, node: NodeId, leaving: bool) {
+    pub(crate) fn add(&mut self, demand: &Demand, node: NodeId, leaving: bool) {
         let add = |nodes: &mut ByNode| {
             let count = nodes.entry(node).or_default();
             count.all += 1;
@@ -84,16 +79,14 @@ impl Groups {
             }
         }
         if !demand.affinity.is_empty() {
-            let asking = self.asking.entry(address(demand));
-            let asking = asking.or_insert_with(|| Asking {
-                demand: Arc::clone(demand),
-                nodes: ByNode::new(),
-            });
-            add(&mut asking.nodes);
+            match self.asking.get_mut(&demand.affinity) {
+                Some(nodes) => add(nodes),
+                None => add(self.asking.entry(demand.affinity.clone()).or_default()),
+            }
         }
     }
 
-    pub(crate) fn remove(&mut self, demand: &Arc<Demand>, node: NodeId, leaving: bool) {
+    pub(crate) fn remove(&mut self, demand: &Demand, node: NodeId, leaving: bool) {
         /// Whether none are left.
         fn take(nodes: &mut ByNode, node: NodeId, leaving: bool) -> bool {
             if let Some(count) = nodes.get_mut(&node) {
@@ -121,10 +114,10 @@ impl Groups {
             self.by_owner.remove(owner);
         }
         if !demand.affinity.is_empty()
-            && let Some(asking) = self.asking.get_mut(&address(demand))
-            && take(&mut asking.nodes, node, leaving)
+            && let Some(nodes) = self.asking.get_mut(&demand.affinity)
+            && take(nodes, node, leaving)
         {
-            self.asking.remove(&address(demand));
+            self.asking.remove(&demand.affinity);
         }
     }
 
@@ -150,16 +143,13 @@ impl Groups {
     }
 
     /// Pods that ask something of the places of others.
-    pub(crate) fn asking(&self) -> impl Iterator<Item = &Asking> {
-        self.asking.values()
+    pub(crate) fn asking(&self) -> impl Iterator<Item = Asking<'_>> {
+        let asking = self.asking.iter();
+        asking.map(|(affinity, nodes)| Asking { affinity, nodes })
     }
 
     /// Whether there are no such pods.
     pub(crate) fn nobody_asks(&self) -> bool {
         self.asking.is_empty()
     }
-}
-
-fn address(demand: &Arc<Demand>) -> usize {
-    Arc::as_ptr(demand).addr()
 }

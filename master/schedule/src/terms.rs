@@ -8,6 +8,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 };
 use config_kube::label_selector;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 
 /// Labels of a pod, a node or a namespace.
 pub(crate) type Labels = BTreeMap<String, String>;
@@ -25,6 +26,17 @@ pub(crate) struct Term {
     selector: Option<LabelSelector>,
     /// The label of nodes whose value says what is one place.
     pub(crate) topology: String,
+}
+
+impl Eq for Term {}
+
+/// Of what tells terms apart most often; equal ones have equal hashes.
+impl Hash for Term {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let selector = self.selector.as_ref();
+        let labels = selector.and_then(|selector| selector.match_labels.as_ref());
+        (&self.namespaces, &self.topology, labels).hash(state);
+    }
 }
 
 impl Term {
@@ -93,7 +105,7 @@ fn merge<'k>(
 }
 
 /// What a pod asks of the places of others, and of those that come after it.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Affinity {
     /// Places that it must share.
     pub(crate) required: Vec<Term>,

@@ -13,13 +13,15 @@ use std::time::Duration;
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 
-/// Kinds of pods: without an owner, of a ReplicaSet, with constraints on their spread, and that refuse each other.
-const KINDS: [&str; 5] = [
+/// Kinds of pods: without an owner, of a ReplicaSet, with constraints on their spread, that refuse each other, and the same
+/// where each has a label of its own, as those of a StatefulSet have.
+const KINDS: [&str; 6] = [
     "bare",
     "replicas",
     "spread-zones",
     "spread-nodes",
     "anti-affinity",
+    "stateful",
 ];
 
 fn node(at: usize) -> NodeInfo {
@@ -32,7 +34,7 @@ fn node(at: usize) -> NodeInfo {
     NodeInfo::of(&serde_json::from_value(node).expect("a node"))
 }
 
-fn pod(kind: &str, app: usize) -> PodRequest {
+fn pod(kind: &str, app: usize, at: usize) -> PodRequest {
     let app = format!("app-{app}");
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": app, "controller": true}]);
     let requests = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
@@ -44,6 +46,10 @@ fn pod(kind: &str, app: usize) -> PodRequest {
     let spread = |topology: &str| -> Value {
         json!([{"maxSkew": 1, "labelSelector": selector, "topologyKey": topology, "whenUnsatisfiable": "DoNotSchedule"}])
     };
+    if kind == "stateful" {
+        let name = format!("{app}-{at}");
+        pod["metadata"]["labels"]["statefulset.kubernetes.io/pod-name"] = name.into();
+    }
     match kind {
         "bare" => pod["metadata"]["ownerReferences"] = json!([]),
         "even" => {
@@ -54,7 +60,7 @@ fn pod(kind: &str, app: usize) -> PodRequest {
         }
         "spread-zones" => pod["spec"]["topologySpreadConstraints"] = spread(ZONE),
         "spread-nodes" => pod["spec"]["topologySpreadConstraints"] = spread(HOST),
-        "anti-affinity" => {
+        "anti-affinity" | "stateful" => {
             let terms = json!([{"labelSelector": selector, "topologyKey": HOST}]);
             pod["spec"]["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
         }
@@ -94,11 +100,11 @@ fn place(kind: &str, nodes: usize, pods: usize) -> (Vec<Duration>, Vec<usize>) {
         snapshot.set_node(node);
     }
     let each = (nodes * 3 / 5).max(1);
-    let mut first = pod(kind, 0);
+    let mut first = pod(kind, 0, 0);
     let mut costs = Vec::with_capacity(pods);
     for at in 0..pods {
-        if at % each == 0 {
-            first = pod(kind, at / each);
+        if at % each == 0 || kind == "stateful" {
+            first = pod(kind, at / each, at);
         }
         let mut request = first.clone();
         request.key.name = format!("p{at}");

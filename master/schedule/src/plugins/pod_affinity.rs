@@ -138,7 +138,7 @@ impl<'a> Required<'a> {
             new.refused.add(&term.topology, 1, meant(&[term], snapshot));
         }
         for asking in snapshot.groups().asking() {
-            let terms = asking.affinity().refused.iter();
+            let terms = asking.affinity.refused.iter();
             for term in terms.filter(|term| means(term, demand, snapshot)) {
                 new.refusing.add(&term.topology, 1, asking.nodes());
             }
@@ -193,7 +193,7 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
         places.add(&term.topology, *weight, meant(&[term], snapshot));
     }
     for asking in snapshot.groups().asking() {
-        let affinity = asking.affinity();
+        let affinity = asking.affinity;
         let required = affinity.required.iter().map(|term| (REQUIRED_WEIGHT, term));
         let preferred = affinity
             .preferred
