@@ -55,19 +55,10 @@ const fn needed(
     }
 }
 
-const fn optional(
-    target: &'static str,
-    kind: &'static str,
-    limits: Limits,
-    options: &'static str,
-) -> Virtual {
-    Virtual {
-        target,
-        kind,
-        limits,
-        options,
-        optional: true,
-    }
+/// The machine can run without it.
+const fn optional(mut entry: Virtual) -> Virtual {
+    entry.optional = true;
+    entry
 }
 
 /// What both stages need; the first stage mounts it and hands it on.
@@ -91,8 +82,8 @@ pub const LATE: [Virtual; 7] = [
         "nsdelegate,memory_recursiveprot",
     ),
     needed("/sys/kernel/security", "securityfs", SAFE, ""),
-    optional("/sys/firmware/efi/efivars", "efivarfs", FROZEN, ""),
-    optional("/sys/fs/bpf", "bpf", SAFE, "mode=700"),
+    optional(needed("/sys/firmware/efi/efivars", "efivarfs", FROZEN, "")),
+    optional(needed("/sys/fs/bpf", "bpf", SAFE, "mode=700")),
 ];
 
 /// Mounts a table in its order, leaving alone what is mounted already.

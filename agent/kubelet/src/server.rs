@@ -11,7 +11,8 @@ use agent_port::{Limits, Place, Room};
 use agent_resources::{Question, Subjects};
 use agent_runtime::{Container as Seen, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
-use agent_tunnel::{Refusal, Tunnel, Tunnels};
+use agent_sys::namespace::Kind;
+use agent_tunnel::{Ports, Refusal, Tunnel, Tunnels};
 use bytes::Bytes;
 use config_kube::identity::APISERVER_KUBELET_USER;
 use config_kube::k8s_openapi::List;
@@ -230,26 +231,58 @@ impl Server {
         }
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
-        if let ["exec", namespace, pod, container] = path.as_slice() {
-            let granted = self.exec(request, namespace, pod, container).await;
-            return granted.map_or_else(
-                |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
-                Answer::Tunnel,
-            );
+        let asked = Question::of(&path, uri.query()).filter(|_| request.method() == Method::GET);
+        if let Some(asked) = asked {
+            return self.told(asked).await;
         }
-        if let Some(asked) =
-            Question::of(&path, uri.query()).filter(|_| request.method() == Method::GET)
-        {
-            let told = self.shared.figures.answer(asked, || self.subjects()).await;
-            return Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()));
-        }
-        Answer::Whole(self.plain(request, &path))
+        let granted = match path.as_slice() {
+            ["exec", namespace, pod, container] => {
+                self.exec(request, namespace, pod, container).await
+            }
+            ["portForward", namespace, pod] => self.forward(request, namespace, pod),
+            _ => return Answer::Whole(self.plain(request, &path)),
+        };
+        granted.map_or_else(
+            |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
+            Answer::Tunnel,
+        )
     }
 
-    /// Whose figures are told.
-    async fn subjects(&self) -> Subjects {
-        let seen = self.shared.runtime.list(None).await;
-        Subjects::new(&self.shared.all_pods(), seen, self.shared.facts.space())
+    /// A pod of this node.
+    fn pod(&self, namespace: &str, name: &str) -> Result<PodRef, Refusal> {
+        let found = self.shared.pod_named(namespace, name);
+        found.ok_or_else(|| Refusal {
+            status: StatusCode::NOT_FOUND,
+            message: format!("pod {name:?} not found on this node"),
+        })
+    }
+
+    /// Ports of a pod that has its sandbox.
+    fn forward(
+        &self,
+        request: &mut Request<Incoming>,
+        namespace: &str,
+        pod: &str,
+    ) -> Result<Tunnel, Refusal> {
+        let pod = self.pod(namespace, pod)?;
+        let sandbox = self.shared.sandboxes.find(&pod.uid);
+        let sandbox = sandbox.ok_or_else(|| Refusal {
+            status: StatusCode::BAD_REQUEST,
+            message: format!("pod {:?} is not running", pod.name),
+        })?;
+        let network = sandbox.held(Kind::Network);
+        self.tunnels.forward(request, Ports { pod, network })
+    }
+
+    /// What the node and its pods use.
+    async fn told(&self, asked: Question) -> Answer {
+        let shared = &self.shared;
+        let subjects = || async {
+            let seen = shared.runtime.list(None).await;
+            Subjects::new(&shared.all_pods(), seen, shared.facts.space())
+        };
+        let told = shared.figures.answer(asked, subjects).await;
+        Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
     }
 
     /// A command in a running container.
@@ -261,13 +294,7 @@ impl Server {
         container: &str,
     ) -> Result<Tunnel, Refusal> {
         let runtime = &self.shared.runtime;
-        let pod = self
-            .shared
-            .pod_named(namespace, pod)
-            .ok_or_else(|| Refusal {
-                status: StatusCode::NOT_FOUND,
-                message: format!("pod {pod:?} not found on this node"),
-            })?;
+        let pod = self.pod(namespace, pod)?;
         let seen = runtime.list(Some(&pod.uid)).await;
         let seen = seen.map_err(|error| Refusal {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -280,10 +307,7 @@ impl Server {
     /// What is answered without a tunnel.
     fn plain(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
         if request.method() != Method::GET {
-            return text(
-                StatusCode::NOT_IMPLEMENTED,
-                "attach and port-forward are not available yet\n",
-            );
+            return text(StatusCode::NOT_IMPLEMENTED, "attach is not available yet\n");
         }
         match path {
             ["healthz"] => text(StatusCode::OK, "ok"),
@@ -295,10 +319,9 @@ impl Server {
                 container,
                 request.uri().query().unwrap_or_default(),
             ),
-            ["attach" | "portForward" | "run", ..] => text(
-                StatusCode::NOT_IMPLEMENTED,
-                "attach and port-forward are not available yet\n",
-            ),
+            ["attach" | "run", ..] => {
+                text(StatusCode::NOT_IMPLEMENTED, "attach is not available yet\n")
+            }
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
     }

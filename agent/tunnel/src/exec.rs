@@ -4,35 +4,22 @@
 //! process only while the client takes what came before.
 
 use crate::handshake::{Offer, Refusal};
+use crate::link::{LINGER, Leave, Link, push};
 use crate::{Tunnel, Tunnels, query};
 use agent_runtime::{Command, Control, Input, Output, Outputs, Process, Runtime};
 use config_tunnel::command::{self, ERROR, STDERR, STDOUT, Said, Version};
-use config_tunnel::websocket::{self, Decoder, Event, Kind, NORMAL, PROTOCOL_ERROR, Sender};
+use config_tunnel::websocket::NORMAL;
 use http::Request;
 use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::io::{
-    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf,
-};
-use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::time::timeout;
 
-/// Bytes taken from the client at once, and so for the process at most.
-const INBOX: usize = 32 * 1024;
-/// Bytes for the client beyond which nothing more is taken from the process.
-const OUTBOX: usize = 32 * 1024;
-/// Bytes for the client beyond which nothing is read from it: each ping adds an answer. A client that reads nothing is heard
-/// until then, so that it can still say that it leaves.
-const ANSWERS: usize = 256 * 1024;
 /// Bytes for the client once the process has ended, which are kept in any case: what pipes and the shim held, and what
 /// processes write that it left behind.
 const LAST: usize = 1 << 20;
-/// Between two pings: a client's machine that is gone is found when its kernel answers none, and a connection is never idle
-/// for those who watch it on the way.
-const PING: Duration = Duration::from_secs(30);
-/// Time for a client to close its side, so that the last bytes reach it.
-const LINGER: Duration = Duration::from_secs(10);
 
 impl Tunnels {
     /// A command in the running container `id`, as a request asks for it.
@@ -72,27 +59,11 @@ impl Tunnels {
     }
 }
 
-/// A client's connection.
+/// A client of a command.
 struct Client<S> {
-    reader: ReadHalf<S>,
-    writer: WriteHalf<S>,
-    decoder: Decoder,
+    link: Link<S>,
     input: command::Input,
     outputs: Outputs,
-    inbox: Vec<u8>,
-    outbox: Vec<u8>,
-    /// Bytes were written that may lie in a buffer of TLS.
-    unflushed: bool,
-    ping: Interval,
-}
-
-/// How a client leaves.
-#[derive(Clone, Copy)]
-enum Leave {
-    /// It has gone without a word.
-    Gone,
-    /// It is told with this code that the connection ends.
-    Close(u16),
 }
 
 /// Why there is nothing more to do for a client.
@@ -114,20 +85,10 @@ struct Pending {
 
 impl<S: AsyncRead + AsyncWrite> Client<S> {
     fn new(stream: S, version: Version, outputs: Outputs) -> Self {
-        let (reader, writer) = tokio::io::split(stream);
-        let mut ping = interval(PING);
-        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ping.reset();
         Self {
-            reader,
-            writer,
-            decoder: Decoder::new(Sender::Client),
+            link: Link::new(stream),
             input: command::Input::new(version),
             outputs,
-            inbox: vec![0; INBOX],
-            outbox: Vec::new(),
-            unflushed: false,
-            ping,
         }
     }
 
@@ -147,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                 End::Client(leave) => {
                     // Killed before anything is waited for: a client that leaves may not read any more.
                     drop(control);
-                    let parted = timeout(LINGER, self.part(leave)).await;
+                    let parted = timeout(LINGER, self.link.part(leave)).await;
                     return parted.unwrap_or(Ok(()));
                 }
                 End::Process(code) => {
@@ -159,8 +120,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                 }
             },
         };
-        websocket::frame(Kind::Binary, &[ERROR], &status, &mut self.outbox);
-        self.part(Leave::Close(NORMAL)).await
+        self.link.tell(&[ERROR], &status);
+        self.link.part(Leave::Close(NORMAL)).await
     }
 
     /// Moves bytes in both directions until the process or the client ends.
@@ -175,19 +136,18 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         let mut pending = Pending::default();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         loop {
-            let room = self.outbox.len() < OUTBOX;
+            let link = &mut self.link;
+            let room = link.has_room();
             let idle = pending.bytes.is_empty();
-            let hears = self.outbox.len() < ANSWERS && idle;
+            let (hears, writes) = (link.hears() && idle, link.writes());
             // Each arm is cancel-safe: reads and writes have happened or not, an output appends what it read, the wait is
             // polled again.
             tokio::select! {
-                came = self.reader.read(&mut self.inbox), if hears => match came? {
+                came = link.reader.read(&mut link.inbox), if hears => match came? {
                     0 => return Ok(End::Client(Leave::Gone)),
                     count => self.take(count, &mut pending),
                 },
-                count = push(&mut self.writer, &self.outbox), if !self.outbox.is_empty() || self.unflushed => {
-                    self.pushed(count?);
-                }
+                count = push(&mut link.writer, &link.outbox), if writes => self.link.pushed(count?),
                 given = give(stdin.as_ref(), &pending.bytes), if !idle => if let Ok(count) = given {
                     pending.bytes.drain(..count);
                 } else {
@@ -198,7 +158,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                 read = take_from(stdout, &mut out), if room => read?,
                 read = take_from(stderr, &mut err), if room => read?,
                 code = &mut ended => return Ok(End::Process(code)),
-                _ = self.ping.tick(), if room => websocket::frame(Kind::Ping, &[], &[], &mut self.outbox),
+                _ = link.ping.tick(), if room => self.link.ask(),
             }
             self.tell(STDOUT, &mut out);
             self.tell(STDERR, &mut err);
@@ -222,39 +182,16 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
 
     /// Reads what the client said in the first bytes of the inbox.
     fn take(&mut self, count: usize, pending: &mut Pending) {
-        let mut rest = &mut self.inbox[..count];
-        loop {
-            let (used, event) = match self.decoder.take(rest) {
-                Ok(taken) => taken,
-                Err(fault) => {
-                    tracing::debug!(%fault, "a client broke the protocol");
-                    pending.leave = Some(Leave::Close(PROTOCOL_ERROR));
-                    return;
-                }
-            };
-            match event {
-                Some(Event::Data {
-                    starts,
-                    bytes,
-                    ends,
-                }) => match self.input.take(starts, bytes, ends) {
-                    Some(Said::Input(bytes)) => pending.bytes.extend_from_slice(bytes),
-                    Some(Said::EndOfInput) => pending.end = true,
-                    Some(Said::Size { width, height }) => pending.size = Some((width, height)),
-                    None => {}
-                },
-                Some(Event::Ping(bytes)) => {
-                    websocket::frame(Kind::Pong, &[], bytes, &mut self.outbox);
-                }
-                Some(Event::Pong) => {}
-                Some(Event::Close(code)) => {
-                    pending.leave = Some(Leave::Close(code.unwrap_or(NORMAL)));
-                    return;
-                }
-                None => return,
+        let Self { link, input, .. } = self;
+        pending.leave = link.take(count, |piece| {
+            match input.take(piece.starts, piece.bytes, piece.ends) {
+                Some(Said::Input(bytes)) => pending.bytes.extend_from_slice(bytes),
+                Some(Said::EndOfInput) => pending.end = true,
+                Some(Said::Size { width, height }) => pending.size = Some((width, height)),
+                None => {}
             }
-            rest = &mut rest[used..];
-        }
+            Ok::<_, Infallible>(())
+        });
     }
 
     /// What the client did not ask for is dropped.
@@ -269,15 +206,9 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
             bytes.clear();
         }
         if !bytes.is_empty() {
-            websocket::frame(Kind::Binary, &[channel], bytes, &mut self.outbox);
+            self.link.tell(&[channel], bytes);
             bytes.clear();
         }
-    }
-
-    /// Notes what [`push`] did.
-    fn pushed(&mut self, count: usize) {
-        self.outbox.drain(..count);
-        self.unflushed = count > 0;
     }
 
     /// Takes all that an ended process wrote: the shim holds it for some seconds only, however slow the client is.
@@ -290,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         let mut cleared = std::pin::pin!(control.clear());
         let (mut out, mut err) = (Vec::new(), Vec::new());
         loop {
-            let room = self.outbox.len() < LAST;
+            let room = self.link.outbox.len() < LAST;
             // An output that can't be read any more has nothing more to say; the end of clearing away comes in any case.
             tokio::select! {
                 () = &mut cleared => break,
@@ -304,43 +235,6 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
             let mut rest = output.map(Output::rest).unwrap_or_default();
             self.tell(channel, &mut rest);
         }
-    }
-
-    /// Sends what is left, then the end with a code, and waits until the client closes its side, too.
-    async fn part(mut self, leave: Leave) -> io::Result<()> {
-        let Leave::Close(code) = leave else {
-            return Ok(());
-        };
-        websocket::frame(Kind::Close, &code.to_be_bytes(), &[], &mut self.outbox);
-        while !self.outbox.is_empty() {
-            // As in `pump`.
-            tokio::select! {
-                count = push(&mut self.writer, &self.outbox) => self.pushed(count?),
-                came = self.reader.read(&mut self.inbox) => if came? == 0 {
-                    return Ok(());
-                },
-            }
-        }
-        self.writer.shutdown().await?;
-        let rest = async {
-            while self.reader.read(&mut self.inbox).await? > 0 {}
-            io::Result::Ok(())
-        };
-        // A client that does not close in time has had its time.
-        timeout(LINGER, rest).await.unwrap_or(Ok(()))
-    }
-}
-
-/// Writes some of the bytes and says how many; with none, sends on what lies in buffers, and says 0.
-///
-/// Cancel-safe, as writing and flushing are.
-async fn push<W: AsyncWrite + Unpin>(writer: &mut W, bytes: &[u8]) -> io::Result<usize> {
-    if bytes.is_empty() {
-        return writer.flush().await.map(|()| 0);
-    }
-    match writer.write(bytes).await? {
-        0 => Err(io::ErrorKind::WriteZero.into()),
-        count => Ok(count),
     }
 }
 

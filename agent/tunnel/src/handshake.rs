@@ -27,7 +27,9 @@ impl Refusal {
     pub(crate) fn too_many() -> Self {
         Self {
             status: StatusCode::TOO_MANY_REQUESTS,
-            message: "the node has as many exec sessions at once as it may: try again when others have ended".to_owned(),
+            message:
+                "the node has as many tunnels at once as it may: try again when others have ended"
+                    .to_owned(),
         }
     }
 }

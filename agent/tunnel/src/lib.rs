@@ -1,16 +1,21 @@
-//! Tunnels into pods: a client's upgraded connection on one side, a process of a container on the other.
+//! Tunnels into pods: a client's upgraded connection on one side, a process of a container or programs' ports on the other.
 //!
 //! Enter by [`Tunnels`]: it judges a request, and answers with a [`Tunnel`], whose head is sent to the client and whose work
 //! is then run, by the task that served the request; or with a [`Refusal`]. The protocol inside is that of `config/tunnel`.
 //!
 //! Bounds: so many tunnels at once ([`Tunnels::new`]); of each, one buffer from the client and one to it. A client that does
 //! not read stops the process's output, and a process that does not read stops the client. A client that went is found by
-//! pings, which its machine answers or its connection fails on; its process is killed then.
+//! pings, which its machine answers or its connection fails on; its process is killed then, and its connections end.
 
+mod connections;
+mod dial;
 mod exec;
+mod forward;
 mod handshake;
+mod link;
 mod query;
 
+pub use dial::Ports;
 pub use handshake::Refusal;
 
 use http::Response;
@@ -21,6 +26,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Tunnels of a node at once. Each has up to three pipes, whose buffers are the kernel's (64 KiB), and some 100 KiB here.
 pub const MOST: usize = 64;
+/// Connections to ports of pods at once, of all tunnels. Each has a socket and, while its program does not read, some bytes here.
+const MOST_CONNECTIONS: usize = 1024;
 
 /// What a tunnel does once its client was answered.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -45,6 +52,8 @@ impl fmt::Debug for Tunnel {
 #[derive(Debug, Clone)]
 pub struct Tunnels {
     places: Arc<Semaphore>,
+    /// Places for connections to ports, of all tunnels.
+    connections: Arc<Semaphore>,
 }
 
 impl Tunnels {
@@ -52,6 +61,7 @@ impl Tunnels {
     pub fn new(most: usize) -> Self {
         Self {
             places: Arc::new(Semaphore::new(most)),
+            connections: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
         }
     }
 

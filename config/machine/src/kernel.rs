@@ -143,11 +143,8 @@ const fn service(
     why: &'static str,
 ) -> Sysctl {
     Sysctl {
-        path,
-        value,
         weight: Weight::Service,
-        why,
-        source,
+        ..guard(path, value, source, why)
     }
 }
 

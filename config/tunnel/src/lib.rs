@@ -1,10 +1,13 @@
-//! What clients speak inside a tunnel to a pod: WebSocket frames ([`websocket`]) and the channels of a remote command
-//! ([`command`]), as kubectl and the client libraries speak them to exec and attach.
+//! What clients speak inside a tunnel to a pod: WebSocket frames ([`websocket`]), the channels of a remote command
+//! ([`command`]), as kubectl and the client libraries speak them to exec and attach, and connections to ports ([`forward`]) over
+//! the streams of [`spdy`], as kubectl speaks them to port-forward.
 //!
 //! All of it is pure: bytes in, events out; the caller reads and writes. Nothing is buffered but what a decision needs (a
 //! frame's header, a control message), so that the length that a peer announces costs no memory.
 //!
-//! Enter by [`websocket::Decoder`] and [`command::Input`].
+//! Enter by [`websocket::Decoder`], [`command::Input`] and [`forward::Session`].
 
 pub mod command;
+pub mod forward;
+pub mod spdy;
 pub mod websocket;

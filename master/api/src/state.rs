@@ -57,9 +57,14 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A server over a store. It is ready after [`ApiServer::prepare`].
+    /// A server over a store whose own memory answers reads. It is ready after [`ApiServer::prepare`].
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
-        let reader: Arc<dyn Reader> = Arc::new(Direct::new(store.clone()));
+        let reader = Arc::new(Direct::new(store.clone()));
+        Self::with_reader(store, reader, options)
+    }
+
+    /// A server that writes to a store and reads it through `reader`.
+    pub fn with_reader(store: Arc<dyn Store>, reader: Arc<dyn Reader>, options: Options) -> Self {
         let kinds = Arc::new(Kinds::new(Registry::new(builtin::all())));
         let hooks: Arc<Hooks> = Arc::default();
         let authorizer = Arc::new(Authorizer::new(

@@ -1,7 +1,8 @@
 //! Controllers of nodes: whether they are ready, what becomes of their pods, and the certificates that they request.
 //!
 //! - `node_lifecycle`: a node that falls silent is not ready, and is tainted
-//! - `pod_readiness`, `taint_eviction`, `pod_gc`: what that means for its pods; why one is ended stands in `disruption`
+//! - `pod_readiness`, `taint_eviction`, `pod_gc`: what that means for its pods; why one is ended stands in `disruption`, what they follow in
+//!   `followed`
 //! - `machine_nodes`: labels and taints of a Machine's Node, by its state and the policy's rules
 //! - `approver`, `csr_signing`, `csr_cleaner`: certificate requests are decided, signed and removed
 
@@ -9,6 +10,7 @@ pub mod approver;
 pub mod csr_cleaner;
 pub mod csr_signing;
 mod disruption;
+mod followed;
 pub mod machine_nodes;
 pub mod node_lifecycle;
 pub mod pod_gc;

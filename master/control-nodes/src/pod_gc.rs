@@ -1,6 +1,7 @@
 //! Pod garbage collection: pods that no kubelet will ever end.
 
 use crate::disruption::{Disruption, disrupt};
+use crate::followed::pods_of_node;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::taints::OUT_OF_SERVICE;
 use jiff::Timestamp;
@@ -77,13 +78,7 @@ impl Controller for PodGc {
             keys.extend(count_ended(&followed, delta));
         });
         let on_node = pods.index(&BY_NODE);
-        let concerned = on_node.clone();
-        let nodes = setup.follow(move |delta, keys| {
-            if delta.differs(is_off) {
-                let pods = concerned.keys(&delta.key.name);
-                keys.extend(pods.iter().map(|key| (**key).clone()));
-            }
-        });
+        let nodes = setup.follow(pods_of_node(on_node.clone(), is_off));
         Self {
             pods,
             on_node,

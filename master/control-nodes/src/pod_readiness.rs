@@ -1,5 +1,6 @@
 //! Pods of silent and of untrusted nodes are not known to be ready, so that no service routes to them.
 
+use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::taints::{NO_EXECUTE, UNTRUSTED};
@@ -8,7 +9,7 @@ use master_client::{ApiError, Key, Patch, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
-use master_control::views::pod::{BY_NODE, PodView};
+use master_control::views::pod::PodView;
 use master_control::writer::Writer;
 use serde_json::json;
 use std::sync::Arc;
@@ -48,18 +49,7 @@ impl Controller for PodReadiness {
     type Action = NotReady;
 
     fn new(setup: &mut Setup<'_>) -> Self {
-        let pods: Store<PodView> = setup.follow_keys();
-        let on_node = pods.index(&BY_NODE);
-        let nodes = setup.follow(move |delta, keys| {
-            if delta.differs(is_stale) {
-                keys.extend(
-                    on_node
-                        .keys(&delta.key.name)
-                        .iter()
-                        .map(|key| (**key).clone()),
-                );
-            }
-        });
+        let (pods, nodes) = pods_and_nodes(setup, is_stale);
         Self { pods, nodes }
     }
 

@@ -1,6 +1,7 @@
 //! Taint eviction: pods leave nodes whose `NoExecute` taints they don't tolerate, or tolerate for a time only.
 
 use crate::disruption::{Disruption, disrupt};
+use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::taints::{NO_EXECUTE, NOT_READY, UNREACHABLE, tolerates};
@@ -9,7 +10,7 @@ use master_client::{ApiError, DeleteParams, Happening, Key, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
-use master_control::views::pod::{BY_NODE, PodView};
+use master_control::views::pod::PodView;
 use master_control::writer::Writer;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,18 +56,7 @@ impl Controller for TaintEviction {
     type Action = Evict;
 
     fn new(setup: &mut Setup<'_>) -> Self {
-        let pods: Store<PodView> = setup.follow_keys();
-        let on_node = pods.index(&BY_NODE);
-        let nodes = setup.follow(move |delta, keys| {
-            if delta.differs(driving_out) {
-                keys.extend(
-                    on_node
-                        .keys(&delta.key.name)
-                        .iter()
-                        .map(|key| (**key).clone()),
-                );
-            }
-        });
+        let (pods, nodes) = pods_and_nodes(setup, driving_out);
         Self { pods, nodes }
     }
 

@@ -2,14 +2,13 @@
 
 use crate::workload::action;
 use crate::workload::amount::{Round, amount};
-use crate::workload::claim::{self, Claim, claim};
+use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{
-    Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
-    owner_key, selects,
+    Kept, Labels, Selects, by_controller, controller, controls, is_leaving, owner_key, selects,
 };
 use crate::workload::make::{self, BURST};
 use crate::workload::place::{Place, fits};
-use crate::workload::pod::{BY_CONTROLLER, ORPHANS, OwnedPod, concerned};
+use crate::workload::pod::{OwnedPod, Pods};
 use crate::workload::revision::{self, HASH};
 use config_kube::k8s_openapi::api::apps::v1::{
     ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus,
@@ -41,8 +40,7 @@ const FAILED_WAIT: SignedDuration = SignedDuration::from_secs(10);
 pub struct DaemonSets {
     sets: Store<Kept<DaemonSet>>,
     revisions: Lookup<Kept<ControllerRevision>>,
-    pods: Lookup<OwnedPod>,
-    orphans: Lookup<OwnedPod>,
+    pods: Pods,
     nodes: Store<Place>,
 }
 
@@ -57,8 +55,8 @@ pub struct Facts {
     pub revisions: Entries<Kept<ControllerRevision>>,
     /// Its pods.
     pub pods: Entries<OwnedPod>,
-    /// Pods that it takes, or lets go.
-    pub claims: Vec<Step>,
+    /// Pods that it adopts or releases.
+    pub owner_changes: Vec<OwnerChange>,
     /// All nodes.
     pub nodes: Entries<Place>,
 }
@@ -69,10 +67,8 @@ pub type Action = action::Action<Step>;
 /// Something that is done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A pod becomes its own.
-    Adopt(Key, String),
-    /// A pod is its own no longer.
-    Release(Key, String),
+    /// A pod gets the owner that its labels say.
+    Own(OwnerChange),
     /// A revision is made, numbered or deleted.
     Revision(revision::Step),
     /// Pods are made on nodes, of the template with a hash.
@@ -109,7 +105,7 @@ impl Controller for DaemonSets {
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let sets: Store<Kept<DaemonSet>> = setup.follow_keys();
-        let pods = setup.follow(concerned(sets.index(&by_namespace())));
+        let pods = Pods::follow(setup, &sets);
         let revisions: Store<Kept<ControllerRevision>> = setup.follow(of_revision);
         let all = sets.clone();
         let nodes = setup.follow(move |_: &Delta<Place>, keys| {
@@ -118,8 +114,7 @@ impl Controller for DaemonSets {
         Self {
             sets,
             revisions: revisions.index(&by_controller()),
-            orphans: pods.index(&ORPHANS),
-            pods: pods.index(&BY_CONTROLLER),
+            pods,
             nodes,
         }
     }
@@ -127,14 +122,11 @@ impl Controller for DaemonSets {
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
         let set = self.sets.get(key)?;
         let uid = set.metadata.uid.clone().unwrap_or_default();
-        let pods = self.pods.get(&uid);
-        let orphans = self.orphans.get(&key.namespace);
-        let claims = pods.iter().chain(&orphans);
+        let pods = self.pods.of(&uid);
+        let wants = |_: &Key, pod: &OwnedPod| set.wants(&pod.labels);
         Some(Facts {
             key: key.clone(),
-            claims: claims
-                .filter_map(|(key, pod)| claimed(&set, key, pod))
-                .collect(),
+            owner_changes: self.pods.owner_changes(&set.metadata, &pods, wants),
             revisions: self.revisions.get(&uid),
             nodes: self.nodes.all(),
             set,
@@ -143,12 +135,10 @@ impl Controller for DaemonSets {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let steps = if facts.claims.is_empty() {
+        let of = (&facts.key, &facts.set.metadata);
+        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
             plan(facts, now.wall)
-        } else {
-            (facts.claims.clone(), None)
-        };
-        Action::plan(&facts.key, &facts.set.metadata, steps)
+        })
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
@@ -159,8 +149,7 @@ impl Controller for DaemonSets {
         let owner = controls(&set.0);
         let about = make::reference(&owner, &key.namespace);
         match step {
-            Step::Adopt(pod, id) => claim::adopt::<DaemonSet, Pod>(writer, &owner, &pod, &id).await,
-            Step::Release(pod, id) => claim::release::<Pod>(writer, &uid, &pod, &id).await,
+            Step::Own(change) => change.carry_out::<DaemonSet, Pod>(writer, &owner).await,
             Step::Revision(step) => {
                 let status = set.status.as_ref();
                 let collisions = status.and_then(|status| status.collision_count);
@@ -189,21 +178,6 @@ fn of_revision(delta: &Delta<Kept<ControllerRevision>>, keys: &mut Vec<Key>) {
     for revision in [&delta.before, &delta.after].into_iter().flatten() {
         let owner = controller(&revision.metadata).filter(|owner| owner.kind == "DaemonSet");
         keys.extend(owner.map(|owner| owner_key(&delta.key.namespace, &owner.name)));
-    }
-}
-
-fn claimed(set: &Kept<DaemonSet>, key: &Key, pod: &OwnedPod) -> Option<Step> {
-    let claims = claim(
-        pod.owner.as_ref().map(|owner| owner.uid.as_str()),
-        set.metadata.uid.as_deref().unwrap_or_default(),
-        set.wants(&pod.labels),
-        is_leaving(&set.metadata),
-        pod.deleted.is_some(),
-    );
-    match claims {
-        Claim::Adopt => Some(Step::Adopt(key.clone(), pod.uid.clone())),
-        Claim::Release => Some(Step::Release(key.clone(), pod.uid.clone())),
-        Claim::Own | Claim::Foreign => None,
     }
 }
 

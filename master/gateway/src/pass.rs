@@ -2,7 +2,9 @@
 
 use std::io;
 use std::time::Duration;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 
 /// Time for a client to close its side, so that the last bytes reach it.
 const LINGER: Duration = Duration::from_secs(10);
@@ -36,7 +38,10 @@ where
 
 /// Passes on what the client sends, until it ends. A node that takes no more bytes may have last ones of its own on the way:
 /// what the client sends it from then on is read and dropped.
-async fn send(from_client: &mut (impl AsyncBufRead + Unpin), to_node: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+async fn send(
+    from_client: &mut (impl AsyncBufRead + Unpin),
+    to_node: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
     let mut taken = true;
     loop {
         let bytes = from_client.fill_buf().await?;

@@ -39,6 +39,9 @@ pub fn store_error(error: StoreError) -> ApiError {
             }];
             error
         }
+        behind @ StoreError::Behind { .. } => {
+            ApiError::new(Reason::ServiceUnavailable, behind.to_string()).retry_after(1)
+        }
         StoreError::Invalid(text) => ApiError::new(Reason::RequestEntityTooLarge, text),
         StoreError::Closed => {
             ApiError::new(Reason::ServiceUnavailable, "the server is shutting down")

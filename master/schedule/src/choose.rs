@@ -1,6 +1,6 @@
 //! The decision: the node of a pod, or the reason why there is none.
 
-use crate::node::NodeInfo;
+use crate::nodes::NodeId;
 use crate::plugins::{Candidate, Plugins, Prepared, scores};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
@@ -12,13 +12,26 @@ use std::collections::HashMap;
 pub struct Placement {
     /// The node's name.
     pub node: String,
-    /// The number of feasible nodes.
+    /// The number of feasible nodes that were found.
     pub feasible: usize,
+    /// The number of nodes that were looked at.
+    pub looked: usize,
 }
+
+/// Feasible nodes below which all nodes are looked at (upstream: `minFeasibleNodesToFind`).
+const LEAST_FEASIBLE: usize = 100;
+/// Per cent of the nodes of a small cluster among which the best is chosen, and of the largest one; between them one per cent
+/// less for every so many nodes (upstream's adaptive `percentageOfNodesToScore`).
+const MOST_PERCENT: usize = 50;
+const LEAST_PERCENT: usize = 5;
+const NODES_BY_PERCENT: usize = 125;
 
 /// Chooses a node. Pure: the same pod and snapshot give the same node.
 ///
-/// Guarantees: nothing that a plugin of the profile looks at stands against the node, with all pods placed there counted.
+/// Where there are more than a hundred nodes, it chooses among a part of the feasible ones only, as upstream does.
+///
+/// Guarantees: nothing that a plugin of the profile looks at stands against the node, with all pods placed there counted; and a
+/// pod is refused only after all nodes were looked at.
 ///
 /// # Errors
 /// No node is feasible, or the pod needs a feature that is not supported.
@@ -26,16 +39,21 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
     if !pod.not_yet.is_empty() {
         return Err(Unschedulable::NotYet(pod.not_yet.clone()));
     }
+    let nodes = snapshot.count_nodes();
+    let enough = enough(nodes);
     let filters = Prepared::of(pod, snapshot);
-    let mut nodes = 0;
     let mut refusing = Plugins::default();
     let mut reasons = HashMap::new();
-    let mut feasible: Vec<Candidate<'_>> = Vec::new();
-    for (info, load) in snapshot.nodes_with_load() {
-        nodes += 1;
-        let against = filters.against(info, load, &mut refusing);
+    let mut feasible: Vec<Candidate<'_>> = Vec::with_capacity(enough);
+    let mut looked = 0;
+    for node in snapshot.candidates() {
+        looked += 1;
+        let against = filters.against(&node, &mut refusing);
         if against.is_empty() {
-            feasible.push((info, load));
+            feasible.push(node);
+            if feasible.len() == enough {
+                break;
+            }
         }
         for obstacle in against {
             *reasons.entry(obstacle.reason).or_default() += 1;
@@ -45,9 +63,10 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
         return Err(Unschedulable::NoNodes);
     }
     match best(pod, snapshot, &feasible) {
-        Some(info) => Ok(Placement {
-            node: info.name.clone(),
+        Some(node) => Ok(Placement {
+            node: node.info.name.clone(),
             feasible: feasible.len(),
+            looked,
         }),
         None => Err(Unschedulable::NoneFits {
             nodes,
@@ -60,29 +79,76 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
     }
 }
 
+/// A pod's place on a certain node, if it fits there. Where others have ended for it on that node, no other one is looked for
+/// (upstream: `evaluateNominatedNode`).
+pub(crate) fn choose_on(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> Option<Placement> {
+    let node = snapshot.candidate(node)?;
+    let filters = Prepared::of(pod, snapshot);
+    let against = filters.against(&node, &mut Plugins::default());
+    (pod.not_yet.is_empty() && against.is_empty()).then(|| Placement {
+        node: node.info.name.clone(),
+        feasible: 1,
+        looked: 0,
+    })
+}
+
+/// The number of feasible nodes among which the best is chosen, of so many nodes (upstream: `numFeasibleNodesToFind`).
+fn enough(nodes: usize) -> usize {
+    let percent = MOST_PERCENT
+        .saturating_sub(nodes / NODES_BY_PERCENT)
+        .max(LEAST_PERCENT);
+    (nodes * percent / 100).max(LEAST_FEASIBLE)
+}
+
 /// The node with the highest score. Among equal ones, each pod decides by its own hash, so that
 /// many pods do not all choose the same node.
-fn best<'n>(
+fn best<'n, 's>(
     pod: &PodRequest,
     snapshot: &Snapshot,
-    feasible: &[Candidate<'n>],
-) -> Option<&'n NodeInfo> {
-    if let [(only, _)] = feasible {
+    feasible: &'n [Candidate<'s>],
+) -> Option<&'n Candidate<'s>> {
+    if let [only] = feasible {
         return Some(only);
     }
     let sums = scores(pod, snapshot, feasible);
     let most = sums.iter().copied().max()?;
     let best = sums.iter().zip(feasible).filter(|(sum, _)| **sum == most);
-    let lot = |info: &NodeInfo| hash(&[pod.uid.as_bytes(), info.name.as_bytes()]);
-    best.map(|(_, (info, _))| *info)
-        .max_by_key(|info| lot(info))
+    let own = hash(pod.uid.as_bytes());
+    best.map(|(_, node)| node)
+        .max_by_key(|node| mix(own ^ node.info.hash))
 }
 
-/// FNV-1a with a final mix: a tie-break that is the same on every machine.
-fn hash(parts: &[&[u8]]) -> u64 {
-    let bytes = parts.iter().flat_map(|part| part.iter());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+/// FNV-1a: a tie-break that is the same on every machine.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    })
+}
+
+/// Spreads differences of any bits over all bits.
+fn mix(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As upstream documents: a half less one per cent for each 125 nodes, at least 5 % and 100 nodes.
+    #[test]
+    fn as_many_nodes_are_enough_as_upstream_documents() {
+        for (nodes, expected) in [
+            (0, 100),
+            (99, 100),
+            (100, 100),
+            (250, 120),
+            (1000, 420),
+            (5000, 500),
+            (6000, 300),
+            (15_000, 750),
+        ] {
+            assert_eq!(enough(nodes), expected, "{nodes}");
+        }
+    }
 }

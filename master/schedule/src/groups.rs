@@ -1,5 +1,6 @@
 //! Where pods are, by their labels: what affinity and spread count, without a look at each pod.
 
+use crate::nodes::NodeId;
 use crate::request::Demand;
 use crate::terms::{Affinity, Labels};
 use std::collections::HashMap;
@@ -14,13 +15,15 @@ pub(crate) struct Count {
 }
 
 /// Pods by node.
-type ByNode = HashMap<Arc<str>, Count>;
+type ByNode = HashMap<NodeId, Count>;
 
-/// Pods by namespace, labels and node; and once more those that ask something of the places of others. Invariant: it holds the
-/// placed pods, each once.
+/// Pods by namespace, labels and node; once more by owner, and those that ask something of the places of others. Invariant: it
+/// holds the placed pods, each once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
     by_labels: HashMap<Box<str>, HashMap<Labels, ByNode>>,
+    /// Replicas, by their owner's UID.
+    by_owner: HashMap<String, ByNode>,
     /// By the address of what they ask, which replicas share; it stays the same as long as the group holds it.
     asking: HashMap<usize, Asking>,
 }
@@ -28,7 +31,7 @@ pub(crate) struct Groups {
 /// Pods that ask the same of the places of others.
 #[derive(Debug, Clone)]
 pub(crate) struct Asking {
-    pub(crate) demand: Arc<Demand>,
+    demand: Arc<Demand>,
     nodes: ByNode,
 }
 
@@ -38,15 +41,31 @@ impl Asking {
     }
 
     /// Nodes on which they are, and how many on each.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&Arc<str>, Count)> {
-        self.nodes.iter().map(|(node, count)| (node, *count))
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeId, Count)> {
+        self.nodes.iter().map(|(node, count)| (*node, *count))
+    }
+}
+
+/// Replicas of one owner by node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replicas<'a>(&'a ByNode);
+
+impl<'a> Replicas<'a> {
+    /// How many are on a node.
+    pub(crate) fn on(self, node: NodeId) -> usize {
+        self.0.get(&node).map(|count| count.all).unwrap_or_default()
+    }
+
+    /// Nodes on which they are, and how many on each.
+    pub(crate) fn nodes(self) -> impl Iterator<Item = (NodeId, usize)> + 'a {
+        self.0.iter().map(|(node, count)| (*node, count.all))
     }
 }
 
 impl Groups {
-    pub(crate) fn add(&mut self, demand: &Arc<Demand>, node: &Arc<str>, leaving: bool) {
+    pub(crate) fn add(&mut self, demand: &Arc<Demand>, node: NodeId, leaving: bool) {
         let add = |nodes: &mut ByNode| {
-            let count = nodes.entry(Arc::clone(node)).or_default();
+            let count = nodes.entry(node).or_default();
             count.all += 1;
             count.leaving += usize::from(leaving);
         };
@@ -58,6 +77,12 @@ impl Groups {
             Some(nodes) => add(nodes),
             None => add(namespace.entry(demand.labels.clone()).or_default()),
         }
+        if let Some(owner) = &demand.owner {
+            match self.by_owner.get_mut(owner) {
+                Some(nodes) => add(nodes),
+                None => add(self.by_owner.entry(owner.clone()).or_default()),
+            }
+        }
         if !demand.affinity.is_empty() {
             let asking = self.asking.entry(address(demand));
             let asking = asking.or_insert_with(|| Asking {
@@ -68,14 +93,14 @@ impl Groups {
         }
     }
 
-    pub(crate) fn remove(&mut self, demand: &Arc<Demand>, node: &str, leaving: bool) {
+    pub(crate) fn remove(&mut self, demand: &Arc<Demand>, node: NodeId, leaving: bool) {
         /// Whether none are left.
-        fn take(nodes: &mut ByNode, node: &str, leaving: bool) -> bool {
-            if let Some(count) = nodes.get_mut(node) {
+        fn take(nodes: &mut ByNode, node: NodeId, leaving: bool) -> bool {
+            if let Some(count) = nodes.get_mut(&node) {
                 count.all = count.all.saturating_sub(1);
                 count.leaving = count.leaving.saturating_sub(usize::from(leaving));
                 if count.all == 0 {
-                    nodes.remove(node);
+                    nodes.remove(&node);
                 }
             }
             nodes.is_empty()
@@ -88,6 +113,12 @@ impl Groups {
             if namespace.is_empty() {
                 self.by_labels.remove(&*demand.namespace);
             }
+        }
+        if let Some(owner) = &demand.owner
+            && let Some(nodes) = self.by_owner.get_mut(owner)
+            && take(nodes, node, leaving)
+        {
+            self.by_owner.remove(owner);
         }
         if !demand.affinity.is_empty()
             && let Some(asking) = self.asking.get_mut(&address(demand))
@@ -102,10 +133,15 @@ impl Groups {
         &'a self,
         namespace: &str,
         selects: impl Fn(&Labels) -> bool + 'a,
-    ) -> impl Iterator<Item = (&'a Arc<str>, Count)> {
+    ) -> impl Iterator<Item = (NodeId, Count)> {
         let groups = self.by_labels.get(namespace).into_iter().flatten();
         let selected = groups.filter(move |(labels, _)| selects(labels));
-        selected.flat_map(|(_, nodes)| nodes.iter().map(|(node, count)| (node, *count)))
+        selected.flat_map(|(_, nodes)| nodes.iter().map(|(node, count)| (*node, *count)))
+    }
+
+    /// Replicas of an owner; none where it has none.
+    pub(crate) fn replicas(&self, owner: &str) -> Option<Replicas<'_>> {
+        self.by_owner.get(owner).map(Replicas)
     }
 
     /// All namespaces in which pods are.

@@ -4,7 +4,8 @@
 //! and a [`Snapshot`].
 //!
 //! A decision asks the plugins of the profile (`plugins`: upstream's default one, a file each). What affinity and spread count
-//! is kept by labels (`groups`), so that they look at no single pod.
+//! is kept by labels (`groups`) and by the numbers of nodes (`nodes`) and places (`topology`), so that they look at no single pod and
+//! compare no names. Of more than a hundred nodes a decision looks at a part, and the next one begins behind it.
 //!
 //! The loop follows pods, nodes and namespaces through the API, maintains the snapshot (`snapshot`) and the
 //! queue of pending pods (`queue`; an event wakes those that the refusing plugins say it helps), and writes its decisions: a Binding, or the condition and event
@@ -12,7 +13,8 @@
 //! until the API shows it there or the bind fails. There are no tasks and no channels: the loop
 //! holds its writes as futures, a bounded number of them, and drops them when it ends.
 //!
-//! A pod that fits nowhere may have less important ones end (`preempt`); the place is kept for it meanwhile.
+//! A pod that fits nowhere may have less important ones end (`preempt`); the place is kept for it meanwhile, also by a
+//! process that begins then (`status.nominatedNodeName`).
 //!
 //! Features of upstream's default profile that are not supported yet are refused by name, never
 //! ignored: see [`PodRequest::not_yet`].
@@ -22,6 +24,7 @@ mod choose;
 mod event;
 mod groups;
 mod node;
+mod nodes;
 mod plugins;
 mod preempt;
 mod queue;
@@ -31,6 +34,7 @@ mod run;
 mod snapshot;
 mod taints;
 mod terms;
+mod topology;
 mod words;
 
 pub use choose::{Placement, choose};

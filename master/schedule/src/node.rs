@@ -1,6 +1,7 @@
 //! The scheduler's view of a node.
 
-use crate::resources::Resources;
+use crate::choose::hash;
+use crate::resources::{PODS, Resources};
 use crate::taints::NodeTaint;
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeStatus};
 use config_kube::taints::{NOT_READY, UNREACHABLE};
@@ -13,11 +14,15 @@ pub struct NodeInfo {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<NodeTaint>,
     pub(crate) allocatable: Resources,
+    /// How many pods it takes.
+    pub(crate) most_pods: i64,
     pub(crate) cordoned: bool,
     /// The failure zone: region and zone, as one name.
     pub(crate) zone: Option<Box<str>>,
     /// Bytes of the images that it has, by name.
     pub(crate) images: BTreeMap<Box<str>, i64>,
+    /// Of the name; by it pods choose among equal nodes.
+    pub(crate) hash: u64,
 }
 
 /// Labels by which nodes tell of their region and zone.
@@ -58,18 +63,22 @@ impl NodeInfo {
         }
         let allocatable =
             status.and_then(|status| status.allocatable.as_ref().or(status.capacity.as_ref()));
+        let allocatable = Resources::of(allocatable);
         let labels = node.metadata.labels.clone().unwrap_or_default();
         let zone = labels.get(ZONE).map(|zone| {
             let region = labels.get(REGION).map_or("", String::as_str);
             format!("{region}/{zone}").into()
         });
+        let name = node.metadata.name.clone().unwrap_or_default();
         Self {
-            name: node.metadata.name.clone().unwrap_or_default(),
+            hash: hash(name.as_bytes()),
+            name,
             labels,
             zone,
             images: images(status),
             taints,
-            allocatable: Resources::of(allocatable),
+            most_pods: allocatable.get(PODS).ceil_units(),
+            allocatable,
             cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
         }
     }

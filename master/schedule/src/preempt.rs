@@ -1,5 +1,6 @@
 //! Preemption: which pods of lower priority would have to end so that a pod finds a node (upstream: `DefaultPreemption`).
 
+use crate::nodes::NodeId;
 use crate::plugins::{Plugins, Prepared};
 use crate::request::PodRequest;
 use crate::snapshot::{Lower, PodKey, Snapshot};
@@ -122,40 +123,40 @@ pub fn preempt(
     if snapshot.lowest_priority() >= Some(pod.priority) || hopeful.is_empty() {
         return Err(none);
     }
-    let mut lower: HashMap<String, Vec<Lower>> = HashMap::new();
+    let mut lower: HashMap<NodeId, Vec<Lower>> = HashMap::new();
     for pod in snapshot.lower_than(pod.priority) {
-        lower.entry(pod.node.to_string()).or_default().push(pod);
+        lower.entry(pod.node).or_default().push(pod);
     }
     let most = LEAST_CANDIDATES.max(nodes / SHARE_OF_NODES);
     let found = hopeful.into_iter().filter_map(|node| {
         let lower = lower.remove(&node)?;
-        victims(pod, snapshot, budgets, &node, lower)
+        victims(pod, snapshot, budgets, node, lower)
     });
     let best = found.take(most).min_by_key(|(cost, _)| *cost);
     best.map(|(_, preemption)| preemption).ok_or(none)
 }
 
-/// The number of nodes, and the names of those against which nothing stands that the end of pods could not remove.
-fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<String>) {
+/// The number of nodes, and those against which nothing stands that the end of pods could not remove.
+fn hopeful(pod: &PodRequest, snapshot: &Snapshot) -> (usize, Vec<NodeId>) {
     let filters = Prepared::of(pod, snapshot);
     let mut refusing = Plugins::default();
     let (mut nodes, mut hopeful) = (0, Vec::new());
-    for (info, load) in snapshot.nodes_with_load() {
+    for node in snapshot.candidates() {
         nodes += 1;
-        let against = filters.against(info, load, &mut refusing);
+        let against = filters.against(&node, &mut refusing);
         if against.iter().all(|obstacle| !obstacle.lasting) {
-            hopeful.push(info.name.clone());
+            hopeful.push(node.id);
         }
     }
     (nodes, hopeful)
 }
 
-fn fits(pod: &PodRequest, snapshot: &Snapshot, node: &str) -> bool {
-    let Some((info, load)) = snapshot.node_with_load(node) else {
+fn fits(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
+    let Some(node) = snapshot.candidate(node) else {
         return false;
     };
     let filters = Prepared::of(pod, snapshot);
-    let against = filters.against(info, load, &mut Plugins::default());
+    let against = filters.against(&node, &mut Plugins::default());
     against.is_empty()
 }
 
@@ -168,7 +169,7 @@ fn victims(
     pod: &PodRequest,
     snapshot: &mut Snapshot,
     budgets: &Budgets,
-    node: &str,
+    node: NodeId,
     mut lower: Vec<Lower>,
 ) -> Option<(Cost, Preemption)> {
     lower.sort_by(|one, other| {
@@ -209,7 +210,7 @@ fn victims(
     let violating = ending.iter().filter(|(violates, ..)| *violates).count();
     let ending: Vec<Lower> = ending.into_iter().map(|(_, lower, _)| lower).collect();
     let preemption = Preemption {
-        node: node.to_owned(),
+        node: snapshot.name(node).to_owned(),
         violating,
         victims: ending
             .iter()

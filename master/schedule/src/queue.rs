@@ -72,6 +72,13 @@ impl Queue {
         self.pods.is_empty()
     }
 
+    /// Whether a pod is in the queue.
+    pub fn knows(&self, key: &PodKey, uid: &str) -> bool {
+        self.pods
+            .get(key)
+            .is_some_and(|waiting| waiting.request.uid == uid)
+    }
+
     /// Whether a pod can be tried now.
     pub fn is_ready(&self) -> bool {
         !self.active.is_empty()

@@ -1,7 +1,7 @@
 //! The loop: follows pods and nodes, decides, writes.
 
 use crate::NAME;
-use crate::choose::choose;
+use crate::choose::{choose, choose_on};
 use crate::event::{Event, Held};
 use crate::node::NodeInfo;
 use crate::plugins::Plugins;
@@ -20,7 +20,7 @@ use master_client::{
     ApiError, Change, Client, DeleteParams, Follower, Happening, ListParams, Patch, Recent,
     Recorder, Severity,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
@@ -101,8 +101,8 @@ enum State {
     Ended,
     /// It is on a node.
     On(String, Box<PodRequest>),
-    /// It waits for a node.
-    Waits(Box<PodRequest>),
+    /// It waits for a node; the one on which others end for it (`status.nominatedNodeName`).
+    Waits(Box<PodRequest>, Option<String>),
     /// It has no node, and this scheduler must not place it (yet); its UID.
     NotOurs(String),
 }
@@ -143,7 +143,10 @@ impl State {
         if !ours || gated || pod.metadata.deletion_timestamp.is_some() {
             return Self::NotOurs(request.uid);
         }
-        Self::Waits(Box::new(request))
+        let status = pod.status.as_ref();
+        let nominated = status.and_then(|status| status.nominated_node_name.clone());
+        let nominated = nominated.filter(|name| !name.is_empty());
+        Self::Waits(Box::new(request), nominated)
     }
 }
 
@@ -280,6 +283,7 @@ impl Scheduler {
                     self.snapshot.remove(&key);
                 }
                 self.queue.retain(&keys);
+                self.snapshot.retain_reserved(|key| keys.contains(key));
                 for pod in pods {
                     self.pod_set(pod);
                 }
@@ -313,8 +317,12 @@ impl Scheduler {
                     return Some(Event::Placed(held));
                 }
             }
-            State::NotOurs(uid) if !self.snapshot.holds(&key, &uid) => self.queue.remove(&key),
-            State::Waits(request) if !self.snapshot.holds(&key, &request.uid) => {
+            State::NotOurs(uid) if !self.snapshot.holds(&key, &uid) => {
+                self.queue.remove(&key);
+                self.snapshot.release(&key);
+            }
+            State::Waits(request, nominated) if !self.snapshot.holds(&key, &request.uid) => {
+                self.nominated(&request, nominated.as_deref());
                 if !self.queue.push(*request, Instant::now()) && !self.overflowed {
                     self.overflowed = true;
                     let waiting = self.queue.len();
@@ -325,17 +333,30 @@ impl Scheduler {
                 }
             }
             // It is about to appear on the node where it was assumed.
-            State::NotOurs(_) | State::Waits(_) => {}
+            State::NotOurs(_) | State::Waits(..) => {}
         }
         None
+    }
+
+    /// Keeps the place again on which others end for a pod that is new here: this process may have begun after they were asked to.
+    /// From then on its own decisions count.
+    fn nominated(&mut self, request: &PodRequest, node: Option<&str>) {
+        if !self.queue.knows(&request.key, &request.uid) {
+            self.snapshot.release(&request.key);
+            if let Some(node) = node {
+                self.snapshot.reserve(request.clone(), node);
+            }
+        }
     }
 
     /// Decides for the next pod and returns the write that follows.
     fn step(&mut self) -> Option<BoxFuture<'static, Outcome>> {
         let (waiting, seen) = self.queue.take()?;
         let now = Instant::now();
+        let kept = self.snapshot.reserved_for(&waiting.request.key);
         let reserved = self.snapshot.take_reserved(&waiting.request);
-        let decision = choose(&waiting.request, &self.snapshot);
+        let there = kept.and_then(|node| choose_on(&waiting.request, &self.snapshot, node));
+        let decision = there.map_or_else(|| choose(&waiting.request, &self.snapshot), Ok);
         self.snapshot.restore_reserved(reserved);
         match decision {
             Ok(placement) => {
@@ -344,8 +365,7 @@ impl Scheduler {
                     waited_ms = waiting.age(now).as_millis(), "binding"
                 );
                 self.snapshot.release(&waiting.request.key);
-                self.snapshot
-                    .assume(waiting.request.clone(), &placement.node);
+                self.snapshot.accept(waiting.request.clone(), &placement);
                 // The API shows it there later, which is no news then.
                 self.wake(&Event::Placed(Held(Arc::clone(&waiting.request.demand))));
                 Some(self.bind(waiting, placement.node))
@@ -353,9 +373,11 @@ impl Scheduler {
             Err(why) => {
                 let refusing = why.refusing();
                 let preemption = self.preempt(&waiting.request, &why);
+                let lost_place =
+                    kept.is_some() && self.snapshot.reserved_for(&waiting.request.key).is_none();
                 self.queue
                     .unschedulable(&waiting.request.key, refusing, seen, now);
-                Some(self.report(waiting, &why, preemption))
+                Some(self.report(waiting, &why, preemption, lost_place))
             }
         }
     }
@@ -419,12 +441,14 @@ impl Scheduler {
         })
     }
 
-    /// Writes the condition and the event that say why a pod is pending, and ends the pods that make room for it.
+    /// Writes the condition and the event that say why a pod is pending, and ends the pods that make room for it. No node is
+    /// nominated any more for one that has lost its place.
     fn report(
         &mut self,
         waiting: Waiting,
         why: &Unschedulable,
         preemption: Option<Result<Preemption, NoPreemption>>,
+        lost_place: bool,
     ) -> BoxFuture<'static, Outcome> {
         let PodRequest { key, uid, .. } = waiting.request;
         let mut message = why.to_string();
@@ -436,15 +460,17 @@ impl Scheduler {
             Some(Ok(preemption)) => Some(preemption),
             None => None,
         };
-        let news = self.queue.report(&key, &message) || preemption.is_some();
+        let news = self.queue.report(&key, &message) || preemption.is_some() || lost_place;
         let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
         Box::pin(async move {
             let about = subject(&key, &uid);
             if news {
-                let node = preemption
-                    .as_ref()
-                    .map(|preemption| preemption.node.as_str());
-                let patch = unscheduled(&uid, &message, node);
+                let nominated = match &preemption {
+                    Some(preemption) => Nominated::Node(&preemption.node),
+                    None if lost_place => Nominated::Nowhere,
+                    None => Nominated::AsBefore,
+                };
+                let patch = unscheduled(&uid, &message, nominated);
                 let written = client
                     .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
                     .await;
@@ -572,16 +598,26 @@ fn now() -> String {
         .to_string()
 }
 
+/// What a pod's status says of the node on which others end for it.
+#[derive(Debug, Clone, Copy)]
+enum Nominated<'a> {
+    AsBefore,
+    Node(&'a str),
+    Nowhere,
+}
+
 /// The condition of an unschedulable pod, and the node that is being made free for it; with the UID as precondition, as
 /// another pod may have the name by now.
-fn unscheduled(uid: &str, message: &str, node: Option<&str>) -> Patch {
+fn unscheduled(uid: &str, message: &str, nominated: Nominated<'_>) -> Patch {
     let condition = json!({
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
         "lastProbeTime": null, "lastTransitionTime": now(),
     });
     let mut status = json!({"conditions": [condition]});
-    if let Some(node) = node {
-        status["nominatedNodeName"] = node.into();
+    match nominated {
+        Nominated::AsBefore => {}
+        Nominated::Node(node) => status["nominatedNodeName"] = node.into(),
+        Nominated::Nowhere => status["nominatedNodeName"] = Value::Null,
     }
     Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}))
 }

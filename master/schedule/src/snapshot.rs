@@ -1,11 +1,14 @@
 //! The scheduler's view of the cluster: nodes, and the pods on them or assumed there.
 
+use crate::choose::Placement;
 use crate::event::Held;
 use crate::groups::Groups;
 use crate::node::{HostPort, NodeInfo};
+use crate::nodes::{Candidate, NodeId, Nodes};
 use crate::request::{Demand, PodRequest};
 use crate::resources::Resources;
 use crate::terms::{Labels, Namespaces};
+use crate::topology::Topologies;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::{BTreeMap, HashMap};
@@ -50,8 +53,6 @@ pub(crate) struct Load {
     pub(crate) needed: Resources,
     pub(crate) scored: Resources,
     pub(crate) ports: Vec<HostPort>,
-    /// Replicas by owner.
-    pub(crate) replicas: HashMap<String, usize>,
 }
 
 impl Load {
@@ -60,9 +61,6 @@ impl Load {
         self.needed.add(&pod.needed);
         self.scored.add(&pod.scored);
         self.ports.extend(pod.ports.iter().cloned());
-        if let Some(owner) = &pod.owner {
-            *self.replicas.entry(owner.clone()).or_default() += 1;
-        }
     }
 
     fn remove(&mut self, pod: &Demand) {
@@ -74,28 +72,12 @@ impl Load {
                 self.ports.swap_remove(at);
             }
         }
-        if let Some(owner) = &pod.owner
-            && let Some(count) = self.replicas.get_mut(owner)
-        {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.replicas.remove(owner);
-            }
-        }
     }
-}
-
-/// A node and its load. The load may arrive before its node: pods and nodes are followed
-/// separately.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct NodeSlot {
-    pub(crate) info: Option<NodeInfo>,
-    pub(crate) load: Load,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Placed {
-    node: Arc<str>,
+    node: NodeId,
     uid: Box<str>,
     demand: Arc<Demand>,
     priority: i32,
@@ -110,7 +92,7 @@ pub(crate) struct Placed {
 pub(crate) struct Lower {
     pub(crate) key: PodKey,
     pub(crate) uid: String,
-    pub(crate) node: Arc<str>,
+    pub(crate) node: NodeId,
     pub(crate) demand: Arc<Demand>,
     pub(crate) priority: i32,
     pub(crate) since: i64,
@@ -120,7 +102,7 @@ pub(crate) struct Lower {
 /// same pods.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    nodes_with_load: BTreeMap<Arc<str>, NodeSlot>,
+    nodes: Nodes,
     placed: HashMap<PodKey, Placed>,
     groups: Groups,
     namespaces: Namespaces,
@@ -130,30 +112,31 @@ pub struct Snapshot {
     reserved: HashMap<PodKey, Placed>,
     /// How many pods are placed, by priority.
     priorities: BTreeMap<i32, usize>,
+    /// Where the next decision begins to look at nodes.
+    start: usize,
 }
 
 impl Snapshot {
     /// Adds or updates a node; returns whether anything changed that matters for scheduling.
     pub fn set_node(&mut self, info: NodeInfo) -> bool {
-        let name: &str = &info.name;
-        let slot = self.nodes_with_load.entry(name.into()).or_default();
-        if slot.info.as_ref() == Some(&info) {
+        let id = self.nodes.number(&info.name);
+        if self.nodes.info(id) == Some(&info) {
             return false;
         }
         for image in info.images.keys() {
             *self.images.entry(image.clone()).or_default() += 1;
         }
-        let before = slot.info.replace(info);
+        let before = self.nodes.set(id, Some(info));
         self.forget_images(before.as_ref());
         true
     }
 
     /// Removes a node. Its pods count until they are removed too.
     pub fn remove_node(&mut self, name: &str) {
-        if let Some(slot) = self.nodes_with_load.get_mut(name) {
-            let before = slot.info.take();
+        if let Some(id) = self.nodes.find(name) {
+            let before = self.nodes.set(id, None);
             self.forget_images(before.as_ref());
-            self.drop_empty(name);
+            self.nodes.drop_empty(id);
         }
     }
 
@@ -191,9 +174,13 @@ impl Snapshot {
         &self.groups
     }
 
+    pub(crate) fn topologies(&self) -> &Topologies {
+        self.nodes.topologies()
+    }
+
     /// A node, if it is known.
-    pub(crate) fn node(&self, name: &str) -> Option<&NodeInfo> {
-        self.nodes_with_load.get(name)?.info.as_ref()
+    pub(crate) fn node(&self, id: NodeId) -> Option<&NodeInfo> {
+        self.nodes.info(id)
     }
 
     /// How many nodes have an image.
@@ -203,16 +190,37 @@ impl Snapshot {
 
     /// The names of all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.nodes_with_load
-            .values()
-            .filter_map(|slot| slot.info.as_ref())
-            .map(|info| info.name.as_str())
+        self.candidates().map(|node| node.info.name.as_str())
+    }
+
+    /// How many nodes are known.
+    pub(crate) fn count_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// All nodes with their loads, from the one on at which the next decision begins.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
+        self.nodes.candidates(self.start)
+    }
+
+    /// A known node with its load.
+    pub(crate) fn candidate(&self, id: NodeId) -> Option<Candidate<'_>> {
+        self.nodes.candidate(id)
+    }
+
+    pub(crate) fn name(&self, id: NodeId) -> &str {
+        self.nodes.name(id)
+    }
+
+    /// The node on which a place is kept for a pod.
+    pub(crate) fn reserved_for(&self, key: &PodKey) -> Option<NodeId> {
+        Some(self.reserved.get(key)?.node)
     }
 
     /// Places a pod on a node, as the API shows it; returns whether anything is new for other pods.
     pub fn place(&mut self, request: PodRequest, node: &str) -> bool {
         let known = self.placed.get(&request.key).is_some_and(|placed| {
-            *placed.node == *node
+            self.nodes.find(node) == Some(placed.node)
                 && placed.leaving == request.leaving
                 && placed.priority == request.priority
                 && (Arc::ptr_eq(&placed.demand, &request.demand) || placed.demand == request.demand)
@@ -231,6 +239,14 @@ impl Snapshot {
         self.put(request, node, true);
     }
 
+    /// Assumes a pod on the node that was chosen for it. The next decision begins behind the nodes that this one has looked at, so
+    /// that decisions which look at a part of the nodes come to all of them in turns.
+    pub fn accept(&mut self, request: PodRequest, placement: &Placement) {
+        let nodes = self.nodes.len().max(1);
+        self.start = (self.start + placement.looked) % nodes;
+        self.assume(request, &placement.node);
+    }
+
     /// The bind of an assumed pod failed: it no longer counts, unless the API has shown it on a
     /// node meanwhile. Returns what it used there.
     pub fn forget(&mut self, key: &PodKey, uid: &str) -> Option<Held> {
@@ -244,7 +260,9 @@ impl Snapshot {
 
     /// Removes a pod that was deleted or has ended; returns what it used on its node.
     pub fn remove(&mut self, key: &PodKey) -> Option<Held> {
-        self.take(key).map(|placed| Held(placed.demand))
+        let placed = self.take(key)?;
+        self.nodes.drop_empty(placed.node);
+        Some(Held(placed.demand))
     }
 
     /// Takes a pod off its node.
@@ -279,8 +297,19 @@ impl Snapshot {
     /// Keeps no place for a pod any longer; returns the node.
     pub(crate) fn release(&mut self, key: &PodKey) -> Option<Arc<str>> {
         let placed = self.reserved.remove(key)?;
+        let node = Arc::clone(self.nodes.name(placed.node));
         self.unload(&placed);
-        Some(placed.node)
+        self.nodes.drop_empty(placed.node);
+        Some(node)
+    }
+
+    /// Keeps places only for the pods with these keys.
+    pub(crate) fn retain_reserved(&mut self, keep: impl Fn(&PodKey) -> bool) {
+        let gone = self.reserved.keys().filter(|key| !keep(key));
+        let gone: Vec<PodKey> = gone.cloned().collect();
+        for key in &gone {
+            self.release(key);
+        }
     }
 
     /// Takes the places off that are kept for a pod itself and for less important ones.
@@ -307,8 +336,8 @@ impl Snapshot {
 
     /// Whether pods of a lower priority end on a node.
     pub(crate) fn awaits_ends(&self, node: &str, priority: i32) -> bool {
-        let mut placed = self.placed.values();
-        placed.any(|pod| pod.leaving && pod.priority < priority && *pod.node == *node)
+        let (mut placed, node) = (self.placed.values(), self.nodes.find(node));
+        placed.any(|pod| pod.leaving && pod.priority < priority && Some(pod.node) == node)
     }
 
     /// The lowest priority of placed pods.
@@ -323,7 +352,7 @@ impl Snapshot {
         lower.map(|(key, placed)| Lower {
             key: key.clone(),
             uid: placed.uid.to_string(),
-            node: Arc::clone(&placed.node),
+            node: placed.node,
             demand: Arc::clone(&placed.demand),
             priority: placed.priority,
             since: placed.since,
@@ -337,11 +366,11 @@ impl Snapshot {
             leaving,
             ..
         } = placed;
-        self.groups.add(demand, node, *leaving);
-        let slot = self.nodes_with_load.entry(Arc::clone(node)).or_default();
-        slot.load.add(demand);
+        self.groups.add(demand, *node, *leaving);
+        self.nodes.load_mut(*node).add(demand);
     }
 
+    /// The node keeps its number, so that the pod can be put back.
     fn unload(&mut self, placed: &Placed) {
         let Placed {
             node,
@@ -349,11 +378,8 @@ impl Snapshot {
             leaving,
             ..
         } = placed;
-        self.groups.remove(demand, node, *leaving);
-        if let Some(slot) = self.nodes_with_load.get_mut(node) {
-            slot.load.remove(demand);
-            self.drop_empty(node);
-        }
+        self.groups.remove(demand, *node, *leaving);
+        self.nodes.load_mut(*node).remove(demand);
     }
 
     /// Whether a pod counts on a node.
@@ -372,19 +398,6 @@ impl Snapshot {
             .collect()
     }
 
-    /// Nodes with their loads.
-    pub(crate) fn nodes_with_load(&self) -> impl Iterator<Item = (&NodeInfo, &Load)> {
-        self.nodes_with_load
-            .values()
-            .filter_map(|slot| Some((slot.info.as_ref()?, &slot.load)))
-    }
-
-    /// A node with its load.
-    pub(crate) fn node_with_load(&self, name: &str) -> Option<(&NodeInfo, &Load)> {
-        let slot = self.nodes_with_load.get(name)?;
-        Some((slot.info.as_ref()?, &slot.load))
-    }
-
     fn put(&mut self, request: PodRequest, node: &str, assumed: bool) {
         self.remove(&request.key);
         let key = request.key.clone();
@@ -392,26 +405,15 @@ impl Snapshot {
         self.restore(&key, placed);
     }
 
-    fn placed_on(&self, request: PodRequest, node: &str, assumed: bool) -> Placed {
-        let known = self.nodes_with_load.get_key_value(node);
+    fn placed_on(&mut self, request: PodRequest, node: &str, assumed: bool) -> Placed {
         Placed {
-            node: known.map_or_else(|| node.into(), |(name, _)| Arc::clone(name)),
+            node: self.nodes.number(node),
             uid: request.uid.into(),
             demand: request.demand,
             priority: request.priority,
             since: request.since,
             leaving: request.leaving,
             assumed,
-        }
-    }
-
-    fn drop_empty(&mut self, node: &str) {
-        if self
-            .nodes_with_load
-            .get(node)
-            .is_some_and(|slot| slot.info.is_none() && slot.load.pods == 0)
-        {
-            self.nodes_with_load.remove(node);
         }
     }
 }

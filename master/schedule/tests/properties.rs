@@ -16,6 +16,15 @@ fn node(name: &str, cpu: u32, pods: u32) -> NodeInfo {
     NodeInfo::of(&serde_json::from_value(node).expect("a node"))
 }
 
+fn zoned(name: &str, zone: u8) -> NodeInfo {
+    let labels = json!({"topology.kubernetes.io/zone": format!("z{zone}")});
+    let node = json!({"metadata": {"name": name, "labels": labels}, "status": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "allocatable": {"cpu": "4", "memory": "64Gi", "pods": "10"},
+    }});
+    NodeInfo::of(&serde_json::from_value(node).expect("a node"))
+}
+
 fn pod(name: &str, cpu: u32, port: Option<u16>, priority: i32) -> PodRequest {
     let ports: Vec<_> = port
         .iter()
@@ -88,6 +97,41 @@ proptest! {
         }
     }
 
+    /// In a cluster of which each decision looks at a part, a snapshot that followed any history of nodes decides as a fresh one.
+    #[test]
+    fn many_nodes_are_looked_at_in_the_same_order_whatever_their_history(
+        steps in proptest::collection::vec((0_usize..160, proptest::option::of(0_u8..3)), 0..80),
+    ) {
+        let mut followed = Snapshot::default();
+        let mut zones: BTreeMap<String, u8> = (0..140).map(|at| (format!("n{at}"), 0)).collect();
+        for (name, zone) in &zones {
+            followed.set_node(zoned(name, *zone));
+        }
+        for (at, zone) in steps {
+            let name = format!("n{at}");
+            if let Some(zone) = zone {
+                followed.set_node(zoned(&name, zone));
+                zones.insert(name, zone);
+            } else {
+                followed.remove_node(&name);
+                zones.remove(&name);
+            }
+        }
+        let mut fresh = Snapshot::default();
+        for (name, zone) in &zones {
+            fresh.set_node(zoned(name, *zone));
+        }
+        for at in 0..4 {
+            let request = pod(&format!("p{at}"), 100, None, 0);
+            let placement = choose(&request, &followed);
+            prop_assert_eq!(&placement, &choose(&request, &fresh));
+            if let Ok(placement) = placement {
+                followed.accept(request.clone(), &placement);
+                fresh.accept(request, &placement);
+            }
+        }
+    }
+
     /// Placing and removing pods leaves no trace.
     #[test]
     fn removed_pods_leave_no_trace(pods in proptest::collection::vec((1_u32..1500, proptest::option::of(80_u16..83), any::<bool>()), 0..20)) {
@@ -138,6 +182,32 @@ proptest! {
         let tried: BTreeSet<PodKey> = std::iter::from_fn(|| queue.take()).map(|(waiting, _)| waiting.request.key).collect();
         prop_assert_eq!(tried, known);
     }
+}
+
+/// A part of the nodes is enough only where all of the part are feasible.
+#[test]
+fn the_only_node_with_room_is_found_among_many() {
+    let mut snapshot = Snapshot::default();
+    for at in 0..300 {
+        let cpu = if at == 250 { 4000 } else { 100 };
+        snapshot.set_node(node(&format!("n{at}"), cpu, 10));
+    }
+    for at in 0..4 {
+        let request = pod(&format!("p{at}"), 1000, None, 0);
+        let placement = choose(&request, &snapshot).expect("one has room");
+        assert_eq!(
+            (
+                placement.node.as_str(),
+                placement.feasible,
+                placement.looked
+            ),
+            ("n250", 1, 300)
+        );
+        snapshot.accept(request, &placement);
+    }
+    let refused = choose(&pod("p4", 1000, None, 0), &snapshot).expect_err("none has room");
+    let why = "0/300 nodes are available: 300 Insufficient cpu.";
+    assert_eq!(refused.to_string(), why);
 }
 
 #[test]

@@ -32,6 +32,14 @@ pub enum StoreError {
         /// The newest revision.
         head: Revision,
     },
+    /// The copy that answers reads has not come to the store's revision in time.
+    #[error("the copy of the store is at revision {reached}, the store at {head}")]
+    Behind {
+        /// The copy's revision.
+        reached: Revision,
+        /// The store's revision.
+        head: Revision,
+    },
     /// The request violates a limit or a rule of the store.
     #[error("not a valid request: {0}")]
     Invalid(String),

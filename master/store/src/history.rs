@@ -133,6 +133,8 @@ pub(crate) struct Published {
     head: Revision,
     floor: Revision,
     limits: HistoryLimits,
+    /// For those who watch every table.
+    changed: watch::Sender<Revision>,
 }
 
 /// The table of a key or prefix.
@@ -152,6 +154,7 @@ impl Published {
             head,
             floor: 0,
             limits,
+            changed: watch::Sender::new(0),
         }
     }
 
@@ -172,16 +175,16 @@ impl Published {
     }
 
     /// Applies an event; those of one transaction share its revision.
-    pub(crate) fn publish(&mut self, revision: Revision, event: Event) {
+    pub(crate) fn publish(&mut self, event: Arc<Event>) {
         let limits = self.limits;
-        self.head = revision;
+        self.head = event.revision;
         let key = event.key.clone();
         let Ok(name) = table_of(&key) else { return };
         let table = match self.tables.get_mut(name) {
             Some(table) => table,
             None => self.table_mut(name),
         };
-        table.push(Arc::new(event));
+        table.push(event);
         let floor = table.floor;
         table.trim(limits, floor);
     }
@@ -192,19 +195,23 @@ impl Published {
             .tables
             .values()
             .filter(|table| table.events.back().is_some_and(|e| e.revision > since));
+        let all = Some(&self.changed).filter(|_| self.head > since);
         changed
-            .filter(|table| table.changed.receiver_count() > 0)
-            .map(|table| table.changed.clone())
+            .map(|table| &table.changed)
+            .chain(all)
+            .filter(|sender| sender.receiver_count() > 0)
+            .cloned()
             .collect()
     }
 
     /// The senders of all watched tables, for compaction and shutdown.
     pub(crate) fn all_watched(&self) -> Vec<watch::Sender<Revision>> {
-        let watched = self
-            .tables
-            .values()
-            .filter(|table| table.changed.receiver_count() > 0);
-        watched.map(|table| table.changed.clone()).collect()
+        let tables = self.tables.values().map(|table| &table.changed);
+        let senders = tables.chain([&self.changed]);
+        senders
+            .filter(|sender| sender.receiver_count() > 0)
+            .cloned()
+            .collect()
     }
 
     /// The revision up to which all history is compacted.
@@ -235,6 +242,24 @@ impl Published {
             .collect();
     }
 
+    /// Takes the entries of another state in the place of these, with no history before it. Who watches a table goes on
+    /// watching it, and is told at once that its history is lost.
+    pub(crate) fn replace(&mut self, found: &Listing) {
+        for table in self.tables.values_mut() {
+            table.entries.clear();
+            table.events.clear();
+            table.bytes = 0;
+            table.floor = found.revision;
+        }
+        (self.head, self.floor) = (found.revision, found.revision);
+        for entry in &found.entries {
+            if let Ok(name) = table_of(&entry.key) {
+                let entries = &mut self.table_mut(name).entries;
+                entries.insert(entry.key.clone(), entry.clone());
+            }
+        }
+    }
+
     /// Applies a change read from disk.
     pub(crate) fn replay(&mut self, revision: Revision, key: &str, value: Option<Bytes>) {
         let before = self.get(key).cloned();
@@ -248,7 +273,7 @@ impl Published {
             modified: revision,
         });
         if now.is_some() || before.is_some() {
-            self.publish(revision, Event::new(revision, key, now, before));
+            self.publish(Arc::new(Event::new(revision, key, now, before)));
         }
         self.head = revision;
     }
@@ -321,14 +346,17 @@ impl Published {
         Ok(collect(table, &undone, query, revision))
     }
 
-    /// Events under `prefix` after `after`, at most `limit`, and the revision up to which they are
-    /// complete.
+    /// Events under `prefix`, or without one all events, after `after`, at most `limit`, and the revision up to which
+    /// they are complete.
     pub(crate) fn events_after(
         &self,
-        prefix: &str,
+        prefix: Option<&str>,
         after: Revision,
         limit: usize,
     ) -> Result<(Vec<Arc<Event>>, Revision), StoreError> {
+        let Some(prefix) = prefix else {
+            return self.all_events_after(after, limit);
+        };
         let name = table_of(prefix)?;
         let Some(table) = self.tables.get(name) else {
             self.check(after, self.floor)?;
@@ -353,10 +381,38 @@ impl Published {
         Ok((found, self.head))
     }
 
+    fn all_events_after(
+        &self,
+        after: Revision,
+        limit: usize,
+    ) -> Result<(Vec<Arc<Event>>, Revision), StoreError> {
+        let floors = self.tables.values().map(|table| table.floor);
+        self.check(after, floors.fold(self.floor, Revision::max))?;
+        let tables = self.tables.values();
+        let mut found: Vec<Arc<Event>> = tables
+            .flat_map(|table| table.events.range(table.position(after)..).cloned())
+            .collect();
+        // Stable: the events of a transaction stay in their order within a table.
+        found.sort_by_key(|event| event.revision);
+        let Some(last) = found
+            .get(limit.saturating_sub(1))
+            .map(|event| event.revision)
+        else {
+            return Ok((found, self.head));
+        };
+        let whole = found.partition_point(|event| event.revision <= last);
+        let through = found.get(whole).map_or(self.head, |next| next.revision - 1);
+        found.truncate(whole);
+        Ok((found, through))
+    }
+
     pub(crate) fn subscribe(
         &mut self,
-        prefix: &str,
+        prefix: Option<&str>,
     ) -> Result<watch::Receiver<Revision>, StoreError> {
+        let Some(prefix) = prefix else {
+            return Ok(self.changed.subscribe());
+        };
         Ok(self.table_mut(table_of(prefix)?).changed.subscribe())
     }
 }

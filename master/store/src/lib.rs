@@ -3,7 +3,8 @@
 //!
 //! Start at [`Store`], the trait that every engine implements, and at [`EmbeddedStore::open`], the
 //! default engine (a log on disk, the current state and a bounded history in memory). What answers
-//! requests reads through a [`Reader`], which names no engine.
+//! requests reads through a [`Reader`], which names no engine: [`Direct`] where the engine's own memory
+//! holds the data, [`Replica`] where the data is elsewhere.
 //!
 //! Tasks and channels of the embedded engine: one writer thread, fed by a bounded queue. It takes
 //! all queued transactions, checks the preconditions of each, appends them to the log with one
@@ -21,7 +22,9 @@ mod direct;
 mod embedded;
 mod error;
 mod history;
+mod memory;
 mod model;
+mod replica;
 mod traits;
 
 pub use direct::Direct;
@@ -34,4 +37,5 @@ pub use error::StoreError;
 pub use model::{
     Action, Committed, Entry, Event, Expect, Fetched, ListQuery, Listing, Op, Revision,
 };
+pub use replica::Replica;
 pub use traits::{Batch, BoxFuture, Reader, Store, WatchStream};

@@ -155,9 +155,8 @@ async fn part(
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
         ) => proxy::run(call, call.method.clone(), &call.uri, content).await,
         (Subresource::Exec, Verb::Get | Verb::Create) => tunnel::exec(call).await,
-        (Subresource::Attach | Subresource::PortForward, Verb::Get | Verb::Create) => {
-            Err(tunnel::none(subresource))
-        }
+        (Subresource::PortForward, Verb::Get | Verb::Create) => tunnel::port_forward(call).await,
+        (Subresource::Attach, Verb::Get | Verb::Create) => Err(tunnel::none(subresource)),
         _ => Err(not_allowed()),
     }
 }
@@ -180,16 +179,16 @@ impl Call {
         self.kind.key(&self.target.namespace, &self.target.name)
     }
 
+    /// What is stored under a key.
+    async fn stored(&self, key: &str) -> Result<Option<Entry>, ApiError> {
+        let fetched = self.api.inner.reader.get(key).await.map_err(store_error)?;
+        Ok(fetched.entry)
+    }
+
     /// The stored object that the path names.
     async fn entry(&self) -> Result<Entry, ApiError> {
-        let fetched = self
-            .api
-            .inner
-            .reader
-            .get(&self.key())
-            .await
-            .map_err(store_error)?;
-        fetched.entry.ok_or_else(|| self.not_found())
+        let stored = self.stored(&self.key()).await?;
+        stored.ok_or_else(|| self.not_found())
     }
 
     fn not_found(&self) -> ApiError {

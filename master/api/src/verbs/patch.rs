@@ -9,7 +9,6 @@ use bytes::Bytes;
 use http::Response;
 use master_client::Body;
 use master_merge::patch::Patch;
-use master_objects::store_error;
 use master_schema::decode::{self, Decoded};
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::meta_text;
@@ -110,15 +109,7 @@ async fn apply(
         .canonical(&call.kind.schema, &mut config);
     let demanded = meta_text(&config, "resourceVersion").to_owned();
     for _ in 0..TRIES {
-        let Some(entry) = call
-            .api
-            .inner
-            .reader
-            .get(&call.key())
-            .await
-            .map_err(store_error)?
-            .entry
-        else {
+        let Some(entry) = call.stored(&call.key()).await? else {
             if subresource.is_some() {
                 return Err(call.not_found());
             }

@@ -6,7 +6,6 @@ use http::{Response, StatusCode};
 use jiff::Timestamp;
 use master_auth::{Claims, Private, Reference, TokenIssuer};
 use master_client::{Body, BoxFuture};
-use master_objects::store_error;
 use master_rbac::Resource;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};
@@ -174,14 +173,7 @@ fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
 }
 
 async fn fields_of(call: &Call, key: &str) -> Result<Option<Fields>, ApiError> {
-    let entry = call
-        .api
-        .inner
-        .reader
-        .get(key)
-        .await
-        .map_err(store_error)?
-        .entry;
+    let entry = call.stored(key).await?;
     Ok(entry.map(|entry| serde_json::from_slice(&entry.value).unwrap_or_default()))
 }
 

@@ -67,10 +67,17 @@ pub(super) async fn exec(call: &Call) -> Result<Response<Body>, ApiError> {
     open(call, &spec, &path).await
 }
 
+/// Connects to ports of a pod. Which ones the client says inside the tunnel, to the node.
+pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError> {
+    let spec = pod(call).await?;
+    let (namespace, pod) = (&call.target.namespace, &call.target.name);
+    open(call, &spec, &format!("/portForward/{namespace}/{pod}")).await
+}
+
 /// The error for the tunnels that are to come.
 pub(super) fn none(subresource: Subresource) -> ApiError {
     let text = format!(
-        "{} is not served: of tunnels to nodes there is exec",
+        "{} is not served: of tunnels to nodes there are exec and portforward",
         subresource.name()
     );
     ApiError::new(Reason::MethodNotAllowed, text)

@@ -59,15 +59,7 @@ async fn replace(
     let demanded = meta_text(&fields, "resourceVersion").to_owned();
     let uid = meta_text(&fields, "uid").to_owned();
     for _ in 0..TRIES {
-        let Some(entry) = call
-            .api
-            .inner
-            .reader
-            .get(&call.key())
-            .await
-            .map_err(store_error)?
-            .entry
-        else {
+        let Some(entry) = call.stored(&call.key()).await? else {
             if !(call.kind.strategy.made_by_update && subresource.is_none()) {
                 return Err(call.not_found());
             }

@@ -369,6 +369,10 @@ impl Store for Breaking {
         self.store.watch(prefix, after)
     }
 
+    fn changes(&self, after: Revision) -> BoxFuture<'_, Result<Box<dyn WatchStream>, StoreError>> {
+        self.store.changes(after)
+    }
+
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>> {
         self.store.compact(revision)
     }

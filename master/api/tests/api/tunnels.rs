@@ -184,6 +184,22 @@ async fn a_command_reaches_the_pods_node_and_bytes_pass_both_ways() {
 }
 
 #[tokio::test]
+async fn ports_are_asked_for_at_the_pods_node() {
+    let kubelet = Echo::new(AGREES);
+    let server = server(&kubelet, NodeLimits::default()).await;
+    let path = "/api/v1/namespaces/default/pods/p/portforward";
+    let (mut stream, head) = ask(&server, &server.admin_identity(), path).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let asked = kubelet.asked.lock().unwrap().clone();
+    let line = "GET /portForward/default/p HTTP/1.1";
+    assert_eq!(asked.lines().next(), Some(line));
+    echoes(&mut stream, "one").await;
+    drop(stream);
+    kubelet.until_closed().await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn each_refusal_of_a_tunnel_has_its_reason() {
     let kubelet = Echo::new(AGREES);
     let limits = NodeLimits {
@@ -211,7 +227,8 @@ async fn each_refusal_of_a_tunnel_has_its_reason() {
         ),
         ("p/exec?stdout=1", "400", "at least one command"),
         ("p/attach?stdout=1", "405", "attach is not served"),
-        ("p/portforward?ports=1", "405", "portforward is not served"),
+        ("none/portforward", "404", "pods \"none\" not found"),
+        ("waits/portforward", "400", "does not have a host assigned"),
     ] {
         let (line, said) = refused(&server, &admin, &format!("{base}/{path}")).await;
         assert!(
@@ -250,7 +267,7 @@ async fn a_right_to_get_is_no_right_to_run() {
         ("reader", json!(["get"])),
         ("runner", json!(["get", "create"])),
     ] {
-        let rules = json!([{"apiGroups": [""], "resources": ["pods/exec"], "verbs": verbs}]);
+        let rules = json!([{"apiGroups": [""], "resources": ["pods/exec", "pods/portforward"], "verbs": verbs}]);
         let role = json!({"metadata": {"name": name}, "rules": rules});
         let to = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name});
         let who = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}]);
@@ -262,12 +279,13 @@ async fn a_right_to_get_is_no_right_to_run() {
         }
     }
     let reader = server.authority.issue("reader", &[], &[]);
-    let (line, said) = refused(&server, &reader, EXEC).await;
-    assert!(line.contains("403"), "{line}");
-    assert!(
-        said.contains("cannot create resource \"pods/exec\""),
-        "{said}"
-    );
+    let ports = "/api/v1/namespaces/default/pods/p/portforward";
+    for (path, resource) in [(EXEC, "pods/exec"), (ports, "pods/portforward")] {
+        let (line, said) = refused(&server, &reader, path).await;
+        assert!(line.contains("403"), "{line}");
+        let reason = format!("cannot create resource \"{resource}\"");
+        assert!(said.contains(&reason), "{said}");
+    }
     let runner = server.authority.issue("runner", &[], &[]);
     let (mut stream, head) = ask(&server, &runner, EXEC).await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");

@@ -47,7 +47,16 @@ async fn open(client: &Client, namespace: Option<&str>, params: &ListParams) -> 
 
 #[tokio::test]
 async fn a_watch_from_a_list_tells_what_came_after_it() {
-    let server = Local::new().await;
+    after_a_list(&Local::new().await).await;
+}
+
+#[tokio::test]
+async fn a_server_whose_store_is_elsewhere_answers_from_a_copy() {
+    after_a_list(&Local::replicated(Options::default()).await).await;
+}
+
+/// What is written is read at once, and a watch goes on where a list ended.
+async fn after_a_list(server: &Local) {
     let client = server.admin();
     server
         .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "before"}}))

@@ -16,7 +16,7 @@ pub use set::{Change, Set};
 pub use status::Status;
 
 use crate::workload::action;
-use crate::workload::claim::{self, Claim, claim};
+use crate::workload::claim::{Candidate, OwnerChange};
 use crate::workload::condition::{self, Condition};
 use crate::workload::kept::{
     Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
@@ -52,8 +52,8 @@ pub struct Facts {
     pub deployment: Arc<Kept<Deployment>>,
     /// ReplicaSets that it controls, those with pods that have not ended marked.
     pub sets: Vec<Set>,
-    /// ReplicaSets that it takes, or lets go.
-    pub claims: Vec<Step>,
+    /// ReplicaSets that it adopts or releases.
+    pub owner_changes: Vec<OwnerChange>,
 }
 
 /// What is done to a Deployment with a UID.
@@ -108,23 +108,21 @@ impl Controller for Deployments {
         let uid = deployment.metadata.uid.clone().unwrap_or_default();
         let own = self.sets.get(&uid);
         let orphans = self.sets.get(&orphans_of(&key.namespace));
-        let claims = own.iter().chain(&orphans);
-        let claims = claims.filter_map(|(key, set)| claimed(&deployment, key, set));
+        let changes = own.iter().chain(&orphans);
+        let changes = changes.filter_map(|(key, set)| owner_change(&deployment, key, set));
         Some(Facts {
             key: key.clone(),
-            claims: claims.collect(),
+            owner_changes: changes.collect(),
             sets: self.sets_of(&own, &deployment),
             deployment,
         })
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let steps = if facts.claims.is_empty() {
+        let of = (&facts.key, &facts.deployment.metadata);
+        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
             Rollout::of(facts, now.wall).plan()
-        } else {
-            (facts.claims.clone(), None)
-        };
-        Action::plan(&facts.key, &facts.deployment.metadata, steps)
+        })
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
@@ -135,10 +133,11 @@ impl Controller for Deployments {
         let owner = controls(&deployment.0);
         let about = make::reference(&owner, &key.namespace);
         match step {
-            Step::Adopt(set, id) => {
-                claim::adopt::<Deployment, ReplicaSet>(writer, &owner, &set, &id).await
+            Step::Own(change) => {
+                change
+                    .carry_out::<Deployment, ReplicaSet>(writer, &owner)
+                    .await
             }
-            Step::Release(set, id) => claim::release::<ReplicaSet>(writer, &uid, &set, &id).await,
             Step::Create(set) => self.create(writer, &key, &deployment, *set).await,
             Step::Change(set, id, change) => {
                 let set = Key::new(&key.namespace, &set);
@@ -282,22 +281,20 @@ async fn stopped(
     patched.await.map(drop)
 }
 
-fn claimed(deployment: &Kept<Deployment>, key: &Key, set: &Kept<ReplicaSet>) -> Option<Step> {
+fn owner_change(
+    deployment: &Kept<Deployment>,
+    key: &Key,
+    set: &Kept<ReplicaSet>,
+) -> Option<OwnerChange> {
     let meta = &set.metadata;
-    let labels = meta.labels.clone().unwrap_or_default();
-    let uid = meta.uid.clone().unwrap_or_default();
-    let claims = claim(
-        controller(meta).map(|owner| owner.uid.as_str()),
-        deployment.metadata.uid.as_deref().unwrap_or_default(),
-        deployment.wants(&labels),
-        is_leaving(&deployment.metadata),
-        is_leaving(meta),
-    );
-    match claims {
-        Claim::Adopt => Some(Step::Adopt(key.clone(), uid)),
-        Claim::Release => Some(Step::Release(key.clone(), uid)),
-        Claim::Own | Claim::Foreign => None,
-    }
+    let object = Candidate {
+        key,
+        uid: meta.uid.as_deref().unwrap_or_default(),
+        controller: controller(meta).map(|owner| owner.uid.as_str()),
+        leaves: is_leaving(meta),
+    };
+    let wanted = deployment.wants(&meta.labels.clone().unwrap_or_default());
+    OwnerChange::of(&deployment.metadata, object, wanted)
 }
 
 /// The Deployments that a changed ReplicaSet concerns.

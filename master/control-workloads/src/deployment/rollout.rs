@@ -5,6 +5,7 @@ use super::Facts;
 use super::set::{Change, DESIRED, HASH, HISTORY, MOST, REVISION, Set, plain};
 use super::status::{self, PROGRESSING, Status, Wanted};
 use crate::workload::amount::bounds;
+use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition, find};
 use crate::workload::hash::hash;
 use crate::workload::kept::{Labels, controls, is_leaving};
@@ -13,7 +14,6 @@ use config_kube::k8s_openapi::api::apps::v1::{
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::{SignedDuration, Timestamp};
-use master_client::Key;
 use std::time::Duration;
 
 /// A deadline that means none (upstream: `math.MaxInt32`).
@@ -33,10 +33,8 @@ const NOT_COPIED: [&str; 6] = [
 /// Something that is done to a Deployment or its ReplicaSets.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A ReplicaSet becomes its own.
-    Adopt(Key, String),
-    /// A ReplicaSet is its own no longer.
-    Release(Key, String),
+    /// A ReplicaSet gets the owner that its labels say.
+    Own(OwnerChange),
     /// The ReplicaSet of the current template is made.
     Create(Box<ReplicaSet>),
     /// A ReplicaSet with this name and UID changes.

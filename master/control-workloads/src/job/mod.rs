@@ -21,14 +21,14 @@ pub use policy::{Verdict, judge};
 pub use status::{Status, Uncounted, finished};
 
 use crate::workload::action;
-use crate::workload::claim::{self, Claim, claim};
-use crate::workload::kept::{Kept, Labels, Selects, by_namespace, controls, is_leaving, selects};
+use crate::workload::claim::OwnerChange;
+use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
 use crate::workload::make::{self, tell};
-use crate::workload::pod::{BY_CONTROLLER, JOB_TRACKING, ORPHANS, OwnedPod, concerned};
+use crate::workload::pod::{BY_CONTROLLER, JOB_TRACKING, OwnedPod, Pods};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use futures_util::future::join_all;
-use master_client::{ApiError, DeleteParams, Entries, Key, Lookup, Patch, Severity, Store};
+use master_client::{ApiError, DeleteParams, Entries, Key, Patch, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
@@ -44,8 +44,7 @@ const AT_ONCE: usize = 32;
 #[derive(Debug)]
 pub struct Jobs {
     all: Store<Kept<Job>>,
-    pods: Lookup<OwnedPod>,
-    orphans: Lookup<OwnedPod>,
+    pods: Pods,
     failures: make::Failures,
 }
 
@@ -58,8 +57,8 @@ pub struct Facts {
     pub job: Arc<Kept<Job>>,
     /// Pods that it controls.
     pub pods: Entries<OwnedPod>,
-    /// Pods that it takes, or lets go.
-    pub claims: Vec<Step>,
+    /// Pods that it adopts or releases.
+    pub owner_changes: Vec<OwnerChange>,
     /// Whether its last pods could not be made.
     pub failing: bool,
 }
@@ -87,11 +86,9 @@ impl Controller for Jobs {
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let jobs: Store<Kept<Job>> = setup.follow_keys();
-        let pods = setup.follow(concerned(jobs.index(&by_namespace())));
         Self {
+            pods: Pods::follow(setup, &jobs),
             all: jobs,
-            orphans: pods.index(&ORPHANS),
-            pods: pods.index(&BY_CONTROLLER),
             failures: make::Failures::default(),
         }
     }
@@ -107,14 +104,11 @@ impl Controller for Jobs {
         }
         let pods = self
             .pods
-            .get(job.metadata.uid.as_deref().unwrap_or_default());
-        let orphans = self.orphans.get(&key.namespace);
-        let claims = pods.iter().chain(&orphans);
+            .of(job.metadata.uid.as_deref().unwrap_or_default());
+        let wants = |_: &Key, pod: &OwnedPod| job.wants(&pod.labels);
         Some(Facts {
             key: key.clone(),
-            claims: claims
-                .filter_map(|(key, pod)| claimed(&job, key, pod))
-                .collect(),
+            owner_changes: self.pods.owner_changes(&job.metadata, &pods, wants),
             failing: self.failures.of(key).is_some(),
             job,
             pods,
@@ -122,12 +116,10 @@ impl Controller for Jobs {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let steps = if facts.claims.is_empty() {
+        let of = (&facts.key, &facts.job.metadata);
+        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
             plan::plan(facts, now.wall)
-        } else {
-            (facts.claims.clone(), None)
-        };
-        Action::plan(&facts.key, &facts.job.metadata, steps)
+        })
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
@@ -138,10 +130,11 @@ impl Controller for Jobs {
         let owner = controls(&job.0);
         let about = make::reference(&owner, &key.namespace);
         match step {
-            Step::Adopt(pod, id) => claim::adopt::<Job, Pod>(writer, &owner, &pod, &id).await,
-            Step::Release(pod, id) => {
-                untrack(writer, &pod, &id).await?;
-                claim::release::<Pod>(writer, &uid, &pod, &id).await
+            Step::Own(change) => {
+                if let OwnerChange::Release(pod, id) = &change {
+                    untrack(writer, pod, id).await?;
+                }
+                change.carry_out::<Job, Pod>(writer, &owner).await
             }
             Step::Create(pods) => {
                 let pods = pods
@@ -167,21 +160,6 @@ impl Controller for Jobs {
                 writer.patch_status::<Job>(&key, &patch).await.map(drop)
             }
         }
-    }
-}
-
-fn claimed(job: &Kept<Job>, key: &Key, pod: &OwnedPod) -> Option<Step> {
-    let claims = claim(
-        pod.owner.as_ref().map(|owner| owner.uid.as_str()),
-        job.metadata.uid.as_deref().unwrap_or_default(),
-        job.wants(&pod.labels),
-        is_leaving(&job.metadata),
-        pod.deleted.is_some(),
-    );
-    match claims {
-        Claim::Adopt => Some(Step::Adopt(key.clone(), pod.uid.clone())),
-        Claim::Release => Some(Step::Release(key.clone(), pod.uid.clone())),
-        Claim::Own | Claim::Foreign => None,
     }
 }
 

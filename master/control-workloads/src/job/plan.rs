@@ -4,6 +4,7 @@ use super::indexes::{self, Indexes};
 use super::policy::{self, Verdict, judge};
 use super::status::{COMPLETE, CRITERIA_MET, FAILED, FAILURE_TARGET, SUSPENDED, Status, Uncounted};
 use super::{Facts, severity};
+use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition, find, second};
 use crate::workload::kept::is_leaving;
 use crate::workload::make::BURST;
@@ -25,10 +26,8 @@ const MOST_UNCOUNTED: usize = 500;
 /// Something that is done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A pod becomes the Job's own.
-    Adopt(Key, String),
-    /// A pod is the Job's own no longer.
-    Release(Key, String),
+    /// A pod gets the owner that its labels say.
+    Own(OwnerChange),
     /// Pods are made.
     Create(Vec<New>),
     /// Pods are ended, and count as nothing.

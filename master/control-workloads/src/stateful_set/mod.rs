@@ -12,13 +12,12 @@ pub use plan::Step;
 pub use pod::ordinal;
 
 use crate::workload::action;
-use crate::workload::claim::{self, Claim, claim};
+use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{
-    Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
-    owner_key, selects,
+    Kept, Labels, Selects, by_controller, controller, controls, is_leaving, owner_key, selects,
 };
 use crate::workload::make::{self, tell};
-use crate::workload::pod::{BY_CONTROLLER, ORPHANS, OwnedPod, concerned};
+use crate::workload::pod::{OwnedPod, Pods};
 use crate::workload::revision;
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
@@ -34,8 +33,7 @@ use std::sync::Arc;
 pub struct StatefulSets {
     sets: Store<Kept<StatefulSet>>,
     revisions: Lookup<Kept<ControllerRevision>>,
-    pods: Lookup<OwnedPod>,
-    orphans: Lookup<OwnedPod>,
+    pods: Pods,
 }
 
 /// A StatefulSet with its pods.
@@ -49,8 +47,8 @@ pub struct Facts {
     pub revisions: Entries<Kept<ControllerRevision>>,
     /// Its pods.
     pub pods: Entries<OwnedPod>,
-    /// Pods that it takes, or lets go.
-    pub claims: Vec<Step>,
+    /// Pods that it adopts or releases.
+    pub owner_changes: Vec<OwnerChange>,
 }
 
 /// What is done to a StatefulSet with a UID.
@@ -82,26 +80,25 @@ impl Controller for StatefulSets {
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let sets: Store<Kept<StatefulSet>> = setup.follow_keys();
-        let pods = setup.follow(concerned(sets.index(&by_namespace())));
+        let pods = Pods::follow(setup, &sets);
         let revisions: Store<Kept<ControllerRevision>> = setup.follow(of_revision);
         Self {
             sets,
             revisions: revisions.index(&by_controller()),
-            orphans: pods.index(&ORPHANS),
-            pods: pods.index(&BY_CONTROLLER),
+            pods,
         }
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
         let set = self.sets.get(key)?;
         let uid = set.metadata.uid.clone().unwrap_or_default();
-        let pods = self.pods.get(&uid);
-        let orphans = self.orphans.get(&key.namespace);
-        let claims = pods.iter().chain(&orphans);
+        let pods = self.pods.of(&uid);
+        // Only a pod whose name is one of its own is taken.
+        let wants = |pod: &Key, view: &OwnedPod| {
+            set.wants(&view.labels) && ordinal(&key.name, &pod.name).is_some()
+        };
         Some(Facts {
-            claims: claims
-                .filter_map(|(pod, view)| claimed(&set, key, pod, view))
-                .collect(),
+            owner_changes: self.pods.owner_changes(&set.metadata, &pods, wants),
             key: key.clone(),
             revisions: self.revisions.get(&uid),
             set,
@@ -110,12 +107,10 @@ impl Controller for StatefulSets {
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
-        let steps = if facts.claims.is_empty() {
+        let of = (&facts.key, &facts.set.metadata);
+        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
             plan::plan(facts, now.wall)
-        } else {
-            (facts.claims.clone(), None)
-        };
-        Action::plan(&facts.key, &facts.set.metadata, steps)
+        })
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
@@ -126,10 +121,7 @@ impl Controller for StatefulSets {
         let owner = controls(&set.0);
         let about = make::reference(&owner, &key.namespace);
         match step {
-            Step::Adopt(pod, id) => {
-                claim::adopt::<StatefulSet, Pod>(writer, &owner, &pod, &id).await
-            }
-            Step::Release(pod, id) => claim::release::<Pod>(writer, &uid, &pod, &id).await,
+            Step::Own(change) => change.carry_out::<StatefulSet, Pod>(writer, &owner).await,
             Step::Revision(step) => {
                 let status = set.status.as_ref();
                 let collisions = status.and_then(|status| status.collision_count);
@@ -242,21 +234,5 @@ fn of_revision(delta: &Delta<Kept<ControllerRevision>>, keys: &mut Vec<Key>) {
     for revision in [&delta.before, &delta.after].into_iter().flatten() {
         let owner = controller(&revision.metadata).filter(|owner| owner.kind == "StatefulSet");
         keys.extend(owner.map(|owner| owner_key(&delta.key.namespace, &owner.name)));
-    }
-}
-
-/// Only a pod whose name is one of its own is taken.
-fn claimed(set: &Kept<StatefulSet>, own: &Key, key: &Key, pod: &OwnedPod) -> Option<Step> {
-    let claims = claim(
-        pod.owner.as_ref().map(|owner| owner.uid.as_str()),
-        set.metadata.uid.as_deref().unwrap_or_default(),
-        set.wants(&pod.labels) && ordinal(&own.name, &key.name).is_some(),
-        is_leaving(&set.metadata),
-        pod.deleted.is_some(),
-    );
-    match claims {
-        Claim::Adopt => Some(Step::Adopt(key.clone(), pod.uid.clone())),
-        Claim::Release => Some(Step::Release(key.clone(), pod.uid.clone())),
-        Claim::Own | Claim::Foreign => None,
     }
 }

@@ -3,6 +3,7 @@
 use super::Facts;
 use super::pod::ordinal;
 use crate::workload::amount::{Round, amount};
+use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{controls, is_leaving};
 use crate::workload::pod::OwnedPod;
 use crate::workload::revision::{self, HASH};
@@ -16,10 +17,8 @@ use std::time::Duration;
 /// Something that is done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// A pod becomes its own.
-    Adopt(Key, String),
-    /// A pod is its own no longer.
-    Release(Key, String),
+    /// A pod gets the owner that its labels say.
+    Own(OwnerChange),
     /// A revision is made, numbered or deleted.
     Revision(revision::Step),
     /// The pod of a place is made, of a revision.

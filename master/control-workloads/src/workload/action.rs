@@ -1,5 +1,6 @@
 //! What the controllers of workloads do: steps for one object, which must still be the one that was planned for.
 
+use super::claim::OwnerChange;
 use super::kept::Kept;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use master_client::{Key, Object, Store};
@@ -19,6 +20,22 @@ pub struct Action<S> {
 }
 
 impl<S> Action<S> {
+    /// What a workload does: first objects get the owner that they are to have, as what is counted and made depends on it;
+    /// once they have it, the steps that `plan` gives.
+    pub fn after_owners(
+        (key, meta): (&Key, &ObjectMeta),
+        changes: &[OwnerChange],
+        step: impl Fn(OwnerChange) -> S,
+        plan: impl FnOnce() -> (Vec<S>, Option<Duration>),
+    ) -> Plan<Self> {
+        let steps = if changes.is_empty() {
+            plan()
+        } else {
+            (changes.iter().cloned().map(step).collect(), None)
+        };
+        Self::plan(key, meta, steps)
+    }
+
     /// Steps for the object with this metadata, and the time after which it is planned again.
     pub fn plan(
         key: &Key,

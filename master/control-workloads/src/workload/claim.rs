@@ -4,48 +4,71 @@
 //! itself says is there and is not being deleted.
 
 use super::kept::is_leaving;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use master_client::{ApiError, Key, Object, Patch, Reason};
 use master_control::writer::Writer;
 use serde_json::json;
 
-/// How an object stands to an owner that may want it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    /// It belongs to the owner.
-    Own,
-    /// It is an orphan that the owner takes.
-    Adopt,
-    /// It belongs to the owner, which doesn't want it any more.
-    Release,
-    /// It is none of the owner's business.
-    Foreign,
+/// An object that a workload may control.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// Its key.
+    pub key: &'a Key,
+    /// Its UID.
+    pub uid: &'a str,
+    /// UID of its controller; none where it is an orphan.
+    pub controller: Option<&'a str>,
+    /// Whether it is being deleted.
+    pub leaves: bool,
 }
 
-/// The claim on an object by its controller's UID, by whether the owner's selector wants it, and by whether owner and
-/// object are being deleted.
-pub fn claim(
-    controller: Option<&str>,
-    own: &str,
-    wanted: bool,
-    owner_leaves: bool,
-    object_leaves: bool,
-) -> Claim {
-    match controller {
-        Some(uid) if uid != own => Claim::Foreign,
-        Some(_) if wanted => Claim::Own,
-        Some(_) if owner_leaves => Claim::Foreign,
-        Some(_) => Claim::Release,
-        None if owner_leaves || object_leaves || !wanted => Claim::Foreign,
-        None => Claim::Adopt,
+/// How an object comes to the owner whose selector wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnerChange {
+    /// An orphan with a UID becomes the owner's own.
+    Adopt(Key, String),
+    /// An object with a UID is the owner's own no longer.
+    Release(Key, String),
+}
+
+impl OwnerChange {
+    /// What must change between an object and an owner whose selector wants the object, or does not.
+    pub fn of(owner: &ObjectMeta, object: Candidate<'_>, wanted: bool) -> Option<Self> {
+        let about = || (object.key.clone(), object.uid.to_owned());
+        if is_leaving(owner) {
+            return None;
+        }
+        match object.controller {
+            None if wanted && !object.leaves => {
+                let (key, uid) = about();
+                Some(Self::Adopt(key, uid))
+            }
+            Some(uid) if owner.uid.as_deref() == Some(uid) && !wanted => {
+                let (key, uid) = about();
+                Some(Self::Release(key, uid))
+            }
+            Some(_) | None => None,
+        }
+    }
+
+    /// Carries the change of an object of kind `T` out for an owner of kind `O`.
+    ///
+    /// # Errors
+    /// As the API answers; a conflict where the owner is another by now or is being deleted.
+    pub async fn carry_out<O: Object, T: Object>(
+        &self,
+        writer: &Writer,
+        owner: &OwnerReference,
+    ) -> Result<(), ApiError> {
+        match self {
+            Self::Adopt(object, uid) => adopt::<O, T>(writer, owner, object, uid).await,
+            Self::Release(object, uid) => release::<T>(writer, &owner.uid, object, uid).await,
+        }
     }
 }
 
 /// Makes an owner the controller of an orphan.
-///
-/// # Errors
-/// As the API answers; a conflict where the owner is another or is being deleted.
-pub async fn adopt<O: Object, T: Object>(
+async fn adopt<O: Object, T: Object>(
     writer: &Writer,
     owner: &OwnerReference,
     orphan: &Key,
@@ -64,11 +87,8 @@ pub async fn adopt<O: Object, T: Object>(
         .map(drop)
 }
 
-/// Ends an owner's control of an object.
-///
-/// # Errors
-/// As the API answers; none where the object is gone.
-pub async fn release<T: Object>(
+/// Ends an owner's control of an object; nothing is wrong where the object is gone.
+async fn release<T: Object>(
     writer: &Writer,
     owner: &str,
     object: &Key,
@@ -85,21 +105,34 @@ pub async fn release<T: Object>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use jiff::Timestamp;
 
     #[test]
     fn only_matching_orphans_are_adopted_and_only_own_objects_released() {
-        for (wanted, owner, object) in (0..8).map(|n| (n & 1 != 0, n & 2 != 0, n & 4 != 0)) {
-            let claims = |controller| claim(controller, "me", wanted, owner, object);
-            assert_eq!(claims(Some("other")), Claim::Foreign);
-            let expected = match (wanted, owner) {
-                (true, _) => Claim::Own,
-                (false, true) => Claim::Foreign,
-                (false, false) => Claim::Release,
+        let key = Key::new("default", "object");
+        for (wanted, owner_leaves, leaves) in (0..8).map(|n| (n & 1 != 0, n & 2 != 0, n & 4 != 0)) {
+            let owner = ObjectMeta {
+                uid: Some("me".to_owned()),
+                deletion_timestamp: owner_leaves.then_some(Time(Timestamp::UNIX_EPOCH)),
+                ..ObjectMeta::default()
             };
-            assert_eq!(claims(Some("me")), expected);
-            let adopts = wanted && !owner && !object;
-            assert_eq!(claims(None) == Claim::Adopt, adopts);
-            assert!(adopts || claims(None) == Claim::Foreign);
+            let change = |controller| {
+                let object = Candidate {
+                    key: &key,
+                    uid: "o",
+                    controller,
+                    leaves,
+                };
+                OwnerChange::of(&owner, object, wanted)
+            };
+            assert_eq!(change(Some("other")), None);
+            let release = OwnerChange::Release(key.clone(), "o".to_owned());
+            let released = !wanted && !owner_leaves;
+            assert_eq!(change(Some("me")), released.then_some(release));
+            let adopt = OwnerChange::Adopt(key.clone(), "o".to_owned());
+            let adopted = wanted && !owner_leaves && !leaves;
+            assert_eq!(change(None), adopted.then_some(adopt));
         }
     }
 }

@@ -1,9 +1,12 @@
 //! A pod as its owner sees it.
 
-use super::kept::{Kept, Labels, Selects, controller, owner_key};
+use super::claim::{Candidate, OwnerChange};
+use super::kept::{Kept, Labels, Selects, by_namespace, controller, owner_key};
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use jiff::{SignedDuration, Timestamp};
-use master_client::{Delta, Index, Key, Lookup, Object, Recent, View};
+use master_client::{Delta, Entries, Index, Key, Lookup, Object, Recent, Store, View};
+use master_control::setup::Setup;
 use master_control::views::{created, uid};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -20,7 +23,7 @@ pub static BY_CONTROLLER: Index<OwnedPod> = Index::new("controller", |_, pod| {
 });
 
 /// Pods without a controller by their namespace.
-pub static ORPHANS: Index<OwnedPod> = Index::new("orphans", |key, pod| {
+static ORPHANS: Index<OwnedPod> = Index::new("orphans", |key, pod| {
     let orphan = pod.owner.is_none().then(|| key.namespace.clone());
     orphan.into_iter().collect()
 });
@@ -134,6 +137,54 @@ impl OwnedPod {
         } else {
             &self.node
         }
+    }
+}
+
+/// Pods by who controls them.
+#[derive(Debug)]
+pub struct Pods {
+    owned: Lookup<OwnedPod>,
+    orphans: Lookup<OwnedPod>,
+}
+
+impl Pods {
+    /// Follows all pods; one that changes concerns its owner, and while it has none, those of `owners` that want it.
+    pub fn follow<T>(setup: &mut Setup<'_>, owners: &Store<Kept<T>>) -> Self
+    where
+        T: Object + Selects + PartialEq + Debug + Sync,
+    {
+        let pods = setup.follow(concerned(owners.index(&by_namespace())));
+        Self {
+            owned: pods.index(&BY_CONTROLLER),
+            orphans: pods.index(&ORPHANS),
+        }
+    }
+
+    /// Those that the owner with a UID controls.
+    pub fn of(&self, uid: &str) -> Entries<OwnedPod> {
+        self.owned.get(uid)
+    }
+
+    /// What must change about the owner of these pods of an owner and of its namespace's orphans.
+    pub fn owner_changes(
+        &self,
+        owner: &ObjectMeta,
+        pods: &Entries<OwnedPod>,
+        wants: impl Fn(&Key, &OwnedPod) -> bool,
+    ) -> Vec<OwnerChange> {
+        let namespace = owner.namespace.as_deref().unwrap_or_default();
+        let orphans = self.orphans.get(namespace);
+        let all = pods.iter().chain(&orphans);
+        let change = |(key, pod): &(Arc<Key>, Arc<OwnedPod>)| {
+            let object = Candidate {
+                key,
+                uid: &pod.uid,
+                controller: pod.owner.as_ref().map(|owner| owner.uid.as_str()),
+                leaves: pod.deleted.is_some(),
+            };
+            OwnerChange::of(owner, object, wants(key, pod))
+        };
+        all.filter_map(change).collect()
     }
 }
 
@@ -305,7 +356,7 @@ fn meant_for(pod: &Pod) -> &str {
 }
 
 /// Which workloads of a kind a changed pod concerns: its controller, and while it has none, those that want it.
-pub(crate) fn concerned<T>(
+fn concerned<T>(
     workloads: Lookup<Kept<T>>,
 ) -> impl Fn(&Delta<OwnedPod>, &mut Vec<Key>) + Send + 'static
 where

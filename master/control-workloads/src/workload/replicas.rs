@@ -1,13 +1,11 @@
 //! The core of ReplicaSet and ReplicationController: so many active pods of a template, no more and no less.
 
 use super::action;
-use super::claim::{self, Claim, claim};
+use super::claim::OwnerChange;
 use super::condition::{self, Condition};
-use super::kept::{
-    Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
-};
+use super::kept::{Kept, Labels, Selects, by_controller, controller, controls, is_leaving};
 use super::make::{self, BURST, Failure, Failures};
-use super::pod::{BY_CONTROLLER, ORPHANS, OwnedPod, concerned};
+use super::pod::{OwnedPod, Pods};
 use super::rank::{Crowd, order};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use jiff::{SignedDuration, Timestamp};
@@ -84,8 +82,7 @@ impl Counts {
 pub struct Replicas<K> {
     sets: Store<Kept<K>>,
     siblings: Lookup<Kept<K>>,
-    pods: Lookup<OwnedPod>,
-    orphans: Lookup<OwnedPod>,
+    pods: Pods,
     failures: Failures,
 }
 
@@ -98,8 +95,8 @@ pub struct Facts<K> {
     pub set: Arc<Kept<K>>,
     /// Pods that it controls.
     pub pods: Entries<OwnedPod>,
-    /// Pods in its namespace that nobody controls and that it wants.
-    pub orphans: Entries<OwnedPod>,
+    /// Pods that it adopts or releases.
+    pub owner_changes: Vec<OwnerChange>,
     /// Active pods of all objects with its owner, by node.
     pub crowd: Crowd,
     /// What failed last.
@@ -112,10 +109,8 @@ pub type Action = action::Action<Step>;
 /// Something that is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// A pod becomes its own.
-    Adopt(Key, String),
-    /// A pod is its own no longer.
-    Release(Key, String),
+    /// A pod gets the owner that its labels say.
+    Own(OwnerChange),
     /// So many pods are made.
     Create(usize),
     /// Pods are ended.
@@ -133,12 +128,10 @@ impl<K: Replicated> Controller for Replicas<K> {
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let sets: Store<Kept<K>> = setup.follow_keys();
-        let pods = setup.follow(concerned(sets.index(&by_namespace())));
         Self {
             siblings: sets.index(&by_controller()),
+            pods: Pods::follow(setup, &sets),
             sets,
-            orphans: pods.index(&ORPHANS),
-            pods: pods.index(&BY_CONTROLLER),
             failures: Failures::default(),
         }
     }
@@ -148,11 +141,12 @@ impl<K: Replicated> Controller for Replicas<K> {
             self.failures.forget(key);
             return None;
         };
-        let pods = self
-            .pods
-            .get(set.metadata().uid.as_deref().unwrap_or_default());
-        let mut orphans = self.orphans.get(&key.namespace);
-        orphans.retain(|(_, pod)| set.wants(&pod.labels));
+        let meta = set.metadata();
+        let pods = self.pods.of(meta.uid.as_deref().unwrap_or_default());
+        // A pod that has ended is nothing to own: nobody waits for it.
+        let running = pods.iter().filter(|(_, pod)| !pod.ended()).cloned();
+        let wants = |_: &Key, pod: &OwnedPod| !pod.ended() && set.wants(&pod.labels);
+        let owner_changes = self.pods.owner_changes(meta, &running.collect(), wants);
         let active = pods.iter().filter(|(_, pod)| pod.is_active()).count();
         let many = i32::try_from(active).is_ok_and(|active| active > set.wanted());
         Some(Facts {
@@ -161,18 +155,15 @@ impl<K: Replicated> Controller for Replicas<K> {
             failure: self.failures.of(key),
             set,
             pods,
-            orphans,
+            owner_changes,
         })
     }
 
     fn plan(facts: &Facts<K>, now: Now) -> Plan<Action> {
-        let claims = claims(facts);
-        let steps = if claims.is_empty() {
+        let of = (&facts.key, facts.set.metadata());
+        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
             manage(facts, now.wall)
-        } else {
-            (claims, None)
-        };
-        Action::plan(&facts.key, facts.set.metadata(), steps)
+        })
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
@@ -183,8 +174,7 @@ impl<K: Replicated> Controller for Replicas<K> {
         let owner = controls(&set.0);
         let about = make::reference(&owner, &key.namespace);
         match step {
-            Step::Adopt(pod, id) => claim::adopt::<K, Pod>(writer, &owner, &pod, &id).await,
-            Step::Release(pod, id) => claim::release::<Pod>(writer, &uid, &pod, &id).await,
+            Step::Own(change) => change.carry_out::<K, Pod>(writer, &owner).await,
             Step::Create(count) => {
                 let Some(template) = set.template() else {
                     return Ok(());
@@ -221,34 +211,13 @@ impl<K: Replicated> Replicas<K> {
         uids.sort_unstable();
         uids.dedup();
         let mut crowd = Crowd::new();
-        for (_, pod) in uids.iter().flat_map(|uid| self.pods.get(uid)) {
+        for (_, pod) in uids.iter().flat_map(|uid| self.pods.of(uid)) {
             if pod.is_active() && !pod.node.is_empty() {
                 *crowd.entry(Arc::clone(&pod.node)).or_default() += 1;
             }
         }
         crowd
     }
-}
-
-/// Adoption and release come first: what is counted and made depends on them.
-fn claims<K: Replicated>(facts: &Facts<K>) -> Vec<Step> {
-    let meta = facts.set.metadata();
-    let own = meta.uid.as_deref().unwrap_or_default();
-    let all = facts.pods.iter().chain(&facts.orphans);
-    let step = |(key, pod): &(Arc<Key>, Arc<OwnedPod>)| {
-        let owner = pod.owner.as_ref().map(|owner| owner.uid.as_str());
-        let wanted = facts.set.wants(&pod.labels);
-        // A pod that has ended is nothing to own: nobody waits for it.
-        if pod.ended() {
-            return None;
-        }
-        match claim(owner, own, wanted, is_leaving(meta), pod.deleted.is_some()) {
-            Claim::Adopt => Some(Step::Adopt((**key).clone(), pod.uid.clone())),
-            Claim::Release => Some(Step::Release((**key).clone(), pod.uid.clone())),
-            Claim::Own | Claim::Foreign => None,
-        }
-    };
-    all.filter_map(step).collect()
 }
 
 /// Makes or ends pods, and writes the status where it differs.

@@ -114,7 +114,7 @@ impl World {
                 }
             }
             Step::Status(status) => self.set.0.status = Some((**status).clone()),
-            Step::Revision(revision::Step::Renumber(..)) | Step::Adopt(..) | Step::Release(..) => {
+            Step::Revision(revision::Step::Renumber(..)) | Step::Own(_) => {
                 unreachable!("{step:?}")
             }
         }

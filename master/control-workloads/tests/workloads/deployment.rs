@@ -5,6 +5,7 @@ use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use master_control_workloads::deployment::{Change, Deployments, Status, Step};
+use master_control_workloads::workload::claim::OwnerChange;
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::OwnedPod;
 use proptest::prelude::*;
@@ -122,7 +123,7 @@ impl World {
                 );
             }
             Step::Status(status) => self.deployment.status = Some(status_of(status)),
-            Step::Adopt(..) | Step::Release(..) => unreachable!("all are its own"),
+            Step::Own(_) => unreachable!("all are its own"),
         }
     }
 
@@ -480,12 +481,18 @@ fn orphans_are_adopted_before_anything_else() {
     let set = world.sets.values_mut().next().unwrap();
     let owner = set.metadata.owner_references.take();
     let steps = world.steps(1);
-    assert!(matches!(steps.as_slice(), [Step::Adopt(..)]), "{steps:?}");
+    assert!(
+        matches!(steps.as_slice(), [Step::Own(OwnerChange::Adopt(..))]),
+        "{steps:?}"
+    );
     let set = world.sets.values_mut().next().unwrap();
     set.metadata.owner_references = owner;
     set.metadata.labels = None;
     let steps = world.steps(2);
-    assert!(matches!(steps.as_slice(), [Step::Release(..)]), "{steps:?}");
+    assert!(
+        matches!(steps.as_slice(), [Step::Own(OwnerChange::Release(..))]),
+        "{steps:?}"
+    );
 }
 
 proptest! {

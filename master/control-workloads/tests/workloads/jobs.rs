@@ -145,7 +145,7 @@ impl World {
                 })).unwrap());
             }
             Step::Tell(..) => {}
-            Step::Adopt(..) | Step::Release(..) => unreachable!("all are its own"),
+            Step::Own(_) => unreachable!("all are its own"),
         }
     }
 

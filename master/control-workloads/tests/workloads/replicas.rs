@@ -6,6 +6,7 @@ use config_kube::k8s_openapi::api::core::v1::ReplicationController;
 use master_client::Key;
 use master_control_workloads::replica_set::ReplicaSets;
 use master_control_workloads::replication_controller::ReplicationControllers;
+use master_control_workloads::workload::claim::OwnerChange;
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::OwnedPod;
 use master_control_workloads::workload::replicas::{Action, Counts, Step};
@@ -31,7 +32,7 @@ fn steps(actions: Vec<Action>) -> Vec<Step> {
 fn status(steps: &[Step]) -> Option<&Counts> {
     steps.iter().find_map(|step| match step {
         Step::Status(counts) => Some(counts),
-        Step::Adopt(..) | Step::Release(..) | Step::Create(_) | Step::Delete(_) => None,
+        Step::Own(_) | Step::Create(_) | Step::Delete(_) => None,
     })
 }
 
@@ -136,7 +137,10 @@ fn only_matching_orphans_are_adopted_and_what_no_longer_matches_is_released() {
     };
     assert_eq!(scene.stand.set(key("taken"), taken), [key("db")]);
     let planned = steps(scene.plan(&key("web"), 0).actions);
-    assert_eq!(planned, [Step::Adopt(key("orphan"), "o".to_owned())]);
+    assert_eq!(
+        planned,
+        [Step::Own(OwnerChange::Adopt(key("orphan"), "o".to_owned()))]
+    );
 
     scene
         .stand
@@ -147,7 +151,13 @@ fn only_matching_orphans_are_adopted_and_what_no_longer_matches_is_released() {
     };
     scene.stand.set(key("orphan"), relabelled);
     let planned = steps(scene.plan(&key("web"), 0).actions);
-    assert_eq!(planned, [Step::Release(key("orphan"), "o".to_owned())]);
+    assert_eq!(
+        planned,
+        [Step::Own(OwnerChange::Release(
+            key("orphan"),
+            "o".to_owned()
+        ))]
+    );
 }
 
 #[test]
@@ -182,7 +192,10 @@ fn a_replication_controller_does_the_same_by_a_plain_map() {
     };
     assert_eq!(scene.stand.set(key("orphan"), orphan), [key("web")]);
     let planned = steps(scene.plan(&key("web"), 0).actions);
-    assert_eq!(planned, [Step::Adopt(key("orphan"), "o".to_owned())]);
+    assert_eq!(
+        planned,
+        [Step::Own(OwnerChange::Adopt(key("orphan"), "o".to_owned()))]
+    );
     scene.stand.remove::<OwnedPod>(&key("orphan"));
     let planned = steps(scene.plan(&key("web"), 0).actions);
     assert_eq!(planned.last(), Some(&Step::Create(2)));
@@ -228,7 +241,7 @@ proptest! {
             match step {
                 Step::Create(count) => made += count,
                 Step::Delete(pods) => ended.extend(pods),
-                Step::Adopt(..) | Step::Release(..) => prop_assert!(false, "nothing to claim"),
+                Step::Own(_) => prop_assert!(false, "nothing to claim"),
                 Step::Status(_) => {}
             }
         }

@@ -99,7 +99,7 @@ impl World {
             }
             Step::Status(status) => self.set.0.status = Some((**status).clone()),
             Step::Hand(name, _) => self.log.push(format!("claims of {name}")),
-            Step::Revision(_) | Step::Adopt(..) | Step::Release(..) => unreachable!("{step:?}"),
+            Step::Revision(_) | Step::Own(_) => unreachable!("{step:?}"),
         }
     }
 

@@ -21,10 +21,10 @@ fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option
     if asked.iter().all(|(_, asked)| *asked == Amount::ZERO) {
         return None;
     }
-    let score = |(node, load): &Candidate<'_>| {
+    let score = |node: &Candidate<'_>| {
         let used = asked.map(|(name, asked)| {
-            let whole = node.allocatable.get(name);
-            let used = load.needed.get(name) + asked;
+            let whole = node.info.allocatable.get(name);
+            let used = node.load.needed.get(name) + asked;
             (whole > Amount::ZERO).then(|| used.share_of(whole).min(1.0))
         });
         let [Some(cpu), Some(memory)] = used else {

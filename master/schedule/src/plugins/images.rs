@@ -30,11 +30,11 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     if spread.is_empty() {
         return None;
     }
-    let nodes = snapshot.nodes().count();
+    let nodes = snapshot.count_nodes();
     let containers = i64::try_from(pod.images.len()).unwrap_or(i64::MAX);
-    let score = |(node, _): &Candidate<'_>| {
+    let score = |node: &Candidate<'_>| {
         let had = spread.iter().filter_map(|(image, with)| {
-            let bytes = node.images.get(*image)?;
+            let bytes = node.info.images.get(*image)?;
             Some(weighed(*bytes, *with, nodes))
         });
         locality(had.sum(), containers)

@@ -14,16 +14,13 @@ mod taints;
 mod unschedulable;
 
 use crate::event::{Event, Kind};
-use crate::node::NodeInfo;
+pub(crate) use crate::nodes::Candidate;
 use crate::request::PodRequest;
-use crate::snapshot::{Load, Snapshot};
+use crate::snapshot::Snapshot;
 use std::borrow::Cow;
 
 /// Highest score of one plugin on a node.
 const FULL: i64 = 100;
-
-/// A node that may be chosen, with its load.
-pub(crate) type Candidate<'s> = (&'s NodeInfo, &'s Load);
 
 /// Why a node is not feasible.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +52,7 @@ impl Obstacle {
 /// What a plugin knows of one pod when it looks at nodes.
 pub(crate) trait Filter {
     /// Adds what stands against a node.
-    fn look(&self, node: &NodeInfo, load: &Load, found: &mut Vec<Obstacle>);
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>);
 }
 
 /// A filter for a pod; none where every node is fine.
@@ -153,15 +150,10 @@ impl<'a> Prepared<'a> {
     }
 
     /// What the first plugin finds that something stands against; its place is added to `refusing`.
-    pub(crate) fn against(
-        &self,
-        node: &NodeInfo,
-        load: &Load,
-        refusing: &mut Plugins,
-    ) -> Vec<Obstacle> {
+    pub(crate) fn against(&self, node: &Candidate<'_>, refusing: &mut Plugins) -> Vec<Obstacle> {
         let mut found = Vec::new();
         for (at, filter) in &self.0 {
-            filter.look(node, load, &mut found);
+            filter.look(node, &mut found);
             if !found.is_empty() {
                 refusing.insert(*at);
                 break;

@@ -3,9 +3,8 @@
 use super::{Candidate, Filter, Obstacle, Plugin, shares};
 use crate::affinity::NodePreferences;
 use crate::event::{Event, Kind};
-use crate::node::NodeInfo;
 use crate::request::PodRequest;
-use crate::snapshot::{Load, Snapshot};
+use crate::snapshot::Snapshot;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "NodeAffinity",
@@ -22,8 +21,8 @@ pub(super) const PLUGIN: Plugin = Plugin {
 struct Selectors<'a>(&'a NodePreferences);
 
 impl Filter for Selectors<'_> {
-    fn look(&self, node: &NodeInfo, _: &Load, found: &mut Vec<Obstacle>) {
-        if !self.0.allow(&node.name, &node.labels) {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+        if !self.0.allow(&node.info.name, &node.info.labels) {
             let reason = "node(s) didn't match Pod's node affinity/selector";
             found.push(Obstacle::lasting(reason));
         }
@@ -37,7 +36,7 @@ fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option
     }
     let weights = candidates
         .iter()
-        .map(|(node, _)| preferences.weight(&node.name, &node.labels));
+        .map(|node| preferences.weight(&node.info.name, &node.info.labels));
     shares(weights.collect())
 }
 

@@ -3,12 +3,13 @@
 use super::{Candidate, FULL, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
 use crate::groups::Count;
-use crate::node::NodeInfo;
+use crate::nodes::NodeId;
 use crate::request::{Demand, PodRequest};
-use crate::snapshot::{Load, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::terms::Term;
-use std::collections::HashMap;
-use std::sync::Arc;
+use crate::topology::Tally;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "InterPodAffinity",
@@ -29,28 +30,58 @@ pub(super) const PLUGIN: Plugin = Plugin {
 /// What a pod counts for that another one must be near (upstream's `hardPodAffinityWeight`).
 const REQUIRED_WEIGHT: i64 = 1;
 
-/// Numbers by label and value of nodes.
-type Places<'a> = HashMap<&'a str, HashMap<&'a str, i64>>;
-
-fn add<'a>(places: &mut Places<'a>, topology: &'a str, node: &'a NodeInfo, number: i64) {
-    if let Some(place) = node.labels.get(topology) {
-        let values = places.entry(topology).or_default();
-        *values.entry(place).or_default() += number;
-    }
+/// Numbers by label and value of nodes. Labels that no node has are left out.
+struct Places<'a> {
+    snapshot: &'a Snapshot,
+    tallies: BTreeMap<&'a str, Tally<'a>>,
 }
 
-fn get(places: &Places<'_>, topology: &str, node: &NodeInfo) -> Option<i64> {
-    places
-        .get(topology)?
-        .get(node.labels.get(topology)?.as_str())
-        .copied()
+impl<'a> Places<'a> {
+    fn of(snapshot: &'a Snapshot) -> Self {
+        Self {
+            snapshot,
+            tallies: BTreeMap::new(),
+        }
+    }
+
+    fn tally(&mut self, topology: &'a str) -> Option<&mut Tally<'a>> {
+        match self.tallies.entry(topology) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) => Some(new.insert(self.snapshot.topologies().tally(topology)?)),
+        }
+    }
+
+    /// Adds for each node the number of its pods, by their weight.
+    fn add(&mut self, topology: &'a str, weight: i64, pods: impl Iterator<Item = (NodeId, Count)>) {
+        if let Some(tally) = self.tally(topology) {
+            for (node, count) in pods {
+                tally.add(node, weight * number(count));
+            }
+        }
+    }
+
+    fn get(&self, topology: &str, node: NodeId) -> Option<i64> {
+        self.tallies.get(topology)?.get(node)
+    }
+
+    /// The sum of the numbers of all places where a node is.
+    fn sum(&self, node: NodeId) -> i64 {
+        let numbers = self.tallies.values().filter_map(|tally| tally.get(node));
+        numbers.sum()
+    }
+
+    /// Whether nothing was added.
+    fn is_empty(&self) -> bool {
+        let mut tallies = self.tallies.values();
+        tallies.all(|tally| tally.numbers().next().is_none())
+    }
 }
 
 /// Pods that all these terms mean, by node.
 fn meant<'a>(
     terms: &'a [&'a Term],
     snapshot: &'a Snapshot,
-) -> impl Iterator<Item = (&'a Arc<str>, Count)> {
+) -> impl Iterator<Item = (NodeId, Count)> {
     let (groups, known) = (snapshot.groups(), snapshot.namespaces());
     let namespaces = groups.namespaces().filter(move |namespace| {
         let mut terms = terms.iter();
@@ -81,8 +112,8 @@ struct Required<'a> {
     refused: Places<'a>,
     /// Pods that refuse it.
     refusing: Places<'a>,
-    /// Whether it means itself, so that it may be the first one.
-    own: bool,
+    /// Whether it may be the first one: it means itself, and none of those that it means are anywhere.
+    first: bool,
 }
 
 impl<'a> Required<'a> {
@@ -91,40 +122,25 @@ impl<'a> Required<'a> {
         let affinity = &demand.affinity;
         let mut new = Self {
             pod: demand,
-            wanted: Places::new(),
-            refused: Places::new(),
-            refusing: Places::new(),
-            own: affinity
-                .required
-                .iter()
-                .all(|term| means(term, demand, snapshot)),
+            wanted: Places::of(snapshot),
+            refused: Places::of(snapshot),
+            refusing: Places::of(snapshot),
+            first: false,
         };
         let required: Vec<&Term> = affinity.required.iter().collect();
-        if !required.is_empty() {
-            for (name, count) in meant(&required, snapshot) {
-                let Some(node) = snapshot.node(name) else {
-                    continue;
-                };
-                for term in &affinity.required {
-                    add(&mut new.wanted, &term.topology, node, number(count));
-                }
-            }
+        for term in &affinity.required {
+            new.wanted
+                .add(&term.topology, 1, meant(&required, snapshot));
         }
+        let mut own = affinity.required.iter();
+        new.first = own.all(|term| means(term, demand, snapshot)) && new.wanted.is_empty();
         for term in &affinity.refused {
-            for (name, count) in meant(&[term], snapshot) {
-                if let Some(node) = snapshot.node(name) {
-                    add(&mut new.refused, &term.topology, node, number(count));
-                }
-            }
+            new.refused.add(&term.topology, 1, meant(&[term], snapshot));
         }
         for asking in snapshot.groups().asking() {
             let terms = asking.affinity().refused.iter();
             for term in terms.filter(|term| means(term, demand, snapshot)) {
-                for (name, count) in asking.nodes() {
-                    if let Some(node) = snapshot.node(name) {
-                        add(&mut new.refusing, &term.topology, node, number(count));
-                    }
-                }
+                new.refusing.add(&term.topology, 1, asking.nodes());
             }
         }
         new
@@ -136,35 +152,31 @@ impl<'a> Required<'a> {
         affinity.required.is_empty() && affinity.refused.is_empty() && self.refusing.is_empty()
     }
 
-    fn is_near(&self, node: &NodeInfo) -> bool {
+    fn is_near(&self, node: &Candidate<'_>) -> bool {
         let required = &self.pod.affinity.required;
-        if !required
-            .iter()
-            .all(|term| node.labels.contains_key(&term.topology))
-        {
+        let mut topologies = required.iter().map(|term| &term.topology);
+        if !topologies.all(|topology| node.info.labels.contains_key(topology)) {
             return false;
         }
         let mut there = required
             .iter()
-            .map(|term| get(&self.wanted, &term.topology, node));
-        // The first of pods that want to be near each other finds none of them anywhere.
-        there.all(|count| count.is_some_and(|count| count > 0))
-            || (self.wanted.is_empty() && self.own)
+            .map(|term| self.wanted.get(&term.topology, node.id));
+        self.first || there.all(|count| count.is_some_and(|count| count > 0))
     }
 }
 
 impl Filter for Required<'_> {
-    fn look(&self, node: &NodeInfo, _: &Load, found: &mut Vec<Obstacle>) {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         if !self.is_near(node) {
             return found.push(Obstacle::lasting("node(s) didn't match pod affinity rules"));
         }
         let mut refused = self.pod.affinity.refused.iter();
-        if refused.any(|term| get(&self.refused, &term.topology, node) > Some(0)) {
+        if refused.any(|term| self.refused.get(&term.topology, node.id) > Some(0)) {
             let reason = "node(s) didn't match pod anti-affinity rules";
             return found.push(Obstacle::passing(reason));
         }
-        let mut refusing = self.refusing.keys();
-        if refusing.any(|topology| get(&self.refusing, topology, node) > Some(0)) {
+        let mut refusing = self.refusing.tallies.values();
+        if refusing.any(|tally| tally.get(node.id) > Some(0)) {
             let reason = "node(s) didn't satisfy existing pods anti-affinity rules";
             found.push(Obstacle::passing(reason));
         }
@@ -176,13 +188,9 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     if own.is_empty() && snapshot.groups().nobody_asks() {
         return None;
     }
-    let mut places = Places::new();
+    let mut places = Places::of(snapshot);
     for (weight, term) in own {
-        for (name, count) in meant(&[term], snapshot) {
-            if let Some(node) = snapshot.node(name) {
-                add(&mut places, &term.topology, node, weight * number(count));
-            }
-        }
+        places.add(&term.topology, *weight, meant(&[term], snapshot));
     }
     for asking in snapshot.groups().asking() {
         let affinity = asking.affinity();
@@ -191,28 +199,16 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
             .preferred
             .iter()
             .map(|(weight, term)| (*weight, term));
-        let mut terms = required.chain(preferred);
-        let meaning = terms
-            .by_ref()
-            .filter(|(_, term)| means(term, &pod.demand, snapshot));
-        for (weight, term) in meaning {
-            for (name, count) in asking.nodes() {
-                if let Some(node) = snapshot.node(name) {
-                    add(&mut places, &term.topology, node, weight * number(count));
-                }
-            }
+        let terms = required.chain(preferred);
+        for (weight, term) in terms.filter(|(_, term)| means(term, &pod.demand, snapshot)) {
+            places.add(&term.topology, weight, asking.nodes());
         }
     }
     if places.is_empty() {
         return None;
     }
-    let sum = |(node, _): &Candidate<'_>| {
-        let topologies = places.keys();
-        topologies
-            .filter_map(|topology| get(&places, topology, node))
-            .sum()
-    };
-    normal(candidates.iter().map(sum).collect())
+    let sums = candidates.iter().map(|node| places.sum(node.id));
+    normal(sums.collect())
 }
 
 /// Sums from the lowest to the highest, as scores; none where all are equal.

@@ -1,10 +1,10 @@
 //! Ports of the host (upstream: `NodePorts`).
 
-use super::{Filter, Obstacle, Plugin};
+use super::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
-use crate::node::{HostPort, NodeInfo};
+use crate::node::HostPort;
 use crate::request::PodRequest;
-use crate::snapshot::{Load, Snapshot};
+use crate::snapshot::Snapshot;
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "NodePorts",
@@ -27,8 +27,8 @@ fn collide(ports: &[HostPort], taken: &[HostPort]) -> bool {
 }
 
 impl Filter for Ports<'_> {
-    fn look(&self, _: &NodeInfo, load: &Load, found: &mut Vec<Obstacle>) {
-        if collide(self.0, &load.ports) {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+        if collide(self.0, &node.load.ports) {
             let reason = "node(s) didn't have free ports for the requested pod ports";
             found.push(Obstacle::passing(reason));
         }

@@ -2,10 +2,9 @@
 
 use super::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
-use crate::node::NodeInfo;
 use crate::request::{Demand, PodRequest};
-use crate::resources::{CPU, MEMORY, PODS, free_percent};
-use crate::snapshot::{Load, Snapshot};
+use crate::resources::{CPU, MEMORY, free_percent};
+use crate::snapshot::Snapshot;
 use config_kube::Amount;
 
 pub(super) const PLUGIN: Plugin = Plugin {
@@ -20,9 +19,12 @@ pub(super) const PLUGIN: Plugin = Plugin {
 struct Fit<'a>(&'a Demand);
 
 impl Filter for Fit<'_> {
-    fn look(&self, node: &NodeInfo, load: &Load, found: &mut Vec<Obstacle>) {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+        let Candidate {
+            info: node, load, ..
+        } = node;
         let pods = i64::try_from(load.pods).unwrap_or(i64::MAX);
-        if node.allocatable.get(PODS).ceil_units() <= pods {
+        if node.most_pods <= pods {
             found.push(Obstacle::passing("Too many pods"));
         }
         for (name, needed) in self.0.needed.iter() {
@@ -41,11 +43,11 @@ impl Filter for Fit<'_> {
 /// The freer a node is with the pod on it, the better: the mean of what is left of its processors and memory.
 fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
     let asked = [CPU, MEMORY].map(|name| (name, pod.demand.scored.get(name)));
-    let score = |(node, load): &Candidate<'_>| {
+    let score = |Candidate { info, load, .. }: &Candidate<'_>| {
         let (mut sum, mut count) = (0, 0);
         for (name, asked) in asked {
             if let Some(free) =
-                free_percent(load.scored.get(name) + asked, node.allocatable.get(name))
+                free_percent(load.scored.get(name) + asked, info.allocatable.get(name))
             {
                 sum += free;
                 count += 1;

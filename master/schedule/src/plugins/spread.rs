@@ -4,10 +4,11 @@
 use super::{Candidate, FULL, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
 use crate::node::NodeInfo;
+use crate::nodes::NodeId;
 use crate::request::PodRequest;
-use crate::snapshot::{Load, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::terms::Spread;
-use std::collections::{HashMap, HashSet};
+use crate::topology::{FAILURE_ZONE, Tally};
 
 pub(super) const PLUGIN: Plugin = Plugin {
     name: "PodTopologySpread",
@@ -25,8 +26,11 @@ pub(super) const PLUGIN: Plugin = Plugin {
 const NODES_SKEW: i64 = 3;
 const ZONES_SKEW: i64 = 5;
 
-/// A place's pods, by the value of a label of its nodes.
-type Places<'s> = HashMap<&'s str, i64>;
+/// Whether all nodes' pods count for a constraint.
+fn counts_all(spread: &Spread, pod: &PodRequest) -> bool {
+    let by_selectors = spread.by_selectors && pod.node_preferences.requires();
+    !(spread.by_taints || by_selectors)
+}
 
 /// Whether a node's pods count for a constraint.
 fn counts(spread: &Spread, pod: &PodRequest, node: &NodeInfo) -> bool {
@@ -36,28 +40,34 @@ fn counts(spread: &Spread, pod: &PodRequest, node: &NodeInfo) -> bool {
     (!spread.by_selectors || allowed()) && (!spread.by_taints || !refused())
 }
 
-/// Pods like it by place, those that are being deleted not counted. Places are those of `places`.
-fn fill<'s>(
+/// Whether a node has all the labels by which constraints know places.
+fn has_all(tallies: &[Option<Tally<'_>>], node: NodeId) -> bool {
+    let mut tallies = tallies.iter();
+    tallies.all(|tally| tally.as_ref().is_some_and(|tally| tally.has_place(node)))
+}
+
+/// Pods like it by place, those that are being deleted not counted. Places are those that are open. `among` says which nodes
+/// have all labels.
+fn fill(
     spread: &Spread,
     pod: &PodRequest,
-    snapshot: &'s Snapshot,
-    places: &mut Places<'s>,
-    keys: &[&str],
+    snapshot: &Snapshot,
+    tally: &mut Tally<'_>,
+    among: impl Fn(NodeId) -> bool,
 ) {
     let namespace = &pod.demand.namespace;
     let selected = snapshot
         .groups()
         .selected(namespace, |labels| spread.selects(labels));
-    for (name, count) in selected {
-        let Some(node) = snapshot.node(name) else {
-            continue;
-        };
-        if keys.iter().all(|key| node.labels.contains_key(*key))
-            && let Some(place) = node.labels.get(&spread.topology)
-            && let Some(pods) = places.get_mut(place.as_str())
-            && counts(spread, pod, node)
-        {
-            *pods += i64::try_from(count.all - count.leaving).unwrap_or(i64::MAX);
+    let all = counts_all(spread, pod);
+    let counts = |id| {
+        let node = snapshot.node(id);
+        all || node.is_some_and(|node| counts(spread, pod, node))
+    };
+    for (id, count) in selected {
+        if among(id) && counts(id) {
+            let staying = count.all - count.leaving;
+            tally.add_if_open(id, i64::try_from(staying).unwrap_or(i64::MAX));
         }
     }
 }
@@ -67,7 +77,8 @@ struct Hard<'a>(Vec<Counted<'a>>);
 
 struct Counted<'a> {
     spread: &'a Spread,
-    places: Places<'a>,
+    /// Pods by place; none where no node has the label.
+    pods: Option<Tally<'a>>,
     /// Pods of the emptiest place.
     least: i64,
     /// Whether the pod itself counts.
@@ -77,27 +88,36 @@ struct Counted<'a> {
 impl<'a> Hard<'a> {
     fn of(pod: &'a PodRequest, snapshot: &'a Snapshot) -> Self {
         let hard: Vec<&Spread> = pod.spreads.iter().filter(|spread| spread.hard).collect();
-        let keys: Vec<&str> = hard.iter().map(|spread| spread.topology.as_str()).collect();
-        let counted = hard.iter().map(|spread| {
-            let mut places = Places::new();
-            for (node, _) in snapshot.nodes_with_load() {
-                if keys.iter().all(|key| node.labels.contains_key(*key))
-                    && counts(spread, pod, node)
-                    && let Some(place) = node.labels.get(&spread.topology)
-                {
-                    places.entry(place).or_default();
+        let empty: Vec<Option<Tally<'a>>> = hard
+            .iter()
+            .map(|spread| snapshot.topologies().tally(&spread.topology))
+            .collect();
+        let all = &empty[..];
+        let counted = hard.iter().zip(all).map(|(spread, empty)| {
+            let mut pods = empty.clone();
+            if let Some(pods) = &mut pods {
+                if all.len() == 1 && counts_all(spread, pod) {
+                    pods.open_all();
+                } else {
+                    let nodes = snapshot.candidates();
+                    for node in nodes.filter(|node| has_all(all, node.id)) {
+                        if counts(spread, pod, node.info) {
+                            pods.open(node.id);
+                        }
+                    }
                 }
+                fill(spread, pod, snapshot, pods, |node| has_all(all, node));
             }
-            fill(spread, pod, snapshot, &mut places, &keys);
-            let least = places.values().copied().min().unwrap_or_default();
+            let places = || pods.iter().flat_map(Tally::numbers);
+            let least = places().min().unwrap_or_default();
             Counted {
-                least: if places.len() < spread.least_places {
+                least: if places().count() < spread.least_places {
                     0
                 } else {
                     least
                 },
                 own: i64::from(spread.selects(&pod.demand.labels)),
-                places,
+                pods,
                 spread,
             }
         });
@@ -106,15 +126,15 @@ impl<'a> Hard<'a> {
 }
 
 impl Filter for Hard<'_> {
-    fn look(&self, node: &NodeInfo, _: &Load, found: &mut Vec<Obstacle>) {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
         for counted in &self.0 {
-            let Some(place) = node.labels.get(&counted.spread.topology) else {
+            let pods = counted.pods.as_ref();
+            let Some(pods) = pods.filter(|pods| pods.has_place(node.id)) else {
                 let reason =
                     "node(s) didn't match pod topology spread constraints (missing required label)";
                 return found.push(Obstacle::lasting(reason));
             };
-            let pods = counted.places.get(place.as_str());
-            let pods = pods.copied().unwrap_or_default();
+            let pods = pods.get(node.id).unwrap_or_default();
             if pods + counted.own - counted.least > counted.spread.skew {
                 let reason = "node(s) didn't match pod topology spread constraints";
                 return found.push(Obstacle::passing(reason));
@@ -131,27 +151,29 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
     if soft.is_empty() {
         return None;
     }
-    let keys: Vec<&str> = soft.iter().map(|spread| spread.topology.as_str()).collect();
-    let has_all = |node: &NodeInfo| keys.iter().all(|key| node.labels.contains_key(*key));
+    let empty: Vec<Option<Tally<'_>>> = soft
+        .iter()
+        .map(|spread| snapshot.topologies().tally(&spread.topology))
+        .collect();
     let mut sums: Vec<Option<f64>> = candidates
         .iter()
-        .map(|(node, _)| has_all(node).then_some(0.0))
+        .map(|node| has_all(&empty, node.id).then_some(0.0))
         .collect();
-    for spread in soft {
-        // Among nodes of the snapshot, which live as long as what is counted.
-        let among = candidates.iter().filter(|(node, _)| has_all(node));
-        let among = among.filter_map(|(node, _)| snapshot.node(&node.name));
-        let mut places: Places<'_> = among
-            .filter_map(|node| node.labels.get(&spread.topology))
-            .map(|place| (place.as_str(), 0))
-            .collect();
-        fill(spread, pod, snapshot, &mut places, &keys);
-        let weight = weight(places.len());
-        for (sum, (node, _)) in sums.iter_mut().zip(candidates) {
-            let place = node.labels.get(&spread.topology);
-            if let (Some(sum), Some(place)) = (sum, place) {
-                let pods = places.get(place.as_str()).copied();
-                *sum += cost(pods.unwrap_or_default(), weight, spread.skew);
+    for (spread, pods) in soft.iter().zip(&empty) {
+        let Some(mut pods) = pods.clone() else {
+            continue;
+        };
+        let among = candidates.iter().zip(&sums);
+        for (node, _) in among.filter(|(_, sum)| sum.is_some()) {
+            pods.open(node.id);
+        }
+        fill(spread, pod, snapshot, &mut pods, |node| {
+            has_all(&empty, node)
+        });
+        let weight = weight(pods.numbers().count());
+        for (sum, node) in sums.iter_mut().zip(candidates) {
+            if let Some(sum) = sum {
+                *sum += cost(pods.get(node.id).unwrap_or_default(), weight, spread.skew);
             }
         }
     }
@@ -161,29 +183,28 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
 /// Without constraints: replicas of one owner are spread over nodes and, less so, over zones.
 fn usual(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
     let owner = pod.demand.owner.as_ref()?;
-    let replicas = |load: &Load| {
-        let replicas = load.replicas.get(owner).copied();
-        i64::try_from(replicas.unwrap_or_default()).unwrap_or(i64::MAX)
-    };
-    let mut zones: Vec<(&str, i64)> = Vec::new();
-    for (node, load) in snapshot.nodes_with_load() {
-        if let Some(zone) = node.zone.as_deref() {
-            match zones.iter_mut().find(|(known, _)| *known == zone) {
-                Some((_, pods)) => *pods += replicas(load),
-                None => zones.push((zone, replicas(load))),
-            }
+    let whole = |pods: usize| i64::try_from(pods).unwrap_or(i64::MAX);
+    let replicas = snapshot.groups().replicas(owner);
+    let mut zones = snapshot.topologies().tally(FAILURE_ZONE);
+    let mut places = zones.clone();
+    if let (Some(zones), Some(places)) = (&mut zones, &mut places) {
+        for (node, pods) in replicas.iter().flat_map(|replicas| replicas.nodes()) {
+            zones.add(node, whole(pods));
+        }
+        for node in candidates {
+            places.open(node.id);
         }
     }
-    let places: HashSet<&str> = candidates
-        .iter()
-        .filter_map(|(node, _)| node.zone.as_deref())
-        .collect();
-    let (over_nodes, over_zones) = (weight(candidates.len()), weight(places.len()));
-    let sum = |(node, load): &Candidate<'_>| {
-        let zone = node.zone.as_deref();
-        let zone = zone.and_then(|zone| zones.iter().find(|(known, _)| *known == zone));
-        let zone = zone.map_or(0.0, |(_, pods)| cost(*pods, over_zones, ZONES_SKEW));
-        Some(cost(replicas(load), over_nodes, NODES_SKEW) + zone)
+    let places = places.iter().flat_map(Tally::numbers).count();
+    let (over_nodes, over_zones) = (weight(candidates.len()), weight(places));
+    let sum = |node: &Candidate<'_>| {
+        let here = replicas.map_or(0, |replicas| whole(replicas.on(node.id)));
+        let zone = zones.as_ref().filter(|zones| zones.has_place(node.id));
+        let zone = zone.map_or(0.0, |zones| {
+            let pods = zones.get(node.id).unwrap_or_default();
+            cost(pods, over_zones, ZONES_SKEW)
+        });
+        Some(cost(here, over_nodes, NODES_SKEW) + zone)
     };
     let sums: Vec<_> = candidates.iter().map(sum).collect();
     Some(normal(&sums))

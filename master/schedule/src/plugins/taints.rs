@@ -4,7 +4,7 @@ use super::{Candidate, FULL, Filter, Obstacle, Plugin, shares};
 use crate::event::{Event, Kind};
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
-use crate::snapshot::{Load, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::taints::NodeTaint;
 
 pub(super) const PLUGIN: Plugin = Plugin {
@@ -24,8 +24,8 @@ fn refusing<'n>(pod: &PodRequest, node: &'n NodeInfo) -> Option<&'n NodeTaint> {
 }
 
 impl Filter for Tolerations<'_> {
-    fn look(&self, node: &NodeInfo, _: &Load, found: &mut Vec<Obstacle>) {
-        if let Some(taint) = refusing(self.0, node) {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+        if let Some(taint) = refusing(self.0, node.info) {
             found.push(Obstacle::lasting(format!(
                 "node(s) had untolerated taint {{{}: {}}}",
                 taint.key(),
@@ -37,8 +37,11 @@ impl Filter for Tolerations<'_> {
 
 /// The fewer taints that it would rather not have, the better.
 fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
-    let count = |(node, _): &Candidate<'_>| {
-        let taints = node.taints.iter();
+    if candidates.iter().all(|node| node.info.taints.is_empty()) {
+        return None;
+    }
+    let count = |node: &Candidate<'_>| {
+        let taints = node.info.taints.iter();
         let disliked =
             taints.filter(|taint| !taint.forbids() && !taint.tolerated(&pod.tolerations));
         i64::try_from(disliked.count()).unwrap_or(i64::MAX)

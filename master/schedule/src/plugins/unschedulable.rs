@@ -1,10 +1,9 @@
 //! Nodes that are cordoned (upstream: `NodeUnschedulable`).
 
-use super::{Filter, Obstacle, Plugin};
+use super::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
-use crate::node::NodeInfo;
 use crate::request::PodRequest;
-use crate::snapshot::{Load, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::taints::NodeTaint;
 use config_kube::taints::UNSCHEDULABLE;
 
@@ -24,8 +23,8 @@ fn is_tolerant(pod: &PodRequest) -> bool {
 struct Cordoned;
 
 impl Filter for Cordoned {
-    fn look(&self, node: &NodeInfo, _: &Load, found: &mut Vec<Obstacle>) {
-        if node.cordoned {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+        if node.info.cordoned {
             found.push(Obstacle::lasting("node(s) were unschedulable"));
         }
     }

@@ -11,11 +11,11 @@ mod queue;
 mod record;
 mod recover;
 pub(crate) mod snapshot;
-mod watcher;
 mod writer;
 
 use crate::error::StoreError;
-use crate::history::{HistoryLimits, Published, table_of};
+use crate::history::{HistoryLimits, table_of};
+use crate::memory::Memory;
 use crate::model::{Action, Committed, Fetched, ListQuery, Listing, Op, Revision};
 use crate::traits::{BoxFuture, Store, WatchStream};
 pub(crate) use disk::is_full;
@@ -25,13 +25,11 @@ use log::{Log, Making};
 use queue::{Queue, Refused};
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
-use watcher::Watcher;
 use writer::{Job, Writer};
 
 /// Limits of the engine; the defaults suit a cluster of some thousand nodes.
@@ -86,42 +84,14 @@ const MAX_OPS: usize = 1024;
 /// The state that readers, watchers and the writer share.
 #[derive(Debug)]
 struct Shared {
-    published: RwLock<Published>,
-    closed: AtomicBool,
+    memory: Arc<Memory>,
     /// The failure after which nothing can be written.
     failure: watch::Sender<Option<Arc<StoreError>>>,
 }
 
 impl Shared {
-    fn read(&self) -> Result<RwLockReadGuard<'_, Published>, StoreError> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(StoreError::Closed);
-        }
-        Ok(self.published())
-    }
-
-    fn published(&self) -> RwLockReadGuard<'_, Published> {
-        self.published
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Published> {
-        self.published
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn fail(&self, error: StoreError) {
         self.failure.send_replace(Some(Arc::new(error)));
-    }
-
-    fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        let published = self.published();
-        for watchers in published.all_watched() {
-            watchers.send_replace(published.head());
-        }
     }
 }
 
@@ -168,8 +138,7 @@ impl EmbeddedStore {
             found.published.head(),
         )?;
         let shared = Arc::new(Shared {
-            published: RwLock::new(found.published),
-            closed: AtomicBool::new(false),
+            memory: Arc::new(Memory::new(found.published)),
             failure: watch::Sender::new(None),
         });
         let jobs = Arc::new(Queue::new(options.queue));
@@ -279,7 +248,7 @@ impl Drop for EmbeddedStore {
         self.jobs.close();
         if self.shared.failure.borrow().is_some() {
             // A failing disk may block the keeper in the kernel, and the process is about to exit.
-            return self.shared.close();
+            return self.shared.memory.close();
         }
         for thread in self
             .threads
@@ -291,27 +260,21 @@ impl Drop for EmbeddedStore {
                 tracing::error!("a thread of the store panicked");
             }
         }
-        self.shared.close();
+        self.shared.memory.close();
     }
 }
 
 impl Store for EmbeddedStore {
     fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
-        Box::pin(async { Ok(self.shared.read()?.head()) })
+        Box::pin(async { self.shared.memory.head() })
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Fetched, StoreError>> {
-        Box::pin(async move {
-            let published = self.shared.read()?;
-            Ok(Fetched {
-                revision: published.head(),
-                entry: published.get(key).cloned(),
-            })
-        })
+        Box::pin(async move { self.shared.memory.get(key) })
     }
 
     fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Listing, StoreError>> {
-        Box::pin(async move { self.shared.read()?.list(&query) })
+        Box::pin(async move { self.shared.memory.list(&query) })
     }
 
     fn commit(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<Committed, StoreError>> {
@@ -326,19 +289,15 @@ impl Store for EmbeddedStore {
         prefix: &'a str,
         after: Revision,
     ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>> {
-        Box::pin(async move {
-            drop(self.shared.read()?);
-            let mut published = self.shared.write();
-            let changed = published.subscribe(prefix)?;
-            published.events_after(prefix, after, 1)?;
-            drop(published);
-            let watcher = Watcher::new(self.shared.clone(), prefix.to_owned(), after, changed);
-            Ok(Box::new(watcher) as Box<dyn WatchStream>)
-        })
+        Box::pin(async move { self.shared.memory.watch(Some(prefix), after) })
+    }
+
+    fn changes(&self, after: Revision) -> BoxFuture<'_, Result<Box<dyn WatchStream>, StoreError>> {
+        Box::pin(async move { self.shared.memory.watch(None, after) })
     }
 
     fn everything(&self) -> BoxFuture<'_, Result<Listing, StoreError>> {
-        Box::pin(async move { Ok(self.shared.read()?.everything()) })
+        Box::pin(async move { Ok(self.shared.memory.read()?.everything()) })
     }
 
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>> {

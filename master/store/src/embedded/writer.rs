@@ -236,7 +236,7 @@ impl Writer {
         }
         let mut pending = Pending::default();
         let full = {
-            let published = self.shared.published();
+            let published = self.shared.memory.published();
             pending.head = published.head();
             match self.log.room(bytes as u64, published.head()) {
                 Ok(()) => None,
@@ -245,7 +245,7 @@ impl Writer {
             }
         };
         {
-            let published = self.shared.published();
+            let published = self.shared.memory.published();
             for (ops, answer) in commits {
                 let outcome = pending.admit(&published, ops, full.as_deref());
                 pending.answers.push((answer, outcome));
@@ -257,7 +257,10 @@ impl Writer {
                 Record::of_event(event).write(&mut self.frame);
             }
             match self.log.append(&mut self.frame) {
-                Ok(()) => self.publish(pending.head, std::mem::take(&mut pending.events)),
+                Ok(()) => self
+                    .shared
+                    .memory
+                    .publish(pending.head, std::mem::take(&mut pending.events)),
                 Err(StoreError::Full(why)) => {
                     for (answer, _) in pending.answers {
                         reply(answer, Err(StoreError::Full(why.clone())));
@@ -275,31 +278,9 @@ impl Writer {
         Ok(())
     }
 
-    fn publish(&self, head: Revision, events: Vec<Event>) {
-        let wake = {
-            let mut published = self.shared.write();
-            let since = published.head();
-            for event in events {
-                published.publish(event.revision, event);
-            }
-            published.set_head(head);
-            published.to_wake(since)
-        };
-        for watchers in wake {
-            watchers.send_replace(head);
-        }
-    }
-
     /// Compacts history and logs the compaction.
     fn compact(&mut self, revision: Revision) -> Result<(), StoreError> {
-        let (head, wake) = {
-            let mut published = self.shared.write();
-            published.compact(revision);
-            (published.head(), published.all_watched())
-        };
-        for watchers in wake {
-            watchers.send_replace(head);
-        }
+        let head = self.shared.memory.compact(revision);
         frame::start(&mut self.frame);
         Record::Compact {
             revision: revision.min(head),
@@ -343,17 +324,19 @@ impl Writer {
             old = Some(*head);
             self.marks.pop_front();
         }
-        let head = self.shared.published().head();
+        let head = self.shared.memory.published().head();
         self.marks.push_back((now, head));
         match old {
-            Some(revision) if revision > self.shared.published().floor() => self.compact(revision),
+            Some(revision) if revision > self.shared.memory.published().floor() => {
+                self.compact(revision)
+            }
             Some(_) | None => Ok(()),
         }
     }
 
     /// Lets the keeper write the state, so that the logs before it can be removed.
     fn save(&mut self, now: Instant) -> Result<(), StoreError> {
-        let head = self.shared.published().head();
+        let head = self.shared.memory.published().head();
         match self.log.cut(head) {
             Ok(()) => {}
             Err(StoreError::Full(_)) => {
@@ -362,7 +345,7 @@ impl Writer {
             }
             Err(error) => return Err(error),
         }
-        let capture = Box::new(self.shared.published().capture());
+        let capture = Box::new(self.shared.memory.published().capture());
         if self
             .keeper
             .try_send(Task::Save(self.folder.clone(), capture))

@@ -8,6 +8,7 @@
 
 mod containers;
 mod floor;
+mod forward;
 mod hostile;
 mod network;
 mod pods;

@@ -11,7 +11,7 @@ use master_client::Patch;
 use serde_json::{Value, json};
 
 /// Runs a test on threads of its own, whose network is that of no other: the machine's, as far as its parts see.
-fn on_a_machine<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
+pub(crate) fn on_a_machine<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
     in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -26,7 +26,7 @@ fn on_a_machine<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
 }
 
 /// A cluster whose node has a range of pod addresses.
-async fn with_addresses() -> Cluster {
+pub(crate) async fn with_addresses() -> Cluster {
     let cluster = Cluster::new().await;
     let ranges = json!({"spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}});
     cluster
@@ -38,7 +38,7 @@ async fn with_addresses() -> Cluster {
 }
 
 /// A pod with a network of its own.
-async fn create(cluster: &Cluster, name: &str, spec: Value) {
+pub(crate) async fn create(cluster: &Cluster, name: &str, spec: Value) {
     let mut spec = spec;
     spec["hostNetwork"] = json!(false);
     cluster.create(name, spec).await;

@@ -71,7 +71,10 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) async fn new() -> Self {
-        let cluster = Cluster::new().await;
+        Self::over(Cluster::new().await).await
+    }
+
+    pub(crate) async fn over(cluster: Cluster) -> Self {
         let authority = Authority::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let kubelet = listener.local_addr().unwrap();
@@ -144,7 +147,7 @@ impl Site {
         std::fs::write(self.kubeconfig(), config.to_string()).unwrap();
     }
 
-    fn kubectl(&self, words: &[&str]) -> tokio::process::Command {
+    pub(crate) fn kubectl(&self, words: &[&str]) -> tokio::process::Command {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(2)

@@ -2,7 +2,10 @@
 
 use crate::run::{Shape, Target};
 use config_tunnel::command::{Input, Said, Version};
+use config_tunnel::forward::{self, Session};
+use config_tunnel::spdy::{self, Headers, Opener, Why};
 use config_tunnel::websocket::{Decoder, Event, Fault, Kind, Sender, masked_frame};
+use std::collections::BTreeMap;
 
 /// What comes of a client's bytes, cut into pieces of this size: all input of the command, and what else was said.
 fn read(bytes: &[u8], cut: usize) -> Result<(Vec<u8>, Vec<String>), Fault> {
@@ -38,6 +41,64 @@ fn read(bytes: &[u8], cut: usize) -> Result<(Vec<u8>, Vec<String>), Fault> {
     Ok((input, other))
 }
 
+/// What comes of a client's bytes: all input of each connection, what else was asked for, and what the client is told.
+type Forwarded = (BTreeMap<u32, Vec<u8>>, Vec<String>, Vec<u8>);
+
+fn forward(bytes: &[u8], cut: usize) -> Result<Forwarded, spdy::Fault> {
+    let mut session = Session::default();
+    let (mut input, mut other, mut told) =
+        (BTreeMap::<u32, Vec<u8>>::new(), Vec::new(), Vec::new());
+    for piece in bytes.chunks(cut.max(1)) {
+        let mut rest = piece;
+        while let (used, Some(event)) = session.take(rest, &mut told)? {
+            match event {
+                forward::Event::Input {
+                    connection,
+                    bytes,
+                    ends,
+                } => {
+                    input
+                        .entry(connection)
+                        .or_default()
+                        .extend_from_slice(bytes);
+                    if ends {
+                        other.push(format!("end of {connection}"));
+                    }
+                }
+                // Each third port is closed, so that refusals are met, too.
+                forward::Event::Connect { connection, port } if port.is_multiple_of(3) => {
+                    session.refused(connection, "connection refused", &mut told);
+                }
+                event @ (forward::Event::Connect { .. } | forward::Event::Dropped { .. }) => {
+                    other.push(format!("{event:?}"));
+                }
+            }
+            rest = &rest[used..];
+        }
+    }
+    Ok((input, other, told))
+}
+
+/// Two connections, one of them to a closed port, with input, a ping and both kinds of ends.
+fn forwarding() -> Vec<u8> {
+    let (mut opener, mut seed) = (Opener::default(), Vec::new());
+    for (stream, role, port, id) in [
+        (1, "error", "80", "0"),
+        (3, "data", "80", "0"),
+        (5, "error", "81", "1"),
+        (7, "data", "81", "1"),
+    ] {
+        let headers = Headers::from([("streamtype", role), ("port", port), ("requestid", id)]);
+        opener.open(stream, &headers, &mut seed);
+    }
+    spdy::data(1, b"", true, &mut seed);
+    spdy::data(3, b"GET / HTTP/1.0\r\n\r\n", false, &mut seed);
+    spdy::ping(1, &mut seed);
+    spdy::data(3, b"", true, &mut seed);
+    spdy::reset(7, Why::Cancelled, &mut seed);
+    seed
+}
+
 pub(super) fn targets() -> Vec<Target> {
     let mut seed = Vec::new();
     for (kind, payload) in [
@@ -52,14 +113,27 @@ pub(super) fn targets() -> Vec<Target> {
     }
     let mut long = Vec::new();
     masked_frame(Kind::Binary, &[0; 300], [0; 4], &mut long);
-    vec![Target {
-        name: "config-tunnel/websocket",
+    let forwards = Target {
+        name: "config-tunnel/forward",
         shape: Shape::Bytes,
-        seeds: vec![seed, long],
+        seeds: vec![forwarding()],
         decode: Box::new(|bytes| {
-            let whole = read(bytes, bytes.len());
-            assert_eq!(read(bytes, 1), whole, "the outcome depends on the cut");
-            assert_eq!(read(bytes, 7), whole, "the outcome depends on the cut");
+            let whole = forward(bytes, bytes.len());
+            assert_eq!(forward(bytes, 1), whole, "the outcome depends on the cut");
+            assert_eq!(forward(bytes, 7), whole, "the outcome depends on the cut");
         }),
-    }]
+    };
+    vec![
+        forwards,
+        Target {
+            name: "config-tunnel/websocket",
+            shape: Shape::Bytes,
+            seeds: vec![seed, long],
+            decode: Box::new(|bytes| {
+                let whole = read(bytes, bytes.len());
+                assert_eq!(read(bytes, 1), whole, "the outcome depends on the cut");
+                assert_eq!(read(bytes, 7), whole, "the outcome depends on the cut");
+            }),
+        },
+    ]
 }

@@ -99,8 +99,7 @@ pub(super) async fn remove(
     warnings: &mut Vec<String>,
 ) -> Result<Deleted, ApiError> {
     for _ in 0..TRIES {
-        let fetched = call.api.inner.reader.get(key).await.map_err(store_error)?;
-        let entry = fetched.entry.ok_or_else(|| call.not_found())?;
+        let entry = call.stored(key).await?.ok_or_else(|| call.not_found())?;
         let fields = master_objects::decode_kept(&call.kind, &entry)?;
         call.reach(&fields)?;
         preconditions(call, &entry, &fields, options)?;

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use master_api::{ApiServer, DialError, NodeDialer, NodeStream, NodeTarget, Options};
 use master_client::{BoxFuture, Client, UserInfo};
 use master_listener::{ServeOptions, serve, tls_config};
-use master_store::EmbeddedStore;
+use master_store::{EmbeddedStore, Replica, Store};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
@@ -51,6 +51,18 @@ impl Local {
             api,
             _folder: folder,
         }
+    }
+
+    /// A server that reads a copy of its store, as one does whose store is elsewhere.
+    pub(crate) async fn replicated(options: Options) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(folder.path()).unwrap());
+        let (replica, following) = Replica::of(Arc::clone(&store)).await.unwrap();
+        // It ends with the test's runtime.
+        tokio::spawn(following);
+        let api = ApiServer::with_reader(store, Arc::new(replica), options);
+        api.prepare().await.unwrap();
+        Self::of(api, folder)
     }
 
     /// A server that a test built itself, and the folder of its store.

@@ -1,8 +1,6 @@
 //! The embedded engine: the common suite, a model, and recovery.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod suite;
-
+use crate::suite;
 use bytes::Bytes;
 use master_store::{Action, EmbeddedStore, Expect, ListQuery, Op, Options, Store, StoreError};
 use proptest::prelude::*;

@@ -1,0 +1,179 @@
+//! Forwarded ports: a client's connections to programs in a pod, over one WebSocket.
+//!
+//! One task moves everything, as for a command: it reads from the client while programs take what came before, and from programs
+//! while the client does.
+
+use crate::connections::{Connections, Turn};
+use crate::dial::Ports;
+use crate::handshake::{Offer, Refusal};
+use crate::link::{LINGER, Leave, Link, push};
+use crate::{Tunnel, Tunnels};
+use config_tunnel::forward::{Event, PROTOCOL, Session};
+use config_tunnel::spdy::Fault;
+use http::Request;
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Connections of a tunnel at once. A browser has some six to a site.
+const MOST: usize = 128;
+/// Bytes that programs have not taken beyond which nothing is read from the client. Inside a tunnel nothing says which
+/// connection must wait, so that all of them do.
+const QUEUE: usize = 256 * 1024;
+
+impl Tunnels {
+    /// Connections to ports of a pod, as a request asks for them.
+    ///
+    /// # Errors
+    /// The request is not in order, or the node has as many tunnels as it may.
+    pub fn forward<B>(&self, request: &mut Request<B>, ports: Ports) -> Result<Tunnel, Refusal> {
+        let offer = Offer::of(request)?;
+        if !offer
+            .protocols
+            .split(',')
+            .any(|name| name.trim() == PROTOCOL)
+        {
+            return Err(Refusal::bad(format!(
+                "unable to negotiate protocol: client supports [{}], server supports [{PROTOCOL}]",
+                offer.protocols
+            )));
+        }
+        let place = self.place()?;
+        let upgrade = hyper::upgrade::on(request);
+        let connections = self.connections.clone();
+        let work = Box::pin(async move {
+            let _place = place;
+            let Ok(stream) = upgrade.await else {
+                tracing::debug!("a client of port-forward went before its tunnel was made");
+                return;
+            };
+            let forward = Forward::new(TokioIo::new(stream), ports, connections);
+            if let Err(error) = forward.run().await {
+                tracing::debug!(%error, "tunnel broke");
+            }
+        });
+        let head = offer.agree(PROTOCOL);
+        Ok(Tunnel { head, work })
+    }
+}
+
+/// A client of a pod's ports.
+struct Forward<S> {
+    link: Link<S>,
+    ports: Arc<Ports>,
+    session: Session,
+    connections: Connections,
+    /// Places for connections, of all tunnels.
+    places: Arc<Semaphore>,
+    /// Frames that wait to become a message.
+    frames: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite> Forward<S> {
+    fn new(stream: S, ports: Ports, places: Arc<Semaphore>) -> Self {
+        Self {
+            link: Link::new(stream),
+            ports: Arc::new(ports),
+            session: Session::default(),
+            connections: Connections::default(),
+            places,
+            frames: Vec::new(),
+        }
+    }
+
+    /// Moves bytes until the client leaves.
+    async fn run(mut self) -> io::Result<()> {
+        let leave = self.pump().await?;
+        // Programs hear of the end before the client is waited for.
+        drop(self.connections);
+        let parted = timeout(LINGER, self.link.part(leave)).await;
+        parted.unwrap_or(Ok(()))
+    }
+
+    async fn pump(&mut self) -> io::Result<Leave> {
+        loop {
+            let link = &mut self.link;
+            let room = link.has_room();
+            let (hears, writes) = (
+                link.hears() && self.connections.held() < QUEUE,
+                link.writes(),
+            );
+            // Each arm is cancel-safe: reads and writes have happened or not, and so have turns.
+            tokio::select! {
+                came = link.reader.read(&mut link.inbox), if hears => match came? {
+                    0 => return Ok(Leave::Gone),
+                    count => if let Some(leave) = self.take(count) {
+                        return Ok(leave);
+                    },
+                },
+                count = push(&mut link.writer, &link.outbox), if writes => self.link.pushed(count?),
+                turn = self.connections.turn(room) => self.turned(turn),
+                _ = link.ping.tick(), if room => self.link.ask(),
+            }
+            if !self.frames.is_empty() {
+                self.link.tell(&[], &self.frames);
+                self.frames.clear();
+            }
+        }
+    }
+
+    /// Reads what the client said in the first bytes of the inbox.
+    fn take(&mut self, count: usize) -> Option<Leave> {
+        let Self {
+            link,
+            ports,
+            session,
+            connections,
+            places,
+            frames,
+        } = self;
+        link.take(count, |piece| {
+            let mut rest = piece.bytes;
+            loop {
+                let (used, event) = session.take(rest, frames)?;
+                match event {
+                    Some(Event::Connect { connection, port }) => {
+                        let place = places.clone().try_acquire_owned();
+                        match place {
+                            Ok(place) if connections.count() < MOST => {
+                                let ports = ports.clone();
+                                let dialing = async move { ports.dial(port).await };
+                                connections.add(connection, Box::pin(dialing), place);
+                            }
+                            Ok(_) | Err(_) => {
+                                let why = format!("error forwarding port {port}: as many connections as there may be are open");
+                                session.refused(connection, &why, frames);
+                            }
+                        }
+                    }
+                    Some(Event::Input {
+                        connection,
+                        bytes,
+                        ends,
+                    }) => connections.input(connection, bytes, ends),
+                    Some(Event::Dropped { connection }) => connections.remove(connection),
+                    None => return Ok::<_, Fault>(()),
+                }
+                rest = &rest[used..];
+            }
+        })
+    }
+
+    /// Tells the client what happened to a connection.
+    fn turned(&mut self, turn: Turn) {
+        let (session, frames) = (&mut self.session, &mut self.frames);
+        match turn {
+            Turn::Output(connection) => session.output(connection, &self.connections.piece, frames),
+            Turn::Ended(connection) => session.end_output(connection, frames),
+            Turn::Broken(connection) => session.broken(connection, frames),
+            Turn::Refused(connection, why) => session.refused(connection, &why, frames),
+            Turn::Moved => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! A client's WebSocket: its frames in and out, within bounds.
+
+use config_tunnel::websocket::{self, Decoder, Event, Kind, NORMAL, PROTOCOL_ERROR, Sender};
+use std::io;
+use std::time::Duration;
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf,
+};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+/// Bytes taken from the client at once.
+const INBOX: usize = 32 * 1024;
+/// Bytes for the client beyond which nothing more is made for it.
+const OUTBOX: usize = 32 * 1024;
+/// Bytes for the client beyond which nothing is read from it: each ping adds an answer. A client that reads nothing is heard
+/// until then, so that it can still say that it leaves.
+const ANSWERS: usize = 256 * 1024;
+/// Between two pings: a client's machine that is gone is found when its kernel answers none, and a connection is never idle
+/// for those who watch it on the way.
+const PING: Duration = Duration::from_secs(30);
+/// Time for a client to close its side, so that the last bytes reach it.
+pub(crate) const LINGER: Duration = Duration::from_secs(10);
+
+/// How a client leaves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Leave {
+    /// It has gone without a word.
+    Gone,
+    /// It is told with this code that the connection ends.
+    Close(u16),
+}
+
+/// Some bytes of a message, as many as have come.
+#[derive(Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) starts: bool,
+    pub(crate) ends: bool,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// A client's connection. Its halves are read and written in the arms of its owner's `select!`.
+#[derive(Debug)]
+pub(crate) struct Link<S> {
+    pub(crate) reader: ReadHalf<S>,
+    pub(crate) writer: WriteHalf<S>,
+    pub(crate) inbox: Vec<u8>,
+    pub(crate) outbox: Vec<u8>,
+    pub(crate) ping: Interval,
+    decoder: Decoder,
+    /// Bytes were written that may lie in a buffer of TLS.
+    unflushed: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite> Link<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        let mut ping = interval(PING);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ping.reset();
+        Self {
+            reader,
+            writer,
+            inbox: vec![0; INBOX],
+            outbox: Vec::new(),
+            ping,
+            decoder: Decoder::new(Sender::Client),
+            unflushed: false,
+        }
+    }
+
+    /// Whether more may be made for the client.
+    pub(crate) fn has_room(&self) -> bool {
+        self.outbox.len() < OUTBOX
+    }
+
+    /// Whether the client may be read from.
+    pub(crate) fn hears(&self) -> bool {
+        self.outbox.len() < ANSWERS
+    }
+
+    /// Whether [`push`] has something to do.
+    pub(crate) fn writes(&self) -> bool {
+        !self.outbox.is_empty() || self.unflushed
+    }
+
+    /// Notes what [`push`] did.
+    pub(crate) fn pushed(&mut self, count: usize) {
+        self.outbox.drain(..count);
+        self.unflushed = count > 0;
+    }
+
+    /// A message for the client: `first`, then `rest`.
+    pub(crate) fn tell(&mut self, first: &[u8], rest: &[u8]) {
+        websocket::frame(Kind::Binary, first, rest, &mut self.outbox);
+    }
+
+    /// Asks the client whether it is there.
+    pub(crate) fn ask(&mut self) {
+        websocket::frame(Kind::Ping, &[], &[], &mut self.outbox);
+    }
+
+    /// Reads what the client said in the first bytes of the inbox, and hands on what its messages hold. An error of `each` is
+    /// the client's: it broke the protocol inside.
+    pub(crate) fn take<E: std::fmt::Display>(
+        &mut self,
+        count: usize,
+        mut each: impl FnMut(Piece<'_>) -> Result<(), E>,
+    ) -> Option<Leave> {
+        let mut rest = &mut self.inbox[..count];
+        let broke = |fault: &dyn std::fmt::Display| {
+            tracing::debug!(%fault, "a client broke the protocol");
+            Some(Leave::Close(PROTOCOL_ERROR))
+        };
+        loop {
+            let (used, event) = match self.decoder.take(rest) {
+                Ok(taken) => taken,
+                Err(fault) => return broke(&fault),
+            };
+            match event {
+                Some(Event::Data {
+                    starts,
+                    bytes,
+                    ends,
+                }) => {
+                    let piece = Piece {
+                        starts,
+                        ends,
+                        bytes,
+                    };
+                    if let Err(fault) = each(piece) {
+                        return broke(&fault);
+                    }
+                }
+                Some(Event::Ping(bytes)) => {
+                    websocket::frame(Kind::Pong, &[], bytes, &mut self.outbox);
+                }
+                Some(Event::Pong) => {}
+                Some(Event::Close(code)) => return Some(Leave::Close(code.unwrap_or(NORMAL))),
+                None => return None,
+            }
+            rest = &mut rest[used..];
+        }
+    }
+
+    /// Sends what is left, then the end with a code, and waits until the client closes its side, too.
+    pub(crate) async fn part(mut self, leave: Leave) -> io::Result<()> {
+        let Leave::Close(code) = leave else {
+            return Ok(());
+        };
+        websocket::frame(Kind::Close, &code.to_be_bytes(), &[], &mut self.outbox);
+        while !self.outbox.is_empty() {
+            // Each arm is cancel-safe: bytes were read or written, or not.
+            tokio::select! {
+                count = push(&mut self.writer, &self.outbox) => self.pushed(count?),
+                came = self.reader.read(&mut self.inbox) => if came? == 0 {
+                    return Ok(());
+                },
+            }
+        }
+        self.writer.shutdown().await?;
+        let rest = async {
+            while self.reader.read(&mut self.inbox).await? > 0 {}
+            io::Result::Ok(())
+        };
+        // A client that does not close in time has had its time.
+        timeout(LINGER, rest).await.unwrap_or(Ok(()))
+    }
+}
+
+/// Writes some of the bytes and says how many; with none, sends on what lies in buffers, and says 0.
+///
+/// Cancel-safe, as writing and flushing are.
+pub(crate) async fn push<W: AsyncWrite + Unpin>(writer: &mut W, bytes: &[u8]) -> io::Result<usize> {
+    if bytes.is_empty() {
+        return writer.flush().await.map(|()| 0);
+    }
+    match writer.write(bytes).await? {
+        0 => Err(io::ErrorKind::WriteZero.into()),
+        count => Ok(count),
+    }
+}

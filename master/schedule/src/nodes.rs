@@ -1,0 +1,163 @@
+//! The nodes of a snapshot: each has a number, so that what is counted by node costs no look at names.
+
+use crate::node::NodeInfo;
+use crate::snapshot::Load;
+use crate::topology::{FAILURE_ZONE, Topologies};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+/// The number of a node, for as long as the node or a pod on it is known. It is given again afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct NodeId(usize);
+
+impl NodeId {
+    /// Its index in lists by node.
+    pub(crate) fn at(self) -> usize {
+        self.0
+    }
+}
+
+/// A node and its load. The load may arrive before its node: pods and nodes are followed
+/// separately.
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    name: Arc<str>,
+    info: Option<NodeInfo>,
+    load: Load,
+}
+
+/// A node that may be chosen, with its load.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate<'s> {
+    pub(crate) id: NodeId,
+    pub(crate) info: &'s NodeInfo,
+    pub(crate) load: &'s Load,
+}
+
+/// Nodes by number. Invariant: topologies and order are those of the known nodes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Nodes {
+    slots: Vec<Slot>,
+    free: Vec<NodeId>,
+    by_name: HashMap<Arc<str>, NodeId>,
+    topologies: Topologies,
+    /// The known nodes, zone by zone in turns; made at its first use after a node came, went or changed its zone.
+    order: OnceLock<Vec<NodeId>>,
+}
+
+impl Nodes {
+    /// The number of a name, given to it if it has none.
+    pub(crate) fn number(&mut self, name: &str) -> NodeId {
+        if let Some(id) = self.by_name.get(name) {
+            return *id;
+        }
+        let name: Arc<str> = name.into();
+        let slot = Slot {
+            name: Arc::clone(&name),
+            ..Slot::default()
+        };
+        let id = if let Some(id) = self.free.pop() {
+            self.slots[id.0] = slot;
+            id
+        } else {
+            self.slots.push(slot);
+            NodeId(self.slots.len() - 1)
+        };
+        self.by_name.insert(name, id);
+        id
+    }
+
+    /// The number that a name has.
+    pub(crate) fn find(&self, name: &str) -> Option<NodeId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn name(&self, id: NodeId) -> &Arc<str> {
+        &self.slots[id.0].name
+    }
+
+    /// A node, if it is known.
+    pub(crate) fn info(&self, id: NodeId) -> Option<&NodeInfo> {
+        self.slots[id.0].info.as_ref()
+    }
+
+    pub(crate) fn load_mut(&mut self, id: NodeId) -> &mut Load {
+        &mut self.slots[id.0].load
+    }
+
+    /// Sets or removes a node; returns what it was.
+    pub(crate) fn set(&mut self, id: NodeId, info: Option<NodeInfo>) -> Option<NodeInfo> {
+        let (after, slot) = (info.as_ref(), &self.slots[id.0]);
+        let before = slot.info.as_ref();
+        if before.map(|info| &info.zone) != after.map(|info| &info.zone) {
+            self.order.take();
+        }
+        let same = match (before, after) {
+            (Some(before), Some(after)) => before.labels == after.labels,
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !same {
+            let labels = after.into_iter().flat_map(|info| &info.labels);
+            let labels = labels.map(|(key, value)| (key.as_str(), value.as_str()));
+            let zone = after.and_then(|info| info.zone.as_deref());
+            let zone = zone.map(|zone| (FAILURE_ZONE, zone));
+            self.topologies.set(id, labels.chain(zone));
+        }
+        std::mem::replace(&mut self.slots[id.0].info, info)
+    }
+
+    /// Gives a number back behind which there is neither a node nor a pod.
+    pub(crate) fn drop_empty(&mut self, id: NodeId) {
+        let slot = &mut self.slots[id.0];
+        if slot.info.is_none() && slot.load.pods == 0 && self.by_name.remove(&slot.name).is_some() {
+            *slot = Slot::default();
+            self.free.push(id);
+        }
+    }
+
+    /// How many nodes are known.
+    pub(crate) fn len(&self) -> usize {
+        self.order().len()
+    }
+
+    pub(crate) fn topologies(&self) -> &Topologies {
+        &self.topologies
+    }
+
+    /// A known node with its load.
+    pub(crate) fn candidate(&self, id: NodeId) -> Option<Candidate<'_>> {
+        let Slot { info, load, .. } = &self.slots[id.0];
+        let info = info.as_ref()?;
+        Some(Candidate { id, info, load })
+    }
+
+    /// All known nodes, from the one at `start` on.
+    pub(crate) fn candidates(&self, start: usize) -> impl Iterator<Item = Candidate<'_>> {
+        let order = self.order();
+        let (before, from) = order.split_at(start.checked_rem(order.len()).unwrap_or_default());
+        from.iter()
+            .chain(before)
+            .filter_map(|id| self.candidate(*id))
+    }
+
+    /// One node of each zone in turns, so that the first nodes are in all zones (upstream: `nodeTree`); by name within a zone.
+    fn order(&self) -> &[NodeId] {
+        self.order.get_or_init(|| {
+            let mut zones: BTreeMap<Option<&str>, BTreeMap<&str, NodeId>> = BTreeMap::new();
+            for (at, slot) in self.slots.iter().enumerate() {
+                if let Some(info) = &slot.info {
+                    let zone = zones.entry(info.zone.as_deref()).or_default();
+                    zone.insert(&slot.name, NodeId(at));
+                }
+            }
+            let mut turns: Vec<(usize, NodeId)> = Vec::new();
+            for zone in zones.into_values() {
+                turns.extend(zone.into_values().enumerate());
+            }
+            // Stable: within a turn the zones keep their order.
+            turns.sort_by_key(|(turn, _)| *turn);
+            turns.into_iter().map(|(_, id)| id).collect()
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! Places of nodes by labels: nodes with the same value of a label are one place of its topology.
+
+use crate::nodes::NodeId;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The key of the failure zones' topology, which takes two labels together. No label has an empty name.
+pub(crate) const FAILURE_ZONE: &str = "";
+
+/// The number of a topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TopologyId(usize);
+
+/// The number of a place within its topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PlaceId(usize);
+
+/// Places of one label.
+#[derive(Debug, Clone, Default)]
+struct Topology {
+    by_value: HashMap<Arc<str>, PlaceId>,
+    /// The value of each place, and how many nodes are there.
+    places: Vec<(Arc<str>, usize)>,
+    free: Vec<PlaceId>,
+}
+
+impl Topology {
+    fn enter(&mut self, value: &str) -> PlaceId {
+        if let Some(id) = self.by_value.get(value) {
+            self.places[id.0].1 += 1;
+            return *id;
+        }
+        let value: Arc<str> = value.into();
+        let place = (Arc::clone(&value), 1);
+        let id = if let Some(id) = self.free.pop() {
+            self.places[id.0] = place;
+            id
+        } else {
+            self.places.push(place);
+            PlaceId(self.places.len() - 1)
+        };
+        self.by_value.insert(value, id);
+        id
+    }
+
+    fn leave(&mut self, id: PlaceId) {
+        let (value, nodes) = &mut self.places[id.0];
+        *nodes -= 1;
+        if *nodes == 0 {
+            self.by_value.remove(value);
+            self.free.push(id);
+        }
+    }
+}
+
+/// Places by each label that a node has. Numbers of what no node has any more are given again, so that it stays as large as the
+/// labels of the nodes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Topologies {
+    by_key: HashMap<Box<str>, TopologyId>,
+    by_number: Vec<Topology>,
+    free: Vec<TopologyId>,
+    /// The places of each node, by its number; sorted.
+    of: Vec<Vec<(TopologyId, PlaceId)>>,
+}
+
+impl Topologies {
+    /// Puts a node into the places of its labels, and out of those where it was.
+    pub(crate) fn set<'l>(
+        &mut self,
+        node: NodeId,
+        labels: impl IntoIterator<Item = (&'l str, &'l str)>,
+    ) {
+        let at = node.at();
+        if self.of.len() <= at {
+            self.of.resize(at + 1, Vec::new());
+        }
+        let before = std::mem::take(&mut self.of[at]);
+        let labels = labels.into_iter();
+        let mut after: Vec<_> = labels
+            .map(|(key, value)| {
+                let topology = self.number(key);
+                (topology, self.by_number[topology.0].enter(value))
+            })
+            .collect();
+        after.sort_unstable_by_key(|(topology, _)| *topology);
+        self.of[at] = after;
+        for (topology, place) in before {
+            self.by_number[topology.0].leave(place);
+            if self.by_number[topology.0].by_value.is_empty() {
+                self.by_key.retain(|_, known| *known != topology);
+                self.by_number[topology.0] = Topology::default();
+                self.free.push(topology);
+            }
+        }
+    }
+
+    fn number(&mut self, key: &str) -> TopologyId {
+        if let Some(id) = self.by_key.get(key) {
+            return *id;
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.by_number.push(Topology::default());
+            TopologyId(self.by_number.len() - 1)
+        });
+        self.by_key.insert(key.into(), id);
+        id
+    }
+
+    /// Numbers by place of a label; none where no node has it.
+    pub(crate) fn tally(&self, key: &str) -> Option<Tally<'_>> {
+        let topology = *self.by_key.get(key)?;
+        Some(Tally {
+            all: self,
+            topology,
+            numbers: vec![None; self.by_number[topology.0].places.len()],
+        })
+    }
+
+    fn place(&self, topology: TopologyId, node: NodeId) -> Option<PlaceId> {
+        let places = self.of.get(node.at())?;
+        let at = places.binary_search_by_key(&topology, |(known, _)| *known);
+        at.ok().map(|at| places[at].1)
+    }
+}
+
+/// A number for each place of a topology; none where nothing was entered.
+#[derive(Debug, Clone)]
+pub(crate) struct Tally<'s> {
+    all: &'s Topologies,
+    topology: TopologyId,
+    numbers: Vec<Option<i64>>,
+}
+
+impl Tally<'_> {
+    fn entry(&mut self, node: NodeId) -> Option<&mut Option<i64>> {
+        let place = self.all.place(self.topology, node)?;
+        self.numbers.get_mut(place.0)
+    }
+
+    /// Enters the place of a node, with zero if it has no number yet.
+    pub(crate) fn open(&mut self, node: NodeId) {
+        self.add(node, 0);
+    }
+
+    /// Enters the places of all nodes.
+    pub(crate) fn open_all(&mut self) {
+        let places = &self.all.by_number[self.topology.0].places;
+        for (number, (_, nodes)) in self.numbers.iter_mut().zip(places) {
+            if *nodes > 0 {
+                number.get_or_insert(0);
+            }
+        }
+    }
+
+    /// Adds to the number of a node's place.
+    pub(crate) fn add(&mut self, node: NodeId, more: i64) {
+        if let Some(number) = self.entry(node) {
+            *number.get_or_insert(0) += more;
+        }
+    }
+
+    /// Adds to the number of a node's place if that was entered before.
+    pub(crate) fn add_if_open(&mut self, node: NodeId, more: i64) {
+        if let Some(Some(number)) = self.entry(node) {
+            *number += more;
+        }
+    }
+
+    /// The number of a node's place.
+    pub(crate) fn get(&self, node: NodeId) -> Option<i64> {
+        let place = self.all.place(self.topology, node)?;
+        self.numbers.get(place.0).copied().flatten()
+    }
+
+    /// Whether a node is in any place of the topology.
+    pub(crate) fn has_place(&self, node: NodeId) -> bool {
+        self.all.place(self.topology, node).is_some()
+    }
+
+    /// The numbers of all places that were entered.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = i64> {
+        self.numbers.iter().copied().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Nodes;
+
+    #[test]
+    fn nodes_with_the_same_value_are_one_place() {
+        let mut nodes = Nodes::default();
+        let [one, other, third] = ["n1", "n2", "n3"].map(|name| nodes.number(name));
+        let mut all = Topologies::default();
+        all.set(one, [("zone", "a"), ("disk", "ssd")]);
+        all.set(other, [("zone", "a")]);
+        all.set(third, [("zone", "b")]);
+        let mut pods = all.tally("zone").expect("nodes have it");
+        pods.add(one, 3);
+        pods.add_if_open(third, 1);
+        assert_eq!(
+            [one, other, third].map(|node| pods.get(node)),
+            [Some(3), Some(3), None]
+        );
+        assert!(all.tally("rack").is_none());
+        let disks = all.tally("disk").expect("a node has it");
+        assert!(disks.has_place(one) && !disks.has_place(other));
+    }
+
+    #[test]
+    fn what_no_node_has_is_given_up() {
+        let mut nodes = Nodes::default();
+        let [one, other] = ["n1", "n2"].map(|name| nodes.number(name));
+        let mut all = Topologies::default();
+        for turn in 0..10 {
+            let own = format!("own-{turn}");
+            all.set(one, [("zone", own.as_str()), (&own, "")]);
+            all.set(other, [("zone", "a")]);
+        }
+        assert_eq!(all.by_key.len(), 2);
+        assert!(all.by_number.len() <= 3 && all.by_number.iter().all(|one| one.places.len() <= 3));
+        all.set(one, []);
+        all.set(other, []);
+        assert!(all.by_key.is_empty() && all.free.len() == all.by_number.len());
+    }
+}

@@ -1,0 +1,152 @@
+//! How many pods the scheduler binds through the real API with its real store, which flushes each write. Run by hand, it measures;
+//! in the test command a small cluster shows that it runs.
+//!
+//! `PACE_NODES=1000 PACE_PODS=5000 cargo test --release -p master-schedule --test throughput -- --nocapture`: pods are created while
+//! others are bound; with `PACE_BACKLOG=1` the scheduler begins when all are there. API, store and scheduler are one process.
+
+#![allow(clippy::print_stdout, reason = "a measurement is printed")]
+
+use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
+use futures_util::stream::{self, StreamExt};
+use master_api::{ApiServer, Options};
+use master_client::{Client, ListParams, Patch, UserInfo};
+use master_store::EmbeddedStore;
+use nix::time::{ClockId, clock_gettime};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Clients that create at the same time.
+const CLIENTS: usize = 32;
+/// Time for everything, on any machine.
+const LIMIT: Duration = Duration::from_secs(600);
+
+fn number(name: &str, usual: usize) -> usize {
+    let number = std::env::var(name).ok();
+    let number = number.and_then(|number| number.parse().ok());
+    number.unwrap_or(usual)
+}
+
+/// Processor time of a clock.
+fn spent(clock: ClockId) -> Duration {
+    Duration::from(clock_gettime(clock).expect("Linux"))
+}
+
+async fn make_node(admin: &Client, at: usize) {
+    let name = format!("node-{at:05}");
+    let labels = json!({"topology.kubernetes.io/zone": format!("z{}", at % 3)});
+    let node = json!({"metadata": {"name": name, "labels": labels}});
+    let node: Node = serde_json::from_value(node).expect("a node");
+    admin.create(&node).await.expect("the node is made");
+    let room = json!({"cpu": "32", "memory": "128Gi", "pods": "110"});
+    let conditions =
+        json!([{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}]);
+    let status =
+        json!({"status": {"conditions": conditions, "allocatable": room, "capacity": room}});
+    let ready = Patch::Merge(status);
+    let patched = admin.patch_status::<Node>(None, &name, &ready).await;
+    patched.expect("the node is ready");
+    // A new node is tainted until the controllers, which do not run here, find it ready.
+    let untainted = Patch::Merge(json!({"spec": {"taints": null}}));
+    let patched = admin.patch::<Node>(None, &name, &untainted).await;
+    patched.expect("the node takes pods");
+}
+
+async fn make_pod(admin: &Client, at: usize) {
+    let app = format!("app-{}", at / 100);
+    let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": app, "controller": true}]);
+    let requests = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
+    let container = json!({"name": "c", "image": "registry.example/c:1", "resources": requests});
+    let metadata = json!({"namespace": "default", "name": format!("p{at}"), "labels": {"app": app}, "ownerReferences": owner});
+    let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
+    let pod: Pod = serde_json::from_value(pod).expect("a pod");
+    admin.create(&pod).await.expect("the pod is made");
+}
+
+/// Waits until so many pods are there and each has a node; asks for one that has none, which is cheap as long as there are any.
+async fn all_bound(admin: &Client, pods: usize) {
+    let limit = Instant::now() + LIMIT;
+    let without = ListParams {
+        fields: Some("spec.nodeName=".to_owned()),
+        limit: Some(1),
+        ..ListParams::default()
+    };
+    loop {
+        let list = admin.list::<Pod>(Some("default"), &without).await;
+        if list.expect("pods are served").items.is_empty() {
+            break;
+        }
+        assert!(
+            Instant::now() < limit,
+            "{pods} pods are not bound within {LIMIT:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn used(admin: &Client) -> BTreeMap<String, usize> {
+    let all = ListParams::default();
+    let list = admin.list::<Pod>(Some("default"), &all).await;
+    let mut used = BTreeMap::new();
+    for pod in list.expect("pods are served").items {
+        let node = pod.spec.and_then(|spec| spec.node_name);
+        *used.entry(node.expect("it is bound")).or_default() += 1;
+    }
+    used
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_are_bound_through_the_api() {
+    let (nodes, pods) = (number("PACE_NODES", 20), number("PACE_PODS", 100));
+    let backlog = number("PACE_BACKLOG", 0) > 0;
+    let folder = TempDir::new().expect("a folder for the store");
+    let engine = EmbeddedStore::open(folder.path()).expect("an empty store opens");
+    let api = ApiServer::new(Arc::new(engine), Options::default());
+    api.prepare().await.expect("the system namespaces are made");
+    let admin = api.client(UserInfo::admin("admin"));
+    let none = Vec::<String>::new();
+    let own = api.client(UserInfo::authenticated(
+        config_kube::identity::SCHEDULER_USER,
+        none,
+    ));
+    let making = stream::iter(0..nodes).for_each_concurrent(CLIENTS, |at| make_node(&admin, at));
+    making.await;
+    let creating = stream::iter(0..pods).for_each_concurrent(CLIENTS, |at| make_pod(&admin, at));
+    let schedule = || {
+        let options = master_schedule::Options::default();
+        tokio::spawn(master_schedule::run(
+            own.clone(),
+            options,
+            std::future::pending(),
+        ))
+    };
+    let clock = ClockId::CLOCK_PROCESS_CPUTIME_ID;
+    let (begun, before, scheduler) = if backlog {
+        creating.await;
+        (Instant::now(), spent(clock), schedule())
+    } else {
+        let begun = (Instant::now(), spent(clock), schedule());
+        creating.await;
+        begun
+    };
+    all_bound(&admin, pods).await;
+    let (time, cost) = (begun.elapsed(), spent(clock).saturating_sub(before));
+    scheduler.abort();
+    let used = used(&admin).await;
+    let count = u32::try_from(pods).expect("fewer pods");
+    println!(
+        "{nodes} nodes, {pods} pods{}: {:.0} bound in a second, {:?} of processor time each; {} nodes used, at most {} pods on one",
+        if backlog {
+            " that were there before"
+        } else {
+            ", creation with it"
+        },
+        f64::from(count) / time.as_secs_f64(),
+        cost / count,
+        used.len(),
+        used.values().max().copied().unwrap_or_default(),
+    );
+    assert_eq!(used.values().sum::<usize>(), pods);
+}

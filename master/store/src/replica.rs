@@ -1,0 +1,168 @@
+//! Reads of an engine whose data is elsewhere, from a copy in memory that the engine's watch keeps up to date.
+//!
+//! A read asks the engine for its newest revision, waits until the copy has it, and is answered from memory; so it sees
+//! every commit that was acknowledged before. Where the copy stays behind, or its history is too short for the question,
+//! the engine answers. One future follows the engine; nothing is read before the copy is whole.
+
+use crate::error::StoreError;
+use crate::history::{HistoryLimits, Published};
+use crate::memory::Memory;
+use crate::model::{Fetched, ListQuery, Listing, Revision};
+use crate::traits::{BoxFuture, Reader, Store, WatchStream};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// History of each table: as much as the embedded engine keeps by default.
+const LIMITS: HistoryLimits = HistoryLimits {
+    events: 50_000,
+    bytes: 16 << 20,
+};
+/// Time for the copy to come to a revision before the engine is asked itself (upstream's watch cache: the same).
+const PATIENCE: Duration = Duration::from_secs(3);
+/// First wait after the engine's watch failed.
+const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+/// Longest wait after the engine's watch failed.
+const BACKOFF_LAST: Duration = Duration::from_secs(5);
+
+/// A copy of an engine's data.
+#[derive(Debug)]
+pub struct Replica {
+    store: Arc<dyn Store>,
+    memory: Arc<Memory>,
+    reached: watch::Receiver<Revision>,
+}
+
+impl Replica {
+    /// Reads everything that the engine holds; the copy, and the future that keeps it up to date until the engine closes.
+    ///
+    /// # Errors
+    /// The engine can't be read.
+    pub async fn of(
+        store: Arc<dyn Store>,
+    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), StoreError> {
+        let mut published = Published::new(0, LIMITS);
+        published.replace(&store.everything().await?);
+        let reached = published.subscribe(None)?;
+        let memory = Arc::new(Memory::new(published));
+        let following = follow(Arc::clone(&store), Arc::clone(&memory));
+        let replica = Self {
+            store,
+            memory,
+            reached,
+        };
+        Ok((replica, following))
+    }
+
+    /// Whether the copy has come to a revision in time.
+    async fn has(&self, revision: Revision) -> Result<bool, StoreError> {
+        if self.memory.head()? >= revision {
+            return Ok(true);
+        }
+        let mut reached = self.reached.clone();
+        let coming = reached.wait_for(|reached| *reached >= revision);
+        Ok(matches!(
+            tokio::time::timeout(PATIENCE, coming).await,
+            Ok(Ok(_))
+        ))
+    }
+
+    /// Whether the copy has come to what the engine has now.
+    async fn is_current(&self) -> Result<bool, StoreError> {
+        self.has(self.store.revision().await?).await
+    }
+}
+
+impl Reader for Replica {
+    fn revision(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
+        Box::pin(async {
+            let head = self.store.revision().await?;
+            if self.has(head).await? {
+                return Ok(head);
+            }
+            // Who asks for it believes that watches that are open have shown everything until then.
+            let reached = self.memory.head()?;
+            Err(StoreError::Behind { reached, head })
+        })
+    }
+
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Fetched, StoreError>> {
+        Box::pin(async move {
+            if self.is_current().await? {
+                self.memory.get(key)
+            } else {
+                self.store.get(key).await
+            }
+        })
+    }
+
+    fn list(&self, query: ListQuery) -> BoxFuture<'_, Result<Listing, StoreError>> {
+        Box::pin(async move {
+            let known = match query.revision {
+                Some(revision) if revision <= self.memory.head()? => true,
+                Some(_) | None => self.is_current().await?,
+            };
+            let listing = self.memory.list(&query);
+            if known && !is_compacted(&listing) {
+                return listing;
+            }
+            self.store.list(query).await
+        })
+    }
+
+    fn watch<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Revision,
+    ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>> {
+        Box::pin(async move {
+            let known = after <= self.memory.head()? || self.is_current().await?;
+            let stream = self.memory.watch(Some(prefix), after);
+            if known && !is_compacted(&stream) {
+                return stream;
+            }
+            self.store.watch(prefix, after).await
+        })
+    }
+}
+
+fn is_compacted<T>(answer: &Result<T, StoreError>) -> bool {
+    matches!(answer, Err(StoreError::Compacted { .. }))
+}
+
+/// Brings the engine's changes into the copy. Where the engine has forgotten some of them, the copy is made anew.
+async fn follow(store: Arc<dyn Store>, memory: Arc<Memory>) {
+    let mut wait = BACKOFF_FIRST;
+    loop {
+        let error = match changes(&*store, &memory, &mut wait).await {
+            Ok(never) => match never {},
+            Err(StoreError::Compacted { .. }) => match store.everything().await {
+                Ok(found) => {
+                    memory.replace(&found);
+                    continue;
+                }
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        if matches!(error, StoreError::Closed) {
+            return memory.close();
+        }
+        tracing::warn!(%error, "the store's changes can't be followed; trying again");
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(BACKOFF_LAST);
+    }
+}
+
+async fn changes(
+    store: &dyn Store,
+    memory: &Memory,
+    wait: &mut Duration,
+) -> Result<std::convert::Infallible, StoreError> {
+    let mut stream = store.changes(memory.head()?).await?;
+    loop {
+        let batch = stream.next().await?;
+        memory.publish(batch.progress, batch.events);
+        *wait = BACKOFF_FIRST;
+    }
+}
