@@ -1,6 +1,6 @@
 //! The decision: the node of a pod, or the reason why there is none.
 
-use crate::nodes::NodeId;
+use crate::node::{NodeId, hash};
 use crate::plugins::{Candidate, Plugins, Prepared, scores};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
@@ -16,6 +16,15 @@ pub struct Placement {
     pub feasible: usize,
     /// The number of nodes that were looked at.
     pub looked: usize,
+}
+
+impl Placement {
+    /// Assumes the pod on the node that was chosen for it. The next decision begins behind the nodes that this one has looked at,
+    /// so that decisions which look at a part of the nodes come to all of them in turns.
+    pub fn assume(&self, request: PodRequest, snapshot: &mut Snapshot) {
+        snapshot.turn(self.looked);
+        snapshot.assume(request, &self.node);
+    }
 }
 
 /// Feasible nodes below which all nodes are looked at (upstream: `minFeasibleNodesToFind`).
@@ -116,13 +125,6 @@ fn best<'n, 's>(
     let own = hash(pod.uid.as_bytes());
     best.map(|(_, node)| node)
         .max_by_key(|node| mix(own ^ node.info.hash))
-}
-
-/// FNV-1a: a tie-break that is the same on every machine.
-pub(crate) fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// Spreads differences of any bits over all bits.

@@ -1,6 +1,6 @@
 //! Where pods are, by their labels: what affinity and spread count, without a look at each pod.
 
-use crate::nodes::NodeId;
+use crate::node::NodeId;
 use crate::request::Demand;
 use crate::terms::{Affinity, Labels};
 use std::collections::HashMap;

@@ -23,6 +23,7 @@ mod affinity;
 mod choose;
 mod event;
 mod groups;
+mod key;
 mod node;
 mod nodes;
 mod plugins;
@@ -39,6 +40,7 @@ mod words;
 
 pub use choose::{Placement, choose};
 pub use event::{Event, Held};
+pub use key::PodKey;
 pub use node::NodeInfo;
 pub use plugins::Plugins;
 pub use preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
@@ -46,7 +48,7 @@ pub use queue::{CAPACITY, Queue, Waiting};
 pub use request::PodRequest;
 pub use resources::Resources;
 pub use run::{Options, run};
-pub use snapshot::{PodKey, Snapshot};
+pub use snapshot::Snapshot;
 pub use words::Unschedulable;
 
 /// Name of this scheduler in `spec.schedulerName` and in events.

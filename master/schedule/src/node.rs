@@ -1,11 +1,14 @@
 //! The scheduler's view of a node.
 
-use crate::choose::hash;
 use crate::resources::{PODS, Resources};
 use crate::taints::NodeTaint;
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeStatus};
 use config_kube::taints::{NOT_READY, UNREACHABLE};
 use std::collections::BTreeMap;
+
+/// The number of a node, for as long as the node or a pod on it is known. It is given again afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct NodeId(pub(crate) usize);
 
 /// The fields of a node that matter for scheduling. Equal if no change can affect a decision.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,6 +90,13 @@ impl NodeInfo {
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// FNV-1a: a tie-break that is the same on every machine.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 fn images(status: Option<&NodeStatus>) -> BTreeMap<Box<str>, i64> {

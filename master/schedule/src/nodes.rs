@@ -1,19 +1,38 @@
 //! The nodes of a snapshot: each has a number, so that what is counted by node costs no look at names.
 
-use crate::node::NodeInfo;
-use crate::snapshot::Load;
+use crate::node::{HostPort, NodeId, NodeInfo};
+use crate::request::Demand;
+use crate::resources::Resources;
 use crate::topology::{FAILURE_ZONE, Topologies};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
-/// The number of a node, for as long as the node or a pod on it is known. It is given again afterwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct NodeId(usize);
+/// The sum of what the pods of one node use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) pods: usize,
+    pub(crate) needed: Resources,
+    pub(crate) scored: Resources,
+    pub(crate) ports: Vec<HostPort>,
+}
 
-impl NodeId {
-    /// Its index in lists by node.
-    pub(crate) fn at(self) -> usize {
-        self.0
+impl Load {
+    pub(crate) fn add(&mut self, pod: &Demand) {
+        self.pods += 1;
+        self.needed.add(&pod.needed);
+        self.scored.add(&pod.scored);
+        self.ports.extend(pod.ports.iter().cloned());
+    }
+
+    pub(crate) fn remove(&mut self, pod: &Demand) {
+        self.pods = self.pods.saturating_sub(1);
+        self.needed.remove(&pod.needed);
+        self.scored.remove(&pod.scored);
+        for port in &pod.ports {
+            if let Some(at) = self.ports.iter().position(|taken| taken == port) {
+                self.ports.swap_remove(at);
+            }
+        }
     }
 }
 

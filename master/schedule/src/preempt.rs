@@ -1,9 +1,10 @@
 //! Preemption: which pods of lower priority would have to end so that a pod finds a node (upstream: `DefaultPreemption`).
 
-use crate::nodes::NodeId;
+use crate::key::PodKey;
+use crate::node::NodeId;
 use crate::plugins::{Plugins, Prepared};
 use crate::request::PodRequest;
-use crate::snapshot::{Lower, PodKey, Snapshot};
+use crate::snapshot::{Lower, Snapshot};
 use crate::terms::Labels;
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;

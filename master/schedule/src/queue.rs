@@ -3,9 +3,9 @@
 //!
 //! Pure: the time is passed in.
 
+use crate::key::PodKey;
 use crate::plugins::Plugins;
 use crate::request::PodRequest;
-use crate::snapshot::PodKey;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};

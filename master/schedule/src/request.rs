@@ -1,9 +1,9 @@
 //! What a pod requires of its node.
 
 use crate::affinity::NodePreferences;
+use crate::key::PodKey;
 use crate::node::HostPort;
 use crate::resources::{self, Resources};
-use crate::snapshot::PodKey;
 use crate::terms::{Affinity, Labels, Spread};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use std::sync::Arc;

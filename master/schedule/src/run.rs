@@ -3,12 +3,13 @@
 use crate::NAME;
 use crate::choose::{choose, choose_on};
 use crate::event::{Event, Held};
+use crate::key::PodKey;
 use crate::node::NodeInfo;
 use crate::plugins::Plugins;
 use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
 use crate::queue::{Queue, Waiting};
 use crate::request::{Demand, PodRequest};
-use crate::snapshot::{PodKey, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::terms::Labels;
 use crate::words::Unschedulable;
 use config_kube::k8s_openapi::api::core::v1::{Binding, Namespace, Node, ObjectReference, Pod};
@@ -365,7 +366,7 @@ impl Scheduler {
                     waited_ms = waiting.age(now).as_millis(), "binding"
                 );
                 self.snapshot.release(&waiting.request.key);
-                self.snapshot.accept(waiting.request.clone(), &placement);
+                placement.assume(waiting.request.clone(), &mut self.snapshot);
                 // The API shows it there later, which is no news then.
                 self.wake(&Event::Placed(Held(Arc::clone(&waiting.request.demand))));
                 Some(self.bind(waiting, placement.node))

@@ -1,79 +1,15 @@
 //! The scheduler's view of the cluster: nodes, and the pods on them or assumed there.
 
-use crate::choose::Placement;
 use crate::event::Held;
 use crate::groups::Groups;
-use crate::node::{HostPort, NodeInfo};
-use crate::nodes::{Candidate, NodeId, Nodes};
+use crate::key::PodKey;
+use crate::node::{NodeId, NodeInfo};
+use crate::nodes::{Candidate, Nodes};
 use crate::request::{Demand, PodRequest};
-use crate::resources::Resources;
 use crate::terms::{Labels, Namespaces};
 use crate::topology::Topologies;
-use config_kube::k8s_openapi::api::core::v1::Pod;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
-
-/// A pod's namespace and name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PodKey {
-    /// Namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-}
-
-impl PodKey {
-    /// The key of a pod.
-    pub fn of(pod: &Pod) -> Self {
-        Self::named(&pod.metadata)
-    }
-
-    /// The namespace and name of an object.
-    pub(crate) fn named(meta: &ObjectMeta) -> Self {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        Self {
-            namespace: text(&meta.namespace),
-            name: text(&meta.name),
-        }
-    }
-}
-
-impl fmt::Display for PodKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-/// The sum of what the pods of one node use.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Load {
-    pub(crate) pods: usize,
-    pub(crate) needed: Resources,
-    pub(crate) scored: Resources,
-    pub(crate) ports: Vec<HostPort>,
-}
-
-impl Load {
-    fn add(&mut self, pod: &Demand) {
-        self.pods += 1;
-        self.needed.add(&pod.needed);
-        self.scored.add(&pod.scored);
-        self.ports.extend(pod.ports.iter().cloned());
-    }
-
-    fn remove(&mut self, pod: &Demand) {
-        self.pods = self.pods.saturating_sub(1);
-        self.needed.remove(&pod.needed);
-        self.scored.remove(&pod.scored);
-        for port in &pod.ports {
-            if let Some(at) = self.ports.iter().position(|taken| taken == port) {
-                self.ports.swap_remove(at);
-            }
-        }
-    }
-}
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Placed {
@@ -239,12 +175,9 @@ impl Snapshot {
         self.put(request, node, true);
     }
 
-    /// Assumes a pod on the node that was chosen for it. The next decision begins behind the nodes that this one has looked at, so
-    /// that decisions which look at a part of the nodes come to all of them in turns.
-    pub fn accept(&mut self, request: PodRequest, placement: &Placement) {
-        let nodes = self.nodes.len().max(1);
-        self.start = (self.start + placement.looked) % nodes;
-        self.assume(request, &placement.node);
+    /// The next decision begins behind so many nodes.
+    pub(crate) fn turn(&mut self, looked: usize) {
+        self.start = (self.start + looked) % self.nodes.len().max(1);
     }
 
     /// The bind of an assumed pod failed: it no longer counts, unless the API has shown it on a

@@ -1,6 +1,6 @@
 //! Places of nodes by labels: nodes with the same value of a label are one place of its topology.
 
-use crate::nodes::NodeId;
+use crate::node::NodeId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Topologies {
         node: NodeId,
         labels: impl IntoIterator<Item = (&'l str, &'l str)>,
     ) {
-        let at = node.at();
+        let at = node.0;
         if self.of.len() <= at {
             self.of.resize(at + 1, Vec::new());
         }
@@ -118,7 +118,7 @@ impl Topologies {
     }
 
     fn place(&self, topology: TopologyId, node: NodeId) -> Option<PlaceId> {
-        let places = self.of.get(node.at())?;
+        let places = self.of.get(node.0)?;
         let at = places.binary_search_by_key(&topology, |(known, _)| *known);
         at.ok().map(|at| places[at].1)
     }

@@ -105,7 +105,7 @@ fn place(kind: &str, nodes: usize, pods: usize) -> (Vec<Duration>, Vec<usize>) {
         request.uid = format!("u{at}");
         let before = spent();
         let placement = choose(&request, &snapshot).expect("there is room");
-        snapshot.accept(request, &placement);
+        placement.assume(request, &mut snapshot);
         costs.push(spent().saturating_sub(before));
         *used.get_mut(&placement.node).expect("a node of it") += 1;
     }

@@ -126,8 +126,8 @@ proptest! {
             let placement = choose(&request, &followed);
             prop_assert_eq!(&placement, &choose(&request, &fresh));
             if let Ok(placement) = placement {
-                followed.accept(request.clone(), &placement);
-                fresh.accept(request, &placement);
+                placement.assume(request.clone(), &mut followed);
+                placement.assume(request, &mut fresh);
             }
         }
     }
@@ -203,7 +203,7 @@ fn the_only_node_with_room_is_found_among_many() {
             ),
             ("n250", 1, 300)
         );
-        snapshot.accept(request, &placement);
+        placement.assume(request, &mut snapshot);
     }
     let refused = choose(&pod("p4", 1000, None, 0), &snapshot).expect_err("none has room");
     let why = "0/300 nodes are available: 300 Insufficient cpu.";

@@ -3,7 +3,7 @@
 use super::{Candidate, FULL, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
 use crate::groups::Count;
-use crate::nodes::NodeId;
+use crate::node::NodeId;
 use crate::request::{Demand, PodRequest};
 use crate::snapshot::Snapshot;
 use crate::terms::Term;

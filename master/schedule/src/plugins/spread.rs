@@ -3,8 +3,8 @@
 
 use super::{Candidate, FULL, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
+use crate::node::NodeId;
 use crate::node::NodeInfo;
-use crate::nodes::NodeId;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::terms::Spread;

@@ -1,32 +1,48 @@
-//! `cargo xtask bench control`: what controllers cost in a large cluster. The test `scale` of `master/controllers` measures, in one
-//! process with the API server and its store; here it gets more pods.
+//! `cargo xtask bench control`: what controllers and the scheduler cost in a large cluster. Tests measure, in one process with the API
+//! server and its store: `scale` of `master/controllers`, and `pace` and `throughput` of `master/schedule`. Here they get more pods.
 
 use crate::host::repository;
 use crate::steps::{Failure, Outcome};
 use std::process::Command;
 
-/// Prints the share of a core that idle controllers take, and fails where a changed pod leads to plans of other keys.
+/// Nodes and pods of the clusters in which pods are bound, and whether the pods are there before the scheduler begins.
+const BOUND: [(u32, u32, bool); 2] = [(1_000, 5_000, false), (5_000, 50_000, true)];
+
+/// Prints the share of a core that idle controllers take, and fails where a changed pod leads to plans of other keys; then what
+/// decisions of the scheduler cost, and how many pods it binds.
 pub(super) fn control(pods: u32) -> Outcome {
-    let test = [
-        "test",
-        "--locked",
-        "-p",
-        "master-controllers",
-        "--test",
-        "scale",
-    ];
+    let idle = ["-p", "master-controllers", "--test", "scale"];
+    measure(&idle, &[("PRATIQUE_PODS", pods)])?;
+    for (nodes, pods, backlog) in BOUND {
+        let size = [
+            ("PACE_NODES", nodes),
+            ("PACE_PODS", pods),
+            ("PACE_BACKLOG", u32::from(backlog)),
+        ];
+        for test in ["pace", "throughput"] {
+            let bound = ["--release", "-p", "master-schedule", "--test", test];
+            measure(&bound, &size)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a test that measures, with these numbers in its environment.
+fn measure(test: &[&str], numbers: &[(&str, u32)]) -> Outcome {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let numbers = numbers.iter();
     let status = Command::new(cargo)
         .current_dir(repository())
+        .args(["test", "--locked"])
         .args(test)
         .args(["--", "--nocapture"])
-        .env("PRATIQUE_PODS", pods.to_string())
+        .envs(numbers.map(|(name, number)| (name, number.to_string())))
         .status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::new(
             format!("the measurement ended with {status}"),
-            "what it printed says which controller planned too much",
+            "what it printed says which promise did not hold",
         )),
         Err(error) => Err(Failure::new(
             format!("cargo cannot be started: {error}"),

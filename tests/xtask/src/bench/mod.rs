@@ -29,7 +29,7 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "NAME[,NAME]…")]
         only: Option<String>,
     },
-    /// What controllers cost in a large cluster, idle and for one changed pod.
+    /// What controllers cost in a large cluster, idle and for one changed pod, and how many pods the scheduler binds.
     Control {
         /// Pods in the cluster.
         #[arg(long, value_name = "N", default_value_t = 50_000)]
