@@ -231,12 +231,16 @@ impl Server {
         }
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
+        let asked = Question::of(&path, uri.query()).filter(|_| request.method() == Method::GET);
+        if let Some(asked) = asked {
+            return self.told(asked).await;
+        }
         let granted = match path.as_slice() {
             ["exec", namespace, pod, container] => {
                 self.exec(request, namespace, pod, container).await
             }
             ["portForward", namespace, pod] => self.forward(request, namespace, pod),
-            _ => return Answer::Whole(self.told(request, &path).await),
+            _ => return Answer::Whole(self.plain(request, &path)),
         };
         granted.map_or_else(
             |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
@@ -270,20 +274,15 @@ impl Server {
         self.tunnels.forward(request, Ports { pod, network })
     }
 
-    /// What is no tunnel: figures, and what is known without waiting.
-    async fn told(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
-        let asked = Question::of(path, request.uri().query());
-        let Some(asked) = asked.filter(|_| request.method() == Method::GET) else {
-            return self.plain(request, path);
+    /// What the node and its pods use.
+    async fn told(&self, asked: Question) -> Answer {
+        let shared = &self.shared;
+        let subjects = || async {
+            let seen = shared.runtime.list(None).await;
+            Subjects::new(&shared.all_pods(), seen, shared.facts.space())
         };
-        let told = self.shared.figures.answer(asked, || self.subjects()).await;
-        answer(StatusCode::OK, asked.media_type(), told.into())
-    }
-
-    /// Whose figures are told.
-    async fn subjects(&self) -> Subjects {
-        let seen = self.shared.runtime.list(None).await;
-        Subjects::new(&self.shared.all_pods(), seen, self.shared.facts.space())
+        let told = shared.figures.answer(asked, subjects).await;
+        Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
     }
 
     /// A command in a running container.

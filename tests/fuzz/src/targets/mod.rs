@@ -7,6 +7,7 @@ mod images;
 mod machine;
 mod merge;
 mod tunnel;
+mod usage;
 
 use crate::run::{Target, corpus, kept};
 use std::io;
@@ -23,6 +24,7 @@ pub fn all() -> io::Result<Vec<Target>> {
     all.extend(machine::targets());
     all.extend(merge::targets());
     all.extend(tunnel::targets());
+    all.extend(usage::targets());
     for target in &mut all {
         target.seeds.splice(0..0, kept(&corpus(), target.name)?);
     }
