@@ -128,6 +128,7 @@ pub(crate) fn prepare(
         privileged: security.privileged(),
         seccomp: security.seccomp(),
         resources,
+        stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
         backoff,
     };

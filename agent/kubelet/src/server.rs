@@ -9,7 +9,7 @@ use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
 use agent_port::{Limits, Place, Room};
 use agent_resources::{Question, Subjects};
-use agent_runtime::{Container as Seen, ContainerState, PodRef};
+use agent_runtime::{ContainerState, Error, PodRef};
 use agent_sys::beneath::Beneath;
 use agent_sys::namespace::Kind;
 use agent_tunnel::{Ports, Refusal, Tunnel, Tunnels};
@@ -236,9 +236,8 @@ impl Server {
             return self.told(asked).await;
         }
         let granted = match path.as_slice() {
-            ["exec", namespace, pod, container] => {
-                self.exec(request, namespace, pod, container).await
-            }
+            ["exec", space, pod, name] => self.exec(request, [space, pod, name]).await,
+            ["attach", space, pod, name] => self.attach(request, [space, pod, name]).await,
             ["portForward", namespace, pod] => self.forward(request, namespace, pod),
             _ => return Answer::Whole(self.plain(request, &path)),
         };
@@ -251,10 +250,8 @@ impl Server {
     /// A pod of this node.
     fn pod(&self, namespace: &str, name: &str) -> Result<PodRef, Refusal> {
         let found = self.shared.pod_named(namespace, name);
-        found.ok_or_else(|| Refusal {
-            status: StatusCode::NOT_FOUND,
-            message: format!("pod {name:?} not found on this node"),
-        })
+        let why = || format!("pod {name:?} not found on this node");
+        found.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))
     }
 
     /// Ports of a pod that has its sandbox.
@@ -266,10 +263,8 @@ impl Server {
     ) -> Result<Tunnel, Refusal> {
         let pod = self.pod(namespace, pod)?;
         let sandbox = self.shared.sandboxes.find(&pod.uid);
-        let sandbox = sandbox.ok_or_else(|| Refusal {
-            status: StatusCode::BAD_REQUEST,
-            message: format!("pod {:?} is not running", pod.name),
-        })?;
+        let why = || format!("pod {:?} is not running", pod.name);
+        let sandbox = sandbox.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, why()))?;
         let network = sandbox.held(Kind::Network);
         self.tunnels.forward(request, Ports { pod, network })
     }
@@ -289,25 +284,49 @@ impl Server {
     async fn exec(
         &self,
         request: &mut Request<Incoming>,
-        namespace: &str,
-        pod: &str,
-        container: &str,
+        [namespace, pod, container]: [&str; 3],
     ) -> Result<Tunnel, Refusal> {
-        let runtime = &self.shared.runtime;
         let pod = self.pod(namespace, pod)?;
-        let seen = runtime.list(Some(&pod.uid)).await;
-        let seen = seen.map_err(|error| Refusal {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            message: error.chain(),
-        })?;
-        let id = running(&seen, &pod, container)?;
-        self.tunnels.exec(request, runtime.clone(), id)
+        let id = self.container(&pod, container).await?;
+        self.tunnels.exec(request, self.shared.runtime.clone(), id)
+    }
+
+    /// The streams of a running container's own process. One of `stdinOnce` reads to the end of one client; a terminal has no
+    /// such end, and can be attached to again.
+    async fn attach(
+        &self,
+        request: &mut Request<Incoming>,
+        [namespace, pod, container]: [&str; 3],
+    ) -> Result<Tunnel, Refusal> {
+        let pod = self.pod(namespace, pod)?;
+        let id = self.container(&pod, container).await?;
+        let all = self.shared.all_pods();
+        let own = all
+            .iter()
+            .filter(|one| one.metadata.uid.as_ref() == Some(&pod.uid));
+        let once = own
+            .filter_map(|pod| pod.spec.as_ref())
+            .flat_map(|spec| [Some(&spec.containers), spec.init_containers.as_ref()])
+            .flatten()
+            .flatten()
+            .filter(|one| one.name == container)
+            .any(|one| one.stdin_once == Some(true) && one.tty != Some(true));
+        let runtime = self.shared.runtime.clone();
+        self.tunnels.attach(request, runtime, id, once)
+    }
+
+    /// A pod's container that runs.
+    async fn container(&self, pod: &PodRef, name: &str) -> Result<String, Refusal> {
+        let seen = self.shared.runtime.list(Some(&pod.uid)).await;
+        let down = |error: Error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.chain());
+        let seen = seen.map_err(down)?;
+        agent_tunnel::running(&seen, pod, name)
     }
 
     /// What is answered without a tunnel.
     fn plain(&self, request: &Request<Incoming>, path: &[&str]) -> Response<Body> {
         if request.method() != Method::GET {
-            return text(StatusCode::NOT_IMPLEMENTED, "attach is not available yet\n");
+            return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is served here\n");
         }
         match path {
             ["healthz"] => text(StatusCode::OK, "ok"),
@@ -319,9 +338,6 @@ impl Server {
                 container,
                 request.uri().query().unwrap_or_default(),
             ),
-            ["attach" | "run", ..] => {
-                text(StatusCode::NOT_IMPLEMENTED, "attach is not available yet\n")
-            }
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
     }
@@ -391,30 +407,6 @@ impl Server {
             }
             Err(error) => broken(container, &error),
         }
-    }
-}
-
-/// The container's newest attempt, if it runs.
-fn running(seen: &[Seen], pod: &PodRef, container: &str) -> Result<String, Refusal> {
-    let newest = seen
-        .iter()
-        .filter(|seen| seen.key.container == container)
-        .max_by_key(|seen| seen.key.attempt);
-    let not = |status, why: &str| Refusal {
-        status,
-        message: format!("container {container:?} of pod {:?} {why}", pod.name),
-    };
-    match newest.map(|seen| (&seen.state, &seen.id)) {
-        Some((ContainerState::Running { .. }, id)) => Ok(id.clone()),
-        Some((ContainerState::Exited { code, .. }, _)) => Err(not(
-            StatusCode::BAD_REQUEST,
-            &format!("is not running: it ended with code {code}"),
-        )),
-        Some((ContainerState::Created, _)) => Err(not(
-            StatusCode::BAD_REQUEST,
-            "is not running: it is being started",
-        )),
-        None => Err(not(StatusCode::NOT_FOUND, "not found: it has not started")),
     }
 }
 

@@ -226,7 +226,6 @@ fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
             container.volume_devices.iter().flatten().next().is_some(),
             "volumeDevices are not available yet",
         ),
-        (container.stdin == Some(true), "stdin is not available yet"),
         (
             mounts().any(|mount| mount.sub_path_expr.is_some()),
             "subPathExpr is not available yet",

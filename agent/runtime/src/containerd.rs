@@ -20,7 +20,7 @@ use crate::model::{
     Runtime,
 };
 use crate::open;
-use crate::process::{Command, Process};
+use crate::process::{Attached, Command, Process};
 use crate::programs::Programs;
 use crate::registry::Registries;
 use crate::spec::Host;
@@ -219,6 +219,10 @@ impl Runtime for Containerd {
 
     fn open<'a>(&'a self, id: &'a str, command: &'a Command) -> Pending<'a, Process> {
         Box::pin(open::start(self, id, command))
+    }
+
+    fn attach<'a>(&'a self, id: &'a str, stdin: bool) -> Pending<'a, Attached> {
+        Box::pin(async move { open::attach(self, id, stdin) })
     }
 
     fn images(&self) -> Pending<'_, Vec<Image>> {

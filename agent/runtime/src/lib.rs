@@ -38,6 +38,7 @@ mod reference;
 mod registry;
 mod session;
 mod spec;
+mod taps;
 mod users;
 
 pub use challenge::Challenge;
@@ -51,7 +52,8 @@ pub use model::{
     Error, ErrorClass, ExecOutput, Image, Kind, Mount, Pending, PodNamespaces, PodRef, PullPolicy,
     Resources, Runtime, Seccomp, SharedNamespaces, container_id,
 };
-pub use process::{Command, Control, Input, Output, Outputs, Process};
+pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};
 pub use registry::{Registries, Registry};
+pub use taps::{Stream, Tap};

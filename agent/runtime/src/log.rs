@@ -6,13 +6,14 @@
 //!
 //! Logs lie below one folder; where a pod may write there by whatever way, its links and pipes are not followed.
 
+use crate::taps::{Stream, Tap, Taps};
 use agent_sys::beneath::Beneath;
 use jiff::Timestamp;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -27,13 +28,6 @@ const KEPT_FILES: usize = 4;
 const MAX_NAMES: usize = 4096;
 /// Bytes taken from a FIFO at once.
 const CHUNK: usize = 8 * 1024;
-
-/// Which output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
-    Stdout,
-    Stderr,
-}
 
 /// The log file of one container.
 #[derive(Debug)]
@@ -165,9 +159,11 @@ impl Lines {
     }
 }
 
-/// The two FIFOs of a container.
+/// The FIFOs of a container.
 #[derive(Debug, Clone)]
 pub(crate) struct Fifos {
+    /// There for a container only that has an input.
+    pub(crate) stdin: PathBuf,
     pub(crate) stdout: PathBuf,
     pub(crate) stderr: PathBuf,
 }
@@ -177,18 +173,31 @@ impl Fifos {
     pub(crate) fn of(dir: &Path, id: &str) -> Self {
         let dir = dir.join(id);
         Self {
+            stdin: dir.join("stdin"),
             stdout: dir.join("stdout"),
             stderr: dir.join("stderr"),
         }
     }
 
-    /// Makes them, where they aren't there yet.
+    /// Makes those of the outputs, where they aren't there yet.
     pub(crate) fn make(&self) -> io::Result<()> {
-        for path in [&self.stdout, &self.stderr] {
+        Self::make_all(&[&self.stdout, &self.stderr])
+    }
+
+    /// Makes that of the input, where it isn't there yet.
+    pub(crate) fn make_input(&self) -> io::Result<()> {
+        Self::make_all(&[&self.stdin])
+    }
+
+    fn make_all(paths: &[&PathBuf]) -> io::Result<()> {
+        for path in paths {
             if let Some(dir) = path.parent() {
                 fs::create_dir_all(dir)?;
             }
-            match nix::unistd::mkfifo(path, nix::sys::stat::Mode::from_bits_truncate(0o600)) {
+            match nix::unistd::mkfifo(
+                path.as_path(),
+                nix::sys::stat::Mode::from_bits_truncate(0o600),
+            ) {
                 Ok(()) | Err(nix::errno::Errno::EEXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -215,6 +224,7 @@ impl Fifos {
 struct Pump {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
+    taps: Arc<Taps>,
 }
 
 /// All pumps, by container id.
@@ -244,9 +254,16 @@ impl Pumps {
         let (stdout, stderr) = fifos.open()?;
         let file = LogFile::open(&self.logs, log)?;
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(pump(stdout, stderr, file, stopped));
-        running.insert(id.to_owned(), Pump { stop, task });
+        let taps = Taps::new();
+        let task = tokio::spawn(pump(stdout, stderr, file, taps.clone(), stopped));
+        running.insert(id.to_owned(), Pump { stop, task, taps });
         Ok(())
+    }
+
+    /// The container's output from now on; `None` where it has ended, or is not read yet.
+    pub(crate) fn tap(&self, id: &str) -> Option<Tap> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.get(id)?.taps.add()
     }
 
     /// Reads what is left and ends. Assumption: the container's processes are gone and the shim has copied
@@ -257,7 +274,7 @@ impl Pumps {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(id);
-        if let Some(Pump { stop, task }) = pump {
+        if let Some(Pump { stop, task, .. }) = pump {
             // A pump that is gone already has nothing to stop.
             let _stopped: Result<(), ()> = stop.send(());
             if let Err(error) = task.await {
@@ -272,13 +289,14 @@ async fn pump(
     stdout: Receiver,
     stderr: Receiver,
     mut file: LogFile,
+    taps: Arc<Taps>,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let mut outputs = [
         (stdout, Lines::new(Stream::Stdout)),
         (stderr, Lines::new(Stream::Stderr)),
     ];
-    let mut out = Vec::new();
+    let (mut out, mut chunk) = (Vec::new(), vec![0; CHUNK]);
     loop {
         let [(stdout, _), (stderr, _)] = &outputs;
         // Readiness is not consumed by waiting for it, so every arm may be dropped at any time.
@@ -289,22 +307,28 @@ async fn pump(
         }
         let now = Timestamp::now();
         for (receiver, lines) in &mut outputs {
-            let mut chunk = [0; CHUNK];
             if let Ok(count) = receiver.try_read(&mut chunk) {
                 lines.take(&chunk[..count], now, &mut out);
+                // In the log before any client has it.
+                save(&mut file, &mut out, now);
+                taps.send(lines.stream, &chunk[..count]).await;
             }
         }
-        save(&mut file, &mut out, now);
     }
     let now = Timestamp::now();
     for (receiver, mut lines) in outputs {
+        // No more than a pipe holds.
+        let mut rest = Vec::new();
         read_rest(receiver, |chunk| {
             lines.take(chunk, now, &mut out);
             save(&mut file, &mut out, now);
+            rest.extend_from_slice(chunk);
         });
         lines.flush(now, &mut out);
+        save(&mut file, &mut out, now);
+        taps.send(lines.stream, &rest).await;
     }
-    save(&mut file, &mut out, now);
+    taps.close();
 }
 
 /// Reads all that a FIFO holds at this moment, past the readiness that the reactor knows of.

@@ -180,6 +180,8 @@ pub struct ContainerSpec {
     pub oom_score_adj: i32,
     /// Absolute path of the cgroup above the container's own.
     pub cgroup_parent: String,
+    /// An input, which clients that attach write to.
+    pub stdin: bool,
     /// A terminal for standard output.
     pub tty: bool,
     /// The back-off that came before this attempt; kept so that the next can be longer.
@@ -392,6 +394,10 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         id: &'a str,
         command: &'a crate::process::Command,
     ) -> Pending<'a, crate::process::Process>;
+
+    /// The streams of a running container's own process, its output beside its log. Its input is there where `stdin` asks for
+    /// it, the container has one, and it has not ended.
+    fn attach<'a>(&'a self, id: &'a str, stdin: bool) -> Pending<'a, crate::process::Attached>;
 
     /// Images on the machine.
     fn images(&self) -> Pending<'_, Vec<Image>>;

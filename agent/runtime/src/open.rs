@@ -2,8 +2,9 @@
 
 use crate::containerd::Containerd;
 use crate::exec;
+use crate::log::Fifos;
 use crate::model::{Error, ErrorClass};
-use crate::process::{Command, Control, Input, Output, Outputs, Process};
+use crate::process::{Attached, Command, Control, Input, Output, Outputs, Process};
 use nix::errno::Errno;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -56,6 +57,39 @@ pub(crate) async fn start(
         stderr: outputs.1,
         control,
     })
+}
+
+/// The streams of a container's own process.
+pub(crate) fn attach(engine: &Containerd, id: &str, stdin: bool) -> Result<Attached, Error> {
+    let ended = || Error::new(ErrorClass::NotFound, "the container has ended");
+    let output = engine.pumps.tap(id).ok_or_else(ended)?;
+    let fifos = Fifos::of(&engine.options.fifos, id);
+    let stdin = if stdin {
+        input(&fifos.stdin).map_err(|error| {
+            Error::caused(ErrorClass::Create, "open the container's input", error)
+        })?
+    } else {
+        None
+    };
+    Ok(Attached {
+        stdin,
+        output,
+        control: Control::own(engine.channel.clone(), id),
+    })
+}
+
+/// A container's input, where it has one that has not ended: then the shim reads it.
+fn input(path: &Path) -> std::io::Result<Option<Input>> {
+    match OpenOptions::new().open_sender(path) {
+        Ok(sender) => Ok(Some(Input(sender))),
+        Err(error)
+            if error.kind() == std::io::ErrorKind::NotFound
+                || error.raw_os_error() == Some(Errno::ENXIO as i32) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes FIFOs in a folder of their own.
@@ -142,5 +176,16 @@ mod tests {
         assert_eq!(input.write(b"ab").await.unwrap(), 2);
         drop(input);
         assert_eq!(Output(reader).rest(), b"ab");
+    }
+
+    #[tokio::test]
+    async fn a_container_without_an_input_or_whose_input_has_ended_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifos = Fifos::of(dir.path(), "c");
+        assert!(input(&fifos.stdin).unwrap().is_none());
+        fifos.make_input().unwrap();
+        assert!(input(&fifos.stdin).unwrap().is_none(), "nobody reads it");
+        let _reader = OpenOptions::new().open_receiver(&fifos.stdin).unwrap();
+        assert!(input(&fifos.stdin).unwrap().is_some());
     }
 }

@@ -8,6 +8,7 @@
 use crate::connection::{failed, request, settled, unlimited};
 use crate::log::read_rest;
 use crate::model::{Error, ErrorClass};
+use crate::taps::Tap;
 use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::{
     CloseIoRequest, DeleteProcessRequest, ExecProcessRequest, KillRequest, ResizePtyRequest,
@@ -117,7 +118,18 @@ pub struct Process {
     pub control: Control,
 }
 
-/// A process. It is killed when this is dropped before [`Control::clear`].
+/// A container's own process, with streams for a client.
+#[derive(Debug)]
+pub struct Attached {
+    /// What it reads.
+    pub stdin: Option<Input>,
+    /// What it writes, from now on.
+    pub output: Tap,
+    /// The process itself, which goes on when this is dropped.
+    pub control: Control,
+}
+
+/// A process. It is killed when this is dropped before [`Control::clear`], unless it is a container's own.
 #[derive(Debug)]
 pub struct Control {
     channel: Channel,
@@ -158,6 +170,13 @@ impl Control {
             cgroup: cgroup.to_owned(),
             over: false,
         }
+    }
+
+    /// The container's own process: it ends by itself, or with the pod.
+    pub(crate) fn own(channel: Channel, container: &str) -> Self {
+        let mut own = Self::new(channel, container, String::new(), PathBuf::new(), "");
+        own.over = true;
+        own
     }
 
     fn tasks(&self) -> TasksClient<Channel> {

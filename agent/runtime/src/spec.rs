@@ -367,6 +367,7 @@ mod tests {
             },
             oom_score_adj: -997,
             cgroup_parent: "/kubepods/podu".into(),
+            stdin: false,
             tty: false,
             backoff: None,
             log_path: "/l".into(),

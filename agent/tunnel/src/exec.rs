@@ -33,13 +33,7 @@ impl Tunnels {
         id: String,
     ) -> Result<Tunnel, Refusal> {
         let offer = Offer::of(request)?;
-        let version = Version::choose(&offer.protocols).ok_or_else(|| {
-            let all = Version::ALL.map(Version::name).join(", ");
-            Refusal::bad(format!(
-                "unable to negotiate protocol: client supports [{}], server supports [{all}]",
-                offer.protocols
-            ))
-        })?;
+        let version = negotiated(&offer)?;
         let wanted = query::command(request.uri().query().unwrap_or_default())?;
         let place = self.place()?;
         let upgrade = hyper::upgrade::on(request);
@@ -59,6 +53,17 @@ impl Tunnels {
     }
 }
 
+/// The best protocol that a client offers.
+pub(crate) fn negotiated(offer: &Offer) -> Result<Version, Refusal> {
+    Version::choose(&offer.protocols).ok_or_else(|| {
+        let all = Version::ALL.map(Version::name).join(", ");
+        Refusal::bad(format!(
+            "unable to negotiate protocol: client supports [{}], server supports [{all}]",
+            offer.protocols
+        ))
+    })
+}
+
 /// A client of a command.
 struct Client<S> {
     link: Link<S>,
@@ -76,11 +81,31 @@ enum End {
 
 /// What the process gets next.
 #[derive(Default)]
-struct Pending {
-    bytes: Vec<u8>,
-    end: bool,
-    size: Option<(u16, u16)>,
-    leave: Option<Leave>,
+pub(crate) struct Pending {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) end: bool,
+    pub(crate) size: Option<(u16, u16)>,
+    pub(crate) leave: Option<Leave>,
+}
+
+impl Pending {
+    /// Reads what the client said in the first bytes of the inbox.
+    pub(crate) fn take<S: AsyncRead + AsyncWrite>(
+        &mut self,
+        link: &mut Link<S>,
+        input: &mut command::Input,
+        count: usize,
+    ) {
+        self.leave = link.take(count, |piece| {
+            match input.take(piece.starts, piece.bytes, piece.ends) {
+                Some(Said::Input(bytes)) => self.bytes.extend_from_slice(bytes),
+                Some(Said::EndOfInput) => self.end = true,
+                Some(Said::Size { width, height }) => self.size = Some((width, height)),
+                None => {}
+            }
+            Ok::<_, Infallible>(())
+        });
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite> Client<S> {
@@ -145,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
             tokio::select! {
                 came = link.reader.read(&mut link.inbox), if hears => match came? {
                     0 => return Ok(End::Client(Leave::Gone)),
-                    count => self.take(count, &mut pending),
+                    count => pending.take(link, &mut self.input, count),
                 },
                 count = push(&mut link.writer, &link.outbox), if writes => self.link.pushed(count?),
                 given = give(stdin.as_ref(), &pending.bytes), if !idle => if let Ok(count) = given {
@@ -180,29 +205,9 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
-    /// Reads what the client said in the first bytes of the inbox.
-    fn take(&mut self, count: usize, pending: &mut Pending) {
-        let Self { link, input, .. } = self;
-        pending.leave = link.take(count, |piece| {
-            match input.take(piece.starts, piece.bytes, piece.ends) {
-                Some(Said::Input(bytes)) => pending.bytes.extend_from_slice(bytes),
-                Some(Said::EndOfInput) => pending.end = true,
-                Some(Said::Size { width, height }) => pending.size = Some((width, height)),
-                None => {}
-            }
-            Ok::<_, Infallible>(())
-        });
-    }
-
     /// What the client did not ask for is dropped.
     fn tell(&mut self, channel: u8, bytes: &mut Vec<u8>) {
-        let wanted = match self.outputs {
-            Outputs::Terminal => true,
-            Outputs::Pipes { stdout, stderr } => {
-                (channel == STDOUT && stdout) || (channel == STDERR && stderr)
-            }
-        };
-        if !wanted {
+        if !wants(self.outputs, channel) {
             bytes.clear();
         }
         if !bytes.is_empty() {
@@ -238,7 +243,17 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     }
 }
 
-async fn give(stdin: Option<&Input>, bytes: &[u8]) -> io::Result<usize> {
+/// Whether a client asked for an output.
+pub(crate) fn wants(outputs: Outputs, channel: u8) -> bool {
+    match outputs {
+        Outputs::Terminal => true,
+        Outputs::Pipes { stdout, stderr } => {
+            (channel == STDOUT && stdout) || (channel == STDERR && stderr)
+        }
+    }
+}
+
+pub(crate) async fn give(stdin: Option<&Input>, bytes: &[u8]) -> io::Result<usize> {
     match stdin {
         Some(stdin) => stdin.write(bytes).await,
         None => Ok(bytes.len()),

@@ -17,6 +17,12 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// With a status and words for a person.
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { status, message }
+    }
+
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self {
             status: StatusCode::BAD_REQUEST,

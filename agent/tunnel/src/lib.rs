@@ -7,6 +7,7 @@
 //! not read stops the process's output, and a process that does not read stops the client. A client that went is found by
 //! pings, which its machine answers or its connection fails on; its process is killed then, and its connections end.
 
+mod attach;
 mod connections;
 mod dial;
 mod exec;
@@ -14,9 +15,11 @@ mod forward;
 mod handshake;
 mod link;
 mod query;
+mod running;
 
 pub use dial::Ports;
 pub use handshake::Refusal;
+pub use running::running;
 
 use http::Response;
 use std::fmt;

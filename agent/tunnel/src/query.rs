@@ -3,27 +3,23 @@
 use crate::handshake::Refusal;
 use agent_runtime::{Command, Outputs};
 
-/// Reads a query such as `command=sh&command=-c&input=1&output=1&tty=0`.
+/// The streams that a client asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Streams {
+    pub(crate) stdin: bool,
+    pub(crate) outputs: Outputs,
+}
+
+/// Reads the streams of a query such as `input=1&output=1&tty=0`.
 ///
 /// # Errors
-/// It can't be decoded, names no command, or no stream.
-pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
-    let (mut words, mut asked) = (Vec::new(), Vec::new());
-    for pair in query.split('&') {
-        match pair.split_once('=') {
-            Some(("command", value)) => words.push(decoded(value)?),
-            Some((name, "1" | "true")) => asked.push(name),
-            Some(_) | None => {}
-        }
-    }
-    if words.iter().all(String::is_empty) {
-        return Err(Refusal::bad(
-            "you must specify a command for the container to run",
-        ));
-    }
-    if words.iter().any(|word| word.contains('\0')) {
-        return Err(Refusal::bad("a command can't contain a zero byte"));
-    }
+/// It names none.
+pub(crate) fn streams(query: &str) -> Result<Streams, Refusal> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let asked: Vec<&str> = pairs
+        .filter(|(_, value)| matches!(*value, "1" | "true"))
+        .map(|(name, _)| name)
+        .collect();
     let on = |name: &str| asked.contains(&name);
     let (stdin, stdout, stderr) = (on("input"), on("output"), on("error"));
     let terminal = on("tty");
@@ -38,6 +34,29 @@ pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
     } else {
         Outputs::Pipes { stdout, stderr }
     };
+    Ok(Streams { stdin, outputs })
+}
+
+/// Reads a query such as `command=sh&command=-c&input=1&output=1&tty=0`.
+///
+/// # Errors
+/// It can't be decoded, names no command, or no stream.
+pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
+    let mut words = Vec::new();
+    for pair in query.split('&') {
+        if let Some(("command", value)) = pair.split_once('=') {
+            words.push(decoded(value)?);
+        }
+    }
+    if words.iter().all(String::is_empty) {
+        return Err(Refusal::bad(
+            "you must specify a command for the container to run",
+        ));
+    }
+    if words.iter().any(|word| word.contains('\0')) {
+        return Err(Refusal::bad("a command can't contain a zero byte"));
+    }
+    let Streams { stdin, outputs } = streams(query)?;
     Ok(Command {
         words,
         stdin,

@@ -158,7 +158,15 @@ pub fn ended(code: i32) -> Vec<u8> {
 
 /// The `Status` of a command that could not be run, or whose end nobody saw.
 pub fn failed(why: &str) -> Vec<u8> {
-    let message = format!("error executing command in container: {why}");
+    internal(&format!("error executing command in container: {why}"))
+}
+
+/// The `Status` of streams that could not be attached to, or no longer.
+pub fn not_attached(why: &str) -> Vec<u8> {
+    internal(&format!("error attaching to container: {why}"))
+}
+
+fn internal(message: &str) -> Vec<u8> {
     bytes(&json!({
         "metadata": {},
         "status": "Failure",

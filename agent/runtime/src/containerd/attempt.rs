@@ -220,6 +220,11 @@ impl Containerd {
                     error,
                 )
             })?;
+        if spec.stdin {
+            fifos.make_input().map_err(|error| {
+                Error::caused(ErrorClass::Create, "make the container's input", error)
+            })?;
+        }
         let mounts = containerd_client::services::v1::snapshots::MountsRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
             key: id.to_owned(),
@@ -235,6 +240,11 @@ impl Containerd {
         let create = CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
+            stdin: if spec.stdin {
+                text(&fifos.stdin)
+            } else {
+                String::new()
+            },
             stdout: text(&fifos.stdout),
             stderr: if spec.tty {
                 String::new()

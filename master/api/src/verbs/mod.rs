@@ -156,7 +156,7 @@ async fn part(
         ) => proxy::run(call, call.method.clone(), &call.uri, content).await,
         (Subresource::Exec, Verb::Get | Verb::Create) => tunnel::exec(call).await,
         (Subresource::PortForward, Verb::Get | Verb::Create) => tunnel::port_forward(call).await,
-        (Subresource::Attach, Verb::Get | Verb::Create) => Err(tunnel::none(subresource)),
+        (Subresource::Attach, Verb::Get | Verb::Create) => tunnel::attach(call).await,
         _ => Err(not_allowed()),
     }
 }

@@ -22,7 +22,6 @@ use hyper_util::rt::TokioIo;
 use master_client::{Body, body};
 use master_gateway::{Driver, Expected, NodeBody, NodeCall, pass};
 use master_schema::error::{ApiError, Reason};
-use master_schema::registry::Subresource;
 use master_schema::selector::Selector;
 use master_schema::validate::{Fields, object as inner, text};
 use master_wire::path::Verb;
@@ -67,20 +66,21 @@ pub(super) async fn exec(call: &Call) -> Result<Response<Body>, ApiError> {
     open(call, &spec, &path).await
 }
 
+/// Attaches to a container's own process.
+pub(super) async fn attach(call: &Call) -> Result<Response<Body>, ApiError> {
+    let spec = pod(call).await?;
+    let name = &call.target.name;
+    let container = log::container(&spec, name, call.query.get("container"))?;
+    let mut path = format!("/attach/{}/{name}/{container}?", call.target.namespace);
+    streams(call, &mut path);
+    open(call, &spec, &path).await
+}
+
 /// Connects to ports of a pod. Which ones the client says inside the tunnel, to the node.
 pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError> {
     let spec = pod(call).await?;
     let (namespace, pod) = (&call.target.namespace, &call.target.name);
     open(call, &spec, &format!("/portForward/{namespace}/{pod}")).await
-}
-
-/// The error for the tunnels that are to come.
-pub(super) fn none(subresource: Subresource) -> ApiError {
-    let text = format!(
-        "{} is not served: of tunnels to nodes there are exec and portforward",
-        subresource.name()
-    );
-    ApiError::new(Reason::MethodNotAllowed, text)
 }
 
 /// The specification of the pod that the caller may open a tunnel to.
@@ -145,14 +145,19 @@ fn exec_path(call: &Call, container: &str) -> Result<String, ApiError> {
             "you must specify at least one command for the container".to_owned(),
         ));
     }
+    streams(call, &mut path);
+    Ok(path)
+}
+
+/// Appends the streams that are asked for to a path that ends where a parameter may begin.
+fn streams(call: &Call, path: &mut String) {
     for (name, kubelets) in STREAMS {
         if call.query.on(name) {
-            // As above.
+            // Writing to a String cannot fail.
             write!(path, "{kubelets}=1&").ok();
         }
     }
     path.pop();
-    Ok(path)
 }
 
 fn copy(from: &HeaderMap, names: &[HeaderName], to: &mut HeaderMap) {

@@ -184,18 +184,24 @@ async fn a_command_reaches_the_pods_node_and_bytes_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn ports_are_asked_for_at_the_pods_node() {
+async fn ports_and_a_containers_own_streams_are_asked_for_at_the_pods_node() {
     let kubelet = Echo::new(AGREES);
     let server = server(&kubelet, NodeLimits::default()).await;
-    let path = "/api/v1/namespaces/default/pods/p/portforward";
-    let (mut stream, head) = ask(&server, &server.admin_identity(), path).await;
-    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-    let asked = kubelet.asked.lock().unwrap().clone();
-    let line = "GET /portForward/default/p HTTP/1.1";
-    assert_eq!(asked.lines().next(), Some(line));
-    echoes(&mut stream, "one").await;
-    drop(stream);
-    kubelet.until_closed().await;
+    for (path, nodes) in [
+        ("portforward", "/portForward/default/p"),
+        (
+            "attach?stdin=true&stdout=true&tty=true",
+            "/attach/default/p/c?input=1&output=1&tty=1",
+        ),
+    ] {
+        let path = format!("/api/v1/namespaces/default/pods/p/{path}");
+        let (mut stream, head) = ask(&server, &server.admin_identity(), &path).await;
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let asked = kubelet.asked.lock().unwrap().clone();
+        let line = format!("GET {nodes} HTTP/1.1");
+        assert_eq!(asked.lines().next(), Some(&*line));
+        echoes(&mut stream, "one").await;
+    }
     server.stop().await;
 }
 
@@ -226,7 +232,16 @@ async fn each_refusal_of_a_tunnel_has_its_reason() {
             "container x is not valid for pod p",
         ),
         ("p/exec?stdout=1", "400", "at least one command"),
-        ("p/attach?stdout=1", "405", "attach is not served"),
+        (
+            "waits/attach?stdout=1",
+            "400",
+            "does not have a host assigned",
+        ),
+        (
+            "p/attach?stdout=1&container=x",
+            "400",
+            "container x is not valid for pod p",
+        ),
         ("none/portforward", "404", "pods \"none\" not found"),
         ("waits/portforward", "400", "does not have a host assigned"),
     ] {
@@ -267,7 +282,7 @@ async fn a_right_to_get_is_no_right_to_run() {
         ("reader", json!(["get"])),
         ("runner", json!(["get", "create"])),
     ] {
-        let rules = json!([{"apiGroups": [""], "resources": ["pods/exec", "pods/portforward"], "verbs": verbs}]);
+        let rules = json!([{"apiGroups": [""], "resources": ["pods/exec", "pods/attach", "pods/portforward"], "verbs": verbs}]);
         let role = json!({"metadata": {"name": name}, "rules": rules});
         let to = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name});
         let who = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}]);
@@ -280,7 +295,12 @@ async fn a_right_to_get_is_no_right_to_run() {
     }
     let reader = server.authority.issue("reader", &[], &[]);
     let ports = "/api/v1/namespaces/default/pods/p/portforward";
-    for (path, resource) in [(EXEC, "pods/exec"), (ports, "pods/portforward")] {
+    let own = "/api/v1/namespaces/default/pods/p/attach?stdout=1";
+    for (path, resource) in [
+        (EXEC, "pods/exec"),
+        (ports, "pods/portforward"),
+        (own, "pods/attach"),
+    ] {
         let (line, said) = refused(&server, &reader, path).await;
         assert!(line.contains("403"), "{line}");
         let reason = format!("cannot create resource \"{resource}\"");

@@ -6,6 +6,7 @@
     reason = "tests may stop at the first surprise"
 )]
 
+mod attach;
 mod containers;
 mod floor;
 mod forward;

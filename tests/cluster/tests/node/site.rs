@@ -128,6 +128,7 @@ impl Site {
             },
             oom_score_adj: 0,
             cgroup_parent: format!("/pratique-test/{}", std::process::id()),
+            stdin: false,
             tty: false,
             backoff: None,
         }

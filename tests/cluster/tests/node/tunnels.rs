@@ -334,13 +334,13 @@ async fn a_command_has_no_more_rights_than_its_container_and_ends_with_its_clien
 }
 
 /// A client of the kubelet's port that speaks WebSocket itself.
-struct Client {
+pub(crate) struct Client {
     stream: TlsStream<TcpStream>,
     decoder: Decoder,
 }
 
 impl Client {
-    async fn open(site: &Site, path: &str) -> Self {
+    pub(crate) async fn open(site: &Site, path: &str) -> Self {
         let tls = site
             .authority
             .client(Some((&site.authority, "system:kube-apiserver")));
@@ -362,14 +362,14 @@ impl Client {
         }
     }
 
-    async fn send(&mut self, kind: Kind, payload: &[u8]) {
+    pub(crate) async fn send(&mut self, kind: Kind, payload: &[u8]) {
         let mut frame = Vec::new();
         masked_frame(kind, payload, [1, 2, 3, 4], &mut frame);
         self.stream.write_all(&frame).await.unwrap();
     }
 
     /// Reads until the end: the output, the status, the code of the close frame.
-    async fn rest(mut self) -> (String, Value, Option<u16>) {
+    pub(crate) async fn rest(mut self) -> (String, Value, Option<u16>) {
         let (mut out, mut status, mut message, mut code) =
             (Vec::new(), Value::Null, Vec::new(), None);
         let mut bytes = [0; 4096];
