@@ -113,6 +113,7 @@ fn field(line: &'static str) -> Option<Field> {
 mod tests {
     use super::*;
     use config_kube::identity::GROUP;
+    use master_schema::registry::Review;
     use std::collections::BTreeSet;
 
     /// The JSON names of a message's fields and of the messages embedded in it.
@@ -135,7 +136,8 @@ mod tests {
         let kinds = master_kinds::builtin::all();
         let sources: Vec<_> = kinds
             .iter()
-            .filter(|kind| kind.group != GROUP)
+            // Kinds of ours have no messages, and what is only read is never in a body.
+            .filter(|kind| kind.group != GROUP && !kind.review.is_some_and(Review::is_read))
             .map(|kind| kind.source.clone())
             .collect();
         let (definitions, _) = master_schema::schema::definitions(&sources);
