@@ -292,8 +292,10 @@ pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()>
 pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-dmi")?;
-    let servers = format!("[network]\nntp = [\"{TIME_SERVER}\"]\n");
-    let text = text.replacen("[network]\n", &servers, 1);
+    let first = "[[network.interface]]";
+    expect(text.contains(first), &format!("no {first} in {text}"))?;
+    let servers = format!("[network]\nntp = [\"{TIME_SERVER}\"]\n\n{first}");
+    let text = text.replacen(first, &servers, 1);
     let file = blueprint.dir.join("user-data.toml");
     std::fs::write(&file, &text).map_err(tests_harness::file_error("cannot write", &file))?;
     blueprint.cidata = None;
