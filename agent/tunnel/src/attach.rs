@@ -3,16 +3,15 @@
 //! One task moves everything, as for a command. The container goes on when the client goes; its input ends then where its pod says
 //! `stdinOnce`, so that a program that reads to the end comes to it.
 
-use crate::exec::{Pending, give, negotiated, wants};
+use crate::exec::{Pending, end_input, give, negotiated, wants};
 use crate::handshake::{Offer, Refusal};
 use crate::link::{LINGER, Leave, Link, push};
 use crate::query::Streams;
 use crate::{Tunnel, Tunnels, query};
 use agent_runtime::{Attached, Control, Input, Runtime, Stream, Tap};
-use config_tunnel::command::{self, ERROR, STDERR, STDOUT, Version};
+use config_tunnel::command::{self, ERROR, STDERR, STDOUT};
 use config_tunnel::websocket::NORMAL;
 use http::Request;
-use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
@@ -36,34 +35,28 @@ impl Tunnels {
         let offer = Offer::of(request)?;
         let version = negotiated(&offer)?;
         let wanted = query::streams(request.uri().query().unwrap_or_default())?;
-        let place = self.place()?;
-        let upgrade = hyper::upgrade::on(request);
-        let work = Box::pin(async move {
-            let _place = place;
-            let Ok(stream) = upgrade.await else {
-                tracing::debug!("a client of attach went before its tunnel was made");
-                return;
-            };
-            let client = Client {
-                link: Link::new(TokioIo::new(stream)),
-                input: command::Input::new(version),
-                wanted,
-                once,
-            };
-            let ended = match runtime.attach(&id, wanted.stdin).await {
-                Ok(attached) => client.run(attached).await,
-                Err(error) => {
-                    client
-                        .tell_end(&command::not_attached(&error.chain()))
-                        .await
+        let to = id.clone();
+        self.agreed(
+            request,
+            &offer,
+            version.name(),
+            to,
+            move |stream| async move {
+                let client = Client {
+                    link: Link::new(stream),
+                    input: command::Input::new(version),
+                    wanted,
+                    once,
+                };
+                match runtime.attach(&id, wanted.stdin).await {
+                    Ok(attached) => client.run(attached).await,
+                    Err(error) => {
+                        let status = command::not_attached(&error.chain());
+                        client.tell_end(&status).await
+                    }
                 }
-            };
-            if let Err(error) = ended {
-                tracing::debug!(container = id, %error, "tunnel broke");
-            }
-        });
-        let head = offer.agree(Version::name(version));
-        Ok(Tunnel { head, work })
+            },
+        )
     }
 }
 
@@ -94,11 +87,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         let end = self.pump(&mut stdin, &mut output, &control).await;
         // Before anything is waited for, and also where the connection broke.
         drop(stdin);
-        if self.once
-            && writes
-            && let Err(error) = control.end_input().await
-        {
-            tracing::debug!(%error, "input not ended");
+        if self.once && writes {
+            end_input(&control).await;
         }
         match end? {
             End::Client(leave) => {
@@ -151,11 +141,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                 },
                 _ = link.ping.tick(), if room => self.link.ask(),
             }
-            if let Some((width, height)) = pending.size.take()
-                && let Err(error) = control.resize(width, height).await
-            {
-                tracing::debug!(%error, "terminal not resized");
-            }
+            pending.resize(control).await;
             if let Some(leave) = pending.leave {
                 return Ok(End::Client(leave));
             }
@@ -164,10 +150,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                     // The input stays open for others; a client that has said all is done (upstream's rule).
                     return Ok(End::Output);
                 }
-                if stdin.take().is_some()
-                    && let Err(error) = control.end_input().await
-                {
-                    tracing::debug!(%error, "input not ended");
+                if stdin.take().is_some() {
+                    end_input(control).await;
                 }
             }
         }

@@ -10,7 +10,6 @@ use agent_runtime::{Command, Control, Input, Output, Outputs, Process, Runtime};
 use config_tunnel::command::{self, ERROR, STDERR, STDOUT, Said, Version};
 use config_tunnel::websocket::NORMAL;
 use http::Request;
-use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -35,21 +34,17 @@ impl Tunnels {
         let offer = Offer::of(request)?;
         let version = negotiated(&offer)?;
         let wanted = query::command(request.uri().query().unwrap_or_default())?;
-        let place = self.place()?;
-        let upgrade = hyper::upgrade::on(request);
-        let work = Box::pin(async move {
-            let _place = place;
-            let Ok(stream) = upgrade.await else {
-                tracing::debug!("a client of exec went before its tunnel was made");
-                return;
-            };
-            let client = Client::new(TokioIo::new(stream), version, wanted.outputs);
-            if let Err(error) = client.run(&*runtime, &id, &wanted).await {
-                tracing::debug!(container = id, %error, "tunnel broke");
-            }
-        });
-        let head = offer.agree(version.name());
-        Ok(Tunnel { head, work })
+        let to = id.clone();
+        self.agreed(
+            request,
+            &offer,
+            version.name(),
+            to,
+            move |stream| async move {
+                let client = Client::new(stream, version, wanted.outputs);
+                client.run(&*runtime, &id, &wanted).await
+            },
+        )
     }
 }
 
@@ -105,6 +100,15 @@ impl Pending {
             }
             Ok::<_, Infallible>(())
         });
+    }
+
+    /// Gives the terminal the size that the client asked for last.
+    pub(crate) async fn resize(&mut self, control: &Control) {
+        if let Some((width, height)) = self.size.take()
+            && let Err(error) = control.resize(width, height).await
+        {
+            tracing::debug!(%error, "terminal not resized");
+        }
     }
 }
 
@@ -187,17 +191,12 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
             }
             self.tell(STDOUT, &mut out);
             self.tell(STDERR, &mut err);
-            if let Some((width, height)) = pending.size.take()
-                && let Err(error) = control.resize(width, height).await
-            {
-                tracing::debug!(%error, "terminal not resized");
-            }
+            pending.resize(control).await;
             if pending.bytes.is_empty()
                 && std::mem::take(&mut pending.end)
                 && stdin.take().is_some()
-                && let Err(error) = control.end_input().await
             {
-                tracing::debug!(%error, "input not ended");
+                end_input(control).await;
             }
             if let Some(leave) = pending.leave {
                 return Ok(End::Client(leave));
@@ -250,6 +249,13 @@ pub(crate) fn wants(outputs: Outputs, channel: u8) -> bool {
         Outputs::Pipes { stdout, stderr } => {
             (channel == STDOUT && stdout) || (channel == STDERR && stderr)
         }
+    }
+}
+
+/// Lets a program that reads its input come to its end.
+pub(crate) async fn end_input(control: &Control) {
+    if let Err(error) = control.end_input().await {
+        tracing::debug!(%error, "input not ended");
     }
 }
 

@@ -11,7 +11,6 @@ use crate::{Tunnel, Tunnels};
 use config_tunnel::forward::{Event, PROTOCOL, Session};
 use config_tunnel::spdy::Fault;
 use http::Request;
-use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
@@ -41,22 +40,11 @@ impl Tunnels {
                 offer.protocols
             )));
         }
-        let place = self.place()?;
-        let upgrade = hyper::upgrade::on(request);
         let connections = self.connections.clone();
-        let work = Box::pin(async move {
-            let _place = place;
-            let Ok(stream) = upgrade.await else {
-                tracing::debug!("a client of port-forward went before its tunnel was made");
-                return;
-            };
-            let forward = Forward::new(TokioIo::new(stream), ports, connections);
-            if let Err(error) = forward.run().await {
-                tracing::debug!(%error, "tunnel broke");
-            }
-        });
-        let head = offer.agree(PROTOCOL);
-        Ok(Tunnel { head, work })
+        let to = ports.pod.uid.clone();
+        self.agreed(request, &offer, PROTOCOL, to, |stream| {
+            Forward::new(stream, ports, connections).run()
+        })
     }
 }
 

@@ -21,8 +21,12 @@ pub use dial::Ports;
 pub use handshake::Refusal;
 pub use running::running;
 
-use http::Response;
+use handshake::Offer;
+use http::{Request, Response};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use std::fmt;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -66,6 +70,35 @@ impl Tunnels {
             places: Arc::new(Semaphore::new(most)),
             connections: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
         }
+    }
+
+    /// A tunnel for a client that `protocol` was agreed on with: `work` gets its connection, once it is no HTTP any more.
+    /// `to` is what the tunnel leads to, for the log.
+    fn agreed<B, W>(
+        &self,
+        request: &mut Request<B>,
+        offer: &Offer,
+        protocol: &'static str,
+        to: String,
+        work: impl FnOnce(TokioIo<Upgraded>) -> W + Send + 'static,
+    ) -> Result<Tunnel, Refusal>
+    where
+        W: Future<Output = io::Result<()>> + Send,
+    {
+        let place = self.place()?;
+        let upgrade = hyper::upgrade::on(request);
+        let work = Box::pin(async move {
+            let _place = place;
+            let Ok(stream) = upgrade.await else {
+                tracing::debug!(to, protocol, "a client went before its tunnel was made");
+                return;
+            };
+            if let Err(error) = work(TokioIo::new(stream)).await {
+                tracing::debug!(to, protocol, %error, "tunnel broke");
+            }
+        });
+        let head = offer.agree(protocol);
+        Ok(Tunnel { head, work })
     }
 
     /// A place for one more.
