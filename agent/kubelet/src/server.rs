@@ -286,8 +286,7 @@ impl Server {
         request: &mut Request<Incoming>,
         [namespace, pod, container]: [&str; 3],
     ) -> Result<Tunnel, Refusal> {
-        let pod = self.pod(namespace, pod)?;
-        let id = self.container(&pod, container).await?;
+        let (_, id) = self.container(namespace, pod, container).await?;
         self.tunnels.exec(request, self.shared.runtime.clone(), id)
     }
 
@@ -298,8 +297,7 @@ impl Server {
         request: &mut Request<Incoming>,
         [namespace, pod, container]: [&str; 3],
     ) -> Result<Tunnel, Refusal> {
-        let pod = self.pod(namespace, pod)?;
-        let id = self.container(&pod, container).await?;
+        let (pod, id) = self.container(namespace, pod, container).await?;
         let all = self.shared.all_pods();
         let own = all
             .iter()
@@ -315,12 +313,19 @@ impl Server {
         self.tunnels.attach(request, runtime, id, once)
     }
 
-    /// A pod's container that runs.
-    async fn container(&self, pod: &PodRef, name: &str) -> Result<String, Refusal> {
+    /// A pod of this node, and the id of its container that runs.
+    async fn container(
+        &self,
+        namespace: &str,
+        pod: &str,
+        name: &str,
+    ) -> Result<(PodRef, String), Refusal> {
+        let pod = self.pod(namespace, pod)?;
         let seen = self.shared.runtime.list(Some(&pod.uid)).await;
         let down = |error: Error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.chain());
         let seen = seen.map_err(down)?;
-        agent_tunnel::running(&seen, pod, name)
+        let id = agent_tunnel::running(&seen, &pod, name)?;
+        Ok((pod, id))
     }
 
     /// What is answered without a tunnel.
