@@ -7,7 +7,6 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use master_client::Body;
 use master_gateway::{Driver, Expected, NodeBody};
-use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::validate::{get, items, object as inner};
 use serde_json::Value;
@@ -21,18 +20,12 @@ pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiErr
         .registry
         .find("", "v1", "nodes")
         .ok_or_else(no_resource)?;
-    let fetched = call
-        .api
-        .inner
-        .reader
-        .get(&kind.key("", node))
-        .await
-        .map_err(store_error)?;
+    let stored = call.stored(&kind.key("", node)).await?;
     let missing = || {
         ApiError::new(Reason::NotFound, format!("nodes {node:?} not found"))
             .about("", "nodes", node)
     };
-    let fields = master_objects::decode_bare(kind, &fetched.entry.ok_or_else(missing)?)?;
+    let fields = master_objects::decode_bare(kind, &stored.ok_or_else(missing)?)?;
     let status = inner(&fields, "status").cloned().unwrap_or_default();
     let address = |kind: &str| {
         let found = items(&status, "addresses")

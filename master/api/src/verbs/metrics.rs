@@ -12,7 +12,7 @@ use master_wire::path::{Verb, not_allowed};
 
 /// Answers for one node or pod, or for all that are selected.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
-    let (target, reader) = (&call.target, &call.api.inner.reader);
+    let target = &call.target;
     let measured = call.registry.find("", "v1", &target.plural);
     let measured = measured.ok_or_else(no_resource)?;
     let usage = &call.api.inner.usage;
@@ -26,7 +26,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     match target.verb {
         Verb::Get => {
             let key = measured.key(&target.namespace, &target.name);
-            let stored = reader.get(&key).await.map_err(store_error)?.entry;
+            let stored = call.stored(&key).await?;
             let stored = stored.map(|entry| master_objects::decode_bare(measured, &entry));
             let found = stored.transpose()?.as_ref().and_then(made);
             let fields = found.ok_or_else(|| unknown(call))?;
@@ -38,6 +38,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
                 prefix: measured.prefix(&target.namespace),
                 ..ListQuery::default()
             };
+            let reader = &call.api.inner.reader;
             let listing = reader.list(query).await.map_err(store_error)?;
             let mut items = Vec::new();
             for entry in &listing.entries {

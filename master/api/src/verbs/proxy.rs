@@ -8,7 +8,6 @@ use http::{
 use http_body_util::BodyExt;
 use master_client::{Body, body};
 use master_gateway::{Expected, NodeBody};
-use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource};
 
 /// Hop-by-hop headers (RFC 9110, 7.6.1), and those with the caller's credentials.
@@ -185,8 +184,7 @@ fn with_slash(uri: &Uri) -> Result<Response<Body>, ApiError> {
 /// network.
 async fn no_path(call: &Call, name: &str) -> Result<ApiError, ApiError> {
     let key = call.kind.key(&call.target.namespace, name);
-    let fetched = call.api.inner.reader.get(&key).await.map_err(store_error)?;
-    if fetched.entry.is_none() {
+    if call.stored(&key).await?.is_none() {
         let text = format!("{} {name:?} not found", call.kind.qualified());
         return Ok(ApiError::new(Reason::NotFound, text).about(
             &call.kind.group,
