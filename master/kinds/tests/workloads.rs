@@ -9,9 +9,9 @@
 
 mod common;
 
-use common::{changed, fields, kind, made, told};
-use master_schema::registry::{Kind, Subresource};
-use master_schema::validate::{Faults, Fields};
+use common::{changed, faults as created, kind, made, short, told};
+use master_schema::registry::Kind;
+use master_schema::validate::Faults;
 use serde_json::{Value, json};
 
 fn template() -> Value {
@@ -34,24 +34,6 @@ fn job(more: Value) -> Value {
     spec.remove("selector");
     spec["template"]["spec"]["restartPolicy"] = json!("Never");
     job
-}
-
-/// Paths and messages of a new object's faults, cut after the type of fault.
-fn short(faults: Vec<String>) -> Vec<String> {
-    let cut = |fault: &String| {
-        let (path, message) = fault.split_once(": ").unwrap();
-        let kind = message.split_whitespace().next().unwrap();
-        format!("{path} {}", kind.trim_end_matches(':'))
-    };
-    faults.iter().map(cut).collect()
-}
-
-fn created(kind: &Kind, object: &Value) -> Vec<String> {
-    let new = made(kind, object);
-    let mut faults = Faults::default();
-    (kind.strategy.validate)(&new, &mut faults);
-    (kind.strategy.validate_create)(&new, &mut faults);
-    told(faults)
 }
 
 fn updated(kind: &Kind, old: &Value, change: impl FnOnce(&mut Value)) -> Vec<String> {
@@ -565,92 +547,6 @@ fn budgets_are_told_all_their_faults() {
         "spec.unhealthyPodEvictionPolicy Unsupported",
     ];
     assert_eq!(short(faults), expected);
-}
-
-/// The faults of a change from one status to another, of an object with a specification.
-fn restated(kind: &Kind, spec: &Value, status: &Value, before: &Value) -> Vec<String> {
-    let of = |status: &Value| -> Fields { fields(&json!({"spec": spec, "status": status})) };
-    let mut faults = Faults::default();
-    (kind.strategy.validate_through)(Subresource::Status, &of(status), &of(before), &mut faults);
-    short(told(faults))
-}
-
-#[test]
-fn a_jobs_time_begins_anew_as_it_is_resumed_and_not_otherwise() {
-    let jobs = kind("batch", "jobs");
-    let status = |started: Option<&str>, suspended: &str| {
-        let condition = json!({"type": "Suspended", "status": suspended});
-        json!({"startTime": started, "conditions": [condition]})
-    };
-    let (first, second) = (Some("2026-01-01T00:00:00Z"), Some("2026-01-01T00:01:00Z"));
-    let refused: &[&str] = &["status.startTime Required"];
-    // Suspended by its specification; what is said before and after.
-    let cases = [
-        (
-            false,
-            status(None, "False"),
-            status(first, "False"),
-            &[][..],
-        ),
-        (false, status(first, "False"), status(first, "False"), &[]),
-        (
-            false,
-            status(first, "False"),
-            status(second, "False"),
-            refused,
-        ),
-        (
-            false,
-            status(first, "False"),
-            status(None, "False"),
-            refused,
-        ),
-        (
-            false,
-            status(first, "True"),
-            status(second, "True"),
-            refused,
-        ),
-        (false, status(first, "True"), status(second, "False"), &[]),
-        (true, status(first, "True"), status(None, "True"), &[]),
-        (true, status(first, "False"), status(None, "True"), &[]),
-    ];
-    for (suspend, before, after, expected) in cases {
-        let spec = json!({"suspend": suspend});
-        let faults = restated(&jobs, &spec, &after, &before);
-        assert_eq!(faults, expected, "{before} to {after}");
-    }
-}
-
-#[test]
-fn statuses_count_what_there_is() {
-    let told_of = |plural: &str, status: Value, before: Value| {
-        restated(&kind("apps", plural), &json!({}), &status, &before)
-    };
-    let faults = told_of(
-        "deployments",
-        json!({"replicas": 1, "readyReplicas": 2, "availableReplicas": 3}),
-        json!({"collisionCount": 1}),
-    );
-    let expected = [
-        "status.readyReplicas Invalid",
-        "status.availableReplicas Invalid",
-        "status.availableReplicas Invalid",
-        "status.collisionCount Invalid",
-    ];
-    assert_eq!(faults, expected);
-    assert_eq!(
-        told_of("daemonsets", json!({"numberReady": -1}), json!({})),
-        ["status.numberReady Invalid"]
-    );
-    assert!(
-        told_of(
-            "replicasets",
-            json!({"replicas": 2, "readyReplicas": 2}),
-            json!({})
-        )
-        .is_empty()
-    );
 }
 
 #[test]

@@ -106,3 +106,13 @@ pub(crate) fn change_faults(kind: &Kind, object: &Value, old: &Value) -> Vec<Str
     (kind.strategy.validate_update)(&new, &old, &mut faults);
     told(faults)
 }
+
+/// Paths and messages of faults, cut after the type of fault.
+pub(crate) fn short(faults: Vec<String>) -> Vec<String> {
+    let cut = |fault: String| {
+        let (path, message) = fault.split_once(": ").unwrap();
+        let kind = message.split_whitespace().next().unwrap();
+        format!("{path} {}", kind.trim_end_matches(':'))
+    };
+    faults.into_iter().map(cut).collect()
+}
