@@ -35,7 +35,7 @@ pub(crate) struct Container {
 /// Pods by namespace and name, and their containers by name.
 pub(crate) type Pods = HashMap<(String, String), BTreeMap<String, Container>>;
 
-/// A node's answer. What is told of a container only in part is left out.
+/// A node's answer. A container of which it gives only a part of the figures is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
     pub(crate) node: Option<Point>,
