@@ -2,11 +2,11 @@
 
 use crate::config::Config;
 use crate::env::{self, Sources};
-use crate::names::pod_ref;
 use crate::network::{self, hosts_text, resolv_text};
 use crate::stage::Wanted;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
+use agent_pods::pod_ref;
 use agent_resources::qos;
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, PodNamespaces, Resources,
@@ -126,6 +126,7 @@ pub(crate) fn prepare(
         capabilities: security.capabilities(),
         confinement: security.confinement(),
         privileged: security.privileged(),
+        stop_signal: stop_signal(container),
         seccomp: security.seccomp(),
         resources,
         stdin: container.stdin == Some(true),
@@ -137,6 +138,11 @@ pub(crate) fn prepare(
         spec,
         wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
     })
+}
+
+/// The signal by which the container wishes to be asked to end (KEP-4960).
+fn stop_signal(container: &Container) -> Option<String> {
+    container.lifecycle.as_ref()?.stop_signal.clone()
 }
 
 /// A command or its arguments with the variables in them replaced.

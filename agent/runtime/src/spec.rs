@@ -298,6 +298,21 @@ pub(crate) fn signal_number(text: &str) -> Option<u32> {
             .filter(|offset| *offset <= 30)
             .map(|offset| 34 + offset);
     }
+    if let Some(offset) = name.strip_prefix("SIGRTMAX-") {
+        return offset
+            .parse::<u32>()
+            .ok()
+            .filter(|offset| *offset <= 30)
+            .map(|offset| 64 - offset);
+    }
+    let name = match name.as_str() {
+        "SIGRTMIN" => return Some(34),
+        "SIGRTMAX" => return Some(64),
+        "SIGIOT" => "SIGABRT",
+        "SIGCLD" => "SIGCHLD",
+        "SIGPOLL" => "SIGIO",
+        other => other,
+    };
     let signal: nix::sys::signal::Signal = name.parse().ok()?;
     u32::try_from(signal as i32).ok()
 }
@@ -358,6 +373,7 @@ mod tests {
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
+            stop_signal: None,
             seccomp: Seccomp::RuntimeDefault,
             resources: Resources {
                 cpu_request_millis: 500,
@@ -600,6 +616,8 @@ mod tests {
         assert_eq!(signal_number("quit"), Some(3));
         assert_eq!(signal_number("9"), Some(9));
         assert_eq!(signal_number("SIGRTMIN+3"), Some(37));
+        assert_eq!(signal_number("SIGRTMAX-14"), Some(50));
+        assert_eq!(signal_number("SIGCLD"), signal_number("SIGCHLD"));
         assert_eq!(signal_number("SIGNOTHING"), None);
         assert_eq!(signal_number("0"), None);
     }

@@ -79,11 +79,10 @@ impl Containerd {
             log: spec.log_path.clone(),
             backoff: spec.backoff,
             boot: self.boot.clone(),
-            stop_signal: ready
-                .defaults
-                .stop_signal
-                .as_deref()
-                .and_then(signal_number)
+            stop_signal: [&spec.stop_signal, &ready.defaults.stop_signal]
+                .into_iter()
+                .flatten()
+                .find_map(|name| signal_number(name))
                 .unwrap_or(15),
             created_at: Timestamp::now(),
             started_at: None,

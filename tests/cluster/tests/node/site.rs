@@ -121,6 +121,7 @@ impl Site {
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
+            stop_signal: None,
             seccomp: Seccomp::RuntimeDefault,
             resources: Resources {
                 memory_limit: Some(64 << 20),
