@@ -128,9 +128,14 @@ impl Drain {
             let Some(pod) = pods.get(uid) else { continue };
             let sandbox = Own::find(&self.shared, uid);
             let host = sandbox.addresses(&self.shared, pod).pod.first().copied();
-            let hooks = hooks
-                .entry(uid.clone())
-                .or_insert_with(|| Hooks::new(self.shared.clone(), Arc::default()));
+            let hooks = hooks.entry(uid.clone()).or_insert_with(|| {
+                let shared = &self.shared;
+                Hooks::new(
+                    shared.runtime.clone(),
+                    shared.events.clone(),
+                    Arc::default(),
+                )
+            });
             hooks.begin_pre_stop(pod, &seen.key.container, id, host, *limit);
         }
     }

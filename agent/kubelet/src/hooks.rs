@@ -3,10 +3,10 @@
 //! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with its container, and one after
 //! the start also with its pod's life, as upstream's does.
 
-use crate::kubelet::Shared;
+use crate::events::Recorder;
 use agent_handlers::Target;
 use agent_pods::{Begun, Notes, Progress, find};
-use agent_runtime::{Container as Seen, ContainerState};
+use agent_runtime::{Container as Seen, ContainerState, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -28,7 +28,8 @@ struct Course {
 
 /// The hooks of one pod's containers.
 pub(crate) struct Hooks {
-    shared: Arc<Shared>,
+    runtime: Arc<dyn Runtime>,
+    events: Recorder,
     news: Arc<Notify>,
     course: Arc<Mutex<Course>>,
     after_start: BTreeMap<String, AbortHandle>,
@@ -36,9 +37,10 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    pub(crate) fn new(shared: Arc<Shared>, news: Arc<Notify>) -> Self {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>, events: Recorder, news: Arc<Notify>) -> Self {
         Self {
-            shared,
+            runtime,
+            events,
             news,
             course: Arc::default(),
             after_start: BTreeMap::new(),
@@ -76,7 +78,7 @@ impl Hooks {
         lock(&self.course)
             .post_start
             .insert(id.to_owned(), Progress::Running);
-        let (shared, pod, news) = (self.shared.clone(), pod.clone(), self.news.clone());
+        let (events, pod, news) = (self.events.clone(), pod.clone(), self.news.clone());
         let course = self.course.clone();
         let task = tokio::spawn(async move {
             let progress = match target.hook(&hook, LONGEST).await {
@@ -85,7 +87,7 @@ impl Hooks {
                     tracing::debug!(container = target.id, why, "hook after the start failed");
                     // No more words: what a hook prints may be secret (upstream's rule).
                     let words = "PostStartHook failed";
-                    shared.events.warning(&pod, "FailedPostStartHook", words);
+                    events.warning(&pod, "FailedPostStartHook", words);
                     Progress::Failed
                 }
             };
@@ -113,7 +115,7 @@ impl Hooks {
         };
         lock(&self.course).pre_stop.insert(id.to_owned(), begun);
         let found = self.hook(pod, name, id, host, |own| own.pre_stop);
-        let (shared, pod, news) = (self.shared.clone(), pod.clone(), self.news.clone());
+        let (events, pod, news) = (self.events.clone(), pod.clone(), self.news.clone());
         let (course, id) = (self.course.clone(), id.to_owned());
         let key = id.clone();
         let task = tokio::spawn(async move {
@@ -122,7 +124,7 @@ impl Hooks {
                 if let Ok(Err(why)) = done {
                     tracing::debug!(container = id, why, "hook before the stop failed");
                     let words = "PreStopHook failed";
-                    shared.events.warning(&pod, "FailedPreStopHook", words);
+                    events.warning(&pod, "FailedPreStopHook", words);
                 }
             }
             if let Some(entry) = lock(&course).pre_stop.get_mut(&id) {
@@ -147,9 +149,9 @@ impl Hooks {
         let (_, container) = find(pod, name)?;
         let hook = container.lifecycle.clone().and_then(which)?;
         let target = Target {
-            runtime: self.shared.runtime.clone(),
+            runtime: self.runtime.clone(),
             id: id.to_owned(),
-            container: container.clone(),
+            container: container.into_owned(),
             host,
         };
         Some((target, hook))

@@ -35,6 +35,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) kind: Kind,
     pub(crate) number: u32,
     pub(crate) backoff: Option<Duration>,
+    /// Id of the container whose processes it is to see.
+    pub(crate) target: Option<&'a str>,
     pub(crate) sandbox: &'a Sandbox,
 }
 
@@ -66,6 +68,7 @@ pub(crate) fn prepare(
         kind,
         number,
         backoff,
+        target,
         sandbox,
     } = attempt;
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
@@ -127,6 +130,7 @@ pub(crate) fn prepare(
         confinement: security.confinement(),
         privileged: security.privileged(),
         stop_signal: stop_signal(container),
+        target: target.map(str::to_owned),
         seccomp: security.seccomp(),
         resources,
         stdin: container.stdin == Some(true),
@@ -384,6 +388,7 @@ mod tests {
             kind: Kind::Main,
             number: 2,
             backoff: None,
+            target: None,
             sandbox: &sandbox,
         };
         let held = dir.path().join("held");

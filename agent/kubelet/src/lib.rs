@@ -15,9 +15,11 @@ mod cleanup;
 mod cluster;
 mod config;
 mod content;
+mod debug;
 mod drain;
 mod env;
 mod events;
+mod failures;
 mod garbage;
 mod hooks;
 #[cfg(test)]

@@ -3,10 +3,10 @@
 //! The startup probe comes first and alone; then liveness and readiness side by side. A failed liveness or
 //! startup probe marks the container dead; ending it is the pod machine's work.
 
-use crate::kubelet::Shared;
+use crate::events::Recorder;
 use agent_handlers::Target;
 use agent_pods::{Death, Notes, Progress, Verdict, find};
-use agent_runtime::{Container as Seen, ContainerState, Kind};
+use agent_runtime::{Container as Seen, ContainerState, Kind, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,7 +25,8 @@ type Verdicts = Arc<Mutex<BTreeMap<String, Verdict>>>;
 
 /// The probes of one pod's containers.
 pub(crate) struct Probes {
-    shared: Arc<Shared>,
+    runtime: Arc<dyn Runtime>,
+    events: Recorder,
     news: Arc<Notify>,
     verdicts: Verdicts,
     tasks: BTreeMap<String, AbortHandle>,
@@ -50,9 +51,10 @@ impl Role {
 }
 
 impl Probes {
-    pub(crate) fn new(shared: Arc<Shared>, news: Arc<Notify>) -> Self {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>, events: Recorder, news: Arc<Notify>) -> Self {
         Self {
-            shared,
+            runtime,
+            events,
             news,
             verdicts: Verdicts::default(),
             tasks: BTreeMap::new(),
@@ -83,13 +85,13 @@ impl Probes {
         for seen in seen.iter().filter(|seen| running(&seen.id)) {
             let hook = notes.post_start.get(&seen.id);
             let lasts = matches!(seen.key.kind, Kind::Sidecar | Kind::Main);
-            let found = find(pod, &seen.key.container).map(|(_, container)| container);
-            if let Some(container) = found.filter(|container| has_probe(container))
+            let found = find(pod, &seen.key.container).map(|(_, container)| container.into_owned());
+            if let Some(container) = found.filter(has_probe)
                 && lasts
                 && hook.is_none_or(|hook| *hook == Progress::Done)
                 && !self.tasks.contains_key(&seen.id)
             {
-                self.begin(pod.clone(), container.clone(), seen.id.clone(), host);
+                self.begin(pod.clone(), container, seen.id.clone(), host);
             }
         }
     }
@@ -104,12 +106,12 @@ impl Probes {
         };
         lock(&self.verdicts).insert(id.clone(), first);
         let prober = Prober {
-            shared: self.shared.clone(),
+            events: self.events.clone(),
             news: self.news.clone(),
             verdicts: self.verdicts.clone(),
             pod,
             target: Target {
-                runtime: self.shared.runtime.clone(),
+                runtime: self.runtime.clone(),
                 id: id.clone(),
                 container,
                 host,
@@ -167,7 +169,7 @@ fn was_started(pod: &Pod, id: &str) -> bool {
 
 /// The task of one container.
 struct Prober {
-    shared: Arc<Shared>,
+    events: Recorder,
     news: Arc<Notify>,
     verdicts: Verdicts,
     pod: Arc<Pod>,
@@ -224,7 +226,7 @@ impl Prober {
                 Err(why) => {
                     (good, bad) = (0, bad.saturating_add(1));
                     let text = format!("{} probe failed: {why}", role.name());
-                    self.shared.events.warning(&self.pod, "Unhealthy", text);
+                    self.events.warning(&self.pod, "Unhealthy", text);
                 }
             }
             if good >= needed && self.passed(role) {

@@ -45,6 +45,15 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     })
 }
 
+/// Why this node can't run a container that was added to a pod which runs already. The pod is not refused for it.
+pub(crate) fn debugger_fault(pod: &Pod, container: &Container, config: &Config) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let fault = container_fault(container).map(str::to_owned);
+    fault
+        .or_else(|| below_the_floor(spec, container, config).map(|refusal| refusal.message))
+        .or_else(|| volumes::host_path_fault(config, pod))
+}
+
 fn unsupported(what: &str) -> Refusal {
     Refusal {
         reason: "NotSupported",
@@ -103,10 +112,6 @@ fn first(faults: &[(bool, &'static str)]) -> Option<&'static str> {
 fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     let security = spec.security_context.clone().unwrap_or_default();
     first(&[
-        (
-            spec.ephemeral_containers.iter().flatten().next().is_some(),
-            "ephemeralContainers are not available yet",
-        ),
         (
             spec.share_process_namespace == Some(true),
             "shareProcessNamespace is not available yet: it needs a process that outlives all containers",

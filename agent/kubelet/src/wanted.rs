@@ -75,7 +75,7 @@ pub(crate) fn killing(pod: &Pod, notes: &Notes, seen: &Seen) -> String {
         Kind::Main if restarts(pod, Kind::Main, name, 1) => {
             format!("Container {name} failed {probe} probe, will be restarted")
         }
-        Kind::Main => format!("Container {name} failed {probe} probe"),
+        Kind::Main | Kind::Ephemeral => format!("Container {name} failed {probe} probe"),
         Kind::Init | Kind::Sidecar => format!("Init container {name} failed {probe} probe"),
     };
     match dead {

@@ -19,10 +19,10 @@ use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
 use crate::wanted::{self, Wanted, unwanted};
-use crate::{cleanup, env, storage, support, volumes};
+use crate::{cleanup, debug, env, failures, storage, support, volumes};
 use agent_pods::{
-    Action, Ending, Failure, Notes, Plan, Refusal, View, after_failures, base, between, end_of,
-    find, later, plan, plan_orphan, recover, status,
+    Action, Ending, Notes, Plan, Refusal, View, base, between, end_of, find, later, plan,
+    plan_orphan, recover, status,
 };
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Image, Kind, PodRef, container_id,
@@ -42,9 +42,6 @@ use tokio::sync::{Notify, watch};
 const RESYNC: Duration = Duration::from_secs(60);
 /// Pause after the engine or the master could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
-/// Wait after a pod's own fault (a missing config map, say), which somebody may mend at any time.
-const CONFIG_RETRY: Duration = Duration::from_secs(10);
-
 /// What goes on after a step.
 enum Next {
     /// Wait for news, at most until then.
@@ -83,8 +80,9 @@ impl Worker {
         wanted: watch::Receiver<Wanted>,
         news: Arc<Notify>,
     ) -> Self {
-        let probes = Probes::new(shared.clone(), news.clone());
-        let hooks = Hooks::new(shared.clone(), news.clone());
+        let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
+        let probes = Probes::new(runtime.clone(), events.clone(), news.clone());
+        let hooks = Hooks::new(runtime, events, news.clone());
         let sandbox = Own::find(&shared, &pod.uid);
         Self {
             shared,
@@ -368,8 +366,8 @@ impl Worker {
                     backoff,
                 } => match pod {
                     Some(pod) => {
-                        self.start(&pod.clone(), &container, kind, attempt, backoff)
-                            .await
+                        let next = (kind, attempt, backoff);
+                        self.start(&pod.clone(), &container, next, seen).await
                     }
                     None => Ok(()),
                 },
@@ -445,26 +443,38 @@ impl Worker {
         &mut self,
         pod: &Arc<Pod>,
         name: &str,
-        kind: Kind,
-        number: u32,
-        backoff: Option<Duration>,
+        (kind, number, backoff): (Kind, u32, Option<Duration>),
+        seen: &[Seen],
     ) -> Result<(), Error> {
         let Some((_, container)) = find(pod, name) else {
             return Ok(());
         };
+        let debug = if kind == Kind::Ephemeral {
+            debug::target(pod, &container, &self.shared.config, seen)
+        } else {
+            Ok(None)
+        };
+        let target = match debug {
+            Ok(target) => target,
+            Err(error) => {
+                self.put_off(pod, name, &error);
+                return Ok(());
+            }
+        };
         let sandbox = self.sandbox.make(&self.shared, pod).await?;
         let attempt = Attempt {
             pod,
-            container,
+            container: &container,
             kind,
             number,
             backoff,
+            target,
             sandbox: &sandbox,
         };
         let mut wanted = self.wanted.clone();
         let image = tokio::select! {
             // Fetching is safe to drop: what came in is kept, and nothing runs yet.
-            image = self.puller.fetch(&self.shared, pod, &self.pod, container) => image,
+            image = self.puller.fetch(&self.shared, pod, &self.pod, &container) => image,
             () = unwanted(&mut wanted) => return Ok(()),
         };
         let result = match image {
@@ -484,52 +494,23 @@ impl Worker {
             }
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             Err(error) => {
-                let what = if error.class == ErrorClass::ImagePull {
-                    "Failed to pull image"
-                } else {
-                    "Error"
-                };
-                self.shared
-                    .events
-                    .warning(pod, "Failed", format!("{what}: {}", error.chain()));
-                self.note_failure(name, &error);
+                self.put_off(pod, name, &error);
                 Ok(())
             }
         }
     }
 
-    fn note_failure(&mut self, name: &str, error: &Error) {
-        let reason = match error.class {
-            ErrorClass::InvalidImageName => "InvalidImageName",
-            ErrorClass::ImageNeverPull => "ErrImageNeverPull",
-            ErrorClass::ImagePull => "ErrImagePull",
-            ErrorClass::Config => "CreateContainerConfigError",
-            ErrorClass::Create | ErrorClass::NotFound => "CreateContainerError",
-            // The attempt is on record as ended with code 128; the next comes after the usual wait.
-            ErrorClass::Start | ErrorClass::Unavailable => {
-                self.notes.failures.remove(name);
-                return;
-            }
-        };
-        let now = Timestamp::now();
-        let count = self
-            .notes
-            .failures
-            .get(name)
-            .map_or(1, |failure| failure.count.saturating_add(1));
-        let wait = if error.class == ErrorClass::Config {
-            CONFIG_RETRY
+    /// Tells of a start that failed, and remembers it.
+    fn put_off(&mut self, pod: &Pod, name: &str, error: &Error) {
+        let what = if error.class == ErrorClass::ImagePull {
+            "Failed to pull image"
         } else {
-            after_failures(count)
+            "Error"
         };
-        let failure = Failure {
-            reason,
-            message: error.chain(),
-            at: now,
-            retry_at: later(now, wait),
-            count,
-        };
-        self.notes.failures.insert(name.to_owned(), failure);
+        self.shared
+            .events
+            .warning(pod, "Failed", format!("{what}: {}", error.chain()));
+        failures::remember(&mut self.notes, name, error);
     }
 
     async fn launch(&mut self, attempt: Attempt<'_>, image: Image) -> Result<(), Error> {

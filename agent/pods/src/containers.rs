@@ -1,7 +1,8 @@
 //! A pod's containers by kind and name, and their attempts.
 
 use agent_runtime::{Container as Seen, Kind};
-use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
+use config_kube::k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
+use std::borrow::Cow;
 
 /// The pod's init containers, sidecars among them, in order.
 pub fn initial(pod: &Pod) -> &[Container] {
@@ -28,7 +29,7 @@ pub fn kind_of_initial(container: &Container) -> Kind {
     }
 }
 
-/// All containers of a pod in the order of their start.
+/// All containers of a pod in the order of their start, but the ephemeral ones.
 pub fn all(pod: &Pod) -> impl Iterator<Item = (Kind, &Container)> {
     let inits = initial(pod)
         .iter()
@@ -36,9 +37,56 @@ pub fn all(pod: &Pod) -> impl Iterator<Item = (Kind, &Container)> {
     inits.chain(mains(pod).iter().map(|container| (Kind::Main, container)))
 }
 
+/// The pod's ephemeral containers, which may be added while it runs, in the form of the others.
+pub fn ephemeral(pod: &Pod) -> impl Iterator<Item = Container> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| spec.ephemeral_containers.iter().flatten())
+        .map(as_container)
+}
+
+/// What an ephemeral container has in common with the others: all but its target. The API allows it no ports, probes and hooks.
+fn as_container(one: &EphemeralContainer) -> Container {
+    let one = one.clone();
+    Container {
+        name: one.name,
+        image: one.image,
+        command: one.command,
+        args: one.args,
+        working_dir: one.working_dir,
+        env: one.env,
+        env_from: one.env_from,
+        volume_mounts: one.volume_mounts,
+        volume_devices: one.volume_devices,
+        termination_message_path: one.termination_message_path,
+        termination_message_policy: one.termination_message_policy,
+        image_pull_policy: one.image_pull_policy,
+        security_context: one.security_context,
+        stdin: one.stdin,
+        stdin_once: one.stdin_once,
+        tty: one.tty,
+        ..Container::default()
+    }
+}
+
+/// The name of the container whose processes an ephemeral one is to see.
+pub fn target_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    let mut all = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.ephemeral_containers.iter().flatten());
+    let own = all.find(|one| one.name == name)?;
+    own.target_container_name
+        .as_deref()
+        .filter(|name| !name.is_empty())
+}
+
 /// A container by its name, which no two of a pod share.
-pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(Kind, &'a Container)> {
-    all(pod).find(|(_, container)| container.name == name)
+pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(Kind, Cow<'a, Container>)> {
+    let lasting = all(pod).map(|(kind, container)| (kind, Cow::Borrowed(container)));
+    let debuggers = ephemeral(pod).map(|container| (Kind::Ephemeral, Cow::Owned(container)));
+    lasting
+        .chain(debuggers)
+        .find(|(_, container)| container.name == name)
 }
 
 /// The newest attempt of a container.

@@ -125,12 +125,11 @@ impl Ending<'_> {
     }
 
     fn has_hook(self, container: &Seen) -> bool {
-        let container = self
-            .pod
-            .and_then(|pod| find(pod, &container.key.container))
-            .map(|(_, container)| container);
-        let lifecycle = container.and_then(|container| container.lifecycle.as_ref());
-        lifecycle.is_some_and(|lifecycle| lifecycle.pre_stop.is_some())
+        let found = self.pod.and_then(|pod| find(pod, &container.key.container));
+        found.is_some_and(|(_, container)| {
+            let lifecycle = container.lifecycle.as_ref();
+            lifecycle.is_some_and(|lifecycle| lifecycle.pre_stop.is_some())
+        })
     }
 
     /// Whether nothing runs any more that was started after this sidecar; others wait for nobody. Of a pod that is not known

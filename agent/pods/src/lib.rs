@@ -26,7 +26,9 @@ mod state;
 mod status;
 
 pub use backoff::{after_failures, between, later};
-pub use containers::{all, find, initial, kind_of_initial, latest, mains, previous};
+pub use containers::{
+    all, ephemeral, find, initial, kind_of_initial, latest, mains, previous, target_of,
+};
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
 pub use machine::{Action, End, Plan, View, end_of, plan};
 pub use names::{is_plain, pod_ref};

@@ -6,7 +6,7 @@
 //! ends with nothing running, however its containers behave, sidecars after all others and in reverse order.
 
 use crate::backoff::later;
-use crate::containers::{attempts, initial, kind_of_initial, latest, mains, previous};
+use crate::containers::{attempts, ephemeral, initial, kind_of_initial, latest, mains, previous};
 use crate::ending::{Ending, probe_grace};
 use crate::notes::Notes;
 use crate::policy::{RestartPolicy, restart, restarts, waits};
@@ -190,7 +190,13 @@ pub fn plan(view: View<'_>) -> Plan {
     }
     if is_finished(view) {
         view.ending().stop_all(&mut plan);
-    } else if start_initial(view, &mut plan) {
+        return plan;
+    }
+    // Debuggers wait for nothing: what they look for may be why the others do not start.
+    for container in ephemeral(view.pod) {
+        step(view, &container, Kind::Ephemeral, &mut plan);
+    }
+    if start_initial(view, &mut plan) {
         start_mains(view, &mut plan);
     }
     plan

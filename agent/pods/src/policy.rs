@@ -42,18 +42,21 @@ impl RestartPolicy {
 }
 
 /// Whether a container that ended with `code` is started again. An init container is so only after a failure, a sidecar
-/// always; of a container's rules the first that speaks of the code decides, before any policy.
+/// always, an ephemeral one never; of a container's rules the first that speaks of the code decides, before any policy.
 pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
-    if kind == Kind::Sidecar {
-        return true;
+    match kind {
+        Kind::Sidecar => return true,
+        Kind::Ephemeral => return false,
+        Kind::Init | Kind::Main => {}
     }
     let container = find(pod, name).map(|(_, container)| container);
-    let rules = container.and_then(|container| container.restart_policy_rules.as_deref());
+    let rules = container.as_deref();
+    let rules = rules.and_then(|container| container.restart_policy_rules.as_deref());
     let by_rule = rules.into_iter().flatten().any(|rule| speaks(rule, code));
     let policy = if by_rule {
         RestartPolicy::Always
     } else {
-        RestartPolicy::of_container(pod, container)
+        RestartPolicy::of_container(pod, container.as_deref())
     };
     match policy {
         RestartPolicy::Always => kind == Kind::Main || code != 0,

@@ -15,7 +15,10 @@ pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
     let initial = status.init_container_statuses.iter().flatten();
     let initial = initial.map(|status| (Kind::Init, status));
     let mains = status.container_statuses.iter().flatten();
-    for (kind, status) in initial.chain(mains.map(|status| (Kind::Main, status))) {
+    let debuggers = status.ephemeral_container_statuses.iter().flatten();
+    let debuggers = debuggers.map(|status| (Kind::Ephemeral, status));
+    let all = initial.chain(mains.map(|status| (Kind::Main, status)));
+    for (kind, status) in all.chain(debuggers) {
         let known = seen.iter().any(|seen| seen.key.container == status.name);
         let kind = find(pod, &status.name).map_or(kind, |(kind, _)| kind);
         if let (false, Some(lost)) = (known, lost(pod, status, kind, now)) {

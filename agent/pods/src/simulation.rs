@@ -62,6 +62,8 @@ pub(crate) struct Traits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blow {
     Delete,
+    /// Somebody looks into the pod.
+    Debug,
     AgentRestart,
     Reboot,
 }
@@ -185,13 +187,13 @@ impl World {
         self.seen.iter().find(|seen| seen.id == id)
     }
 
-    fn container(&self, id: &str) -> Option<&Container> {
+    fn container(&self, id: &str) -> Option<Container> {
         let name = &self.seen_of(id)?.key.container;
-        find(&self.pod, name).map(|(_, container)| container)
+        find(&self.pod, name).map(|(_, container)| container.into_owned())
     }
 
     fn has_pre_stop(&self, id: &str) -> bool {
-        let lifecycle = self.container(id).and_then(|own| own.lifecycle.clone());
+        let lifecycle = self.container(id).and_then(|own| own.lifecycle);
         lifecycle.is_some_and(|lifecycle| lifecycle.pre_stop.is_some())
     }
 
@@ -245,6 +247,7 @@ impl World {
                     prop_assert!(!held, "{name} before the hook of {}", main.name);
                 }
             }
+            Kind::Ephemeral => {}
             Kind::Init | Kind::Sidecar => {
                 let first = !self
                     .seen
@@ -323,7 +326,7 @@ impl World {
         if nature.obeys {
             self.obeys.insert(id.to_owned());
         }
-        let lifecycle = self.container(id).and_then(|own| own.lifecycle.clone());
+        let lifecycle = self.container(id).and_then(|own| own.lifecycle);
         if lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some()) {
             self.notes
                 .post_start
@@ -368,7 +371,9 @@ impl World {
             );
         }
         if self.view().ends() && seen.key.kind == Kind::Sidecar && in_time {
-            let others = self.alive().filter(|other| other.key.kind != Kind::Sidecar);
+            let others = self
+                .alive()
+                .filter(|other| matches!(other.key.kind, Kind::Init | Kind::Main));
             prop_assert_eq!(
                 others.count(),
                 0,
@@ -519,6 +524,12 @@ impl World {
     pub(crate) fn blow(&mut self, blow: Blow) {
         match blow {
             Blow::Delete => self.pod.metadata.deletion_timestamp = Some(Time(self.now)),
+            Blow::Debug => {
+                let spec = self.pod.spec.as_mut().unwrap();
+                let all = spec.ephemeral_containers.get_or_insert_default();
+                let name = format!("debug{}", all.len());
+                all.push(serde_json::from_value(described(&name, Traits::default())).unwrap());
+            }
             Blow::AgentRestart => {
                 self.forget();
                 // Hooks that ran are not begun anew after a start, and probes begin from nothing.

@@ -30,6 +30,7 @@ fn story() -> impl Strategy<Value = Story> {
         0_u16..3000,
         prop_oneof![
             Just(Blow::Delete),
+            Just(Blow::Debug),
             Just(Blow::AgentRestart),
             Just(Blow::Reboot)
         ],
@@ -96,6 +97,8 @@ proptest! {
             };
             prop_assert!(world.starts.iter().all(once), "Never means once");
         }
+        let mut debuggers = world.starts.iter().filter(|(name, _)| name.starts_with("debug"));
+        prop_assert!(debuggers.all(|(_, count)| *count == 1), "a debugger is started once");
         world.blow(Blow::Delete);
         let limit = later(world.now, Duration::from_secs(u64::from(story.grace)) + LEAST);
         world.live_until(limit)?;
@@ -352,4 +355,30 @@ fn sidecars_of_a_pod_whose_init_container_failed_for_good_end_before_it_has_fail
     after(&mut world, 3);
     assert_eq!(phase(&world), "Failed");
     assert_eq!(world.starts.get("main0"), None);
+}
+
+#[test]
+fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
+    let mut story = plain("Always", Nature::plain(Some((20, 1))));
+    story.inits = vec![Traits::default()];
+    let mut world = World::new(&story);
+    world.settle().unwrap();
+    world.blow(Blow::Debug);
+    after(&mut world, 15);
+    assert_eq!(phase(&world), "Pending");
+    let told = |world: &World| {
+        let all = world
+            .written
+            .as_ref()
+            .unwrap()
+            .ephemeral_container_statuses
+            .clone();
+        all.unwrap()[0].state.clone().unwrap()
+    };
+    assert!(told(&world).running.is_some());
+    after(&mut world, 15);
+    assert_eq!(told(&world).terminated.unwrap().exit_code, 1);
+    world.blow(Blow::Reboot);
+    after(&mut world, 600);
+    assert_eq!(world.starts["debug0"], 1);
 }

@@ -41,6 +41,7 @@ impl Scene<'_> {
             }),
             ready: match kind {
                 Kind::Init => ended_well,
+                Kind::Ephemeral => false,
                 Kind::Sidecar | Kind::Main => {
                     let unprobed =
                         container.startup_probe.is_none() && container.readiness_probe.is_none();
@@ -106,7 +107,7 @@ impl Scene<'_> {
             return self.failed(failure, container);
         }
         let initializing = match kind {
-            Kind::Main => !initial(self.view.pod).is_empty(),
+            Kind::Main | Kind::Ephemeral => !initial(self.view.pod).is_empty(),
             Kind::Init | Kind::Sidecar => !self.is_turn(container),
         };
         waiting(

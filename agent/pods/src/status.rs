@@ -1,7 +1,7 @@
 //! A pod's status, as a pure function of what is wanted and seen: phases, conditions and container states in
 //! the words that users of Kubernetes know.
 
-use crate::containers::{initial, kind_of_initial, latest, mains};
+use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
 use crate::machine::{End, View, init_failed, initial_done, initialized};
 use crate::policy::restart;
 use agent_resources::qos;
@@ -77,6 +77,9 @@ pub fn status(
         .iter()
         .map(|main| scene.container(main, Kind::Main))
         .collect();
+    let debuggers: Vec<_> = ephemeral(pod)
+        .map(|container| scene.container(&container, Kind::Ephemeral))
+        .collect();
     let Outcome {
         phase,
         reason,
@@ -108,6 +111,8 @@ pub fn status(
         message,
         conditions: Some(conditions),
         init_container_statuses: (!inits.is_empty() && refusal.is_none()).then_some(inits),
+        ephemeral_container_statuses: (!debuggers.is_empty() && refusal.is_none())
+            .then_some(debuggers),
         container_statuses: refusal.is_none().then_some(own),
         host_ip: host.first().cloned(),
         host_ips: Some(host.into_iter().map(|ip| HostIP { ip }).collect()),

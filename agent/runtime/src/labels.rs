@@ -76,6 +76,7 @@ impl Record {
         let kind = match self.key.kind {
             Kind::Init => "init",
             Kind::Sidecar => "sidecar",
+            Kind::Ephemeral => "ephemeral",
             Kind::Main => "main",
         };
         let mut labels: Labels = [
@@ -121,6 +122,7 @@ impl Record {
         let kind = match labels.get(KIND)?.as_str() {
             "init" => Kind::Init,
             "sidecar" => Kind::Sidecar,
+            "ephemeral" => Kind::Ephemeral,
             "main" => Kind::Main,
             _ => return None,
         };
@@ -193,7 +195,12 @@ mod tests {
             "[a-z]{1,8}",
             "[a-f0-9]{8}",
             "[a-z]{1,8}",
-            prop_oneof![Just(Kind::Init), Just(Kind::Sidecar), Just(Kind::Main)],
+            prop_oneof![
+                Just(Kind::Init),
+                Just(Kind::Sidecar),
+                Just(Kind::Ephemeral),
+                Just(Kind::Main)
+            ],
             any::<u32>(),
         );
         (

@@ -31,6 +31,8 @@ pub enum Kind {
     Init,
     /// One of `spec.initContainers` with `restartPolicy: Always` (KEP-753).
     Sidecar,
+    /// One of `spec.ephemeralContainers`: a debugger in a running pod (KEP-277).
+    Ephemeral,
     /// One of `spec.containers`.
     Main,
 }
@@ -161,6 +163,8 @@ pub struct ContainerSpec {
     pub shared: SharedNamespaces,
     /// Namespaces of its pod.
     pub pod: PodNamespaces,
+    /// Id of the running container whose processes it sees; its own processes alone where there is none.
+    pub target: Option<String>,
     /// Replaces the image's user.
     pub user: Option<u32>,
     /// Replaces the image's group.

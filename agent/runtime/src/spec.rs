@@ -38,6 +38,8 @@ pub(crate) struct Host {
     pub(crate) tpms: Tpms,
     /// Its other devices, which privileged containers get.
     pub(crate) devices: Vec<Device>,
+    /// First process of the container whose processes this one is to see.
+    pub(crate) target: Option<u32>,
 }
 
 /// The whole specification.
@@ -171,7 +173,7 @@ fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
 fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
     let own = [
         ("mount", true),
-        ("pid", !spec.shared.pid),
+        ("pid", !spec.shared.pid && host.target.is_none()),
         ("ipc", !spec.shared.ipc && spec.pod.ipc.is_none()),
         ("cgroup", host.unified_cgroups),
     ];
@@ -184,8 +186,12 @@ fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
     let of_pod = of_pod
         .into_iter()
         .filter_map(|(kind, path)| Some(json!({"type": kind, "path": path.as_ref()?})));
+    let of_target = host.target.filter(|_| !spec.shared.pid);
+    let of_target =
+        of_target.map(|pid| json!({"type": "pid", "path": format!("/proc/{pid}/ns/pid")}));
     own.map(|(kind, _)| json!({"type": kind}))
         .chain(of_pod)
+        .chain(of_target)
         .collect()
 }
 
@@ -338,6 +344,7 @@ mod tests {
             lowest_oom_score: None,
             tpms,
             devices,
+            target: None,
         }
     }
 
@@ -374,6 +381,7 @@ mod tests {
             confinement: Confinement::default(),
             privileged: false,
             stop_signal: None,
+            target: None,
             seccomp: Seccomp::RuntimeDefault,
             resources: Resources {
                 cpu_request_millis: 500,
@@ -608,6 +616,25 @@ mod tests {
         let spec = runtime_spec(&wanted(), "id", &image(), &root(), &host).unwrap();
         assert_eq!(spec["process"]["oomScoreAdj"], json!(0));
         assert_eq!(made(&wanted())["process"]["oomScoreAdj"], json!(-997));
+    }
+
+    #[test]
+    fn a_debugger_sees_the_processes_of_its_target_and_no_others() {
+        let mut host = host();
+        host.target = Some(77);
+        let of = |spec: &ContainerSpec| {
+            namespaces(spec, &host)
+                .into_iter()
+                .filter(|one| one["type"] == "pid")
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(&wanted()),
+            [json!({"type": "pid", "path": "/proc/77/ns/pid"})]
+        );
+        let mut shared = wanted();
+        shared.shared.pid = true;
+        assert!(of(&shared).is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::health::Health;
 use crate::pods::{Cluster, shell};
-use crate::site::{eventually, subdir};
+use crate::site::{IMAGE, eventually, subdir};
 use config_kube::k8s_openapi::api::core::v1::Event;
 use config_model::host_path::HostPath;
 use master_client::ListParams;
@@ -259,4 +259,55 @@ async fn a_container_is_asked_to_end_by_the_signal_that_it_names_and_keeps_its_o
     cluster.delete("signalled", 300).await;
     is_gone(&cluster, "signalled").await;
     assert_eq!(order(&folder), ["usr1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_debugger_looks_into_a_container_of_a_running_pod_and_has_no_more_rights() {
+    let cluster = Cluster::new().await;
+    let mut main = shell("exec sleep 4321");
+    main["restartPolicy"] = json!("Always");
+    cluster
+        .create("looked-into", json!({"containers": [main]}))
+        .await;
+    cluster
+        .reaches("looked-into", "/phase", json!("Running"))
+        .await;
+    let script = "busybox tr '\\0' ' ' < /proc/1/cmdline > /dev/termination-log; exit 3";
+    let debugger =
+        |name: &str| json!({"name": name, "image": IMAGE, "command": ["/bin/sh", "-c", script]});
+    let mut inside = debugger("inside");
+    inside["targetContainerName"] = json!("main");
+    let alone = debugger("alone");
+    let mut mighty = debugger("mighty");
+    mighty["securityContext"] = json!({"privileged": true});
+    let mut pod = serde_json::to_value(cluster.pod("looked-into").await).unwrap();
+    pod["spec"]["ephemeralContainers"] = json!([inside, alone, mighty]);
+    let path = "/api/v1/namespaces/default/pods/looked-into/ephemeralcontainers";
+    cluster.ask(http::Method::PUT, path, &pod).await;
+
+    let ended =
+        |number: usize| format!("/ephemeralContainerStatuses/{number}/state/terminated/exitCode");
+    cluster.reaches("looked-into", &ended(0), json!(3)).await;
+    cluster.reaches("looked-into", &ended(1), json!(3)).await;
+    let waits = "/ephemeralContainerStatuses/2/state/waiting/reason";
+    let reason = json!("CreateContainerConfigError");
+    let status = cluster.reaches("looked-into", waits, reason).await;
+    let words = |number: usize| {
+        let state = &status["ephemeralContainerStatuses"][number]["state"];
+        state["terminated"]["message"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert!(words(0).contains("sleep 4321"), "{:?}", words(0));
+    assert!(words(1).contains("/proc/1/cmdline"), "{:?}", words(1));
+    let refused = &status["ephemeralContainerStatuses"][2]["state"]["waiting"]["message"];
+    assert!(
+        refused.as_str().unwrap().contains("privileged"),
+        "{refused}"
+    );
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    assert_eq!(status["ephemeralContainerStatuses"][0]["restartCount"], 0);
+    cluster.delete("looked-into", 1).await;
+    is_gone(&cluster, "looked-into").await;
 }

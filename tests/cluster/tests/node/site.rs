@@ -122,6 +122,7 @@ impl Site {
             confinement: Confinement::default(),
             privileged: false,
             stop_signal: None,
+            target: None,
             seccomp: Seccomp::RuntimeDefault,
             resources: Resources {
                 memory_limit: Some(64 << 20),
