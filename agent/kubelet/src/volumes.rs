@@ -367,16 +367,22 @@ fn refused_text(path: &str, refused: Refused) -> String {
 /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
 pub(crate) fn host_path_fault(config: &Config, pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let containers = || {
-        spec.containers
+    let lasting = || {
+        let all = spec
+            .containers
             .iter()
-            .chain(spec.init_containers.iter().flatten())
+            .chain(spec.init_containers.iter().flatten());
+        all.flat_map(|container| container.volume_mounts.iter().flatten())
+    };
+    let debuggers = || {
+        let all = spec.ephemeral_containers.iter().flatten();
+        all.flat_map(|container| container.volume_mounts.iter().flatten())
     };
     volumes(pod).iter().find_map(|volume| {
         let path = trimmed(&volume.host_path.as_ref()?.path);
-        let mut mounts =
-            containers().flat_map(|container| container.volume_mounts.iter().flatten());
-        let writes = mounts.any(|mount| mount.name == volume.name && mount.read_only != Some(true));
+        let writes = lasting()
+            .chain(debuggers())
+            .any(|mount| mount.name == volume.name && mount.read_only != Some(true));
         let refused = allowed(config, path, writes).err()?;
         Some(format!(
             "volume {}: {}",
