@@ -12,6 +12,7 @@
 
 mod api;
 mod backoff;
+mod claims;
 mod cleanup;
 mod cluster;
 mod config;

@@ -22,7 +22,7 @@ use crate::status::{Refusal, base, recover, status};
 use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
-use crate::{cleanup, env, storage, support, volumes};
+use crate::{claims, cleanup, env, storage, support, volumes};
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Image, Kind, PodRef, withheld,
 };
@@ -558,6 +558,7 @@ impl Worker {
             .await?;
         let sources = Sources {
             tokens: self.tokens.clone(),
+            claims: claims::find(&self.shared, pod, &self.pod).await?,
             ..self.sources(pod, volumes::needs(pod)).await?
         };
         self.volumes = Some(volumes::prepare(
@@ -579,6 +580,7 @@ impl Worker {
             config_maps: self.objects("configmaps", maps).await?,
             secrets: self.objects("secrets", secrets).await?,
             tokens: Tokens::default(),
+            claims: BTreeMap::new(),
             addresses: self.addresses(pod),
             services: self.service_variables(pod)?,
             allocatable: self.shared.allocatable(),
