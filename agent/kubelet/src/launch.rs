@@ -272,7 +272,8 @@ fn volume_mount(
         .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
     let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
     // What the agent fills is the agent's alone to write (upstream's rule, too).
-    let read_only = mount.read_only == Some(true) || matches!(source, Source::Held(_));
+    let read_only =
+        mount.read_only == Some(true) || matches!(source, Source::Held(_) | Source::ReadOnly(_));
     let place =
         volumes::place(config, source, sub_path, read_only).map_err(|error| match sub_path {
             Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),

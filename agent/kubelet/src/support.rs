@@ -207,7 +207,7 @@ fn container_fault(container: &Container) -> Option<&'static str> {
         ),
         (
             container.volume_devices.iter().flatten().next().is_some(),
-            "volumeDevices are not available yet",
+            "volumeDevices are not available: this machine gives pods no block devices",
         ),
         (
             mounts().any(|mount| mount.sub_path_expr.is_some()),
@@ -260,7 +260,8 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     let downward = volume.downward_api.is_some();
     let known =
         volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
-    if known || volume.secret.is_some() || downward {
+    let claimed = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
+    if known || claimed || volume.secret.is_some() || downward {
         let medium = volume
             .empty_dir
             .as_ref()
@@ -276,7 +277,7 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     }
     let name = &volume.name;
     Some(format!(
-        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI and projected are available yet"
+        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected and persistentVolumeClaim are available yet"
     ))
 }
 

@@ -19,7 +19,7 @@ use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
 use crate::wanted::{self, Wanted, unwanted};
-use crate::{cleanup, debug, env, failures, storage, support, volumes};
+use crate::{claims, cleanup, debug, env, failures, storage, support, volumes};
 use agent_pods::{
     Action, Ending, Notes, Plan, Refusal, View, base, between, end_of, find, later, plan,
     plan_orphan, recover, status,
@@ -563,6 +563,7 @@ impl Worker {
             .await?;
         let sources = Sources {
             tokens: self.tokens.clone(),
+            claims: claims::find(&self.shared, pod, &self.pod).await?,
             ..self.sources(pod, volumes::needs(pod)).await?
         };
         self.volumes = Some(volumes::prepare(
@@ -584,6 +585,7 @@ impl Worker {
             config_maps: self.objects("configmaps", maps).await?,
             secrets: self.objects("secrets", secrets).await?,
             tokens: Tokens::default(),
+            claims: BTreeMap::new(),
             addresses: self.addresses(pod),
             services: self.service_variables(pod)?,
             allocatable: self.shared.allocatable(),

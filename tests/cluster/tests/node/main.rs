@@ -7,6 +7,7 @@
 )]
 
 mod attach;
+mod claims;
 mod containers;
 mod floor;
 mod forward;
