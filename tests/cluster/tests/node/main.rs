@@ -14,6 +14,7 @@ mod hostile;
 mod network;
 mod pods;
 mod port;
+mod proxy;
 mod registry;
 mod site;
 mod tunnels;
