@@ -7,84 +7,42 @@ use crate::cleanup::MAX_LOGS;
 use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
+use crate::network::is_on_host;
 use agent_claims::FolderError;
-use agent_port::{Limits, Place, Room};
+use agent_port::{Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};
 use agent_runtime::{ContainerState, Error, PodRef};
 use agent_sys::beneath::Beneath;
 use agent_sys::namespace::Kind;
-use agent_tunnel::{Ports, Refusal, Tunnel, Tunnels};
+use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
 use bytes::Bytes;
-use config_kube::identity::APISERVER_KUBELET_USER;
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::local_volume::SERVED;
+use config_tunnel::port::{FOLDER, PortPath};
 use futures_util::{StreamExt, stream};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
 use rustls::ServerConfig;
-use rustls::pki_types::CertificateDer;
-use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// Between two looks for more of a log that is followed.
 const FOLLOW: Duration = Duration::from_millis(200);
 /// Bytes of a log that are sent in one piece.
 const PIECE: usize = 32 * 1024;
 
-type Body = UnsyncBoxBody<Bytes, std::io::Error>;
-
-/// How a request is answered.
-enum Answer {
-    Whole(Response<Body>),
-    /// The connection is the tunnel's from then on.
-    Tunnel(Tunnel),
-}
-
 /// Answers requests to the kubelet.
 #[derive(Debug, Clone)]
 pub struct Server {
     shared: Arc<Shared>,
     tunnels: Tunnels,
-}
-
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Caller {
-    Master,
-    Other,
-    Nobody,
-}
-
-impl Caller {
-    /// From the certificates that TLS verified.
-    fn of(certificates: Option<&[CertificateDer<'_>]>) -> Self {
-        let Some(leaf) = certificates.and_then(<[_]>::first) else {
-            return Self::Nobody;
-        };
-        let Ok((_, leaf)) = x509_parser::parse_x509_certificate(leaf) else {
-            return Self::Other;
-        };
-        let mut names = leaf.subject().iter_common_name();
-        match (
-            names.next().and_then(|name| name.as_str().ok()),
-            names.next(),
-        ) {
-            (Some(APISERVER_KUBELET_USER), None) => Self::Master,
-            _ => Self::Other,
-        }
-    }
 }
 
 /// Serves the kubelet's API until `shutdown` is true or its sender is gone.
@@ -97,114 +55,23 @@ pub async fn serve(
     server: Server,
     shutdown: watch::Receiver<bool>,
 ) {
-    serve_within(Limits::default(), listener, tls, server, shutdown).await;
+    agent_port::serve(Limits::default(), listener, tls, server, shutdown).await;
 }
 
-async fn serve_within(
-    limits: Limits,
-    listener: TcpListener,
-    tls: Arc<ServerConfig>,
-    server: Server,
-    mut shutdown: watch::Receiver<bool>,
-) {
-    let port = Port {
-        acceptor: TlsAcceptor::from(tls),
-        masters: Arc::new(Semaphore::new(limits.master)),
-        patience: limits.patience,
-        server,
-    };
-    let (room, mut connections) = (Room::new(limits), JoinSet::new());
-    loop {
-        tokio::select! {
-            // Accepting loses no connection when it is dropped; the channel keeps its value.
-            () = asked_to_end(&mut shutdown) => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, from)) => room.admit(from.ip(), &mut connections, |place| {
-                    port.clone().connection(stream, place)
-                }),
-                Err(error) => {
-                    tracing::warn!(%error, "connection not accepted");
-                    sleep(FOLLOW).await;
-                }
-            },
+impl agent_port::Service for Server {
+    async fn answer(&self, caller: Caller, mut request: Request<Incoming>) -> Answer {
+        match caller {
+            Caller::Master => self.asked(&mut request).await,
+            Caller::Nobody => Answer::Whole(text(
+                StatusCode::UNAUTHORIZED,
+                "Unauthorized: a client certificate is needed\n",
+            )),
+            Caller::Other => Answer::Whole(text(
+                StatusCode::FORBIDDEN,
+                "Forbidden: only the API server may ask the kubelet\n",
+            )),
         }
-        while connections.try_join_next().is_some() {}
     }
-    connections.shutdown().await;
-}
-
-/// What a connection needs.
-#[derive(Clone)]
-struct Port {
-    acceptor: TlsAcceptor,
-    /// The master's own connections.
-    masters: Arc<Semaphore>,
-    patience: Duration,
-    server: Server,
-}
-
-impl Port {
-    /// One connection, in a stranger's place until its certificate is the master's.
-    async fn connection(self, stream: TcpStream, place: Place) {
-        let Ok(Ok(tls)) = timeout(self.patience, self.acceptor.accept(stream)).await else {
-            tracing::debug!("TLS handshake at the kubelet's port failed");
-            return;
-        };
-        let caller = Caller::of(tls.get_ref().1.peer_certificates());
-        let (slot, place) = if caller == Caller::Master {
-            drop(place);
-            (self.masters.try_acquire_owned().ok(), None)
-        } else {
-            (None, Some(place))
-        };
-        let busy = caller == Caller::Master && slot.is_none();
-        let server = self.server;
-        // What goes on when HTTP on this connection has ended: a tunnel, if one was granted.
-        let granted = Arc::new(Mutex::new(None));
-        let grant = granted.clone();
-        let service = service_fn(move |mut request| {
-            let (server, grant) = (server.clone(), grant.clone());
-            async move {
-                Ok::<_, Infallible>(if busy {
-                    text(
-                        StatusCode::SERVICE_UNAVAILABLE,
-                        "the kubelet answers as many requests at once as it may: try again\n",
-                    )
-                } else {
-                    match server.answer(caller, &mut request).await {
-                        Answer::Whole(response) => response,
-                        Answer::Tunnel(Tunnel { head, work }) => {
-                            *grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
-                            head.map(|()| empty())
-                        }
-                    }
-                })
-            }
-        });
-        let http = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.patience)
-            // Who gets nothing but a refusal gets it once.
-            .keep_alive(slot.is_some())
-            .serve_connection(TokioIo::new(tls), service)
-            .with_upgrades();
-        if let Err(error) = http.await {
-            tracing::debug!(%error, "connection at the kubelet's port ended");
-        }
-        let work = granted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(work) = work {
-            work.await;
-        }
-        drop((slot, place));
-    }
-}
-
-/// Waits until the value is true or its sender is gone.
-async fn asked_to_end(shutdown: &mut watch::Receiver<bool>) {
-    drop(shutdown.wait_for(|ended| *ended).await);
 }
 
 impl Server {
@@ -215,22 +82,8 @@ impl Server {
         }
     }
 
-    async fn answer(&self, caller: Caller, request: &mut Request<Incoming>) -> Answer {
-        match caller {
-            Caller::Master => {}
-            Caller::Nobody => {
-                return Answer::Whole(text(
-                    StatusCode::UNAUTHORIZED,
-                    "Unauthorized: a client certificate is needed\n",
-                ));
-            }
-            Caller::Other => {
-                return Answer::Whole(text(
-                    StatusCode::FORBIDDEN,
-                    "Forbidden: only the API server may ask the kubelet\n",
-                ));
-            }
-        }
+    /// Answers the master.
+    async fn asked(&self, request: &mut Request<Incoming>) -> Answer {
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
         let asked = Question::of(&path, uri.query()).filter(|_| request.method() == Method::GET);
@@ -238,6 +91,7 @@ impl Server {
             return self.told(asked).await;
         }
         let granted = match path.as_slice() {
+            [FOLDER, ..] => self.pod_port(request, &path).await,
             ["exec", space, pod, name] => self.exec(request, [space, pod, name]).await,
             ["attach", space, pod, name] => self.attach(request, [space, pod, name]).await,
             ["portForward", namespace, pod] => self.forward(request, namespace, pod),
@@ -246,7 +100,7 @@ impl Server {
         };
         granted.map_or_else(
             |refusal| Answer::Whole(text(refusal.status, &format!("{refusal}\n"))),
-            Answer::Tunnel,
+            |Tunnel { head, work }| Answer::Tunnel(head, work),
         )
     }
 
@@ -270,6 +124,43 @@ impl Server {
         let sandbox = sandbox.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, why()))?;
         let network = sandbox.held(Kind::Network);
         self.tunnels.forward(request, Ports { pod, network })
+    }
+
+    /// A port of a pod, for the API's proxy.
+    async fn pod_port(
+        &self,
+        request: &mut Request<Incoming>,
+        path: &[&str],
+    ) -> Result<Tunnel, Refusal> {
+        let asked = PortPath::parse(path);
+        let asked = asked
+            .ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this is no port of a pod"))?;
+        let shared = &self.shared;
+        let all = shared.all_pods();
+        let named = all.iter().find(|pod| {
+            let meta = &pod.metadata;
+            meta.uid.as_deref() == Some(asked.uid)
+                && meta.namespace.as_deref() == Some(asked.namespace)
+                && meta.name.as_deref() == Some(asked.pod)
+        });
+        let why = || format!("pod {:?} not found on this node", asked.pod);
+        let pod = named.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))?;
+        let reference = PodRef {
+            namespace: asked.namespace.to_owned(),
+            name: asked.pod.to_owned(),
+            uid: asked.uid.to_owned(),
+        };
+        let reach = || {
+            let sandbox = shared.sandboxes.find(asked.uid)?;
+            if is_on_host(pod) {
+                return shared.config.addresses.first().copied().map(Reach::Machine);
+            }
+            sandbox.addresses.first().copied().map(Reach::Own)
+        };
+        let tunnels = &self.tunnels;
+        tunnels
+            .reach(request, reference, pod, asked.port, reach)
+            .await
     }
 
     /// What the node and its pods use.
@@ -532,34 +423,6 @@ async fn runs(shared: &Shared, uid: &str, path: &std::path::Path) -> bool {
             .log_file(&seen.key.pod, &seen.key.container, seen.key.attempt);
         log == path && !matches!(seen.state, ContainerState::Exited { .. })
     })
-}
-
-fn empty() -> Body {
-    Full::new(Bytes::new())
-        .map_err(|never: Infallible| match never {})
-        .boxed_unsync()
-}
-
-fn text(status: StatusCode, message: &str) -> Response<Body> {
-    answer(
-        status,
-        "text/plain",
-        Bytes::copy_from_slice(message.as_bytes()),
-    )
-}
-
-fn answer(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(
-        Full::new(body)
-            .map_err(|never: Infallible| match never {})
-            .boxed_unsync(),
-    );
-    *response.status_mut() = status;
-    response.headers_mut().insert(
-        http::header::CONTENT_TYPE,
-        http::HeaderValue::from_static(kind),
-    );
-    response
 }
 
 #[cfg(test)]

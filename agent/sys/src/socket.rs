@@ -25,6 +25,18 @@ pub fn peer_user(connection: &impl AsFd) -> Result<u32> {
         .uid())
 }
 
+/// Lets the kernel ask whether the other machine is still there (tcp(7)): a connection whose other end is gone without a word
+/// fails two minutes after the last bytes, also where neither side has any to send.
+///
+/// # Errors
+/// The kernel refuses: it is no TCP socket.
+pub fn keep_alive(connection: &impl AsFd) -> Result<()> {
+    setsockopt(connection, sockopt::TcpKeepIdle, &60).at("set", "TCP_KEEPIDLE")?;
+    setsockopt(connection, sockopt::TcpKeepInterval, &15).at("set", "TCP_KEEPINTVL")?;
+    setsockopt(connection, sockopt::TcpKeepCount, &4).at("set", "TCP_KEEPCNT")?;
+    setsockopt(connection, sockopt::KeepAlive, &true).at("set", "SO_KEEPALIVE")
+}
+
 /// The kernel's device events (`uevent` over netlink): readable as soon as any device came or went.
 #[derive(Debug)]
 pub struct DeviceEvents(OwnedFd);

@@ -87,7 +87,7 @@ async fn connect(socket: io::Result<TcpSocket>, to: SocketAddr) -> io::Result<Tc
 }
 
 /// An error as C's library words it, as upstream does: `connection refused`.
-fn words(error: &io::Error) -> String {
+pub(crate) fn words(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut letters = text.chars();

@@ -107,7 +107,7 @@ impl Offer {
 }
 
 /// Whether a header's list has a word, in whatever case.
-fn has(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+pub(crate) fn has(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     let values = headers.get_all(name).iter();
     values
         .filter_map(|value| value.to_str().ok())

@@ -3,6 +3,8 @@
 //! Enter by [`Tunnels`]: it judges a request, and answers with a [`Tunnel`], whose head is sent to the client and whose work
 //! is then run, by the task that served the request; or with a [`Refusal`]. The protocol inside is that of `config/tunnel`.
 //!
+//! [`Tunnels::reach`] is the way of the API's proxy, on which the master speaks HTTP itself.
+//!
 //! Bounds: so many tunnels at once ([`Tunnels::new`]); of each, one buffer from the client and one to it. A client that does
 //! not read stops the process's output, and a process that does not read stops the client. A client that went is found by
 //! pings, which its machine answers or its connection fails on; its process is killed then, and its connections end.
@@ -15,10 +17,12 @@ mod forward;
 mod handshake;
 mod link;
 mod query;
+mod reach;
 mod running;
 
 pub use dial::Ports;
 pub use handshake::Refusal;
+pub use reach::Reach;
 pub use running::running;
 
 use handshake::Offer;
@@ -35,6 +39,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub const MOST: usize = 64;
 /// Connections to ports of pods at once, of all tunnels. Each has a socket and, while its program does not read, some bytes here.
 const MOST_CONNECTIONS: usize = 1024;
+
+/// Connections of the API's proxy to pods at once: as many as the master opens to one node.
+const MOST_PROXIED: usize = 128;
 
 /// What a tunnel does once its client was answered.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -61,6 +68,8 @@ pub struct Tunnels {
     places: Arc<Semaphore>,
     /// Places for connections to ports, of all tunnels.
     connections: Arc<Semaphore>,
+    /// Places for connections of the API's proxy, beside those of tunnels.
+    proxied: Arc<Semaphore>,
 }
 
 impl Tunnels {
@@ -69,6 +78,7 @@ impl Tunnels {
         Self {
             places: Arc::new(Semaphore::new(most)),
             connections: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
+            proxied: Arc::new(Semaphore::new(MOST_PROXIED)),
         }
     }
 

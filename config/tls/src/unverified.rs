@@ -14,9 +14,10 @@ struct AnyServer(WebPkiSupportedAlgorithms);
 
 /// A connection to whatever server answers.
 ///
-/// Safe for two uses alone. A discovery document is believed by its own signature, and TLS is spoken only where a network or
+/// Safe for three uses alone. A discovery document is believed by its own signature, and TLS is spoken only where a network or
 /// an endpoint lets nothing else pass. What comes over the bootstrap connection is used after the master's TPM signed this
-/// connection's exporter and the root's key, and after the shown chain was found to end in that root ([`crate::ends_in`]).
+/// connection's exporter and the root's key, and after the shown chain was found to end in that root ([`crate::ends_in`]). The
+/// API's proxy hands a client what a program in a pod says, over a connection that the pod's proven node made.
 ///
 /// # Errors
 /// Where the provider has none of the `versions`.

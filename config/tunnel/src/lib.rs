@@ -5,9 +5,13 @@
 //! All of it is pure: bytes in, events out; the caller reads and writes. Nothing is buffered but what a decision needs (a
 //! frame's header, a control message), so that the length that a peer announces costs no memory.
 //!
+//! Between master and node alone there is a plain connection to one port of a pod ([`port`]), on which the API's proxy speaks
+//! HTTP itself.
+//!
 //! Enter by [`websocket::Decoder`], [`command::Input`] and [`forward::Session`].
 
 pub mod command;
 pub mod forward;
+pub mod port;
 pub mod spdy;
 pub mod websocket;

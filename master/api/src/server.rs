@@ -186,9 +186,11 @@ impl ApiServer {
         let mut response = master_wire::finish(response, encoding);
         if head {
             if let Some(size) = response.body().size_hint().exact() {
-                response
-                    .headers_mut()
-                    .insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+                // A program behind the proxy may have told its own.
+                let headers = response.headers_mut();
+                headers
+                    .entry(header::CONTENT_LENGTH)
+                    .or_insert_with(|| HeaderValue::from(size));
             }
             *response.body_mut() = body(Bytes::new());
         }

@@ -28,6 +28,8 @@ pub struct NodeLimits {
     pub header_bytes: usize,
     /// Header fields of the answer.
     pub header_fields: usize,
+    /// Time without a byte of a proxied request's body or of its answer's header, once the program is connected.
+    pub program: Duration,
     /// Time between two pieces of an answer.
     pub idle: Duration,
     /// The same for a followed log: a container may write nothing for hours (the kubelet's own
@@ -61,6 +63,7 @@ impl Default for NodeLimits {
             header: Duration::from_secs(15),
             header_bytes: 64 << 10,
             header_fields: 100,
+            program: Duration::from_secs(300),
             idle: Duration::from_secs(30),
             follow_idle: Duration::from_secs(4 * 3600),
             wait: Duration::from_secs(60),

@@ -1,7 +1,26 @@
-//! The way to nodes' kubelets: limits on their answers, places of open calls, and the bytes of a tunnel.
+//! The way to nodes' kubelets: limits on their answers, places of open calls, and the bytes of a tunnel; and what a program
+//! behind the API's proxy is ([`Backend`]), gets and gives: headers ([`Front`]), bodies ([`Upload`]), pages ([`Page`]).
 
 mod answer;
+mod backend;
+mod exchange;
+mod front;
+mod links;
+mod node_headers;
+mod page;
 mod pass;
+mod secure;
+mod target;
+mod upload;
 
 pub use answer::{Driver, Expected, NodeBody, NodeCall, NodeCalls, NodeLimits};
+pub use backend::{Backend, of_pod, of_service};
+pub use exchange::{Exchange, is_page};
+pub use front::Front;
+pub use links::Links;
+pub use node_headers::for_node;
+pub use page::Page;
 pub use pass::pass;
+pub use secure::secure;
+pub use target::ProxyTarget;
+pub use upload::{Progress, Upload};

@@ -3,6 +3,7 @@
 //! - [`path`]: method, path and query as a [`path::Target`]
 //! - [`Accept`]: the form in which a client wants objects; [`table`]: objects as tables or as metadata alone
 //! - [`protobuf`]: bodies in Kubernetes' own encoding
+//! - [`Pieces`]: long lists, made as their reader takes them
 //! - [`respond`]: answers that are no objects; [`finish`]: compression and indentation of any answer
 //!
 //! No tasks, no channels; a compressed answer is made piece by piece as its reader takes it.
@@ -10,9 +11,11 @@
 mod accept;
 mod encoding;
 pub mod path;
+mod pieces;
 pub mod protobuf;
 pub mod respond;
 pub mod table;
 
 pub use accept::{Accept, Form};
 pub use encoding::{Encoding, finish};
+pub use pieces::{Item, Pieces};

@@ -1,16 +1,22 @@
 //! The kubelet's port under strangers who hold what they can.
 
-use super::*;
 use crate::{Answer, Api, Call, Kubelet, Lines};
 use agent_cluster::{Places, Sandboxes};
+use agent_port::Limits;
 use agent_runtime::{Containerd, Options, Registries};
+use bytes::Bytes;
+use config_kube::identity::APISERVER_KUBELET_USER;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::pki_types::{PrivatePkcs8KeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// Longest wait for what takes no time.
@@ -85,7 +91,13 @@ impl Lab {
                 .with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
                 .with_single_cert(vec![certificate], key.into())
                 .unwrap();
-        tokio::spawn(serve_within(limits, listener, Arc::new(tls), server, ended));
+        tokio::spawn(agent_port::serve(
+            limits,
+            listener,
+            Arc::new(tls),
+            server,
+            ended,
+        ));
         Self {
             _dir: dir,
             root,

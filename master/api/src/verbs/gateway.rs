@@ -1,7 +1,7 @@
 //! Requests to a node's kubelet: its address, a connection, and errors on the way.
 
 use super::Call;
-use crate::hooks::NodeTarget;
+use crate::hooks::{NodeStream, NodeTarget};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -114,7 +114,6 @@ async fn connect(
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver), ApiError> {
     let node = target.name.clone();
-    let limits = &call.api.inner.options.nodes;
     let dialer = call.api.node_dialer().ok_or_else(|| {
         ApiError::new(
             Reason::ServiceUnavailable,
@@ -125,12 +124,28 @@ async fn connect(
         .dial(target)
         .await
         .map_err(|error| unreachable("the node cannot be reached", &error))?;
+    speak(call, node, stream, request)
+        .await
+        .map_err(|error| unreachable("the node did not answer", &error))
+}
+
+/// Sends a request over a stream that leads to a node, or to a pod on it: the header of the answer, and what moves the
+/// connection's bytes.
+///
+/// # Errors
+/// The other end does not speak HTTP, or its header is beyond the limits.
+pub(super) async fn speak(
+    call: &Call,
+    node: String,
+    stream: Box<dyn NodeStream>,
+    request: Request<Body>,
+) -> Result<(Response<Incoming>, Driver), hyper::Error> {
+    let limits = &call.api.inner.options.nodes;
     let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(limits.header_bytes.max(8192))
         .max_headers(limits.header_fields)
         .handshake::<_, Body>(TokioIo::new(stream))
-        .await
-        .map_err(|error| unreachable("the node does not speak HTTP", &error))?;
+        .await?;
     let connection = connection.with_upgrades();
     // The connection lives while the answer's body is read and the node is not denied; its task
     // ends with it.
@@ -150,9 +165,7 @@ async fn connect(
     });
     // From here on the connection ends with the call, and later with the answer's body.
     let driver = Driver(driver.abort_handle());
-    let answer = sender.send_request(request).await;
-    let answer = answer.map_err(|error| unreachable("the node did not answer", &error))?;
-    Ok((answer, driver))
+    Ok((sender.send_request(request).await?, driver))
 }
 
 /// A failure on the way, with all its causes.

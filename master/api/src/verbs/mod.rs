@@ -17,7 +17,7 @@ mod network_only;
 mod options;
 mod page;
 mod patch;
-mod pieces;
+mod pod_proxy;
 mod proxy;
 mod read;
 mod review;

@@ -216,17 +216,17 @@ async fn ask(
     Err(ApiError::new(reason, text.trim_end()))
 }
 
-/// A node that has agreed.
-struct NodeSide {
-    node: String,
-    answer: Response<Incoming>,
+/// A node, or a program in a pod on it, that has answered.
+pub(super) struct NodeSide {
+    pub(super) node: String,
+    pub(super) answer: Response<Incoming>,
     /// Moves the connection's bytes until it is handed over.
-    driver: Driver,
-    place: NodeCall,
+    pub(super) driver: Driver,
+    pub(super) place: NodeCall,
 }
 
 /// Passes bytes on until a side ends, or one of them is not heard any more.
-async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
+pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
     let NodeSide {
         node,
         answer,

@@ -17,6 +17,7 @@ mod listening;
 mod lists;
 mod metrics;
 mod nonsense;
+mod pod_proxies;
 mod python;
 mod rights;
 mod subresources;

@@ -194,7 +194,7 @@ async fn pods_are_bound_by_the_older_path_too() {
 }
 
 #[tokio::test]
-async fn a_nodes_own_api_is_reached_and_pods_say_why_they_are_not() {
+async fn a_nodes_own_api_is_reached() {
     let server = Local::new().await;
     let kubelet = Kubelet::default();
     server.api.set_node_dialer(Arc::new(kubelet.clone()));

@@ -17,6 +17,7 @@ mod lifecycle;
 mod network;
 mod pods;
 mod port;
+mod proxy;
 mod registry;
 mod site;
 mod tunnels;

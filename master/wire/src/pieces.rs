@@ -18,11 +18,11 @@ const PIECE: usize = 64 << 10;
 const END: &[u8] = b"]}\n";
 
 /// An item: its revision, and its stored bytes, shared with the store.
-pub(super) type Item = (u64, Bytes);
+pub type Item = (u64, Bytes);
 
 /// The body.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub struct Pieces {
     /// What precedes the items; sent with the first piece.
     start: Bytes,
     /// What precedes each item's revision, and what follows the item.
@@ -41,11 +41,7 @@ fn digits(number: u64) -> u64 {
 impl Pieces {
     /// A list that begins with `start`, with `items` that each begin with `head` and end with
     /// `tail`.
-    pub(super) fn new(
-        start: Bytes,
-        (head, tail): (Bytes, &'static [u8]),
-        items: Vec<Item>,
-    ) -> Self {
+    pub fn new(start: Bytes, (head, tail): (Bytes, &'static [u8]), items: Vec<Item>) -> Self {
         // Each item: head, revision, `",`, stored bytes, tail; and a comma before all but the
         // first.
         let own = (head.len() + tail.len()) as u64 + 2;
@@ -66,7 +62,7 @@ impl Pieces {
     }
 
     /// As a body.
-    pub(super) fn body(self) -> Body {
+    pub fn body(self) -> Body {
         self.boxed_unsync()
     }
 

@@ -1,0 +1,195 @@
+//! Connections at the port: TLS, a place, then requests one after another, until the connection ends or becomes a tunnel.
+
+use crate::{Caller, Limits, Place, Room};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+/// Wait after a connection that could not be accepted: the process has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The body of an answer.
+pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// What a tunnel does once its client was answered.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How a request is answered.
+pub enum Answer {
+    /// With a whole answer.
+    Whole(Response<Body>),
+    /// With a head; the connection is then the tunnel's, which `Work` runs.
+    Tunnel(Response<()>, Work),
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Whole(response) => f.debug_tuple("Whole").field(&response.status()).finish(),
+            Self::Tunnel(head, _) => f.debug_tuple("Tunnel").field(&head.status()).finish(),
+        }
+    }
+}
+
+/// What answers requests.
+pub trait Service: Clone + Send + 'static {
+    /// Answers one request. It is to judge the caller: TLS has only said who it is.
+    fn answer(
+        &self,
+        caller: Caller,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Answer> + Send;
+}
+
+/// Serves until `shutdown` is true or its sender is gone.
+///
+/// `tls` must verify client certificates against the cluster's root; whether it asks for one or insists, callers
+/// without one are told apart from others.
+pub async fn serve(
+    limits: Limits,
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    service: impl Service,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let port = Port {
+        acceptor: TlsAcceptor::from(tls),
+        masters: Arc::new(Semaphore::new(limits.master)),
+        patience: limits.patience,
+        service,
+    };
+    let (room, mut connections) = (Room::new(limits), JoinSet::new());
+    loop {
+        tokio::select! {
+            // Accepting loses no connection when it is dropped; the channel keeps its value.
+            () = asked_to_end(&mut shutdown) => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => room.admit(from.ip(), &mut connections, |place| {
+                    port.clone().connection(stream, place)
+                }),
+                Err(error) => {
+                    tracing::warn!(%error, "connection not accepted");
+                    sleep(PAUSE).await;
+                }
+            },
+        }
+        while connections.try_join_next().is_some() {}
+    }
+    connections.shutdown().await;
+}
+
+/// What a connection needs.
+#[derive(Clone)]
+struct Port<S> {
+    acceptor: TlsAcceptor,
+    /// The master's own connections.
+    masters: Arc<Semaphore>,
+    patience: Duration,
+    service: S,
+}
+
+impl<S: Service> Port<S> {
+    /// One connection, in a stranger's place until its certificate is the master's.
+    async fn connection(self, stream: TcpStream, place: Place) {
+        if let Err(error) = agent_sys::socket::keep_alive(&stream) {
+            tracing::debug!(error = config_errors::chain(&error), "no keep-alive");
+        }
+        let Ok(Ok(tls)) = timeout(self.patience, self.acceptor.accept(stream)).await else {
+            tracing::debug!("TLS handshake at the kubelet's port failed");
+            return;
+        };
+        let caller = Caller::of(tls.get_ref().1.peer_certificates());
+        let (slot, place) = if caller == Caller::Master {
+            drop(place);
+            (self.masters.try_acquire_owned().ok(), None)
+        } else {
+            (None, Some(place))
+        };
+        let busy = caller == Caller::Master && slot.is_none();
+        let server = self.service;
+        // What goes on when HTTP on this connection has ended: a tunnel, if one was granted.
+        let granted = Arc::new(Mutex::new(None));
+        let grant = granted.clone();
+        let service = service_fn(move |request| {
+            let (server, grant) = (server.clone(), grant.clone());
+            async move {
+                Ok::<_, Infallible>(if busy {
+                    text(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "the kubelet answers as many requests at once as it may: try again\n",
+                    )
+                } else {
+                    match server.answer(caller, request).await {
+                        Answer::Whole(response) => response,
+                        Answer::Tunnel(head, work) => {
+                            *grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(work);
+                            head.map(|()| full(Bytes::new()))
+                        }
+                    }
+                })
+            }
+        });
+        let http = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.patience)
+            // Who gets nothing but a refusal gets it once.
+            .keep_alive(slot.is_some())
+            .serve_connection(TokioIo::new(tls), service)
+            .with_upgrades();
+        if let Err(error) = http.await {
+            tracing::debug!(%error, "connection at the kubelet's port ended");
+        }
+        let work = granted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(work) = work {
+            work.await;
+        }
+        drop((slot, place));
+    }
+}
+
+/// Waits until the value is true or its sender is gone.
+async fn asked_to_end(shutdown: &mut watch::Receiver<bool>) {
+    drop(shutdown.wait_for(|ended| *ended).await);
+}
+
+fn full(bytes: Bytes) -> Body {
+    Full::new(bytes)
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync()
+}
+
+/// An answer in words.
+pub fn text(status: StatusCode, message: &str) -> Response<Body> {
+    answer(
+        status,
+        "text/plain",
+        Bytes::copy_from_slice(message.as_bytes()),
+    )
+}
+
+/// An answer of a media type.
+pub fn answer(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(full(body));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,225 @@
+//! Requests that are proxied to programs in pods, by a pod's name or a service's.
+//!
+//! This server is no part of the pods' network, and does not become one for this: what may connect to every pod should not be
+//! what everybody sends requests to. A request goes the way of logs and commands, to the kubelet of the pod's node, over TLS with
+//! the master's certificate and the node's verified. The node connects to the pod and passes bytes on; HTTP, and TLS where the
+//! path says `https:`, are spoken here, with the program itself. The program's certificate is not verified, as with upstream: no
+//! authority of the cluster vouches for it, and the way to its pod is the node's.
+
+use super::proxy::with_slash;
+use super::tunnel::{self, NodeSide};
+use super::{Call, gateway};
+use crate::hooks::NodeStream;
+use bytes::Bytes;
+use config_tunnel::port::{PROTOCOL, PortPath};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, UPGRADE};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use master_client::{Body, UserInfo, body};
+use master_gateway::{
+    Backend, Driver, Exchange, Expected, Front, NodeBody, NodeCall, Page, ProxyTarget, Upload,
+    is_page, of_pod, of_service,
+};
+use master_schema::error::{ApiError, Reason};
+
+/// Bytes of a node's refusal that are shown.
+const REFUSAL: usize = 1024;
+
+/// Forwards a request to a program in a pod.
+pub(super) async fn run(
+    call: &Call,
+    target: &ProxyTarget<'_>,
+    (method, uri): (Method, &Uri),
+    content: Body,
+) -> Result<Response<Body>, ApiError> {
+    // The server looks for itself: the caller's right is that to the proxy.
+    let client = call.api.client(UserInfo::admin("system:apiserver"));
+    let namespace = &call.target.namespace;
+    let backend = if call.kind.kind == "Pod" {
+        of_pod(&client, namespace, target).await?
+    } else {
+        of_service(&client, namespace, target).await?
+    };
+    let upgrade = call.headers.contains_key(UPGRADE) && call.upgrade.is_some();
+    if !upgrade && call.target.rest.is_empty() && matches!(method, Method::GET | Method::HEAD) {
+        return with_slash(uri);
+    }
+    let exchange = Exchange {
+        plural: &call.kind.plural,
+        rest: &call.target.rest,
+        headers: &call.headers,
+        uri,
+        client: call.peer.remote.map(|remote| remote.ip()),
+        upgrade,
+    };
+    let (front, head) = (exchange.front(target, &backend), method == Method::HEAD);
+    let request = exchange
+        .request(&front, method)
+        .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
+    let (answer, driver, place) =
+        ask(call, target, &backend, request.map(|()| content), upgrade).await?;
+    let side = NodeSide {
+        node: backend.node,
+        answer,
+        driver,
+        place,
+    };
+    match (side.answer.status(), &call.upgrade) {
+        (StatusCode::SWITCHING_PROTOCOLS, Some(client)) if upgrade => {
+            let mut response = Response::new(body(Bytes::new()));
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            let told = side.answer.headers();
+            *response.headers_mut() = front.answer(told);
+            let headers = response.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+            if let Some(to) = told.get(UPGRADE) {
+                headers.insert(UPGRADE, to.clone());
+            }
+            tokio::spawn(tunnel::join(call.clone(), client.clone(), side));
+            Ok(response)
+        }
+        (status, _) if status.is_informational() || (upgrade && status.as_u16() < 400) => {
+            let text = format!("invalid upgrade response: status code {}", status.as_u16());
+            Err(ApiError {
+                code: StatusCode::BAD_GATEWAY.as_u16(),
+                ..ApiError::new(Reason::InternalError, text)
+            })
+        }
+        _ => Ok(handed_back(call, front, side, head)),
+    }
+}
+
+/// An answer's header, what moves its connection's bytes, and its place among those of the node.
+type Answered = (Response<Incoming>, Driver, NodeCall);
+
+/// Sends the request to the program.
+async fn ask(
+    call: &Call,
+    target: &ProxyTarget<'_>,
+    backend: &Backend,
+    request: Request<Body>,
+    upgrade: bool,
+) -> Result<Answered, ApiError> {
+    let inner = &call.api.inner;
+    let places = if upgrade {
+        &inner.tunnels
+    } else {
+        &inner.node_calls
+    };
+    let place = places.begin(&backend.node)?;
+    let stream = connect(call, backend).await?;
+    let stream: Box<dyn NodeStream> = if target.tls == Some(true) {
+        let secured =
+            tokio::time::timeout(inner.options.nodes.header, master_gateway::secure(stream));
+        let secured = secured.await.map_err(|elapsed| failed(&elapsed))?;
+        Box::new(secured.map_err(|error| failed(&error))?)
+    } else {
+        stream
+    };
+    let (parts, content) = request.into_parts();
+    let (upload, progress) = Upload::new(content);
+    let request = Request::from_parts(parts, upload.boxed_unsync());
+    let limit = inner.options.nodes.program;
+    // Cancel-safe: a request that is given up ends with its connection.
+    let (answer, driver) = tokio::select! {
+        answered = gateway::speak(call, backend.node.clone(), stream, request) => {
+            answered.map_err(|error| failed(&error))?
+        }
+        () = progress.stalls(limit) => {
+            let text = format!("the program in pod {} did not answer within {} s", backend.pod, limit.as_secs());
+            return Err(ApiError {
+                code: StatusCode::GATEWAY_TIMEOUT.as_u16(),
+                ..ApiError::new(Reason::Timeout, text)
+            });
+        }
+    };
+    Ok((answer, driver, place))
+}
+
+/// A failure between this server and the program, in upstream's words.
+fn failed(error: &dyn std::error::Error) -> ApiError {
+    let text = format!(
+        "error trying to reach service: {}",
+        config_errors::chain(error)
+    );
+    ApiError::new(Reason::ServiceUnavailable, text)
+}
+
+/// A connection to the pod's port, made by its node.
+async fn connect(call: &Call, backend: &Backend) -> Result<Box<dyn NodeStream>, ApiError> {
+    let node = gateway::target(call, &backend.node).await?;
+    let path = PortPath {
+        namespace: &backend.namespace,
+        pod: &backend.pod,
+        uid: &backend.uid,
+        port: backend.port,
+    };
+    let request = Request::get(path.to_string())
+        .header(HOST, format!("{}:{}", node.name, node.port))
+        .header(CONNECTION, "Upgrade")
+        .header(UPGRADE, PROTOCOL)
+        .body(body(Bytes::new()))
+        .map_err(|error| gateway::unreachable("no such request", &error))?;
+    // The node's own answer holds a place only while it is read.
+    let (answer, driver) = gateway::ask(call, node, request).await?;
+    let status = answer.status();
+    if status == StatusCode::SWITCHING_PROTOCOLS {
+        let stream = hyper::upgrade::on(answer).await;
+        let stream = stream.map_err(|error| gateway::unreachable("the node went away", &error))?;
+        return Ok(Box::new(TokioIo::new(stream)));
+    }
+    let place = call.api.inner.tunnels.begin(&backend.node)?;
+    let limits = call.api.inner.options.nodes.clone();
+    let source = (answer.into_body(), driver, place);
+    let text = NodeBody::new(source, limits, Expected::default())
+        .beginning(REFUSAL)
+        .await;
+    let text = text.trim_end();
+    Err(match status {
+        StatusCode::FORBIDDEN => ApiError::new(Reason::Forbidden, text),
+        StatusCode::NOT_FOUND => ApiError::new(Reason::NotFound, text),
+        StatusCode::TOO_MANY_REQUESTS => {
+            ApiError::new(Reason::TooManyRequests, text).retry_after(1)
+        }
+        StatusCode::SERVICE_UNAVAILABLE => ApiError::new(
+            Reason::ServiceUnavailable,
+            format!("error trying to reach service: {text}"),
+        ),
+        _ => ApiError::new(Reason::InternalError, text),
+    })
+}
+
+/// The program's answer, its links led through this server.
+fn handed_back(call: &Call, front: Front, side: NodeSide, head: bool) -> Response<Body> {
+    let NodeSide {
+        answer,
+        driver,
+        place,
+        ..
+    } = side;
+    let (parts, incoming) = answer.into_parts();
+    let limits = call.api.inner.options.nodes.clone();
+    // As long as the client reads: events of a program may be hours apart.
+    let expected = Expected {
+        follow: true,
+        at_most: None,
+    };
+    let source = NodeBody::new((incoming, driver, place), limits, expected);
+    let mut headers = front.answer(&parts.headers);
+    let content = if is_page(&parts.headers) {
+        headers.remove(CONTENT_LENGTH);
+        if head {
+            source.boxed_unsync()
+        } else {
+            Page::new(source, front).boxed_unsync()
+        }
+    } else {
+        source.boxed_unsync()
+    };
+    let mut response = Response::new(content);
+    *response.status_mut() = parts.status;
+    *response.headers_mut() = headers;
+    response
+}

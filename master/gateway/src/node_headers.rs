@@ -1,0 +1,24 @@
+//! What requests to nodes, and their answers, carry.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+/// Hop-by-hop headers (RFC 9110, 7.6.1), and those with the caller's credentials, which no node gets.
+const OWN: [HeaderName; 10] = [
+    header::CONNECTION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::AUTHORIZATION,
+    header::COOKIE,
+    header::HOST,
+];
+
+/// The headers that are forwarded to a node, or back from it.
+pub fn for_node(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+    headers
+        .iter()
+        .filter(|(name, _)| !OWN.contains(name) && !name.as_str().starts_with("impersonate-"))
+}
