@@ -12,7 +12,6 @@
 
 mod api;
 mod backoff;
-mod claims;
 mod cleanup;
 mod cluster;
 mod config;

@@ -4,7 +4,9 @@
 //! pod ever happens twice at once. Woken by: a new version of the pod, news from the engine or from a probe,
 //! the time that the plan named, or at the latest after [`RESYNC`].
 
-use crate::api::{STRATEGIC_MERGE, get, send};
+mod claims;
+
+use crate::api::{ApiError, STRATEGIC_MERGE, get, send};
 use crate::backoff::{after_failures, later};
 use crate::env::Sources;
 use crate::kubelet::Shared;
@@ -22,7 +24,7 @@ use crate::status::{Refusal, base, recover, status};
 use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
-use crate::{claims, cleanup, env, storage, support, volumes};
+use crate::{cleanup, env, storage, support, volumes};
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Image, Kind, PodRef, withheld,
 };
@@ -266,11 +268,7 @@ impl Worker {
     }
 
     /// Writes the status where it differs from what was written last; returns what is written now.
-    async fn report(
-        &self,
-        pod: &Pod,
-        view: View<'_>,
-    ) -> Result<Option<PodStatus>, crate::api::ApiError> {
+    async fn report(&self, pod: &Pod, view: View<'_>) -> Result<Option<PodStatus>, ApiError> {
         let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
         let old = base(pod, self.written.as_ref());
         let status = status(
@@ -558,7 +556,7 @@ impl Worker {
             .await?;
         let sources = Sources {
             tokens: self.tokens.clone(),
-            claims: claims::find(&self.shared, pod, &self.pod).await?,
+            claims: self.claims(pod).await?,
             ..self.sources(pod, volumes::needs(pod)).await?
         };
         self.volumes = Some(volumes::prepare(
