@@ -1,7 +1,7 @@
 //! The folders of volumes, below one that no pod reaches but through its own volume.
 
 use agent_sys::beneath::{Beneath, Links};
-use config_kube::local_volume::is_name;
+use config_kube::local_volume::{self, is_name};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -57,6 +57,12 @@ impl Folders {
             root,
             turn: Mutex::default(),
         }
+    }
+
+    /// The folders of a machine, below where it has all that is its pods' (`/var/lib/kubelet`).
+    pub fn below(data: &Path) -> Self {
+        let name = Path::new(local_volume::FOLDER).file_name();
+        Self::new(data.join(name.unwrap_or_default()))
     }
 
     /// Makes a volume's folder, if it isn't there already.

@@ -5,7 +5,9 @@
 //! an empty one in its place would hide that. No tasks, no channels.
 
 mod folders;
+mod mount;
 mod resolve;
 
 pub use folders::{FolderError, Folders};
+pub use mount::{Mounted, Unmounted, What, fs_group, reference, wanted};
 pub use resolve::{Claimed, Found, bound, claimed, resolve};

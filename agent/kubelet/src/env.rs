@@ -1,8 +1,8 @@
 //! A container's environment: values, references to config maps, secrets and the pod itself, and `$(NAME)`.
 
-use crate::claims::Mounted;
 use crate::network::Addresses;
 use crate::tokens::Tokens;
+use agent_claims::Mounted;
 use agent_resources::qos;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{

@@ -111,7 +111,7 @@ impl Kubelet {
         let facts = Facts::of_machine(&config.data);
         let shared = Shared {
             memory: facts.memory,
-            folders: Folders::new(config.local_volumes_dir()),
+            folders: Folders::below(&config.data),
             facts,
             figures: Figures::of_machine(&config.node_name),
             config,

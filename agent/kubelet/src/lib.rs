@@ -11,7 +11,6 @@
 //! `Notify` to each worker (something changed, look), a bounded `mpsc` to `events`.
 
 mod api;
-mod claims;
 mod cleanup;
 mod cluster;
 mod config;

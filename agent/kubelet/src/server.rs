@@ -8,7 +8,6 @@ use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
 use crate::network::is_on_host;
-use agent_claims::FolderError;
 use agent_port::{Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};
 use agent_runtime::{ContainerState, Error, PodRef};
@@ -224,40 +223,15 @@ impl Server {
 
     /// The folder of a persistent volume is made or removed.
     async fn volume(&self, request: &Request<Incoming>, name: &str) -> Response<Body> {
-        let query = request.uri().query().unwrap_or_default();
-        let bytes = query
-            .strip_prefix("bytes=")
-            .and_then(|text| text.parse().ok());
-        let (make, bytes) = match (request.method(), bytes) {
-            (&Method::POST, Some(bytes)) => (true, bytes),
-            (&Method::DELETE, None) => (false, 0),
-            _ => {
-                let how = "a volume's folder is made by POST with bytes=, and removed by DELETE\n";
-                return text(StatusCode::METHOD_NOT_ALLOWED, how);
-            }
-        };
         let (shared, name) = (self.shared.clone(), name.to_owned());
+        let (method, uri) = (request.method().clone(), request.uri().clone());
         let done = tokio::task::spawn_blocking(move || {
-            let folders = &shared.folders;
-            if make {
-                folders.make(&name, bytes)
-            } else {
-                folders.remove(&name)
-            }
+            let query = uri.query().unwrap_or_default();
+            shared.folders.answer(method.as_str(), &name, query)
         });
-        let status = |error: &FolderError| match error {
-            FolderError::Name(_) => StatusCode::BAD_REQUEST,
-            FolderError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
-            FolderError::Lost(_) | FolderError::System(..) => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        match done.await {
-            Ok(Ok(())) => text(StatusCode::OK, "ok\n"),
-            Ok(Err(error)) => {
-                let words = format!("{}\n", config_errors::chain(&error));
-                text(status(&error), &words)
-            }
-            Err(_ended) => text(StatusCode::SERVICE_UNAVAILABLE, "the kubelet ends\n"),
-        }
+        let (status, line) = done.await.unwrap_or((503, "the kubelet ends\n".to_owned()));
+        let status = StatusCode::from_u16(status);
+        text(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &line)
     }
 
     /// What is answered without a tunnel.

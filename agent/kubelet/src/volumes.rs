@@ -4,12 +4,12 @@
 //! always. What pods fill lies on the disk, or in memory where they ask for it, and is entered by descriptors only:
 //! every name below a volume is the pod's word (see `agent_sys::beneath`).
 
-use crate::claims::{Mounted, What};
 use crate::config::Config;
 use crate::content::{self, Room};
 use crate::env::Sources;
 use crate::stage::memory_folder;
 use crate::tokens::TokenKind;
+use agent_claims::{Mounted, What, fs_group};
 use agent_sys::beneath::{Beneath, Links, Place};
 use agent_sys::mount::{is_in_memory, is_mount_point};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -152,13 +152,9 @@ impl Maker<'_> {
     fn claimed(&self, mounted: &Mounted) -> Result<Source, String> {
         let source = match &mounted.what {
             What::Folder(path) => Source::Own(path.clone()),
-            What::Path(path, kind) => {
-                let host = HostPathVolumeSource {
-                    path: path.clone(),
-                    type_: Some(kind.clone()),
-                };
-                host_place(self.config, &host, true, None)?;
-                Source::Host(host)
+            What::Path(host) => {
+                host_place(self.config, host, true, None)?;
+                Source::Host(host.clone())
             }
         };
         Ok(if mounted.read_only {
@@ -231,15 +227,6 @@ impl Maker<'_> {
             .min()
             .unwrap_or(0)
     }
-}
-
-/// The group of a pod's files.
-pub(crate) fn fs_group(pod: &Pod) -> Option<u32> {
-    let group = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.security_context.as_ref()?.fs_group);
-    group.and_then(|group| u32::try_from(group).ok())
 }
 
 /// What a container is to see of a volume: all of it, or what is at `sub_path`, made as a folder where nothing is there.

@@ -4,7 +4,9 @@
 //! pod ever happens twice at once. Woken by: a new version of the pod, news from the engine or from a probe,
 //! the time that the plan named, or at the latest after [`RESYNC`].
 
-use crate::api::{STRATEGIC_MERGE, get, send};
+mod claims;
+
+use crate::api::{ApiError, STRATEGIC_MERGE, get, send};
 use crate::env::Sources;
 use crate::hooks::Hooks;
 use crate::kubelet::Shared;
@@ -19,7 +21,7 @@ use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
 use crate::wanted::{self, Wanted, unwanted};
-use crate::{claims, cleanup, debug, env, failures, storage, support, volumes};
+use crate::{cleanup, debug, env, failures, storage, support, volumes};
 use agent_pods::{
     Action, Ending, Notes, Plan, Refusal, View, base, between, end_of, find, later, plan,
     plan_orphan, recover, status,
@@ -290,11 +292,7 @@ impl Worker {
     }
 
     /// Writes the status where it differs from what was written last; returns what is written now.
-    async fn report(
-        &self,
-        pod: &Pod,
-        view: View<'_>,
-    ) -> Result<Option<PodStatus>, crate::api::ApiError> {
+    async fn report(&self, pod: &Pod, view: View<'_>) -> Result<Option<PodStatus>, ApiError> {
         let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
         let old = base(pod, self.written.as_ref());
         let status = status(
@@ -563,7 +561,7 @@ impl Worker {
             .await?;
         let sources = Sources {
             tokens: self.tokens.clone(),
-            claims: claims::find(&self.shared, pod, &self.pod).await?,
+            claims: self.claims(pod).await?,
             ..self.sources(pod, volumes::needs(pod)).await?
         };
         self.volumes = Some(volumes::prepare(
