@@ -35,6 +35,7 @@ mod pods;
 mod probes;
 mod pull;
 mod ranges;
+mod reviews;
 mod sandbox;
 mod server;
 #[cfg(test)]
