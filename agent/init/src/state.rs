@@ -60,18 +60,22 @@ const LIMITS: Limits = Limits {
     no_exec: true,
 };
 /// Pods' volumes: a pod may execute what it wrote there, as everywhere in Kubernetes. The host's programs name nothing there.
-const VOLUMES: &str = "/var/lib/kubelet/pods";
+const VOLUMES: [&str; 2] = [POD_VOLUMES, LOCAL_VOLUMES];
+const POD_VOLUMES: &str = "/var/lib/kubelet/pods";
+/// Persistent volumes.
+const LOCAL_VOLUMES: &str = "/var/lib/kubelet/local-volumes";
 const VOLUME_LIMITS: Limits = Limits {
     no_exec: false,
     ..LIMITS
 };
 
 /// Directories of the state, with their modes.
-const DIRECTORIES: [(&str, u32); 11] = [
+const DIRECTORIES: [(&str, u32); 12] = [
     ("/var/lib", 0o755),
     ("/var/lib/containerd", 0o700),
     ("/var/lib/kubelet", 0o700),
-    (VOLUMES, 0o750),
+    (POD_VOLUMES, 0o750),
+    (LOCAL_VOLUMES, 0o700),
     ("/var/lib/pratique", 0o700),
     ("/var/lib/pratique/init", 0o700),
     ("/var/log", 0o755),
@@ -396,7 +400,9 @@ fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error
     DIRECTORIES
         .iter()
         .try_for_each(|(path, mode)| directory(path, *mode))?;
-    mount_again(VOLUMES, VOLUME_LIMITS)
+    VOLUMES
+        .iter()
+        .try_for_each(|path| mount_again(path, VOLUME_LIMITS))
 }
 
 /// Mounts a volume that opened, and moves its files to the next generation unless they are older than their header. A file system in

@@ -2,10 +2,10 @@
 
 use crate::config::Config;
 use crate::launch::termination_file;
-use crate::machine::{View, containers};
 use crate::names::{log_folder, log_name, pod_logs};
 use crate::stage;
-use agent_runtime::{ContainerKey, ContainerState, Kind, PodRef};
+use agent_pods::{View, find};
+use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
 use std::fs;
 use std::io;
@@ -30,12 +30,7 @@ pub(crate) fn last_words(config: &Config, view: View<'_>, id: &str) -> Option<St
     if words.is_some() {
         return words;
     }
-    let all = [Kind::Init, Kind::Main]
-        .into_iter()
-        .flat_map(|kind| containers(view.pod, kind));
-    let container = all
-        .into_iter()
-        .find(|container| container.name == seen.key.container)?;
+    let (_, container) = find(view.pod, &seen.key.container)?;
     let from_log = container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError");
     let failed = !matches!(seen.state, ContainerState::Exited { code: 0, .. });
     if !from_log || !failed {

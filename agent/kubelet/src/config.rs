@@ -54,6 +54,14 @@ pub struct Config {
     pub pod_routes: bool,
 }
 
+impl Config {
+    /// The folders of persistent volumes: `/var/lib/kubelet/local-volumes`.
+    pub(crate) fn local_volumes_dir(&self) -> PathBuf {
+        let name = std::path::Path::new(config_kube::local_volume::FOLDER).file_name();
+        self.data.join(name.unwrap_or_default())
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

@@ -1,11 +1,15 @@
-//! The end of a machine: every container is asked to end, gets the grace of its pod, and is killed after it.
+//! The end of a machine: every container runs its hook before the stop and is asked to end, sidecars after those whom they
+//! serve; it gets the grace of its pod, and is killed after it.
 //!
 //! Runs after the kubelet's own tasks have ended, so that nothing is started anew meanwhile. What the master knows of the pods
 //! stays as it is: they come back with the machine, or go with its Node.
 
+use crate::hooks::Hooks;
 use crate::kubelet::Shared;
-use crate::machine::{Action, DEFAULT_GRACE, Notes, grace, plan_orphan};
+use crate::sandbox::Own;
+use agent_pods::{Action, DEFAULT_GRACE, Ending, Notes, grace, later, plan_orphan};
 use agent_runtime::{Container, ContainerState, Error};
+use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -42,7 +46,8 @@ impl Drain {
     /// Asks every container to end, and kills those that do not end in the grace of their pod, at most `longest`. Returns
     /// when none is left, at the latest 5 seconds after the longest grace among them.
     pub async fn end_all(self, longest: Duration) -> Drained {
-        let graces = self.graces();
+        let pods = self.pods();
+        let mut hooks: HashMap<String, Hooks> = HashMap::new();
         let begin = Instant::now();
         // From the monotonic clock: who sets the clock back does not make graces longer.
         let wall = Timestamp::now();
@@ -63,11 +68,17 @@ impl Drain {
             if let Some(containers) = containers {
                 drained.left = running(&containers).count();
                 ran.extend(running(&containers).map(|container| container.id.clone()));
-                let now = crate::backoff::later(wall, begin.elapsed());
-                let actions = plan(&containers, &graces, longest, &mut notes, now);
+                let now = later(wall, begin.elapsed());
+                for (uid, hooks) in &mut hooks {
+                    let notes = notes.entry(uid.clone()).or_default();
+                    hooks.follow(&containers, true, notes);
+                }
+                let actions = plan(&containers, &pods, longest, &mut notes, now);
+                self.begin_hooks(&actions, &containers, &pods, &mut hooks);
                 killed.extend(actions.iter().filter_map(|action| match action {
                     Action::Kill { id } => Some(id.clone()),
                     Action::Start { .. }
+                    | Action::PreStop { .. }
                     | Action::Stop { .. }
                     | Action::Remove { .. }
                     | Action::Finish => None,
@@ -85,8 +96,8 @@ impl Drain {
         }
     }
 
-    /// The grace of each pod that is wanted here.
-    fn graces(&self) -> HashMap<String, Duration> {
+    /// Each pod that is wanted here.
+    fn pods(&self) -> HashMap<String, Arc<Pod>> {
         let handles = self
             .shared
             .pods
@@ -94,8 +105,39 @@ impl Drain {
             .unwrap_or_else(PoisonError::into_inner);
         handles
             .iter()
-            .filter_map(|(uid, handle)| Some((uid.clone(), grace(&*handle.latest()?))))
+            .filter_map(|(uid, handle)| Some((uid.clone(), handle.latest()?)))
             .collect()
+    }
+
+    /// Begins the hooks before the stop that the plan asks for.
+    fn begin_hooks(
+        &self,
+        actions: &[Action],
+        containers: &[Container],
+        pods: &HashMap<String, Arc<Pod>>,
+        hooks: &mut HashMap<String, Hooks>,
+    ) {
+        for action in actions {
+            let Action::PreStop { id, limit } = action else {
+                continue;
+            };
+            let Some(seen) = containers.iter().find(|container| container.id == *id) else {
+                continue;
+            };
+            let uid = &seen.key.pod.uid;
+            let Some(pod) = pods.get(uid) else { continue };
+            let sandbox = Own::find(&self.shared, uid);
+            let host = sandbox.addresses(&self.shared, pod).pod.first().copied();
+            let hooks = hooks.entry(uid.clone()).or_insert_with(|| {
+                let shared = &self.shared;
+                Hooks::new(
+                    shared.runtime.clone(),
+                    shared.events.clone(),
+                    Arc::default(),
+                )
+            });
+            hooks.begin_pre_stop(pod, &seen.key.container, id, host, *limit);
+        }
     }
 
     /// Does all of it at the same time, so that no container waits for another's engine call; bounded in time.
@@ -107,7 +149,10 @@ impl Drain {
                 let outcome = match &action {
                     Action::Stop { id } => runtime.stop(id).await,
                     Action::Kill { id } => runtime.kill(id).await,
-                    Action::Start { .. } | Action::Remove { .. } | Action::Finish => Ok(()),
+                    Action::Start { .. }
+                    | Action::PreStop { .. }
+                    | Action::Remove { .. }
+                    | Action::Finish => Ok(()),
                 };
                 if let Err(error) = outcome {
                     tracing::warn!(reason = Error::chain(&error), ?action, "not done");
@@ -131,29 +176,35 @@ fn running(containers: &[Container]) -> impl Iterator<Item = &Container> {
 /// What to do now; `notes` remember who was asked, and when.
 fn plan(
     containers: &[Container],
-    graces: &HashMap<String, Duration>,
+    pods: &HashMap<String, Arc<Pod>>,
     longest: Duration,
     notes: &mut HashMap<String, Notes>,
     now: Timestamp,
 ) -> Vec<Action> {
-    let mut pods: BTreeMap<&str, Vec<Container>> = BTreeMap::new();
+    let mut by_pod: BTreeMap<&str, Vec<Container>> = BTreeMap::new();
     for container in containers {
-        pods.entry(&container.key.pod.uid)
+        by_pod
+            .entry(&container.key.pod.uid)
             .or_default()
             .push(container.clone());
     }
     let mut actions = Vec::new();
-    for (uid, seen) in pods {
+    for (uid, seen) in by_pod {
         let notes = notes.entry(uid.to_owned()).or_default();
-        let grace = graces
-            .get(uid)
-            .copied()
-            .unwrap_or(DEFAULT_GRACE)
-            .min(longest);
-        for action in plan_orphan(&seen, notes, grace, now).actions {
+        notes.ending.get_or_insert(now);
+        let pod = pods.get(uid);
+        let grace = pod.map_or(DEFAULT_GRACE, |pod| grace(pod)).min(longest);
+        let ending = Ending {
+            pod: pod.map(AsRef::as_ref),
+            seen: &seen,
+            notes,
+            grace,
+            now,
+        };
+        for action in plan_orphan(ending).actions {
             match &action {
                 Action::Stop { id } => drop(notes.asked.insert(id.clone(), now)),
-                Action::Kill { .. } => {}
+                Action::PreStop { .. } | Action::Kill { .. } => {}
                 // Nothing is tidied up: the machine's next start does that.
                 Action::Start { .. } | Action::Remove { .. } | Action::Finish => continue,
             }
@@ -166,14 +217,26 @@ fn plan(
 #[cfg(test)]
 mod tests {
     use super::plan;
-    use crate::machine::Action;
+    use agent_pods::{Action, Begun};
     use agent_runtime::{Container, ContainerKey, ContainerState, Kind, PodRef};
+    use config_kube::k8s_openapi::api::core::v1::Pod;
     use jiff::Timestamp;
+    use serde_json::{Value, json};
     use std::collections::HashMap;
+    use std::sync::Arc;
     use std::time::Duration;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()
+    }
+
+    const LONGEST: Duration = Duration::from_secs(75);
+
+    fn pod(grace: u64, hook: &Value) -> Arc<Pod> {
+        let main = json!({"name": "main", "lifecycle": {"preStop": hook}});
+        let sidecar = json!({"name": "sidecar", "restartPolicy": "Always"});
+        let spec = json!({"terminationGracePeriodSeconds": grace, "initContainers": [sidecar], "containers": [main]});
+        Arc::new(serde_json::from_value(json!({"spec": spec})).unwrap())
     }
 
     fn container(pod: &str, state: ContainerState) -> Container {
@@ -199,6 +262,48 @@ mod tests {
     }
 
     #[test]
+    fn hooks_run_and_sidecars_wait_also_when_the_machine_ends() {
+        let main = container("served", ContainerState::Running { started_at: at(0) });
+        let mut sidecar = container("served", ContainerState::Running { started_at: at(0) });
+        sidecar.id = "served-sidecar".to_owned();
+        sidecar.key.container = "sidecar".to_owned();
+        sidecar.key.kind = Kind::Sidecar;
+        let pods = HashMap::from([(
+            "served".to_owned(),
+            pod(30, &json!({"sleep": {"seconds": 9}})),
+        )]);
+        let mut notes = HashMap::new();
+        let id = "served-main".to_owned();
+        let limit = Duration::from_secs(30);
+        let both = [sidecar.clone(), main];
+        assert_eq!(
+            plan(&both, &pods, LONGEST, &mut notes, at(100)),
+            [Action::PreStop {
+                id: id.clone(),
+                limit
+            }]
+        );
+        let over = Begun {
+            at: at(100),
+            over: true,
+        };
+        notes
+            .entry("served".to_owned())
+            .or_default()
+            .pre_stop
+            .insert(id.clone(), over);
+        assert_eq!(
+            plan(&both, &pods, LONGEST, &mut notes, at(109)),
+            [Action::Stop { id }]
+        );
+        let id = sidecar.id.clone();
+        assert_eq!(
+            plan(&[sidecar], &pods, LONGEST, &mut notes, at(110)),
+            [Action::Stop { id }]
+        );
+    }
+
+    #[test]
     fn each_container_gets_its_pods_grace_and_no_more_than_the_longest() {
         let runs = || ContainerState::Running { started_at: at(0) };
         let seen = [
@@ -206,13 +311,12 @@ mod tests {
             container("quick", runs()),
             container("stubborn", runs()),
         ];
-        let grace = |seconds| Duration::from_secs(seconds);
-        let graces = HashMap::from([
-            ("quick".to_owned(), grace(1)),
-            ("stubborn".to_owned(), grace(3600)),
+        let pods = HashMap::from([
+            ("quick".to_owned(), pod(1, &Value::Null)),
+            ("stubborn".to_owned(), pod(3600, &Value::Null)),
         ]);
         let mut notes = HashMap::new();
-        let mut look = |now| plan(&seen, &graces, grace(75), &mut notes, at(now));
+        let mut look = |now| plan(&seen, &pods, LONGEST, &mut notes, at(now));
         let stop = |pod: &str| Action::Stop {
             id: format!("{pod}-main"),
         };
@@ -224,7 +328,8 @@ mod tests {
             [stop("patient"), stop("quick"), stop("stubborn")]
         );
         assert_eq!(look(100), [], "each is asked once");
-        assert_eq!(look(101), [kill("quick")]);
+        assert_eq!(look(101), [], "two seconds are the least");
+        assert_eq!(look(102), [kill("quick")]);
         assert_eq!(
             look(130),
             [kill("patient"), kill("quick")],

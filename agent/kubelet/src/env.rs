@@ -1,5 +1,6 @@
 //! A container's environment: values, references to config maps, secrets and the pod itself, and `$(NAME)`.
 
+use crate::claims::Mounted;
 use crate::network::Addresses;
 use crate::tokens::Tokens;
 use agent_resources::qos;
@@ -21,6 +22,8 @@ pub(crate) struct Sources {
     pub(crate) addresses: Addresses,
     /// Variables of the services that the pod may find by them.
     pub(crate) services: Vec<(String, String)>,
+    /// What the claims of the pod's volumes lead to, by the volumes' names.
+    pub(crate) claims: BTreeMap<String, Mounted>,
     /// The node's allocatable amounts: limits of containers that have none.
     pub(crate) allocatable: BTreeMap<&'static str, Amount>,
 }

@@ -4,7 +4,9 @@
 //! courtesy and must never hold up a container.
 
 use crate::api::{Api, JSON, STRATEGIC_MERGE, send};
-use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
+use config_kube::k8s_openapi::api::core::v1::{
+    Event, EventSource, Node, ObjectReference, PersistentVolumeClaim, Pod,
+};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use http::Method;
 use jiff::Timestamp;
@@ -68,6 +70,23 @@ impl Recorder {
             ..ObjectReference::default()
         };
         self.tell(about, warning, reason, &message.into());
+    }
+
+    pub(crate) fn claim(
+        &self,
+        claim: &PersistentVolumeClaim,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        let about = ObjectReference {
+            kind: Some("PersistentVolumeClaim".to_owned()),
+            api_version: Some("v1".to_owned()),
+            namespace: claim.metadata.namespace.clone(),
+            name: claim.metadata.name.clone(),
+            uid: claim.metadata.uid.clone(),
+            ..ObjectReference::default()
+        };
+        self.tell(about, true, reason, &message.into());
     }
 
     fn tell(&self, about: ObjectReference, warning: bool, reason: &'static str, message: &str) {

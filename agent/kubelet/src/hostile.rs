@@ -48,7 +48,7 @@ fn in_memory() -> (tempfile::TempDir, Config) {
 fn held(source: &Source) -> PathBuf {
     match source {
         Source::Held(path) | Source::Own(path) => path.clone(),
-        Source::Host(_) => panic!("{source:?}"),
+        Source::Host(_) | Source::ReadOnly(_) => panic!("{source:?}"),
     }
 }
 

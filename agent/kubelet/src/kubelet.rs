@@ -8,9 +8,10 @@ use crate::machine_facts::Facts;
 use crate::node;
 use crate::pods::{Handle, Pods};
 use crate::ranges;
-use crate::status::Refusal;
+use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
+use agent_pods::Refusal;
 use agent_resources::Figures;
 use agent_runtime::{PodRef, Runtime};
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     /// The machine's memory in bytes.
     pub(crate) memory: u64,
     pub(crate) facts: Facts,
+    /// The folders of persistent volumes.
+    pub(crate) folders: Folders,
     /// What this node and its pods use.
     pub(crate) figures: Figures,
     /// Every pod's task, by uid.
@@ -108,6 +111,7 @@ impl Kubelet {
         let facts = Facts::of_machine(&config.data);
         let shared = Shared {
             memory: facts.memory,
+            folders: Folders::new(config.local_volumes_dir()),
             facts,
             figures: Figures::of_machine(&config.node_name),
             config,

@@ -2,11 +2,11 @@
 
 use crate::config::Config;
 use crate::env::{self, Sources};
-use crate::names::pod_ref;
 use crate::network::{self, hosts_text, resolv_text};
 use crate::stage::Wanted;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
+use agent_pods::pod_ref;
 use agent_resources::qos;
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, PodNamespaces, Resources,
@@ -35,6 +35,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) kind: Kind,
     pub(crate) number: u32,
     pub(crate) backoff: Option<Duration>,
+    /// Id of the container whose processes it is to see.
+    pub(crate) target: Option<&'a str>,
     pub(crate) sandbox: &'a Sandbox,
 }
 
@@ -66,6 +68,7 @@ pub(crate) fn prepare(
         kind,
         number,
         backoff,
+        target,
         sandbox,
     } = attempt;
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
@@ -126,6 +129,8 @@ pub(crate) fn prepare(
         capabilities: security.capabilities(),
         confinement: security.confinement(),
         privileged: security.privileged(),
+        stop_signal: stop_signal(container),
+        target: target.map(str::to_owned),
         seccomp: security.seccomp(),
         resources,
         stdin: container.stdin == Some(true),
@@ -137,6 +142,11 @@ pub(crate) fn prepare(
         spec,
         wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
     })
+}
+
+/// The signal by which the container wishes to be asked to end (KEP-4960).
+fn stop_signal(container: &Container) -> Option<String> {
+    container.lifecycle.as_ref()?.stop_signal.clone()
 }
 
 /// A command or its arguments with the variables in them replaced.
@@ -262,7 +272,8 @@ fn volume_mount(
         .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
     let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
     // What the agent fills is the agent's alone to write (upstream's rule, too).
-    let read_only = mount.read_only == Some(true) || matches!(source, Source::Held(_));
+    let read_only =
+        mount.read_only == Some(true) || matches!(source, Source::Held(_) | Source::ReadOnly(_));
     let place =
         volumes::place(config, source, sub_path, read_only).map_err(|error| match sub_path {
             Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
@@ -378,6 +389,7 @@ mod tests {
             kind: Kind::Main,
             number: 2,
             backoff: None,
+            target: None,
             sandbox: &sandbox,
         };
         let held = dir.path().join("held");

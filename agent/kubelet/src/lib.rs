@@ -2,30 +2,32 @@
 //!
 //! Enter by [`Kubelet`], which needs a way to the master ([`Api`]) and a container engine
 //! (`agent_runtime::Runtime`), and by [`serve`], which answers the master on port 10250. What is done for a pod is
-//! decided in `machine` (what to do) and `status` (what to say), both pure functions of the pod, the containers
-//! that are seen, and the time; `worker` is the only one who acts.
+//! decided by the pod machine (`agent_pods`), a pure function of the pod, the containers that are seen, and the
+//! time; `worker` is the only one who acts.
 //!
 //! Tasks: `pods` lists and watches the pods of this node and keeps one `worker` for each; `node` writes the Node's
 //! status and renews its lease; `events` writes events; `garbage` removes images when the disk fills up; one
-//! prober for each container with probes. Channels: a `watch` from `pods` to each worker (what is wanted), a
+//! prober for each container with probes, one task for each hook that runs. Channels: a `watch` from `pods` to each worker (what is wanted), a
 //! `Notify` to each worker (something changed, look), a bounded `mpsc` to `events`.
 
 mod api;
-mod backoff;
+mod claims;
 mod cleanup;
 mod cluster;
 mod config;
 mod content;
+mod debug;
 mod drain;
 mod env;
 mod events;
+mod failures;
 mod garbage;
+mod hooks;
 #[cfg(test)]
 mod hostile;
 mod kubelet;
 mod launch;
 mod logs;
-mod machine;
 mod machine_facts;
 mod names;
 mod network;
@@ -38,14 +40,12 @@ mod ranges;
 mod reviews;
 mod sandbox;
 mod server;
-#[cfg(test)]
-mod simulation;
 mod stage;
-mod status;
 mod storage;
 mod support;
 mod tokens;
 mod volumes;
+mod wanted;
 mod worker;
 
 pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, post, send};

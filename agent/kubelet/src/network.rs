@@ -1,6 +1,7 @@
 //! What a pod's network, host name and names are (pure): what its sandbox is asked for, `/etc/hosts`, `/etc/resolv.conf`.
 
 use agent_cluster::Wanted;
+pub(crate) use agent_pods::Addresses;
 use agent_proxy::{DOMAIN, Key, Known, Service};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use std::net::IpAddr;
@@ -26,17 +27,6 @@ const SETTINGS: [&str; 12] = [
 const HOSTS: &str = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\
     ::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n\
     fe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n";
-
-/// Addresses of the machine and of a pod, as its status names them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Addresses {
-    /// The machine's.
-    pub(crate) host: Vec<IpAddr>,
-    /// The pod's; the machine's where it is on that network, none before it has a sandbox.
-    pub(crate) pod: Vec<IpAddr>,
-    /// The node's own, at which it answers names of the cluster; none where it does not.
-    pub(crate) dns: Option<IpAddr>,
-}
 
 /// Whether a pod is on the machine's network.
 pub(crate) fn is_on_host(pod: &Pod) -> bool {

@@ -8,6 +8,7 @@ use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
 use crate::network::is_on_host;
+use agent_claims::FolderError;
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};
 use agent_runtime::{ContainerState, Error, PodRef};
@@ -17,6 +18,7 @@ use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
 use bytes::Bytes;
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::local_volume::SERVED;
 use config_tunnel::port::{FOLDER, PortPath};
 use futures_util::{StreamExt, stream};
 use http::{Method, Request, Response, StatusCode};
@@ -90,6 +92,7 @@ impl Server {
             ["exec", space, pod, name] => self.exec(request, [space, pod, name]).await,
             ["attach", space, pod, name] => self.attach(request, [space, pod, name]).await,
             ["portForward", namespace, pod] => self.forward(request, namespace, pod),
+            [SERVED, name] => return Answer::Whole(self.volume(request, name).await),
             _ => return Answer::Whole(self.plain(request, &path)),
         };
         granted.map_or_else(
@@ -214,6 +217,44 @@ impl Server {
         let seen = seen.map_err(down)?;
         let id = agent_tunnel::running(&seen, &pod, name)?;
         Ok((pod, id))
+    }
+
+    /// The folder of a persistent volume is made or removed.
+    async fn volume(&self, request: &Request<Incoming>, name: &str) -> Response<Body> {
+        let query = request.uri().query().unwrap_or_default();
+        let bytes = query
+            .strip_prefix("bytes=")
+            .and_then(|text| text.parse().ok());
+        let (make, bytes) = match (request.method(), bytes) {
+            (&Method::POST, Some(bytes)) => (true, bytes),
+            (&Method::DELETE, None) => (false, 0),
+            _ => {
+                let how = "a volume's folder is made by POST with bytes=, and removed by DELETE\n";
+                return text(StatusCode::METHOD_NOT_ALLOWED, how);
+            }
+        };
+        let (shared, name) = (self.shared.clone(), name.to_owned());
+        let done = tokio::task::spawn_blocking(move || {
+            let folders = &shared.folders;
+            if make {
+                folders.make(&name, bytes)
+            } else {
+                folders.remove(&name)
+            }
+        });
+        let status = |error: &FolderError| match error {
+            FolderError::Name(_) => StatusCode::BAD_REQUEST,
+            FolderError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            FolderError::Lost(_) | FolderError::System(..) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        match done.await {
+            Ok(Ok(())) => text(StatusCode::OK, "ok\n"),
+            Ok(Err(error)) => {
+                let words = format!("{}\n", config_errors::chain(&error));
+                text(status(&error), &words)
+            }
+            Err(_ended) => text(StatusCode::SERVICE_UNAVAILABLE, "the kubelet ends\n"),
+        }
     }
 
     /// What is answered without a tunnel.

@@ -4,10 +4,9 @@
 //! than its limits is evicted in upstream's words. What is deleted but still held open is not seen by a walk.
 
 use crate::config::Config;
-use crate::machine::containers;
 use crate::names::log_folder;
 use agent_resources::qos;
-use agent_runtime::{Kind, PodRef};
+use agent_runtime::PodRef;
 use agent_sys::beneath::{Beneath, Usage};
 use config_kube::k8s_openapi::api::core::v1::{Pod, Volume};
 use config_kube::quantity::Amount;
@@ -91,17 +90,12 @@ pub(crate) fn excess(
 }
 
 fn all(pod: &Pod) -> impl Iterator<Item = &String> {
-    [Kind::Init, Kind::Main]
-        .into_iter()
-        .flat_map(move |kind| containers(pod, kind))
-        .map(|container| &container.name)
+    agent_pods::all(pod).map(|(_, container)| &container.name)
 }
 
 /// Limits of containers: name, bytes, and as the pod says it.
 fn limits(pod: &Pod) -> Vec<(String, u64, String)> {
-    let all = [Kind::Init, Kind::Main]
-        .into_iter()
-        .flat_map(|kind| containers(pod, kind));
+    let all = agent_pods::all(pod).map(|(_, container)| container);
     let limit = |container: &config_kube::k8s_openapi::api::core::v1::Container| {
         let text = container
             .resources

@@ -3,10 +3,12 @@
 
 use crate::config::Config;
 use crate::network;
-use crate::status::Refusal;
 use crate::volumes;
+use agent_pods::Refusal;
 use agent_runtime::capability_fault;
-use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Probe, Volume};
+use config_kube::k8s_openapi::api::core::v1::{
+    Container, ContainerRestartRule, Pod, PodSpec, Volume,
+};
 
 /// The first reason why this node can't run the pod.
 pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
@@ -22,23 +24,18 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     let fault = pod_fault(spec).map(str::to_owned);
     let fault = fault.or_else(|| network_fault(pod, spec).map(str::to_owned));
     let fault = fault.or_else(|| spec.volumes.iter().flatten().find_map(volume_fault));
-    let inits = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .map(|container| (container, true));
-    let mains = spec.containers.iter().map(|container| (container, false));
-    let all: Vec<_> = inits.chain(mains).collect();
+    let all: Vec<_> = agent_pods::all(pod)
+        .map(|(_, container)| container)
+        .collect();
     let fault = fault.or_else(|| {
-        all.iter().find_map(|(container, init)| {
-            container_fault(container, *init)
-                .map(|fault| format!("container {}: {fault}", container.name))
+        all.iter().find_map(|container| {
+            container_fault(container).map(|fault| format!("container {}: {fault}", container.name))
         })
     });
     let refusal = fault.map(|fault| unsupported(&fault));
     let refusal = refusal.or_else(|| {
         all.iter()
-            .find_map(|(container, _)| below_the_floor(spec, container, config))
+            .find_map(|container| below_the_floor(spec, container, config))
     });
     refusal.or_else(|| {
         volumes::host_path_fault(config, pod).map(|message| Refusal {
@@ -46,6 +43,15 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
             message,
         })
     })
+}
+
+/// Why this node can't run a container that was added to a pod which runs already. The pod is not refused for it.
+pub(crate) fn debugger_fault(pod: &Pod, container: &Container, config: &Config) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let fault = container_fault(container).map(str::to_owned);
+    fault
+        .or_else(|| below_the_floor(spec, container, config).map(|refusal| refusal.message))
+        .or_else(|| volumes::host_path_fault(config, pod))
 }
 
 fn unsupported(what: &str) -> Refusal {
@@ -106,10 +112,6 @@ fn first(faults: &[(bool, &'static str)]) -> Option<&'static str> {
 fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     let security = spec.security_context.clone().unwrap_or_default();
     first(&[
-        (
-            spec.ephemeral_containers.iter().flatten().next().is_some(),
-            "ephemeralContainers are not available yet",
-        ),
         (
             spec.share_process_namespace == Some(true),
             "shareProcessNamespace is not available yet: it needs a process that outlives all containers",
@@ -194,37 +196,18 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
     ])
 }
 
-fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
+fn container_fault(container: &Container) -> Option<&'static str> {
     let security = container.security_context.clone().unwrap_or_default();
-    let probes = [
-        &container.startup_probe,
-        &container.readiness_probe,
-        &container.liveness_probe,
-    ];
     let mounts = || container.volume_mounts.iter().flatten();
-    let restarts = container.restart_policy.is_some() || container.restart_policy_rules.is_some();
+    let whole = |rule: &ContainerRestartRule| rule.action == "RestartAllContainers";
     first(&[
         (
-            init && container.restart_policy.as_deref() == Some("Always"),
-            "sidecars (init containers with restartPolicy: Always) are not available yet",
-        ),
-        (
-            restarts,
-            "restartPolicy of a container is not available yet: set it on the pod",
-        ),
-        (
-            container.lifecycle.is_some(),
-            "lifecycle hooks are not available yet",
-        ),
-        (
-            probes
-                .iter()
-                .any(|probe| probe.as_ref().is_some_and(is_grpc)),
-            "gRPC probes are not available yet",
+            container.restart_policy_rules.iter().flatten().any(whole),
+            "restart rules with the action RestartAllContainers are not available yet",
         ),
         (
             container.volume_devices.iter().flatten().next().is_some(),
-            "volumeDevices are not available yet",
+            "volumeDevices are not available: this machine gives pods no block devices",
         ),
         (
             mounts().any(|mount| mount.sub_path_expr.is_some()),
@@ -265,10 +248,6 @@ fn container_fault(container: &Container, init: bool) -> Option<&'static str> {
     ])
 }
 
-fn is_grpc(probe: &Probe) -> bool {
-    probe.grpc.is_some()
-}
-
 fn volume_fault(volume: &Volume) -> Option<String> {
     if let Some(projected) = &volume.projected {
         let sources = || projected.sources.iter().flatten();
@@ -281,7 +260,8 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     let downward = volume.downward_api.is_some();
     let known =
         volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
-    if known || volume.secret.is_some() || downward {
+    let claimed = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
+    if known || claimed || volume.secret.is_some() || downward {
         let medium = volume
             .empty_dir
             .as_ref()
@@ -297,7 +277,7 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     }
     let name = &volume.name;
     Some(format!(
-        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI and projected are available yet"
+        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected and persistentVolumeClaim are available yet"
     ))
 }
 
@@ -394,11 +374,11 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_the_pod_and_is_missing_is_named() {
-        let cases: [(&str, Value); 7] = [
+    fn sidecars_hooks_probes_of_every_kind_and_restart_policies_are_taken() {
+        let cases = [
             (
                 "/containers/0/lifecycle",
-                json!({"preStop": {"exec": {"command": ["a"]}}}),
+                json!({"preStop": {"exec": {"command": ["a"]}}, "stopSignal": "SIGUSR1"}),
             ),
             ("/containers/0/readinessProbe", json!({"grpc": {"port": 1}})),
             ("/containers/0/restartPolicy", json!("Never")),
@@ -406,6 +386,22 @@ mod tests {
                 "/initContainers",
                 json!([{"name": "s", "restartPolicy": "Always"}]),
             ),
+        ];
+        for (place, value) in cases {
+            let (parent, key) = place.rsplit_once('/').unwrap();
+            assert_eq!(
+                refused(|spec| spec.pointer_mut(parent).unwrap()[key] = value),
+                None,
+                "{place}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_would_change_the_pod_and_is_missing_is_named() {
+        let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
+        let cases: [(&str, Value); 4] = [
+            ("/containers/0/restartPolicyRules", rules),
             ("/shareProcessNamespace", json!(true)),
             (
                 "/volumes",

@@ -4,6 +4,7 @@
 //! always. What pods fill lies on the disk, or in memory where they ask for it, and is entered by descriptors only:
 //! every name below a volume is the pod's word (see `agent_sys::beneath`).
 
+use crate::claims::{Mounted, What};
 use crate::config::Config;
 use crate::content::{self, Room};
 use crate::env::Sources;
@@ -29,6 +30,8 @@ pub(crate) enum Source {
     Own(PathBuf),
     /// A file or folder of the machine.
     Host(HostPathVolumeSource),
+    /// One of these, which the pod may only read.
+    ReadOnly(Box<Source>),
 }
 
 /// Names of the config maps and secrets that a pod's volumes need.
@@ -113,6 +116,9 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn volume(&self, volume: &Volume, room: &mut Room) -> Result<Source, String> {
+        if let Some(mounted) = self.sources.claims.get(&volume.name) {
+            return self.claimed(mounted);
+        }
         if let Some(host) = &volume.host_path {
             // It is looked at once before any container is made, and then by each one.
             host_place(self.config, host, true, None)?;
@@ -140,6 +146,26 @@ impl Maker<'_> {
         });
         made.map(|()| Source::Held(place))
             .map_err(|error| error.to_string())
+    }
+
+    /// What a claim leads to.
+    fn claimed(&self, mounted: &Mounted) -> Result<Source, String> {
+        let source = match &mounted.what {
+            What::Folder(path) => Source::Own(path.clone()),
+            What::Path(path, kind) => {
+                let host = HostPathVolumeSource {
+                    path: path.clone(),
+                    type_: Some(kind.clone()),
+                };
+                host_place(self.config, &host, true, None)?;
+                Source::Host(host)
+            }
+        };
+        Ok(if mounted.read_only {
+            Source::ReadOnly(Box::new(source))
+        } else {
+            source
+        })
     }
 
     /// A folder for the pod's containers; once made it stays as they leave it.
@@ -207,7 +233,8 @@ impl Maker<'_> {
     }
 }
 
-fn fs_group(pod: &Pod) -> Option<u32> {
+/// The group of a pod's files.
+pub(crate) fn fs_group(pod: &Pod) -> Option<u32> {
     let group = pod
         .spec
         .as_ref()
@@ -227,8 +254,10 @@ pub(crate) fn place(
     read_only: bool,
 ) -> Result<Place, String> {
     let text = |error: io::Error| error.to_string();
+    let whole = sub_path;
     let sub_path = sub_path.map(plain_sub_path).transpose()?;
     match source {
+        Source::ReadOnly(source) => place(config, source, whole, true),
         // Keys are links to the current folder; only the agent makes links there.
         Source::Held(path) => {
             let path = (path, sub_path.as_deref().unwrap_or(Path::new("")));
@@ -367,16 +396,22 @@ fn refused_text(path: &str, refused: Refused) -> String {
 /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
 pub(crate) fn host_path_fault(config: &Config, pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let containers = || {
-        spec.containers
+    let lasting = || {
+        let all = spec
+            .containers
             .iter()
-            .chain(spec.init_containers.iter().flatten())
+            .chain(spec.init_containers.iter().flatten());
+        all.flat_map(|container| container.volume_mounts.iter().flatten())
+    };
+    let debuggers = || {
+        let all = spec.ephemeral_containers.iter().flatten();
+        all.flat_map(|container| container.volume_mounts.iter().flatten())
     };
     volumes(pod).iter().find_map(|volume| {
         let path = trimmed(&volume.host_path.as_ref()?.path);
-        let mut mounts =
-            containers().flat_map(|container| container.volume_mounts.iter().flatten());
-        let writes = mounts.any(|mount| mount.name == volume.name && mount.read_only != Some(true));
+        let writes = lasting()
+            .chain(debuggers())
+            .any(|mount| mount.name == volume.name && mount.read_only != Some(true));
         let refused = allowed(config, path, writes).err()?;
         Some(format!(
             "volume {}: {}",
@@ -409,6 +444,7 @@ mod tests {
         let path = |source| match source {
             Source::Held(path) | Source::Own(path) => path,
             Source::Host(host) => host.path.into(),
+            Source::ReadOnly(source) => panic!("{source:?}"),
         };
         Ok(places
             .into_iter()

@@ -5,32 +5,35 @@
 //! the time that the plan named, or at the latest after [`RESYNC`].
 
 use crate::api::{STRATEGIC_MERGE, get, send};
-use crate::backoff::{after_failures, later};
 use crate::env::Sources;
+use crate::hooks::Hooks;
 use crate::kubelet::Shared;
 use crate::launch::{self, Attempt};
-use crate::machine::{
-    Action, Failure, Notes, Plan, View, containers, end_of, grace, plan, plan_orphan,
-};
-use crate::names::{pod_path, pod_ref};
+use crate::names::pod_path;
 use crate::network::Addresses;
 use crate::probes::Probes;
 use crate::pull::Puller;
 use crate::sandbox::Own;
 use crate::stage::Staged;
-use crate::status::{Refusal, base, recover, status};
 use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
-use crate::{cleanup, env, storage, support, volumes};
+use crate::wanted::{self, Wanted, unwanted};
+use crate::{claims, cleanup, debug, env, failures, storage, support, volumes};
+use agent_pods::{
+    Action, Ending, Notes, Plan, Refusal, View, base, between, end_of, find, later, plan,
+    plan_orphan, recover, status,
+};
 use agent_runtime::{
-    Container as Seen, ContainerState, Error, ErrorClass, Image, Kind, PodRef, withheld,
+    Container as Seen, ContainerState, Error, ErrorClass, Image, Kind, PodRef, container_id,
+    withheld,
 };
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -39,18 +42,6 @@ use tokio::sync::{Notify, watch};
 const RESYNC: Duration = Duration::from_secs(60);
 /// Pause after the engine or the master could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
-/// Wait after a pod's own fault (a missing config map, say), which somebody may mend at any time.
-const CONFIG_RETRY: Duration = Duration::from_secs(10);
-
-/// What the master wants of a pod.
-#[derive(Debug, Clone)]
-pub(crate) enum Wanted {
-    /// This version of it.
-    Pod(Arc<Pod>),
-    /// The master doesn't know it: end it with this grace.
-    Gone(Duration),
-}
-
 /// What goes on after a step.
 enum Next {
     /// Wait for news, at most until then.
@@ -67,6 +58,9 @@ pub(crate) struct Worker {
     news: Arc<Notify>,
     notes: Notes,
     probes: Probes,
+    hooks: Hooks,
+    /// The last version of the pod, whose hooks are run also when the master has forgotten it.
+    known: Option<Arc<Pod>>,
     sandbox: Own,
     written: Option<PodStatus>,
     refused: Option<Refusal>,
@@ -86,7 +80,9 @@ impl Worker {
         wanted: watch::Receiver<Wanted>,
         news: Arc<Notify>,
     ) -> Self {
-        let probes = Probes::new(shared.clone(), news.clone());
+        let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
+        let probes = Probes::new(runtime.clone(), events.clone(), news.clone());
+        let hooks = Hooks::new(runtime, events, news.clone());
         let sandbox = Own::find(&shared, &pod.uid);
         Self {
             shared,
@@ -95,6 +91,8 @@ impl Worker {
             news,
             notes: Notes::default(),
             probes,
+            hooks,
+            known: None,
             sandbox,
             written: None,
             refused: None,
@@ -123,9 +121,7 @@ impl Worker {
                     } else {
                         RESYNC
                     };
-                    at.map_or(longest, |at| {
-                        crate::backoff::between(Timestamp::now(), at).min(longest)
-                    })
+                    at.map_or(longest, |at| between(Timestamp::now(), at).min(longest))
                 }
             };
             tokio::select! {
@@ -144,8 +140,15 @@ impl Worker {
         };
         let now = Timestamp::now();
         self.probes.stop_all();
+        self.hooks.follow(&seen, true, &mut self.notes);
         self.notes.ending.get_or_insert(now);
-        let plan = plan_orphan(&seen, &self.notes, grace, now);
+        let plan = plan_orphan(Ending {
+            pod: self.known.as_deref(),
+            seen: &seen,
+            notes: &self.notes,
+            grace,
+            now,
+        });
         self.act(None, &seen, plan).await
     }
 
@@ -158,17 +161,7 @@ impl Worker {
         let now = Timestamp::now();
         let seen = recover(pod, seen, now);
         self.measure(pod, &seen, now).await;
-        if end_of(pod, now).is_some() || self.notes.evicted.is_some() {
-            self.notes.ending.get_or_insert(now);
-            self.probes.stop_all();
-        } else {
-            let host = self.addresses(pod).pod.first().copied();
-            self.probes.follow(pod, &seen, host);
-        }
-        self.notes.verdicts = self.probes.verdicts(&seen);
-        self.notes
-            .asked
-            .retain(|id, _| seen.iter().any(|seen| seen.id == *id));
+        self.follow(pod, &seen, now);
         self.refuse(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
         let view = View {
@@ -197,6 +190,37 @@ impl Worker {
             return Next::Wait(Some(later(now, RETRY)));
         }
         self.act(Some(pod), &seen, plan).await
+    }
+
+    /// Brings probes and hooks in line with what runs, and writes down what came of them.
+    fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
+        self.known = Some(pod.clone());
+        let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
+        self.hooks.follow(seen, ends, &mut self.notes);
+        if ends {
+            self.probes.stop_all();
+        } else {
+            let host = self.host(pod);
+            self.probes.follow(pod, seen, &self.notes, host);
+        }
+        self.notes.verdicts = self.probes.verdicts(seen);
+        let there = |id: &String| seen.iter().any(|seen| seen.id == *id);
+        self.notes.asked.retain(|id, _| there(id));
+        let view = View {
+            pod,
+            seen,
+            notes: &self.notes,
+            refused: self.refused.is_some(),
+            now,
+        };
+        if view.ends() {
+            self.notes.ending.get_or_insert(now);
+        }
+    }
+
+    /// Where probes and hooks reach the pod.
+    fn host(&self, pod: &Pod) -> Option<IpAddr> {
+        self.addresses(pod).pod.first().copied()
     }
 
     /// Measures now and then what the pod takes of the disk, and evicts it where that is more than it may be.
@@ -307,33 +331,11 @@ impl Worker {
 
     /// An event for each container that begins to wait between two attempts.
     fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
-        let all = status
-            .init_container_statuses
-            .iter()
-            .chain(&status.container_statuses)
-            .flatten();
-        for container in all {
-            let waiting = container
-                .state
-                .as_ref()
-                .and_then(|state| state.waiting.as_ref());
-            let reason = waiting.and_then(|waiting| waiting.reason.as_deref());
-            match reason {
-                Some("CrashLoopBackOff") => {
-                    let text = format!(
-                        "Back-off restarting failed container {} in pod {}",
-                        container.name, self.pod.name
-                    );
-                    self.shared.events.warning(pod, "BackOff", text);
-                }
-                Some("ImagePullBackOff") => {
-                    self.shared.events.normal(
-                        pod,
-                        "BackOff",
-                        format!("Back-off pulling image {:?}", container.image),
-                    );
-                }
-                Some(_) | None => {}
+        for (failed, text) in wanted::waits(status, &self.pod.name) {
+            if failed {
+                self.shared.events.warning(pod, "BackOff", text);
+            } else {
+                self.shared.events.normal(pod, "BackOff", text);
             }
         }
     }
@@ -364,11 +366,15 @@ impl Worker {
                     backoff,
                 } => match pod {
                     Some(pod) => {
-                        self.start(&pod.clone(), &container, kind, attempt, backoff)
-                            .await
+                        let next = (kind, attempt, backoff);
+                        self.start(&pod.clone(), &container, next, seen).await
                     }
                     None => Ok(()),
                 },
+                Action::PreStop { id, limit } => {
+                    self.pre_stop(pod, seen, &id, limit);
+                    Ok(())
+                }
                 Action::Stop { id } => self.stop(pod, seen, id).await,
                 Action::Kill { id } => self.shared.runtime.kill(&id).await,
                 Action::Remove { id } => self.remove(seen, &id).await,
@@ -393,16 +399,32 @@ impl Worker {
         seen: &[Seen],
         id: String,
     ) -> Result<(), Error> {
-        if let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) {
-            self.shared.events.normal(
-                pod,
-                "Killing",
-                format!("Stopping container {}", seen.key.container),
-            );
+        if !self.notes.pre_stop.contains_key(&id) {
+            self.tell_killing(pod, seen, &id);
         }
         self.shared.runtime.stop(&id).await?;
         self.notes.asked.insert(id, Timestamp::now());
         Ok(())
+    }
+
+    /// Begins the hook before the stop.
+    fn pre_stop(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str, limit: Duration) {
+        self.tell_killing(pod, seen, id);
+        let found = seen.iter().find(|seen| seen.id == id);
+        if let (Some(known), Some(seen)) = (self.known.clone(), found) {
+            let host = self.host(&known);
+            let name = &seen.key.container;
+            self.hooks.begin_pre_stop(&known, name, id, host, limit);
+        }
+    }
+
+    /// Says that a container is being ended, and why.
+    fn tell_killing(&self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
+        let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) else {
+            return;
+        };
+        let text = wanted::killing(pod, &self.notes, seen);
+        self.shared.events.normal(pod, "Killing", text);
     }
 
     /// Removes an attempt with its log: nobody can ask for it any more.
@@ -421,29 +443,38 @@ impl Worker {
         &mut self,
         pod: &Arc<Pod>,
         name: &str,
-        kind: Kind,
-        number: u32,
-        backoff: Option<Duration>,
+        (kind, number, backoff): (Kind, u32, Option<Duration>),
+        seen: &[Seen],
     ) -> Result<(), Error> {
-        let Some(container) = containers(pod, kind)
-            .iter()
-            .find(|container| container.name == name)
-        else {
+        let Some((_, container)) = find(pod, name) else {
             return Ok(());
+        };
+        let debug = if kind == Kind::Ephemeral {
+            debug::target(pod, &container, &self.shared.config, seen)
+        } else {
+            Ok(None)
+        };
+        let target = match debug {
+            Ok(target) => target,
+            Err(error) => {
+                self.put_off(pod, name, &error);
+                return Ok(());
+            }
         };
         let sandbox = self.sandbox.make(&self.shared, pod).await?;
         let attempt = Attempt {
             pod,
-            container,
+            container: &container,
             kind,
             number,
             backoff,
+            target,
             sandbox: &sandbox,
         };
         let mut wanted = self.wanted.clone();
         let image = tokio::select! {
             // Fetching is safe to drop: what came in is kept, and nothing runs yet.
-            image = self.puller.fetch(&self.shared, pod, &self.pod, container) => image,
+            image = self.puller.fetch(&self.shared, pod, &self.pod, &container) => image,
             () = unwanted(&mut wanted) => return Ok(()),
         };
         let result = match image {
@@ -456,56 +487,30 @@ impl Worker {
                 self.shared
                     .events
                     .normal(pod, "Started", format!("Started container {name}"));
+                let id = container_id(&self.pod.uid, name, number);
+                let host = self.host(pod);
+                self.hooks.begin_post_start(pod, name, &id, host);
                 Ok(())
             }
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             Err(error) => {
-                let what = if error.class == ErrorClass::ImagePull {
-                    "Failed to pull image"
-                } else {
-                    "Error"
-                };
-                self.shared
-                    .events
-                    .warning(pod, "Failed", format!("{what}: {}", error.chain()));
-                self.note_failure(name, &error);
+                self.put_off(pod, name, &error);
                 Ok(())
             }
         }
     }
 
-    fn note_failure(&mut self, name: &str, error: &Error) {
-        let reason = match error.class {
-            ErrorClass::InvalidImageName => "InvalidImageName",
-            ErrorClass::ImageNeverPull => "ErrImageNeverPull",
-            ErrorClass::ImagePull => "ErrImagePull",
-            ErrorClass::Config => "CreateContainerConfigError",
-            ErrorClass::Create | ErrorClass::NotFound => "CreateContainerError",
-            // The attempt is on record as ended with code 128; the next comes after the usual wait.
-            ErrorClass::Start | ErrorClass::Unavailable => {
-                self.notes.failures.remove(name);
-                return;
-            }
-        };
-        let now = Timestamp::now();
-        let count = self
-            .notes
-            .failures
-            .get(name)
-            .map_or(1, |failure| failure.count.saturating_add(1));
-        let wait = if error.class == ErrorClass::Config {
-            CONFIG_RETRY
+    /// Tells of a start that failed, and remembers it.
+    fn put_off(&mut self, pod: &Pod, name: &str, error: &Error) {
+        let what = if error.class == ErrorClass::ImagePull {
+            "Failed to pull image"
         } else {
-            after_failures(count)
+            "Error"
         };
-        let failure = Failure {
-            reason,
-            message: error.chain(),
-            at: now,
-            retry_at: later(now, wait),
-            count,
-        };
-        self.notes.failures.insert(name.to_owned(), failure);
+        self.shared
+            .events
+            .warning(pod, "Failed", format!("{what}: {}", error.chain()));
+        failures::remember(&mut self.notes, name, error);
     }
 
     async fn launch(&mut self, attempt: Attempt<'_>, image: Image) -> Result<(), Error> {
@@ -558,6 +563,7 @@ impl Worker {
             .await?;
         let sources = Sources {
             tokens: self.tokens.clone(),
+            claims: claims::find(&self.shared, pod, &self.pod).await?,
             ..self.sources(pod, volumes::needs(pod)).await?
         };
         self.volumes = Some(volumes::prepare(
@@ -579,6 +585,7 @@ impl Worker {
             config_maps: self.objects("configmaps", maps).await?,
             secrets: self.objects("secrets", secrets).await?,
             tokens: Tokens::default(),
+            claims: BTreeMap::new(),
             addresses: self.addresses(pod),
             services: self.service_variables(pod)?,
             allocatable: self.shared.allocatable(),
@@ -667,26 +674,5 @@ impl Worker {
         }
         // Finalizers may keep the object; the watch tells when it goes, and until then there is nothing to do.
         Next::Done
-    }
-}
-
-/// Ends when the pod is to go.
-async fn unwanted(wanted: &mut watch::Receiver<Wanted>) {
-    let going = |wanted: &Wanted| match wanted {
-        Wanted::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
-        Wanted::Gone(_) => true,
-    };
-    if wanted.wait_for(going).await.is_err() {
-        // The kubelet ends; the fetch may go on until it is dropped with everything else.
-        std::future::pending::<()>().await;
-    }
-}
-
-/// How long an orphan may take to end, by the last version of its pod that was known.
-pub(crate) fn orphan_grace(wanted: &Wanted) -> Duration {
-    match wanted {
-        Wanted::Pod(pod) if pod_ref(pod).is_some() => grace(pod),
-        Wanted::Pod(_) => crate::machine::DEFAULT_GRACE,
-        Wanted::Gone(grace) => *grace,
     }
 }

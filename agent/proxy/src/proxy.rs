@@ -1,6 +1,7 @@
 //! Keeps the packet filter as the view says.
 
-use crate::table::{self, Entries, Fronts};
+use crate::health;
+use crate::table::{self, Entries, Fronts, Here};
 use crate::view::{Known, View};
 use agent_sys::netlink::connections::{Connections, Flow};
 use agent_sys::netlink::filter::Filter;
@@ -38,8 +39,14 @@ impl Proxy {
     }
 
     /// Applies every change, for ever. Before services and slices are known, the kernel keeps what it has: that of an agent
-    /// before this one serves on.
+    /// before this one serves on. Load balancers are told meanwhile which services have endpoints here.
     pub async fn run(self) {
+        let (view, node) = (self.view.clone(), self.node.clone());
+        let health = health::serve(view, node, self.addresses.clone());
+        tokio::join!(self.keep(), health);
+    }
+
+    async fn keep(self) {
         let mut changes = self.view.changes();
         let mut held: Option<Held> = None;
         loop {
@@ -75,7 +82,12 @@ fn apply(
     let Some(whole) = known.whole() else {
         return Ok(held);
     };
-    let mut fronts = table::fronts(whole, node, addresses);
+    let here = Here {
+        node,
+        zone: known.zone(node),
+        addresses,
+    };
+    let mut fronts = table::fronts(whole, here);
     table::add_host_ports(&mut fronts, &known.host_ports, addresses);
     let wanted = table::entries(&fronts);
     let mut before = Fronts::new();

@@ -37,6 +37,7 @@ fn known(ports: &[u16]) -> Known {
                 terminating: false,
                 hostname: None,
                 node: None,
+                hints: None,
             }],
         };
         (key(&port.to_string()), Arc::new(slice))

@@ -5,7 +5,7 @@
 //! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
 //! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
 
-use crate::view::{Endpoint, HostPort, Key, Protocol, Service, Slice, Whole};
+use crate::view::{Endpoint, Hints, HostPort, Key, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -70,10 +70,19 @@ pub struct Pick {
 /// What the packet filter should hold.
 pub type Fronts = BTreeMap<Front, Pick>;
 
-/// All fronts of all services, as a node serves them.
-///
-/// `node`: the node's name; `addresses`: those at which it answers for node ports.
-pub fn fronts((services, slices): Whole<'_>, node: &str, addresses: &[IpAddr]) -> Fronts {
+/// The node whose callers are served.
+#[derive(Debug, Clone, Copy)]
+pub struct Here<'a> {
+    /// Its name.
+    pub node: &'a str,
+    /// Its zone, if it has one.
+    pub zone: Option<&'a str>,
+    /// The addresses at which it answers for node ports.
+    pub addresses: &'a [IpAddr],
+}
+
+/// The slices of each service, by its key.
+pub(crate) fn by_service(slices: &BTreeMap<Key, Arc<Slice>>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
     let mut behind: BTreeMap<Key, Vec<&Arc<Slice>>> = BTreeMap::new();
     for (key, slice) in slices {
         let namespace = key.namespace.clone();
@@ -83,10 +92,16 @@ pub fn fronts((services, slices): Whole<'_>, node: &str, addresses: &[IpAddr]) -
             .or_default()
             .push(slice);
     }
+    behind
+}
+
+/// All fronts of all services, as a node serves them.
+pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
+    let behind = by_service(slices);
     let mut all = Fronts::new();
     for (key, service) in services.iter().filter(|(_, service)| !service.foreign) {
         let slices = behind.get(key).map(Vec::as_slice).unwrap_or_default();
-        for (front, pick) in of_service(service, slices, node, addresses) {
+        for (front, pick) in of_service(service, slices, here) {
             // Two services with one external address and port: the first by name has it.
             all.entry(front).or_insert(pick);
         }
@@ -142,16 +157,12 @@ pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
         .collect()
 }
 
-fn of_service(
-    service: &Service,
-    slices: &[&Arc<Slice>],
-    node: &str,
-    addresses: &[IpAddr],
-) -> Vec<(Front, Pick)> {
+fn of_service(service: &Service, slices: &[&Arc<Slice>], here: Here<'_>) -> Vec<(Front, Pick)> {
     let mut all = Vec::new();
     for port in &service.ports {
-        let every = candidates(slices, &port.name, port.protocol, None);
-        let local = candidates(slices, &port.name, port.protocol, Some(node));
+        let of_port = endpoints(slices, &port.name, port.protocol);
+        let every = candidates(&of_port, nearest(&of_port, here));
+        let local = candidates(&of_port, Near::Node(here.node));
         let pick = |local_only: bool, from_outside: bool| Pick {
             endpoints: if local_only { &local } else { &every }.clone(),
             affinity: service.affinity,
@@ -181,35 +192,95 @@ fn of_service(
         add(&service.external, port.port, &outside);
         add(&service.balancers, port.port, &outside);
         if let Some(node_port) = port.node_port {
-            add(addresses, node_port, &outside);
+            add(here.addresses, node_port, &outside);
         }
     }
     all
 }
 
-/// The endpoints that take connections: those that are ready, and where there is none, those that still serve on their way
-/// out (KEP-1669).
-fn candidates(
-    slices: &[&Arc<Slice>],
+/// The endpoints of a service's port, each with its number.
+fn endpoints<'a>(
+    slices: &[&'a Arc<Slice>],
     name: &str,
     protocol: Protocol,
-    node: Option<&str>,
-) -> Vec<(Ipv4Addr, u16)> {
-    let with = |wanted: fn(&Endpoint) -> bool| {
-        let mut found = BTreeSet::new();
-        for slice in slices {
-            let ports = slice.ports.iter();
-            for port in ports.filter(|port| port.name == name && port.protocol == protocol) {
-                let own = slice.endpoints.iter().filter(|one| wanted(one));
-                let own =
-                    own.filter(|one| node.is_none_or(|node| one.node.as_deref() == Some(node)));
-                found.extend(own.filter_map(|one| match one.address {
-                    IpAddr::V4(address) => Some((address, port.port)),
-                    IpAddr::V6(_) => None,
-                }));
+) -> Vec<(&'a Endpoint, u16)> {
+    let mut found = Vec::new();
+    for slice in slices {
+        let ports = slice.ports.iter();
+        for port in ports.filter(|port| port.name == name && port.protocol == protocol) {
+            found.extend(slice.endpoints.iter().map(|one| (one, port.port)));
+        }
+    }
+    found
+}
+
+/// Which endpoints callers are led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Near<'a> {
+    /// Those anywhere.
+    Anywhere,
+    /// Those on a node.
+    Node(&'a str),
+    /// Those that are meant for a node's callers.
+    ForNode(&'a str),
+    /// Those that are meant for a zone's callers.
+    ForZone(&'a str),
+}
+
+impl Near<'_> {
+    fn takes(self, endpoint: &Endpoint) -> bool {
+        let hints = endpoint.hints.as_deref();
+        match self {
+            Self::Anywhere => true,
+            Self::Node(node) => endpoint.node.as_deref() == Some(node),
+            Self::ForNode(node) => {
+                hints.is_some_and(|hints| hints.nodes.iter().any(|one| one == node))
+            }
+            Self::ForZone(zone) => {
+                hints.is_some_and(|hints| hints.zones.iter().any(|one| one == zone))
             }
         }
-        found.into_iter().collect::<Vec<_>>()
+    }
+}
+
+/// Where callers of this node are led: by hints only if every ready endpoint has them and one is meant for these callers, so
+/// that hints of a moment before or after never leave anybody without an endpoint (upstream's rule, KEP-2433, KEP-3015).
+fn nearest<'a>(endpoints: &[(&Endpoint, u16)], here: Here<'a>) -> Near<'a> {
+    let ready: Vec<&Endpoint> = endpoints
+        .iter()
+        .map(|(one, _)| *one)
+        .filter(|one| one.ready)
+        .collect();
+    let all_have = |has: fn(&Hints) -> bool| {
+        let mut all = ready.iter();
+        all.all(|one| one.hints.as_deref().is_some_and(has))
+    };
+    let some_takes = |near: Near<'_>| ready.iter().any(|one| near.takes(one));
+    let for_node = Near::ForNode(here.node);
+    if all_have(|hints| !hints.nodes.is_empty()) && some_takes(for_node) {
+        return for_node;
+    }
+    let for_zone = here.zone.map(Near::ForZone);
+    let for_zone = for_zone.filter(|near| some_takes(*near));
+    for_zone
+        .filter(|_| all_have(|hints| !hints.zones.is_empty()))
+        .unwrap_or(Near::Anywhere)
+}
+
+/// The endpoints that take connections: those that are ready, and where there is none, those that still serve on their way
+/// out (KEP-1669).
+fn candidates(endpoints: &[(&Endpoint, u16)], near: Near<'_>) -> Vec<(Ipv4Addr, u16)> {
+    let with = |wanted: fn(&Endpoint) -> bool| {
+        let own = endpoints.iter();
+        let own = own.filter(|(one, _)| wanted(one) && near.takes(one));
+        let found = own.filter_map(|(one, port)| match one.address {
+            IpAddr::V4(address) => Some((address, *port)),
+            IpAddr::V6(_) => None,
+        });
+        found
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
     };
     let ready = with(|one| one.ready);
     if ready.is_empty() {

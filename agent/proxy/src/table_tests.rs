@@ -43,6 +43,7 @@ fn ready(address: &str, node: &str) -> Endpoint {
         terminating: false,
         hostname: None,
         node: Some(node.to_owned()),
+        hints: None,
     }
 }
 
@@ -85,10 +86,12 @@ fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
             ends.join(", ")
         )
     };
-    fronts((services, slices), "n1", &own)
-        .iter()
-        .map(line)
-        .collect()
+    let here = Here {
+        node: "n1",
+        zone: Some("east"),
+        addresses: &own,
+    };
+    fronts((services, slices), here).iter().map(line).collect()
 }
 
 #[test]
@@ -118,6 +121,63 @@ fn a_service_is_at_its_address_on_nodes_and_outside() {
     assert_eq!(
         lines(&one(service, slice(8080, ends)))[0],
         "10.96.0.10:80/TCP > 10.1.0.2:8080 silent"
+    );
+}
+
+#[test]
+fn hints_lead_callers_near_only_where_all_endpoints_have_them() {
+    let meant = |endpoint: Endpoint, nodes: &[&str], zones: &[&str]| Endpoint {
+        hints: Some(Box::new(Hints {
+            nodes: nodes.iter().map(|&name| name.to_owned()).collect(),
+            zones: zones.iter().map(|&name| name.to_owned()).collect(),
+        })),
+        ..endpoint
+    };
+    let service = service("10.96.0.10", 80);
+    let led = |endpoints: &[Endpoint]| -> String {
+        let lines = lines(&one(service.clone(), slice(1, endpoints.to_vec())));
+        let (_, ends) = lines[0].split_once(" > ").unwrap();
+        ends.replace("10.1.", "").replace(":1", "")
+    };
+    let [a, b, c] = ["10.1.0.2", "10.1.1.2", "10.1.2.2"].map(|address| ready(address, "n"));
+    let zoned = [
+        meant(a.clone(), &[], &["east"]),
+        meant(b.clone(), &[], &["east", "west"]),
+        meant(c.clone(), &[], &["west"]),
+    ];
+    assert_eq!(led(&zoned), "0.2, 1.2");
+    // One without a hint: all of them.
+    let half = [zoned[0].clone(), b.clone(), zoned[2].clone()];
+    assert_eq!(led(&half), "0.2, 1.2, 2.2");
+    // None for this zone.
+    assert_eq!(led(&zoned[2..]), "2.2");
+    // Of this zone none that is ready: one elsewhere, not one on its way out here.
+    let going = Endpoint {
+        ready: false,
+        terminating: true,
+        ..zoned[0].clone()
+    };
+    assert_eq!(led(&[going, zoned[2].clone()]), "2.2");
+    // Its own node comes before its zone, where one is meant for it.
+    let noded = [
+        meant(a.clone(), &["n1"], &["east"]),
+        meant(b, &["n2"], &["east"]),
+        meant(c, &["n3"], &["west"]),
+    ];
+    assert_eq!(led(&noded), "0.2");
+    assert_eq!(led(&noded[1..]), "1.2");
+    // Callers that may reach their own node's endpoints alone have no use for hints.
+    let local = Service {
+        internal_local: true,
+        ..service.clone()
+    };
+    let on_n1 = Endpoint {
+        node: Some("n1".to_owned()),
+        ..meant(a, &["n2"], &["west"])
+    };
+    assert_eq!(
+        lines(&one(local, slice(1, vec![on_n1, noded[1].clone()]))),
+        ["10.96.0.10:80/TCP > 10.1.0.2:1 silent"]
     );
 }
 

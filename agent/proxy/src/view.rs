@@ -2,7 +2,7 @@
 
 use config_kube::identity::TUNNEL_ANNOTATION;
 use config_kube::k8s_openapi::api::core::v1 as core;
-use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
+use config_kube::k8s_openapi::api::discovery::v1::{EndpointHints, EndpointSlice};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::taints::{SUSPECT, UNTRUSTED};
 use config_model::format::Cidr;
@@ -15,6 +15,8 @@ use tokio::sync::watch;
 const AFFINITY_SECONDS: u32 = 10_800;
 /// The label of a slice that names its service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The label of a node that names its zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
 /// The label of services that another proxy serves.
 const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
 
@@ -111,6 +113,9 @@ pub struct Service {
     pub internal_local: bool,
     /// Whether callers from outside reach only endpoints of the node that they called.
     pub external_local: bool,
+    /// The port at which each node tells load balancers whether it has endpoints of its own; only where callers from outside
+    /// reach none but those.
+    pub health_port: Option<u16>,
     /// Whether another program serves it.
     pub foreign: bool,
 }
@@ -139,6 +144,8 @@ impl Service {
             let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
             seconds.unwrap_or(AFFINITY_SECONDS)
         });
+        let external_local = spec.external_traffic_policy.as_deref() == Some("Local");
+        let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
         Self {
             addresses: if is_name {
                 Vec::new()
@@ -154,7 +161,9 @@ impl Service {
             ports: spec.ports.iter().flatten().filter_map(port).collect(),
             affinity,
             internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
-            external_local: spec.external_traffic_policy.as_deref() == Some("Local"),
+            external_local,
+            health_port: number(spec.health_check_node_port)
+                .filter(|_| is_balanced && external_local),
             foreign: labels.contains_key(OTHER_PROXY),
         }
     }
@@ -165,11 +174,14 @@ fn port(port: &core::ServicePort) -> Option<Port> {
         name: port.name.clone().unwrap_or_default(),
         protocol: Protocol::named(port.protocol.as_deref())?,
         port: u16::try_from(port.port).ok()?,
-        node_port: port
-            .node_port
-            .and_then(|port| u16::try_from(port).ok())
-            .filter(|port| *port > 0),
+        node_port: number(port.node_port),
     })
+}
+
+/// A port's number; none where it is 0 or not one.
+fn number(port: Option<i32>) -> Option<u16> {
+    port.and_then(|port| u16::try_from(port).ok())
+        .filter(|port| *port > 0)
 }
 
 /// A port of a slice's endpoints.
@@ -198,6 +210,29 @@ pub struct Endpoint {
     pub hostname: Option<String>,
     /// Its node.
     pub node: Option<String>,
+    /// Whose callers should take it, where the service wishes them to stay near (KEP-2433, KEP-3015).
+    pub hints: Option<Box<Hints>>,
+}
+
+/// The callers that an endpoint is meant for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// Names of their nodes.
+    pub nodes: Vec<String>,
+    /// Their zones.
+    pub zones: Vec<String>,
+}
+
+impl Hints {
+    fn read(hints: EndpointHints) -> Option<Box<Self>> {
+        let nodes = hints.for_nodes.into_iter().flatten();
+        let zones = hints.for_zones.into_iter().flatten();
+        let read = Self {
+            nodes: nodes.map(|node| node.name).collect(),
+            zones: zones.map(|zone| zone.name).collect(),
+        };
+        (read != Self::default()).then(|| Box::new(read))
+    }
 }
 
 /// Endpoints of a service that have their ports in common.
@@ -232,6 +267,7 @@ impl Slice {
                 terminating: conditions.terminating.unwrap_or(false),
                 hostname: one.hostname.filter(|name| !name.is_empty()),
                 node: one.node_name,
+                hints: one.hints.and_then(Hints::read),
             })
         });
         Some(Self {
@@ -253,6 +289,8 @@ pub struct Node {
     pub trusted: bool,
     /// The public key of its tunnel, as it signed it; nothing of it is verified.
     pub tunnel: Option<String>,
+    /// Its zone, by its label.
+    pub zone: Option<String>,
 }
 
 /// Longest announcement of a tunnel's key that is looked at: a certificate and its intermediates.
@@ -266,6 +304,10 @@ impl Node {
             .spec
             .map_or((None, None), |spec| (spec.pod_cidrs, spec.taints));
         let against = |taint: &core::Taint| [SUSPECT, UNTRUSTED].contains(&taint.key.as_str());
+        let zone = node
+            .metadata
+            .labels
+            .and_then(|mut labels| labels.remove(ZONE));
         let tunnel = node.metadata.annotations.unwrap_or_default();
         let tunnel = tunnel.get(TUNNEL_ANNOTATION).cloned();
         let internal = status.addresses.into_iter().flatten();
@@ -281,6 +323,7 @@ impl Node {
                 .collect(),
             trusted: !taints.iter().flatten().any(against),
             tunnel: tunnel.filter(|text| text.len() <= LONGEST_TUNNEL),
+            zone: zone.filter(|zone| !zone.is_empty()),
         }
     }
 }
@@ -344,6 +387,11 @@ pub struct Known {
 }
 
 impl Known {
+    /// The zone of a node, once nodes are known and it has one.
+    pub fn zone(&self, node: &str) -> Option<&str> {
+        self.nodes.as_ref()?.get(node)?.zone.as_deref()
+    }
+
     /// Services and slices, once both are known.
     pub fn whole(&self) -> Option<Whole<'_>> {
         Some((self.services.as_ref()?, self.slices.as_ref()?))

@@ -76,13 +76,26 @@ pub fn resources(container: &Container) -> Resources {
     }
 }
 
-/// `oom_score_adj` of a container: the less memory it asked for, the earlier it goes.
+/// `oom_score_adj` of a container: the less memory it asked for, the earlier it goes; a sidecar no earlier than the first of
+/// the main containers, which it serves (KEP-753).
 pub fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
     match class(pod) {
         "Guaranteed" => GUARANTEED_SCORE,
         "BestEffort" => BEST_EFFORT_SCORE,
         _ => {
-            let asked = request(container, "memory").map_or(0, |amount| amount.ceil_units().max(0));
+            let memory = |container: &Container| {
+                request(container, "memory").map_or(0, |amount| amount.ceil_units().max(0))
+            };
+            let mut spec = pod.spec.iter();
+            let sidecar = spec.any(|spec| {
+                let mut inits = spec.init_containers.iter().flatten();
+                inits.any(|init| {
+                    init.name == container.name && init.restart_policy.as_deref() == Some("Always")
+                })
+            });
+            let mains = pod.spec.iter().flat_map(|spec| &spec.containers);
+            let least = mains.map(memory).min().filter(|_| sidecar);
+            let asked = memory(container).max(least.unwrap_or_default());
             let score = 1000 - i128::from(asked) * 1000 / i128::from(machine_memory.max(1));
             i32::try_from(score.clamp(2, 999)).unwrap_or(999)
         }
@@ -125,6 +138,24 @@ mod tests {
             )),
             "Burstable"
         );
+    }
+
+    #[test]
+    fn a_sidecar_goes_no_earlier_than_those_whom_it_serves() {
+        let asks = |memory: &str| json!({"requests": {"memory": memory}});
+        let pod: Pod = serde_json::from_value(json!({"spec": {
+            "initContainers": [
+                {"name": "sidecar", "restartPolicy": "Always", "resources": asks("1Mi")},
+                {"name": "init", "resources": asks("1Mi")},
+            ],
+            "containers": [{"name": "a", "resources": asks("2Gi")}, {"name": "b", "resources": asks("1Gi")}],
+        }}))
+        .unwrap();
+        let spec = pod.spec.as_ref().unwrap();
+        let inits = spec.init_containers.as_ref().unwrap();
+        let score = |container| oom_score(&pod, container, 4 << 30);
+        assert_eq!(score(&inits[0]), score(&spec.containers[1]));
+        assert!(score(&inits[1]) > score(&inits[0]));
     }
 
     #[test]

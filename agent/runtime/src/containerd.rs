@@ -167,6 +167,7 @@ impl Host {
             lowest_oom_score,
             tpms,
             devices: Vec::new(),
+            target: None,
         }
     }
 }

@@ -75,6 +75,8 @@ impl Record {
     pub(crate) fn labels(&self) -> Labels {
         let kind = match self.key.kind {
             Kind::Init => "init",
+            Kind::Sidecar => "sidecar",
+            Kind::Ephemeral => "ephemeral",
             Kind::Main => "main",
         };
         let mut labels: Labels = [
@@ -119,6 +121,8 @@ impl Record {
         };
         let kind = match labels.get(KIND)?.as_str() {
             "init" => Kind::Init,
+            "sidecar" => Kind::Sidecar,
+            "ephemeral" => Kind::Ephemeral,
             "main" => Kind::Main,
             _ => return None,
         };
@@ -191,7 +195,12 @@ mod tests {
             "[a-z]{1,8}",
             "[a-f0-9]{8}",
             "[a-z]{1,8}",
-            any::<bool>(),
+            prop_oneof![
+                Just(Kind::Init),
+                Just(Kind::Sidecar),
+                Just(Kind::Ephemeral),
+                Just(Kind::Main)
+            ],
             any::<u32>(),
         );
         (
@@ -204,7 +213,7 @@ mod tests {
         )
             .prop_map(
                 |(
-                    (namespace, name, uid, container, init, attempt),
+                    (namespace, name, uid, container, kind, attempt),
                     backoff,
                     created_at,
                     started_at,
@@ -216,7 +225,6 @@ mod tests {
                         name,
                         uid,
                     };
-                    let kind = if init { Kind::Init } else { Kind::Main };
                     Record {
                         key: ContainerKey {
                             pod,

@@ -24,11 +24,15 @@ pub struct PodRef {
     pub uid: String,
 }
 
-/// Init containers run in order before the others.
+/// Init containers run in order before the main ones, sidecars from their turn on as long as the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// One of `spec.initContainers`.
+    /// One of `spec.initContainers` that ends.
     Init,
+    /// One of `spec.initContainers` with `restartPolicy: Always` (KEP-753).
+    Sidecar,
+    /// One of `spec.ephemeralContainers`: a debugger in a running pod (KEP-277).
+    Ephemeral,
     /// One of `spec.containers`.
     Main,
 }
@@ -40,7 +44,7 @@ pub struct ContainerKey {
     pub pod: PodRef,
     /// The container's name in the pod.
     pub container: String,
-    /// Init or main.
+    /// What it is in its pod.
     pub kind: Kind,
     /// 0 for the first start, one more for each restart.
     pub attempt: u32,
@@ -159,6 +163,8 @@ pub struct ContainerSpec {
     pub shared: SharedNamespaces,
     /// Namespaces of its pod.
     pub pod: PodNamespaces,
+    /// Id of the running container whose processes it sees; its own processes alone where there is none.
+    pub target: Option<String>,
     /// Replaces the image's user.
     pub user: Option<u32>,
     /// Replaces the image's group.
@@ -172,6 +178,8 @@ pub struct ContainerSpec {
     /// All capabilities, no filter of system calls, and the machine's devices but its TPM. Whether the machine's
     /// configuration allows that, the caller knows.
     pub privileged: bool,
+    /// Replaces the image's stop signal: `SIGUSR1` (KEP-4960).
+    pub stop_signal: Option<String>,
     /// System call filter.
     pub seccomp: Seccomp,
     /// Limits.

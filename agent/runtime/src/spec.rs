@@ -38,6 +38,8 @@ pub(crate) struct Host {
     pub(crate) tpms: Tpms,
     /// Its other devices, which privileged containers get.
     pub(crate) devices: Vec<Device>,
+    /// First process of the container whose processes this one is to see.
+    pub(crate) target: Option<u32>,
 }
 
 /// The whole specification.
@@ -171,7 +173,7 @@ fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
 fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
     let own = [
         ("mount", true),
-        ("pid", !spec.shared.pid),
+        ("pid", !spec.shared.pid && host.target.is_none()),
         ("ipc", !spec.shared.ipc && spec.pod.ipc.is_none()),
         ("cgroup", host.unified_cgroups),
     ];
@@ -184,8 +186,12 @@ fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
     let of_pod = of_pod
         .into_iter()
         .filter_map(|(kind, path)| Some(json!({"type": kind, "path": path.as_ref()?})));
+    let of_target = host.target.filter(|_| !spec.shared.pid);
+    let of_target =
+        of_target.map(|pid| json!({"type": "pid", "path": format!("/proc/{pid}/ns/pid")}));
     own.map(|(kind, _)| json!({"type": kind}))
         .chain(of_pod)
+        .chain(of_target)
         .collect()
 }
 
@@ -298,6 +304,21 @@ pub(crate) fn signal_number(text: &str) -> Option<u32> {
             .filter(|offset| *offset <= 30)
             .map(|offset| 34 + offset);
     }
+    if let Some(offset) = name.strip_prefix("SIGRTMAX-") {
+        return offset
+            .parse::<u32>()
+            .ok()
+            .filter(|offset| *offset <= 30)
+            .map(|offset| 64 - offset);
+    }
+    let name = match name.as_str() {
+        "SIGRTMIN" => return Some(34),
+        "SIGRTMAX" => return Some(64),
+        "SIGIOT" => "SIGABRT",
+        "SIGCLD" => "SIGCHLD",
+        "SIGPOLL" => "SIGIO",
+        other => other,
+    };
     let signal: nix::sys::signal::Signal = name.parse().ok()?;
     u32::try_from(signal as i32).ok()
 }
@@ -323,6 +344,7 @@ mod tests {
             lowest_oom_score: None,
             tpms,
             devices,
+            target: None,
         }
     }
 
@@ -358,6 +380,8 @@ mod tests {
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
+            stop_signal: None,
+            target: None,
             seccomp: Seccomp::RuntimeDefault,
             resources: Resources {
                 cpu_request_millis: 500,
@@ -595,11 +619,32 @@ mod tests {
     }
 
     #[test]
+    fn a_debugger_sees_the_processes_of_its_target_and_no_others() {
+        let mut host = host();
+        host.target = Some(77);
+        let of = |spec: &ContainerSpec| {
+            namespaces(spec, &host)
+                .into_iter()
+                .filter(|one| one["type"] == "pid")
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(&wanted()),
+            [json!({"type": "pid", "path": "/proc/77/ns/pid"})]
+        );
+        let mut shared = wanted();
+        shared.shared.pid = true;
+        assert!(of(&shared).is_empty());
+    }
+
+    #[test]
     fn signals_are_read_as_images_write_them() {
         assert_eq!(signal_number("SIGTERM"), Some(15));
         assert_eq!(signal_number("quit"), Some(3));
         assert_eq!(signal_number("9"), Some(9));
         assert_eq!(signal_number("SIGRTMIN+3"), Some(37));
+        assert_eq!(signal_number("SIGRTMAX-14"), Some(50));
+        assert_eq!(signal_number("SIGCLD"), signal_number("SIGCHLD"));
         assert_eq!(signal_number("SIGNOTHING"), None);
         assert_eq!(signal_number("0"), None);
     }

@@ -9,6 +9,7 @@ pub mod identity;
 pub mod json;
 pub mod kubeconfig;
 pub mod label_selector;
+pub mod local_volume;
 pub mod machine;
 pub mod metrics;
 pub mod node_selector;

@@ -1,9 +1,11 @@
 //! Creates what every cluster has from the start: the system's namespaces with their service
-//! accounts, and priority classes.
+//! accounts, priority classes, and the storage class of nodes' own folders.
 
 use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
+use config_kube::k8s_openapi::api::storage::v1::StorageClass;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_kube::local_volume;
 use master_client::{Client, Object};
 use master_schema::error::ApiError;
 
@@ -71,7 +73,24 @@ pub(crate) async fn prepare(client: &Client) -> Result<(), ApiError> {
         )
         .await?;
     }
-    Ok(())
+    make(client, &local_class()).await
+}
+
+/// The class of volumes that are folders of nodes: the default one, until an admin says otherwise in its annotation.
+fn local_class() -> StorageClass {
+    let mark = "storageclass.kubernetes.io/is-default-class".to_owned();
+    StorageClass {
+        metadata: ObjectMeta {
+            name: Some(local_volume::CLASS.to_owned()),
+            annotations: Some([(mark, "true".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        provisioner: local_volume::PROVISIONER.to_owned(),
+        reclaim_policy: Some("Delete".to_owned()),
+        volume_binding_mode: Some("WaitForFirstConsumer".to_owned()),
+        allow_volume_expansion: Some(false),
+        ..StorageClass::default()
+    }
 }
 
 async fn make<T: Object>(client: &Client, object: &T) -> Result<(), ApiError> {

@@ -4,6 +4,8 @@
 //! - `garbage`: objects whose owners are gone go too
 //! - `quota`: what a namespace uses of its quotas
 //! - `in_use`: volumes and claims stay while a pod uses them
+//! - `volume_binder`: claims and volumes are bound to one another
+//! - `volume_provisioner`: folders of nodes become volumes, and go with them
 //! - `service_account`, `account_tokens`: each namespace has its account; tokens in Secrets, as people ask for them
 //! - `aggregation`: cluster roles that are made of others
 //! - `bootstrap_tokens`, `bootstrap_signer`, `discovery_publisher`: how new machines find and trust the cluster
@@ -22,6 +24,8 @@ pub mod namespace;
 pub mod quota;
 pub mod root_ca;
 pub mod service_account;
+pub mod volume_binder;
+pub mod volume_provisioner;
 
 use master_control::Registration;
 
@@ -37,6 +41,8 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<bootstrap_tokens::BootstrapTokens>(),
     Registration::of::<bootstrap_signer::BootstrapSigner>(),
     Registration::of::<in_use::InUse>(),
+    Registration::of::<volume_binder::VolumeBinder>(),
+    Registration::of::<volume_provisioner::VolumeProvisioner>(),
     Registration::of::<account_tokens::AccountTokens>(),
     Registration::of::<discovery_publisher::DiscoveryPublisher>(),
 ];

@@ -10,8 +10,8 @@ pub(crate) use faults::shown;
 use faults::{bad_argument, bad_directive, bad_request, failed};
 use lists::{arranged, merge_list};
 use master_schema::error::ApiError;
+use master_schema::schema::Merge;
 use master_schema::schema::Place;
-use master_schema::schema::merge::Merge;
 use serde_json::{Map, Value};
 
 const PATCH: &str = "$patch";
@@ -98,7 +98,7 @@ fn merge_field(
     match (fields.get_mut(key), value) {
         (_, Value::Null) => drop(fields.remove(key)),
         (Some(Value::Object(old)), Value::Object(patch)) => {
-            if inner.merge() == Merge::Replace {
+            if *inner.merge() == Merge::Replace {
                 old.clone_from(patch);
             } else {
                 merge_object(old, patch, inner)?;
@@ -151,7 +151,7 @@ fn merge_ordered(
         .ok_or_else(|| bad_argument("[]interface {}", order))?;
     let inner = place.field(field);
     let key = match inner.merge() {
-        Merge::Key(key) => Some(key),
+        Merge::Key(key) => Some(&**key),
         Merge::Set | Merge::Atomic | Merge::Replace => None,
     };
     let array = |value: &Value| {

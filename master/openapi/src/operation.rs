@@ -15,7 +15,7 @@ pub(crate) const PATCHES: [&str; 4] = [
 /// Media types of bodies and answers.
 const FORMS: [&str; 2] = ["application/json", "application/yaml"];
 /// Package of upstream's shared schemas.
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+pub(crate) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// A query parameter: name, type, description.
 type Parameter = (&'static str, &'static str, &'static str);

@@ -1,13 +1,10 @@
 //! OpenAPI v3 documents: the schemas of a group and version, and its paths.
 
-use crate::operation::{Action, Operation, PATCHES};
+use crate::operation::{Action, META, Operation, PATCHES};
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use config_kube::k8s_openapi::api::autoscaling::v1::Scale;
 use config_kube::k8s_openapi::api::core::v1::Binding;
 use config_kube::k8s_openapi::api::policy::v1::Eviction;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
-    DeleteOptions, ListMeta, Patch, Status,
-};
 use master_schema::registry::{Kind, Registry, Review, Subresource};
 use master_schema::schema::{self, DEFINITIONS, Source};
 use serde_json::{Map, Value, json};
@@ -16,13 +13,18 @@ use std::sync::Arc;
 /// Name of upstream's schema of list metadata.
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 
+/// A definition of what all kinds share.
+fn meta(kind: &str) -> Source {
+    Source::named(format!("{META}.{kind}"))
+}
+
 /// Schemas that operations reference beside the kinds'.
 fn shared() -> [Source; 4] {
     [
-        Source::of::<DeleteOptions>(),
-        Source::of::<ListMeta>(),
-        Source::of::<Patch>(),
-        Source::of::<Status>(),
+        meta("DeleteOptions"),
+        meta("ListMeta"),
+        meta("Patch"),
+        meta("Status"),
     ]
 }
 
@@ -106,7 +108,7 @@ fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
         ("Status", "Status"),
         ("WatchEvent", "WatchEvent"),
     ] {
-        let name = format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}");
+        let name = format!("{META}.{name}");
         if let Some(definition) = definitions.get_mut(&name) {
             definition["x-kubernetes-group-version-kind"] =
                 json!([{"group": "", "version": "v1", "kind": kind}]);

@@ -1,7 +1,7 @@
 //! The decision: the node of a pod, or the reason why there is none.
 
 use crate::node::{NodeId, hash};
-use crate::plugins::{Candidate, Plugins, Prepared, scores};
+use crate::plugins::{Candidate, Plugins, Prepared, against_all, scores};
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
 use crate::words::Unschedulable;
@@ -49,6 +49,15 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
         return Err(Unschedulable::NotYet(pod.not_yet.clone()));
     }
     let nodes = snapshot.count_nodes();
+    if nodes > 0
+        && let Some((reason, refusing)) = against_all(pod, snapshot)
+    {
+        return Err(Unschedulable::Nowhere {
+            nodes,
+            reason,
+            refusing,
+        });
+    }
     let enough = enough(nodes);
     let filters = Prepared::of(pod, snapshot);
     let mut refusing = Plugins::default();
@@ -92,6 +101,9 @@ pub fn choose(pod: &PodRequest, snapshot: &Snapshot) -> Result<Placement, Unsche
 /// (upstream: `evaluateNominatedNode`).
 pub(crate) fn choose_on(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> Option<Placement> {
     let node = snapshot.candidate(node)?;
+    if against_all(pod, snapshot).is_some() {
+        return None;
+    }
     let filters = Prepared::of(pod, snapshot);
     let against = filters.against(&node, &mut Plugins::default());
     (pod.not_yet.is_empty() && against.is_empty()).then(|| Placement {

@@ -2,6 +2,7 @@
 
 use crate::node::NodeInfo;
 use crate::request::Demand;
+use master_client::Key;
 use std::sync::Arc;
 
 /// A change of the cluster.
@@ -15,6 +16,12 @@ pub enum Event {
     Left(Held),
     /// Labels of a namespace changed.
     Namespace,
+    /// A claim came or changed.
+    Claim(Key),
+    /// A volume came or changed.
+    Volume,
+    /// A StorageClass came or changed.
+    Class,
     /// Anything: all was listed anew.
     Anything,
 }
@@ -26,6 +33,9 @@ pub(crate) enum Kind {
     Placed,
     Left,
     Namespace,
+    Claim,
+    Volume,
+    Class,
     Anything,
 }
 
@@ -36,6 +46,9 @@ impl Event {
             Self::Placed(_) => Kind::Placed,
             Self::Left(_) => Kind::Left,
             Self::Namespace => Kind::Namespace,
+            Self::Claim(_) => Kind::Claim,
+            Self::Volume => Kind::Volume,
+            Self::Class => Kind::Class,
             Self::Anything => Kind::Anything,
         }
     }

@@ -16,6 +16,9 @@
 //! A pod that fits nowhere may have less important ones end (`preempt`); the place is kept for it meanwhile, also by a
 //! process that begins then (`status.nominatedNodeName`).
 //!
+//! Volumes (`storage`): a claim that waits for its pod's node gets its volume first. The loop keeps the place, has a volume kept for
+//! the claim or names the node on it, and decides anew when the claim is bound.
+//!
 //! Features of upstream's default profile that are not supported yet are refused by name, never
 //! ignored: see [`PodRequest::not_yet`].
 
@@ -33,6 +36,7 @@ mod request;
 mod resources;
 mod run;
 mod snapshot;
+mod storage;
 mod taints;
 mod terms;
 mod topology;
@@ -49,6 +53,7 @@ pub use request::PodRequest;
 pub use resources::Resources;
 pub use run::{Options, run};
 pub use snapshot::Snapshot;
+pub use storage::Storage;
 pub use words::Unschedulable;
 
 /// Name of this scheduler in `spec.schedulerName` and in events.

@@ -4,8 +4,10 @@ use crate::affinity::NodePreferences;
 use crate::key::PodKey;
 use crate::node::HostPort;
 use crate::resources::{self, Resources};
+use crate::storage::PodClaim;
 use crate::terms::{Affinity, Labels, Spread};
-use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration, Volume};
+use master_client::Key;
 use std::sync::Arc;
 
 /// A pod's requirements, read once.
@@ -24,6 +26,8 @@ pub struct PodRequest {
     pub(crate) spreads: Arc<Vec<Spread>>,
     /// Names of its images, with a tag or digest.
     pub(crate) images: Arc<Vec<String>>,
+    /// The claims of its volumes.
+    pub(crate) claims: Arc<Vec<PodClaim>>,
     /// Whether it is being deleted.
     pub(crate) leaving: bool,
     /// When it began, or else when it came, in seconds since 1970.
@@ -45,6 +49,8 @@ pub(crate) struct Demand {
     pub(crate) needed: Resources,
     pub(crate) scored: Resources,
     pub(crate) ports: Vec<HostPort>,
+    /// The claims that it uses.
+    pub(crate) claims: Vec<Key>,
 }
 
 impl PodRequest {
@@ -60,6 +66,7 @@ impl PodRequest {
             .next();
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let labels = meta.labels.clone().unwrap_or_default();
+        let claims = claims(spec, namespace, meta.name.as_deref().unwrap_or_default());
         Self {
             key: PodKey::of(pod),
             uid: meta.uid.clone().unwrap_or_default(),
@@ -82,7 +89,9 @@ impl PodRequest {
                 needed: resources::needed(spec),
                 scored: resources::scored(spec),
                 ports: ports(spec),
+                claims: claims.iter().map(|claim| claim.key.clone()).collect(),
             }),
+            claims: Arc::new(claims),
             tolerations: spec.tolerations.clone().unwrap_or_default(),
             node_preferences: NodePreferences::of(spec),
             not_yet: unsupported(spec),
@@ -97,10 +106,28 @@ impl PodRequest {
             node_preferences,
             spreads: Arc::default(),
             images: Arc::default(),
+            claims: Arc::default(),
             not_yet: Vec::new(),
             ..self
         }
     }
+}
+
+/// The claims of a pod's volumes, those that are made for it alone among them.
+fn claims(spec: &PodSpec, namespace: &str, pod: &str) -> Vec<PodClaim> {
+    let volumes = spec.volumes.iter().flatten();
+    let claim = |volume: &Volume| {
+        let name = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(source), _) => source.claim_name.clone(),
+            (None, Some(_)) => format!("{pod}-{}", volume.name),
+            (None, None) => return None,
+        };
+        Some(PodClaim {
+            key: Key::new(namespace, &name),
+            own: volume.persistent_volume_claim.is_none(),
+        })
+    };
+    volumes.filter_map(claim).collect()
 }
 
 /// The host ports of a pod. With host networking every container port is one.
@@ -154,13 +181,8 @@ fn images(spec: &PodSpec) -> Vec<String> {
 
 /// Requirements that are not supported yet.
 fn unsupported(spec: &PodSpec) -> Vec<&'static str> {
-    let mut volumes = spec.volumes.iter().flatten();
     let claims = spec.resource_claims.as_ref();
     let demands = [
-        (
-            "persistent volume claims",
-            volumes.any(|v| v.persistent_volume_claim.is_some() || v.ephemeral.is_some()),
-        ),
         (
             "resource claims",
             claims.is_some_and(|claims| !claims.is_empty()),
@@ -205,7 +227,7 @@ mod tests {
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "tmp", "emptyDir": {}}],
             "resourceClaims": [{"name": "gpu"}],
         }));
-        assert_eq!(pod.not_yet, ["persistent volume claims", "resource claims"]);
+        assert_eq!(pod.not_yet, ["resource claims"]);
         let plain =
             request(&json!({"containers": [], "volumes": [{"name": "tmp", "emptyDir": {}}]}));
         assert!(plain.not_yet.is_empty());

@@ -1,5 +1,7 @@
 //! The loop: follows pods and nodes, decides, writes.
 
+mod storage;
+
 use crate::NAME;
 use crate::choose::{choose, choose_on};
 use crate::event::{Event, Held};
@@ -10,6 +12,7 @@ use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
 use crate::queue::{Queue, Waiting};
 use crate::request::{Demand, PodRequest};
 use crate::snapshot::Snapshot;
+use crate::storage::Bindings;
 use crate::terms::Labels;
 use crate::words::Unschedulable;
 use config_kube::k8s_openapi::api::core::v1::{Binding, Namespace, Node, ObjectReference, Pod};
@@ -64,6 +67,9 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
         ListParams::default(),
         |budget: PodDisruptionBudget| Budget::of(&budget),
     );
+    let mut claims = storage::follow(&client);
+    let mut volumes = storage::follow(&client);
+    let mut classes = storage::follow(&client);
     let mut scheduler = Scheduler::new(client);
     let mut writes: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
@@ -77,6 +83,9 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
             () = &mut shutdown => return,
             change = nodes.next() => scheduler.node_changed(change),
             change = budgets.next() => scheduler.budget_changed(change),
+            change = claims.next() => scheduler.claim_changed(change),
+            change = volumes.next() => scheduler.volume_changed(change),
+            change = classes.next() => scheduler.class_changed(change),
             change = namespaces.next() => scheduler.namespace_changed(change),
             change = pods.next() => scheduler.pod_changed(change),
             Some(outcome) = writes.next() => scheduler.written(outcome),
@@ -165,10 +174,23 @@ enum Outcome {
     },
     /// A pod's condition was written.
     ConditionWritten,
+    /// What a claim needs to get its volume was written, or not.
+    Claimed {
+        result: Result<(), ApiError>,
+        bindings: Bindings,
+    },
 }
 
 /// What is followed, and must be listed completely before decisions are made.
-const FOLLOWED: [&str; 4] = ["pods", "nodes", "namespaces", "budgets"];
+const FOLLOWED: [&str; 7] = [
+    "pods",
+    "nodes",
+    "namespaces",
+    "budgets",
+    "claims",
+    "volumes",
+    "classes",
+];
 
 struct Scheduler {
     client: Client,
@@ -361,6 +383,9 @@ impl Scheduler {
         self.snapshot.restore_reserved(reserved);
         match decision {
             Ok(placement) => {
+                if let Some(bindings) = self.snapshot.bindings(&waiting.request, &placement.node) {
+                    return self.claim(&waiting, &placement.node, bindings, seen);
+                }
                 tracing::debug!(
                     pod = %waiting.request.key, node = placement.node, feasible = placement.feasible,
                     waited_ms = waiting.age(now).as_millis(), "binding"
@@ -496,8 +521,10 @@ impl Scheduler {
     }
 
     fn written(&mut self, outcome: Outcome) {
-        let Outcome::Bind { key, uid, result } = outcome else {
-            return;
+        let (key, uid, result) = match outcome {
+            Outcome::Bind { key, uid, result } => (key, uid, result),
+            Outcome::Claimed { result, bindings } => return self.claimed(result, &bindings),
+            Outcome::ConditionWritten => return,
         };
         match result {
             Ok(()) => self.queue.bound(&key, &uid),

@@ -6,8 +6,10 @@ use crate::key::PodKey;
 use crate::node::{NodeId, NodeInfo};
 use crate::nodes::{Candidate, Nodes};
 use crate::request::{Demand, PodRequest};
+use crate::storage::{Bindings, Storage, Wishes};
 use crate::terms::{Labels, Namespaces};
 use crate::topology::Topologies;
+use master_client::Key;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -42,6 +44,9 @@ pub struct Snapshot {
     placed: HashMap<PodKey, Placed>,
     groups: Groups,
     namespaces: Namespaces,
+    storage: Storage,
+    /// How many pods use a claim.
+    claims: HashMap<Key, usize>,
     /// How many nodes have an image, by its name.
     images: HashMap<Box<str>, usize>,
     /// Nodes on which others end for a pod that waits: it counts there already, beside them.
@@ -100,6 +105,30 @@ impl Snapshot {
     /// Keeps only the namespaces with these names.
     pub(crate) fn retain_namespaces(&mut self, keep: impl Fn(&str) -> bool) {
         self.namespaces.retain(|name, _: &mut Labels| keep(name));
+    }
+
+    /// Claims, volumes and classes.
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// Claims, volumes and classes, to be changed.
+    pub fn storage_mut(&mut self) -> &mut Storage {
+        &mut self.storage
+    }
+
+    /// Whether a pod that counts somewhere uses a claim.
+    pub(crate) fn is_claim_used(&self, claim: &Key) -> bool {
+        self.claims.contains_key(claim)
+    }
+
+    /// What must be written before a pod can have its claims on a node; none where it has them.
+    pub(crate) fn bindings(&self, pod: &PodRequest, node: &str) -> Option<Bindings> {
+        let node = self.nodes.info(self.nodes.find(node)?)?;
+        let wishes = Wishes::of(pod, &self.storage).ok()?;
+        wishes
+            .bindings(node)
+            .filter(|bindings| *bindings != Bindings::default())
     }
 
     pub(crate) fn namespaces(&self) -> &Namespaces {
@@ -301,6 +330,9 @@ impl Snapshot {
         } = placed;
         self.groups.add(demand, *node, *leaving);
         self.nodes.load_mut(*node).add(demand);
+        for claim in &demand.claims {
+            *self.claims.entry(claim.clone()).or_default() += 1;
+        }
     }
 
     /// The node keeps its number, so that the pod can be put back.
@@ -313,6 +345,14 @@ impl Snapshot {
         } = placed;
         self.groups.remove(demand, *node, *leaving);
         self.nodes.load_mut(*node).remove(demand);
+        for claim in &demand.claims {
+            if let Some(count) = self.claims.get_mut(claim) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.claims.remove(claim);
+                }
+            }
+        }
     }
 
     /// Whether a pod counts on a node.

@@ -11,6 +11,15 @@ pub enum Unschedulable {
     NotYet(Vec<&'static str>),
     /// There are no nodes.
     NoNodes,
+    /// What stands against every node, whichever it is.
+    Nowhere {
+        /// All nodes.
+        nodes: usize,
+        /// Why.
+        reason: String,
+        /// The plugin that says so.
+        refusing: Plugins,
+    },
     /// No node is feasible: the number of nodes, and how many have each reason.
     NoneFits {
         /// All nodes.
@@ -27,7 +36,7 @@ impl Unschedulable {
     pub fn refusing(&self) -> Plugins {
         match self {
             Self::NotYet(_) | Self::NoNodes => Plugins::ALL,
-            Self::NoneFits { refusing, .. } => *refusing,
+            Self::Nowhere { refusing, .. } | Self::NoneFits { refusing, .. } => *refusing,
         }
     }
 }
@@ -42,6 +51,9 @@ impl fmt::Display for Unschedulable {
                 what.join(", ")
             ),
             Self::NoNodes => f.write_str("no nodes available to schedule pods"),
+            Self::Nowhere { nodes, reason, .. } => {
+                write!(f, "0/{nodes} nodes are available: {reason}.")
+            }
             Self::NoneFits { nodes, reasons, .. } => {
                 // Upstream sorts the finished phrases as text, so numbers first.
                 let mut phrases: Vec<String> = reasons

@@ -235,17 +235,14 @@ fn wishes_and_soft_taints_weigh() {
 #[test]
 fn what_is_not_supported_is_refused_by_name() {
     let pod = pod("p", |p| {
-        p["spec"]["volumes"] = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]);
+        p["spec"]["resourceClaims"] = json!([{"name": "gpu"}]);
     });
     let refusal = choose(&pod, &cluster([plain("n")])).expect_err("claims are not supported");
-    assert_eq!(
-        refusal,
-        Unschedulable::NotYet(vec!["persistent volume claims"])
-    );
+    assert_eq!(refusal, Unschedulable::NotYet(vec!["resource claims"]));
     assert!(
         refusal
             .to_string()
-            .contains("persistent volume claims, which this scheduler does not support yet")
+            .contains("resource claims, which this scheduler does not support yet")
     );
 }
 

@@ -425,7 +425,7 @@ impl Kind {
     /// A kind of `k8s-openapi` or `config-kube` with default behaviour.
     pub fn of<T>(namespaced: bool) -> Self
     where
-        T: config_kube::k8s_openapi::Resource + schemars::JsonSchema + 'static,
+        T: config_kube::k8s_openapi::Resource,
     {
         let plural = T::URL_PATH_SEGMENT.to_owned();
         let table = if T::GROUP.is_empty() {

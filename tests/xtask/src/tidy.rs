@@ -63,11 +63,11 @@ const DOORS: &[(&str, &[&str])] = &[
 const LARGEST_ROOM: usize = 8_000;
 /// Rooms that are larger still, and the size beyond which they must not grow. Lower a number when its
 /// room has become smaller.
-const LARGER_ROOMS: &[(&str, usize)] = &[("config/attest", 11_200), ("agent/kubelet", 9_300)];
+const LARGER_ROOMS: &[(&str, usize)] = &[("config/attest", 11_200), ("agent/kubelet", 8_500)];
 /// Files of a room at most that all need one another.
 const LARGEST_CIRCLE: usize = 5;
 /// Rooms with a larger circle still, and its size, as for [`LARGER_ROOMS`].
-const LARGER_CIRCLES: &[(&str, usize)] = &[("agent/kubelet", 10)];
+const LARGER_CIRCLES: &[(&str, usize)] = &[("agent/kubelet", 9)];
 /// The one room that may say `unsafe`.
 const UNSAFE_ROOM: &str = "agent/sys";
 /// The program with which tests attack a machine from inside a container; no crate, and compiled by those tests alone.

@@ -17,6 +17,7 @@ fn endpoint(address: &str, hostname: Option<&str>, ready: bool) -> Endpoint {
         terminating: false,
         hostname: hostname.map(str::to_owned),
         node: None,
+        hints: None,
     }
 }
 

@@ -17,6 +17,7 @@ use containerd_client::services::v1::{
 };
 use containerd_client::tonic::{Code, Status};
 use containerd_client::types::Mount;
+use containerd_client::types::v1::Status as TaskStatus;
 use jiff::Timestamp;
 use prost_types::{Any, FieldMask};
 use std::collections::HashMap;
@@ -49,11 +50,14 @@ impl Containerd {
             return Err(Error::new(ErrorClass::Create, message));
         }
         let stored = self.record(spec, &id, &ready).await?;
-        if let Err(error) = self.fill(spec, stored, &ready).await {
-            self.clear(&id).await?;
-            return Err(error);
-        }
-        match self.begin(spec, &id).await {
+        let target = match self.fill(spec, stored, &ready).await {
+            Ok(target) => target,
+            Err(error) => {
+                self.clear(&id).await?;
+                return Err(error);
+            }
+        };
+        match self.begin(spec, &id, target).await {
             Ok(()) => Ok(()),
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             Err(error) => {
@@ -79,11 +83,10 @@ impl Containerd {
             log: spec.log_path.clone(),
             backoff: spec.backoff,
             boot: self.boot.clone(),
-            stop_signal: ready
-                .defaults
-                .stop_signal
-                .as_deref()
-                .and_then(signal_number)
+            stop_signal: [&spec.stop_signal, &ready.defaults.stop_signal]
+                .into_iter()
+                .flatten()
+                .find_map(|name| signal_number(name))
                 .unwrap_or(15),
             created_at: Timestamp::now(),
             started_at: None,
@@ -117,8 +120,30 @@ impl Containerd {
         Ok(stored)
     }
 
-    /// Gives a recorded container its root file system and its specification.
-    async fn fill(&self, spec: &ContainerSpec, stored: Stored, ready: &Ready) -> Result<(), Error> {
+    /// The first process of the container whose processes this one is to see; none where it asks for none.
+    ///
+    /// # Errors
+    /// That container doesn't run.
+    async fn target(&self, spec: &ContainerSpec) -> Result<Option<u32>, Error> {
+        let Some(id) = &spec.target else {
+            return Ok(None);
+        };
+        let task = self.task(id).await?;
+        let running = task.filter(|task| task.status == TaskStatus::Running as i32);
+        let name = &spec.key.container;
+        let text = format!("the container that {name} is to look into does not run");
+        running
+            .map(|task| Some(task.pid))
+            .ok_or_else(|| Error::new(ErrorClass::Create, text))
+    }
+
+    /// Gives a recorded container its root file system and its specification; returns the process that the latter names.
+    async fn fill(
+        &self,
+        spec: &ContainerSpec,
+        stored: Stored,
+        ready: &Ready,
+    ) -> Result<Option<u32>, Error> {
         let fail = || {
             failed(
                 ErrorClass::Create,
@@ -138,14 +163,13 @@ impl Containerd {
             .unwrap_or_default();
         let identity =
             accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
-        let document = runtime_spec(
-            spec,
-            &stored.id,
-            &ready.defaults,
-            &identity,
-            &self.host_for(spec),
-        )?
-        .to_string();
+        let target = self.target(spec).await?;
+        let host = Host {
+            target,
+            ..self.host_for(spec)
+        };
+        let document =
+            runtime_spec(spec, &stored.id, &ready.defaults, &identity, &host)?.to_string();
         let spec_any = Any {
             type_url: SPEC_TYPE.to_owned(),
             value: document.into_bytes(),
@@ -162,7 +186,7 @@ impl Containerd {
         self.containers()
             .update(request(update))
             .await
-            .map(drop)
+            .map(|_| target)
             .map_err(fail())
     }
 
@@ -203,7 +227,12 @@ impl Containerd {
     }
 
     /// Makes and starts the task, its output already read.
-    async fn begin(&self, spec: &ContainerSpec, id: &str) -> Result<(), Error> {
+    async fn begin(
+        &self,
+        spec: &ContainerSpec,
+        id: &str,
+        target: Option<u32>,
+    ) -> Result<(), Error> {
         let fail = || {
             failed(
                 ErrorClass::Start,
@@ -255,6 +284,12 @@ impl Containerd {
             ..CreateTaskRequest::default()
         };
         self.tasks().create(request(create)).await.map_err(fail())?;
+        // The number may have become another process's between the look and the making. It has not, if it is still the same
+        // container's: no process gets the number of one that lives.
+        if self.target(spec).await? != target {
+            let text = "the container to look into was started anew meanwhile";
+            return Err(Error::new(ErrorClass::Start, text));
+        }
         let start = StartRequest {
             container_id: id.to_owned(),
             exec_id: String::new(),

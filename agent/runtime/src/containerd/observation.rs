@@ -197,7 +197,7 @@ impl Containerd {
             .map(|record| record.key.pod.uid)
     }
 
-    async fn task(&self, id: &str) -> Result<Option<Process>, Error> {
+    pub(super) async fn task(&self, id: &str) -> Result<Option<Process>, Error> {
         let get = GetRequest {
             container_id: id.to_owned(),
             exec_id: String::new(),

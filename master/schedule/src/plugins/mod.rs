@@ -12,11 +12,15 @@ mod room;
 mod spread;
 mod taints;
 mod unschedulable;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
 use crate::event::{Event, Kind};
 pub(crate) use crate::nodes::Candidate;
 use crate::request::PodRequest;
 use crate::snapshot::Snapshot;
+use crate::storage::Wishes;
 use std::borrow::Cow;
 
 /// Highest score of one plugin on a node.
@@ -75,12 +79,15 @@ pub(crate) struct Plugin {
 }
 
 /// The default profile.
-pub(crate) static PROFILE: [Plugin; 9] = [
+pub(crate) static PROFILE: [Plugin; 12] = [
     unschedulable::PLUGIN,
     taints::PLUGIN,
     node_affinity::PLUGIN,
     ports::PLUGIN,
     room::PLUGIN,
+    volume_restrictions::PLUGIN,
+    volume_binding::PLUGIN,
+    volume_zone::PLUGIN,
     spread::PLUGIN,
     pod_affinity::PLUGIN,
     balance::PLUGIN,
@@ -94,6 +101,17 @@ pub struct Plugins(u32);
 impl Plugins {
     /// All of them.
     pub const ALL: Self = Self(u32::MAX);
+
+    /// One of them, by its name.
+    pub(crate) fn named(name: &str) -> Self {
+        let mut one = Self::default();
+        for (at, plugin) in PROFILE.iter().enumerate() {
+            if plugin.name == name {
+                one.insert(at);
+            }
+        }
+        one
+    }
 
     fn insert(&mut self, at: usize) {
         self.0 |= 1 << at;
@@ -134,6 +152,17 @@ impl Plugins {
                 .members()
                 .any(|plugin| plugin.hears.contains(&kind) && (plugin.wakes)(pod, event, snapshot))
     }
+}
+
+/// What waits for a pod's volumes.
+pub(crate) fn volumes() -> Plugins {
+    Plugins::named("VolumeBinding")
+}
+
+/// What stands against every node, whichever it is (upstream: `PreFilter`), and the plugin that says so.
+pub(crate) fn against_all(pod: &PodRequest, snapshot: &Snapshot) -> Option<(String, Plugins)> {
+    let fault = Wishes::of(pod, snapshot.storage()).err()?;
+    Some((fault, volumes()))
 }
 
 /// The filters that have anything to say of a pod.

@@ -44,6 +44,11 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
         Event::Node(node) => pod.node_preferences.allow(&node.name, &node.labels),
         Event::Anything => true,
-        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+        Event::Placed(_)
+        | Event::Left(_)
+        | Event::Namespace
+        | Event::Claim(_)
+        | Event::Volume
+        | Event::Class => false,
     }
 }

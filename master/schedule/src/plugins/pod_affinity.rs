@@ -235,6 +235,7 @@ fn wakes(pod: &PodRequest, event: &Event, snapshot: &Snapshot) -> bool {
             required.all(|term| node.labels.contains_key(&term.topology))
         }
         Event::Namespace | Event::Anything => true,
+        Event::Claim(_) | Event::Volume | Event::Class => false,
     }
 }
 

@@ -66,6 +66,8 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
             let mut needed = pod.demand.needed.iter();
             needed.all(|(name, needed)| needed <= node.allocatable.get(name))
         }
-        Event::Placed(_) | Event::Namespace => false,
+        Event::Placed(_) | Event::Namespace | Event::Claim(_) | Event::Volume | Event::Class => {
+            false
+        }
     }
 }

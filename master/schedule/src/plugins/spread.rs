@@ -253,7 +253,7 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
         }
         Event::Node(node) => hard().all(|spread| node.labels.contains_key(&spread.topology)),
         Event::Anything => true,
-        Event::Namespace => false,
+        Event::Namespace | Event::Claim(_) | Event::Volume | Event::Class => false,
     }
 }
 

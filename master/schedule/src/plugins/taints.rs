@@ -54,6 +54,11 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
         Event::Node(node) => refusing(pod, node).is_none(),
         Event::Anything => true,
-        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+        Event::Placed(_)
+        | Event::Left(_)
+        | Event::Namespace
+        | Event::Claim(_)
+        | Event::Volume
+        | Event::Class => false,
     }
 }

@@ -34,6 +34,11 @@ fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
     match event {
         Event::Node(node) => !node.cordoned || is_tolerant(pod),
         Event::Anything => true,
-        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+        Event::Placed(_)
+        | Event::Left(_)
+        | Event::Namespace
+        | Event::Claim(_)
+        | Event::Volume
+        | Event::Class => false,
     }
 }

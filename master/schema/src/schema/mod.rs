@@ -1,75 +1,25 @@
 //! Schemas of the served kinds: compiled for checking and pruning objects, and as OpenAPI documents
 //! for clients.
 //!
-//! The source is each kind's own JSON schema (`k8s-openapi`, `config-kube`); nothing is written down twice.
+//! They come from `definitions.json` beside this file, which `tests/schemas` generates from the
+//! types of `k8s-openapi` and `config-kube`. The master holds the document and not the code that
+//! writes it.
 
 mod check;
-pub mod merge;
-mod normalize;
+mod merge;
 mod place;
+mod source;
 
 pub use check::{Checked, Wrong};
-use merge::Merge;
+pub use merge::Merge;
 pub use place::{Absent, Leaf, List, ListKey, Place, Shape};
-use schemars::generate::{SchemaGenerator, SchemaSettings};
+pub use source::{Source, definitions};
+
 use serde_json::{Map, Value};
 use std::collections::HashMap;
-use std::fmt;
-use std::sync::Arc;
-
-/// Registers a kind's schema with a generator, and says its name there.
-type Register = dyn Fn(&mut SchemaGenerator) -> schemars::Schema + Send + Sync;
-
-/// Where a kind has its schema from: a type of this program, or a document that it holds.
-#[derive(Clone)]
-pub struct Source(Arc<Register>);
-
-impl Source {
-    /// A schema that a function registers.
-    pub fn new(
-        register: impl Fn(&mut SchemaGenerator) -> schemars::Schema + Send + Sync + 'static,
-    ) -> Self {
-        Self(Arc::new(register))
-    }
-
-    /// The schema of a type.
-    pub fn of<T: schemars::JsonSchema + 'static>() -> Self {
-        Self::new(SchemaGenerator::subschema_for::<T>)
-    }
-}
-
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").finish_non_exhaustive()
-    }
-}
 
 /// Where definitions are in OpenAPI documents.
 pub const DEFINITIONS: &str = "#/components/schemas/";
-
-/// The definitions that sources need, in OpenAPI v3 form, and the name of each source's own
-/// definition.
-pub fn definitions(sources: &[Source]) -> (Map<String, Value>, Vec<String>) {
-    let mut generator = SchemaSettings::draft07()
-        .with(|settings| settings.definitions_path = "/components/schemas".into())
-        .for_serialize()
-        .into_generator();
-    let names = sources
-        .iter()
-        .map(|source| {
-            let schema = (source.0)(&mut generator);
-            let target = schema
-                .get("$ref")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
-            normalize::full_name(target.strip_prefix(DEFINITIONS).unwrap_or(target))
-        })
-        .collect();
-    (
-        normalize::definitions(generator.take_definitions(false)),
-        names,
-    )
-}
 
 /// A known field.
 #[derive(Debug, Clone, PartialEq)]
@@ -176,7 +126,7 @@ impl Schemas {
             return Node::IntOrString;
         }
         match schema.get("type").and_then(Value::as_str) {
-            Some("object") => self.object(name, schema, definitions),
+            Some("object") => self.object(schema, definitions),
             Some("array") => match schema.get("items") {
                 Some(items) => Node::Array(self.add(items, definitions)),
                 None => Node::Any,
@@ -193,13 +143,13 @@ impl Schemas {
         }
     }
 
-    fn object(&mut self, name: &str, schema: &Value, definitions: &Map<String, Value>) -> Node {
+    fn object(&mut self, schema: &Value, definitions: &Map<String, Value>) -> Node {
         if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
             let required = schema.get("required").and_then(Value::as_array);
             let fields = properties.iter().map(|(field, schema)| {
                 let found = Field {
                     node: self.add(schema, definitions),
-                    merge: merge::merge(name, field),
+                    merge: Merge::of(schema),
                     list: list(schema, definitions),
                     atomic: schema.get(MAP_TYPE).map(|kind| kind == "atomic"),
                     absent: absent(

@@ -117,8 +117,8 @@ impl<'a> Place<'a> {
     }
 
     /// How strategic merge patch merges the value here.
-    pub fn merge(self) -> Merge {
-        self.field.map_or(Merge::Atomic, |field| field.merge)
+    pub fn merge(self) -> &'a Merge {
+        self.field.map_or(&Merge::Atomic, |field| &field.merge)
     }
 
     /// Whether the schema knows nothing here: the field is not declared, or lies below one that is

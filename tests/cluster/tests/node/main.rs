@@ -7,10 +7,13 @@
 )]
 
 mod attach;
+mod claims;
 mod containers;
 mod floor;
 mod forward;
+mod health;
 mod hostile;
+mod lifecycle;
 mod network;
 mod pods;
 mod port;

@@ -123,7 +123,12 @@ impl Cluster {
 
     pub(crate) async fn at(site: Site) -> Self {
         let store = master_store::EmbeddedStore::open(&site.dir.path().join("store")).unwrap();
-        let server = ApiServer::new(Arc::new(store), Options::default());
+        let roles = master_control::roles(&master_controllers::all());
+        let options = Options {
+            roles,
+            ..Options::default()
+        };
+        let server = ApiServer::new(Arc::new(store), options);
         server.prepare().await.unwrap();
         let admin = server.client(UserInfo::admin("admin"));
         let node: Node = serde_json::from_value(json!({"metadata": {"name": NODE}})).unwrap();

@@ -121,6 +121,8 @@ impl Site {
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
+            stop_signal: None,
+            target: None,
             seccomp: Seccomp::RuntimeDefault,
             resources: Resources {
                 memory_limit: Some(64 << 20),

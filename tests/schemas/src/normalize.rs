@@ -1,10 +1,10 @@
 //! Converts the generator's JSON schema to the OpenAPI v3 form that upstream serves.
 
-use super::{DEFINITIONS, merge};
+use crate::{DEFINITIONS, merge};
 use serde_json::{Map, Value, json};
 
 /// Kinds of this project have short names in the generator; upstream's are complete.
-pub(super) fn full_name(name: &str) -> String {
+pub(crate) fn full_name(name: &str) -> String {
     if name.contains('.') {
         name.to_owned()
     } else {
@@ -12,7 +12,7 @@ pub(super) fn full_name(name: &str) -> String {
     }
 }
 
-pub(super) fn definitions(generated: Map<String, Value>) -> Map<String, Value> {
+pub(crate) fn definitions(generated: Map<String, Value>) -> Map<String, Value> {
     let named = generated.into_iter().map(|(name, schema)| {
         let mut schema = definition(&name, schema);
         if let Some(fields) = schema.as_object_mut() {

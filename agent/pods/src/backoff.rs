@@ -24,19 +24,19 @@ pub(crate) fn after_run(before: Option<Duration>, ran: Duration) -> Duration {
 }
 
 /// The wait after the `count`th failure in a row, `count` ≥ 1.
-pub(crate) fn after_failures(count: u32) -> Duration {
+pub fn after_failures(count: u32) -> Duration {
     FIRST
         .checked_mul(1 << (count.max(1) - 1).min(8))
         .map_or(LIMIT, |wait| wait.min(LIMIT))
 }
 
 /// `time` and then `wait`; the end of time where it is beyond it.
-pub(crate) fn later(time: Timestamp, wait: Duration) -> Timestamp {
+pub fn later(time: Timestamp, wait: Duration) -> Timestamp {
     time.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
 /// From `from` to `to`, zero if that is backwards.
-pub(crate) fn between(from: Timestamp, to: Timestamp) -> Duration {
+pub fn between(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO)
 }
 

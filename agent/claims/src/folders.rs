@@ -1,0 +1,248 @@
+//! The folders of volumes, below one that no pod reaches but through its own volume.
+
+use agent_sys::beneath::{Beneath, Links};
+use config_kube::local_volume::is_name;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// What a folder is called while it is removed, before its name; no volume is called so.
+const GOING: &str = ".going-";
+/// What a folder is called while it is made.
+const COMING: &str = ".coming";
+/// Permission bits of a new folder: pods run as any user, and the folder around it lets nobody else in.
+const OPEN: u32 = 0o777;
+/// Permission bits of the folder around all.
+const CLOSED: u32 = 0o700;
+/// The same where the pod names a group: what is made inside belongs to that group.
+const SHARED: u32 = 0o2777;
+
+/// Why a folder can't be made, found or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// The name can't be a volume's.
+    #[error("{0:?} can't be the name of a volume")]
+    Name(String),
+    /// There is less room than the claim asks for.
+    #[error("{free} bytes are free for volumes, and {asked} are asked for")]
+    Full {
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that are asked for.
+        asked: u64,
+    },
+    /// The volume was on this machine and is not any more.
+    #[error(
+        "the data of volume {0:?} is LOST: this machine has no folder of it. A worker's state that does not open is made anew, and \
+         its volumes are gone with it. Delete the claim to get a new, empty volume"
+    )]
+    Lost(String),
+    /// The system's.
+    #[error("the folder of volume {0:?} can't be used")]
+    System(String, #[source] io::Error),
+}
+
+/// The folders of this machine's volumes.
+#[derive(Debug)]
+pub struct Folders {
+    root: PathBuf,
+    /// Two requests for one folder come one after another.
+    turn: Mutex<()>,
+}
+
+impl Folders {
+    /// Folders below a path that nobody but this machine's own programs can change.
+    pub fn new(root: PathBuf) -> Self {
+        Self {
+            root,
+            turn: Mutex::default(),
+        }
+    }
+
+    /// Makes a volume's folder, if it isn't there already.
+    ///
+    /// # Errors
+    /// [`FolderError::Full`] where a new one has not so many bytes of room; this is a look, not a promise: nothing keeps the room.
+    pub fn make(&self, name: &str, bytes: u64) -> Result<(), FolderError> {
+        let fault = |error| FolderError::System(name.to_owned(), error);
+        let path = plain(name)?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = Beneath::make_root(&self.root).map_err(fault)?;
+        root.set_mode(CLOSED).map_err(fault)?;
+        match root.dir(path) {
+            Ok(_there) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(fault(error)),
+        }
+        let free = free(&self.root).map_err(fault)?;
+        if free < bytes {
+            return Err(FolderError::Full { free, asked: bytes });
+        }
+        // It gets its name when all else of it is there.
+        let make = || {
+            root.remove_tree(Path::new(COMING))?;
+            root.make_dirs(Path::new(COMING), OPEN)?;
+            root.rename(Path::new(COMING), path)
+        };
+        make().map_err(fault)
+    }
+
+    /// A volume's folder, for a pod with this group of files. It is never made here.
+    ///
+    /// # Errors
+    /// [`FolderError::Lost`] where it isn't there.
+    pub fn find(&self, name: &str, group: Option<u32>) -> Result<PathBuf, FolderError> {
+        let path = plain(name)?;
+        let found = Beneath::root(&self.root).and_then(|root| {
+            let folder = root.dir(path)?;
+            if let Some(group) = group {
+                // Set each time: the mode of a folder that its pods own may have changed.
+                let mode = root.place(path, Links::Refused)?.mode();
+                folder.set_group(group)?;
+                folder.set_mode(mode | SHARED & !0o007)?;
+            }
+            Ok(())
+        });
+        match found {
+            Ok(()) => Ok(self.root.join(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(FolderError::Lost(name.to_owned()))
+            }
+            Err(error) => Err(FolderError::System(name.to_owned(), error)),
+        }
+    }
+
+    /// Removes a volume's folder with all that is in it; nothing there is fine. Where it ends in the middle, the next call goes on.
+    ///
+    /// # Errors
+    /// If something of it can't be removed.
+    pub fn remove(&self, name: &str) -> Result<(), FolderError> {
+        let path = plain(name)?;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let remove = || {
+            let root = match Beneath::root(&self.root) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                root => root?,
+            };
+            let going = PathBuf::from(format!("{GOING}{name}"));
+            root.remove_tree(&going)?;
+            match root.rename(path, &going) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                result => result?,
+            }
+            root.remove_tree(&going)
+        };
+        remove().map_err(|error| FolderError::System(name.to_owned(), error))
+    }
+}
+
+fn plain(name: &str) -> Result<&Path, FolderError> {
+    if is_name(name) {
+        Ok(Path::new(name))
+    } else {
+        Err(FolderError::Name(name.to_owned()))
+    }
+}
+
+/// Bytes that are free on the file system of a folder.
+fn free(path: &Path) -> io::Result<u64> {
+    let stat = nix::sys::statvfs::statvfs(path)?;
+    Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn folders() -> (tempfile::TempDir, Folders) {
+        let dir = tempfile::tempdir().unwrap();
+        let folders = Folders::new(dir.path().join("volumes"));
+        (dir, folders)
+    }
+
+    #[test]
+    fn a_folder_is_made_once_and_keeps_what_is_in_it() {
+        let (_dir, folders) = folders();
+        folders.make("pvc-1", 1).unwrap();
+        let path = folders.find("pvc-1", None).unwrap();
+        fs::write(path.join("f"), "data").unwrap();
+        folders.make("pvc-1", u64::MAX).unwrap();
+        assert_eq!(fs::read_to_string(path.join("f")).unwrap(), "data");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o777, 0o700));
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_lost_and_not_made_by_a_look() {
+        let (dir, folders) = folders();
+        let lost = |found: Result<PathBuf, FolderError>| matches!(found, Err(FolderError::Lost(_)));
+        assert!(lost(folders.find("pvc-1", None)));
+        folders.make("pvc-1", 1).unwrap();
+        fs::remove_dir_all(dir.path().join("volumes")).unwrap();
+        assert!(lost(folders.find("pvc-1", None)));
+        assert!(!dir.path().join("volumes").exists());
+    }
+
+    #[test]
+    fn a_name_never_leads_out_of_the_folder() {
+        let (dir, folders) = folders();
+        fs::write(dir.path().join("kept"), "").unwrap();
+        folders.make("pvc-1", 1).unwrap();
+        for name in ["", ".", "..", "../kept", "/etc", ".coming", "a/b"] {
+            let refused = |result| matches!(result, Err(FolderError::Name(_)));
+            assert!(refused(folders.make(name, 1)), "{name}");
+            assert!(refused(folders.remove(name)), "{name}");
+            assert!(matches!(
+                folders.find(name, None),
+                Err(FolderError::Name(_))
+            ));
+        }
+        assert!(dir.path().join("kept").exists());
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_folder_is_not_followed() {
+        let (dir, folders) = folders();
+        folders.make("pvc-1", 1).unwrap();
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("f"), "data").unwrap();
+        std::os::unix::fs::symlink(&outside, dir.path().join("volumes/pvc-2")).unwrap();
+        assert!(folders.find("pvc-2", Some(7)).is_err());
+        folders.remove("pvc-2").unwrap();
+        assert!(outside.join("f").exists(), "the link goes, not its target");
+    }
+
+    #[test]
+    fn a_removal_that_ended_in_the_middle_goes_on() {
+        let (dir, folders) = folders();
+        folders.make("pvc-1", 1).unwrap();
+        let root = dir.path().join("volumes");
+        fs::write(root.join("pvc-1/f"), "data").unwrap();
+        fs::rename(root.join("pvc-1"), root.join(".going-pvc-1")).unwrap();
+        folders.remove("pvc-1").unwrap();
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+        folders.remove("pvc-1").unwrap();
+    }
+
+    #[test]
+    fn a_volume_without_room_is_refused() {
+        let (_dir, folders) = folders();
+        let refused = folders.make("pvc-1", u64::MAX);
+        assert!(matches!(refused, Err(FolderError::Full { .. })));
+        assert!(folders.find("pvc-1", None).is_err());
+    }
+
+    #[test]
+    fn the_pods_group_writes_to_its_folder() {
+        let (_dir, folders) = folders();
+        folders.make("pvc-1", 1).unwrap();
+        let path = folders
+            .find("pvc-1", Some(nix::unistd::getgid().as_raw()))
+            .unwrap();
+        let mode = fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode & 0o2770, 0o2770);
+    }
+}

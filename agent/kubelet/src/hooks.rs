@@ -1,0 +1,181 @@
+//! Lifecycle hooks: one task for each that runs; what has come of them is read by the pod's own task.
+//!
+//! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with its container, and one after
+//! the start also with its pod's life, as upstream's does.
+
+use crate::events::Recorder;
+use agent_handlers::Target;
+use agent_pods::{Begun, Notes, Progress, find};
+use agent_runtime::{Container as Seen, ContainerState, Runtime};
+use config_kube::k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+/// A hook after the start may take as long as its container runs; one that takes a day hangs.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How far the hooks of one pod have come, by container id.
+#[derive(Debug, Default)]
+struct Course {
+    post_start: BTreeMap<String, Progress>,
+    pre_stop: BTreeMap<String, Begun>,
+}
+
+/// The hooks of one pod's containers.
+pub(crate) struct Hooks {
+    runtime: Arc<dyn Runtime>,
+    events: Recorder,
+    news: Arc<Notify>,
+    course: Arc<Mutex<Course>>,
+    after_start: BTreeMap<String, AbortHandle>,
+    before_stop: BTreeMap<String, AbortHandle>,
+}
+
+impl Hooks {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>, events: Recorder, news: Arc<Notify>) -> Self {
+        Self {
+            runtime,
+            events,
+            news,
+            course: Arc::default(),
+            after_start: BTreeMap::new(),
+            before_stop: BTreeMap::new(),
+        }
+    }
+
+    /// Ends the hooks of what doesn't run any more, those after the start also where the pod `ends`, and writes down how far the
+    /// others have come.
+    pub(crate) fn follow(&mut self, seen: &[Seen], ends: bool, notes: &mut Notes) {
+        let runs = |id: &String| {
+            seen.iter()
+                .any(|seen| seen.id == *id && matches!(seen.state, ContainerState::Running { .. }))
+        };
+        keep(&mut self.after_start, |id| runs(id) && !ends);
+        keep(&mut self.before_stop, runs);
+        let mut course = lock(&self.course);
+        course.post_start.retain(|id, _| runs(id));
+        course.pre_stop.retain(|id, _| runs(id));
+        notes.post_start.clone_from(&course.post_start);
+        notes.pre_stop.clone_from(&course.pre_stop);
+    }
+
+    /// Begins the hook after the start of a container that was just started, if it has one.
+    pub(crate) fn begin_post_start(
+        &mut self,
+        pod: &Arc<Pod>,
+        name: &str,
+        id: &str,
+        host: Option<IpAddr>,
+    ) {
+        let Some((target, hook)) = self.hook(pod, name, id, host, |own| own.post_start) else {
+            return;
+        };
+        lock(&self.course)
+            .post_start
+            .insert(id.to_owned(), Progress::Running);
+        let (events, pod, news) = (self.events.clone(), pod.clone(), self.news.clone());
+        let course = self.course.clone();
+        let task = tokio::spawn(async move {
+            let progress = match target.hook(&hook, LONGEST).await {
+                Ok(()) => Progress::Done,
+                Err(why) => {
+                    tracing::debug!(container = target.id, why, "hook after the start failed");
+                    // No more words: what a hook prints may be secret (upstream's rule).
+                    let words = "PostStartHook failed";
+                    events.warning(&pod, "FailedPostStartHook", words);
+                    Progress::Failed
+                }
+            };
+            if let Some(entry) = lock(&course).post_start.get_mut(&target.id) {
+                *entry = progress;
+            }
+            news.notify_one();
+        });
+        self.after_start.insert(id.to_owned(), task.abort_handle());
+    }
+
+    /// Begins the hook before the stop of a container, which may take so long. After that time the container is asked to end,
+    /// whatever has become of the hook.
+    pub(crate) fn begin_pre_stop(
+        &mut self,
+        pod: &Arc<Pod>,
+        name: &str,
+        id: &str,
+        host: Option<IpAddr>,
+        limit: Duration,
+    ) {
+        let begun = Begun {
+            at: Timestamp::now(),
+            over: false,
+        };
+        lock(&self.course).pre_stop.insert(id.to_owned(), begun);
+        let found = self.hook(pod, name, id, host, |own| own.pre_stop);
+        let (events, pod, news) = (self.events.clone(), pod.clone(), self.news.clone());
+        let (course, id) = (self.course.clone(), id.to_owned());
+        let key = id.clone();
+        let task = tokio::spawn(async move {
+            if let Some((target, hook)) = found {
+                let done = tokio::time::timeout(limit, target.hook(&hook, limit)).await;
+                if let Ok(Err(why)) = done {
+                    tracing::debug!(container = id, why, "hook before the stop failed");
+                    let words = "PreStopHook failed";
+                    events.warning(&pod, "FailedPreStopHook", words);
+                }
+            }
+            if let Some(entry) = lock(&course).pre_stop.get_mut(&id) {
+                entry.over = true;
+            }
+            news.notify_one();
+        });
+        self.before_stop.insert(key, task.abort_handle());
+    }
+
+    /// A container's hook and what it acts upon.
+    fn hook(
+        &self,
+        pod: &Pod,
+        name: &str,
+        id: &str,
+        host: Option<IpAddr>,
+        which: impl FnOnce(
+            config_kube::k8s_openapi::api::core::v1::Lifecycle,
+        ) -> Option<LifecycleHandler>,
+    ) -> Option<(Target, LifecycleHandler)> {
+        let (_, container) = find(pod, name)?;
+        let hook = container.lifecycle.clone().and_then(which)?;
+        let target = Target {
+            runtime: self.runtime.clone(),
+            id: id.to_owned(),
+            container: container.into_owned(),
+            host,
+        };
+        Some((target, hook))
+    }
+}
+
+impl Drop for Hooks {
+    fn drop(&mut self) {
+        keep(&mut self.after_start, |_| false);
+        keep(&mut self.before_stop, |_| false);
+    }
+}
+
+fn lock(course: &Mutex<Course>) -> MutexGuard<'_, Course> {
+    course.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the tasks that are not to be kept.
+fn keep(tasks: &mut BTreeMap<String, AbortHandle>, stays: impl Fn(&String) -> bool) {
+    tasks.retain(|id, task| {
+        let stays = stays(id);
+        if !stays {
+            task.abort();
+        }
+        stays
+    });
+}

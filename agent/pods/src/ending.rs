@@ -1,0 +1,152 @@
+//! The end of containers: in order, each with its hook before the stop, its grace, and the last resort after it.
+//!
+//! All hooks begin at once, as upstream's do. A container is asked to end when its hook has ended and its turn has come:
+//! sidecars wait for all that was started after them, and all are asked when the grace is over. A container that was asked has
+//! [`LEAST`] of time even where hooks and turns took the whole grace.
+
+use crate::backoff::{between, later};
+use crate::containers::{all, find};
+use crate::machine::{Action, Plan};
+use crate::notes::{Death, Notes};
+use agent_runtime::{Container as Seen, ContainerState, Kind};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// Grace where nobody says how long (upstream's default).
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// The least time between the signal to end and the kill, unless there is no grace at all (upstream's).
+pub(crate) const LEAST: Duration = Duration::from_secs(2);
+
+/// How long the pod's containers may take to end.
+pub fn grace(pod: &Pod) -> Duration {
+    let spec = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
+    let seconds = pod
+        .metadata
+        .deletion_grace_period_seconds
+        .or(spec)
+        .and_then(|seconds| u64::try_from(seconds).ok());
+    seconds.map_or(DEFAULT_GRACE, Duration::from_secs)
+}
+
+/// How long a container may take to end whose probe failed, if the probe says so; not for a pod that is being deleted.
+pub(crate) fn probe_grace(pod: &Pod, container: &Container, death: Death) -> Option<Duration> {
+    let probe = match death {
+        Death::Startup => container.startup_probe.as_ref(),
+        Death::Liveness => container.liveness_probe.as_ref(),
+    };
+    let seconds = probe?.termination_grace_period_seconds?;
+    let deleted = pod.metadata.deletion_grace_period_seconds.is_some();
+    let seconds = u64::try_from(seconds).ok().filter(|_| !deleted);
+    seconds.map(Duration::from_secs)
+}
+
+/// Containers that are to end.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending<'a> {
+    /// Their pod, where it is known: its hooks, and the order of its sidecars.
+    pub pod: Option<&'a Pod>,
+    /// Every attempt of every container.
+    pub seen: &'a [Seen],
+    /// What is remembered.
+    pub notes: &'a Notes,
+    /// How long they may take.
+    pub grace: Duration,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// The plan for containers whose pod nobody wants any more.
+pub fn plan_orphan(ending: Ending<'_>) -> Plan {
+    let mut plan = Plan::default();
+    if ending.stop_all(&mut plan) {
+        plan.actions.push(Action::Finish);
+    }
+    plan
+}
+
+impl Ending<'_> {
+    /// Asks all to end, each in its turn, and kills those that take too long; true when none is left.
+    pub(crate) fn stop_all(self, plan: &mut Plan) -> bool {
+        let mut over = true;
+        for container in self.seen {
+            match container.state {
+                ContainerState::Exited { .. } => {}
+                ContainerState::Created => {
+                    over = false;
+                    plan.actions.push(Action::Remove {
+                        id: container.id.clone(),
+                    });
+                }
+                ContainerState::Running { .. } => {
+                    over = false;
+                    self.stop_one(container, self.is_turn(container), plan);
+                }
+            }
+        }
+        over
+    }
+
+    /// Brings one container a step nearer to its end.
+    pub(crate) fn stop_one(self, container: &Seen, turn: bool, plan: &mut Plan) {
+        let id = container.id.clone();
+        if self.grace.is_zero() {
+            plan.actions.push(Action::Kill { id });
+            return;
+        }
+        let asked = self.notes.asked.get(&id).copied();
+        let hook = self.notes.pre_stop.get(&id);
+        // The pod's end may have begun before this container was seen: its grace is not longer for that.
+        let began = self.notes.ending.or(hook.map(|hook| hook.at)).or(asked);
+        let deadline = later(began.unwrap_or(self.now), self.grace);
+        if let Some(asked) = asked {
+            let last = deadline.max(later(asked, LEAST));
+            if self.now >= last {
+                plan.actions.push(Action::Kill { id });
+            } else {
+                plan.wake_at(last);
+            }
+            return;
+        }
+        let in_time = self.now < deadline;
+        match hook {
+            None if in_time && self.has_hook(container) => {
+                let limit = between(self.now, deadline);
+                plan.actions.push(Action::PreStop { id, limit });
+            }
+            Some(hook) if in_time && !hook.over => plan.wake_at(deadline),
+            None | Some(_) if in_time && !turn => plan.wake_at(deadline),
+            None | Some(_) => plan.actions.push(Action::Stop { id }),
+        }
+    }
+
+    fn has_hook(self, container: &Seen) -> bool {
+        let found = self.pod.and_then(|pod| find(pod, &container.key.container));
+        found.is_some_and(|(_, container)| {
+            let lifecycle = container.lifecycle.as_ref();
+            lifecycle.is_some_and(|lifecycle| lifecycle.pre_stop.is_some())
+        })
+    }
+
+    /// Whether nothing runs any more that was started after this sidecar; others wait for nobody. Of a pod that is not known
+    /// sidecars come after all others.
+    fn is_turn(self, container: &Seen) -> bool {
+        if container.key.kind != Kind::Sidecar {
+            return true;
+        }
+        let place = |seen: &Seen| {
+            let name = &seen.key.container;
+            self.pod
+                .and_then(|pod| all(pod).position(|(_, container)| container.name == *name))
+                .unwrap_or(usize::from(seen.key.kind == Kind::Main))
+        };
+        let own = place(container);
+        !self.seen.iter().any(|other| {
+            !matches!(other.state, ContainerState::Exited { .. }) && place(other) > own
+        })
+    }
+}

@@ -1,0 +1,38 @@
+//! The pod machine: what to do for a pod, and what its status says, as pure functions of what is wanted, what is seen, what is
+//! remembered, and the time.
+//!
+//! Enter by [`plan`], which says what to do now and when to look again, and by [`status`], which says it to users in the words
+//! that they know. There are no tasks and no channels; the kubelet's worker of a pod looks, asks, and acts.
+//!
+//! `containers` finds a pod's containers and their attempts, `policy` says which of them are started again, `machine` starts
+//! them in order (init containers, sidecars, main containers), `ending` ends them in order and with their hooks, `state` tells
+//! of one container and `status` of the pod, `recover` remembers what the engine has lost.
+//!
+//! Properties are held by `simulation`, which drives the machine through whole lives.
+
+mod backoff;
+mod containers;
+mod ending;
+mod machine;
+mod names;
+mod notes;
+mod policy;
+mod recover;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod simulation_tests;
+mod state;
+mod status;
+
+pub use backoff::{after_failures, between, later};
+pub use containers::{
+    all, ephemeral, find, initial, kind_of_initial, latest, mains, previous, target_of,
+};
+pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
+pub use machine::{Action, End, Plan, View, end_of, plan};
+pub use names::{is_plain, pod_ref};
+pub use notes::{Begun, Death, Failure, Notes, Progress, Verdict};
+pub use policy::{restart, restarts};
+pub use recover::recover;
+pub use status::{Addresses, Refusal, base, status};

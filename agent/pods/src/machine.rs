@@ -1,0 +1,398 @@
+//! What to do for a pod now, and when to look again.
+//!
+//! Level-triggered. Invariants, held by property tests: no start while an attempt of the same container lives; init containers
+//! run one after the other, before all main ones; what comes after a sidecar starts when the sidecar has started; a main
+//! container starts when the hooks of those before it have ended; nothing is started for a pod that ends; a pod that is to go
+//! ends with nothing running, however its containers behave, sidecars after all others and in reverse order.
+
+use crate::backoff::later;
+use crate::containers::{attempts, ephemeral, initial, kind_of_initial, latest, mains, previous};
+use crate::ending::{Ending, probe_grace};
+use crate::notes::Notes;
+use crate::policy::{RestartPolicy, restart, restarts, waits};
+use agent_runtime::{Container as Seen, ContainerState, Kind};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// Grace of a pod that takes more of the disk than it may (upstream's).
+const EVICTION_GRACE: Duration = Duration::from_secs(1);
+
+/// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
+pub(crate) const PULL_ERROR_SHOWN: Duration = Duration::from_secs(3);
+
+/// Why a pod's containers must all end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It is being deleted, or is not there any more.
+    Deleted,
+    /// It was already over when the agent met it.
+    Over,
+    /// It was active for longer than it may.
+    Deadline,
+    /// It took more of the disk than it may.
+    Evicted,
+}
+
+/// All that a plan is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// What is wanted.
+    pub pod: &'a Pod,
+    /// Every attempt of every container of this pod.
+    pub seen: &'a [Seen],
+    /// What is remembered.
+    pub notes: &'a Notes,
+    /// This node can't run the pod; nothing is started.
+    pub refused: bool,
+    /// The time.
+    pub now: Timestamp,
+}
+
+impl View<'_> {
+    /// Why the pod must end, if it must.
+    pub fn end(&self) -> Option<End> {
+        match end_of(self.pod, self.now) {
+            None | Some(End::Deadline) if self.notes.evicted.is_some() => Some(End::Evicted),
+            end => end,
+        }
+    }
+
+    /// Whether what still runs of the pod is to end: the pod must, or its work is over and only sidecars are left.
+    pub fn ends(&self) -> bool {
+        self.end().is_some() || is_finished(*self)
+    }
+
+    /// The container runs, its hook after the start has ended well, and its startup probe passes if it has one.
+    pub(crate) fn has_started(&self, container: &Container) -> bool {
+        latest(self.seen, &container.name).is_some_and(|seen| {
+            let verdict = self.notes.verdicts.get(&seen.id);
+            matches!(seen.state, ContainerState::Running { .. })
+                && !self.notes.is_held(&seen.id)
+                && verdict.map_or(container.startup_probe.is_none(), |verdict| verdict.started)
+        })
+    }
+
+    fn ending(&self) -> Ending<'_> {
+        let grace = if self.notes.evicted.is_some() {
+            EVICTION_GRACE
+        } else {
+            crate::ending::grace(self.pod)
+        };
+        Ending {
+            pod: Some(self.pod),
+            seen: self.seen,
+            notes: self.notes,
+            grace,
+            now: self.now,
+        }
+    }
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Make and start an attempt; its hook after the start, if it has one, is begun at once.
+    Start {
+        /// Its name.
+        container: String,
+        /// Its kind.
+        kind: Kind,
+        /// Which attempt.
+        attempt: u32,
+        /// The wait that came before it.
+        backoff: Option<Duration>,
+    },
+    /// Begin the hook before its stop, which has so much time at most.
+    PreStop {
+        /// The attempt.
+        id: String,
+        /// The time.
+        limit: Duration,
+    },
+    /// Ask it to end.
+    Stop {
+        /// The attempt.
+        id: String,
+    },
+    /// End it.
+    Kill {
+        /// The attempt.
+        id: String,
+    },
+    /// Remove what doesn't run.
+    Remove {
+        /// The attempt.
+        id: String,
+    },
+    /// All is over: forget the pod.
+    Finish,
+}
+
+/// What to do, and when to look again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What to do, in order.
+    pub actions: Vec<Action>,
+    /// When to look again if nothing happens before.
+    pub wake: Option<Timestamp>,
+}
+
+impl Plan {
+    pub(crate) fn wake_at(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+}
+
+/// Why the pod itself says that it must end, if it does.
+pub fn end_of(pod: &Pod, now: Timestamp) -> Option<End> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Some(End::Deleted);
+    }
+    let status = pod.status.as_ref();
+    if matches!(
+        status.and_then(|status| status.phase.as_deref()),
+        Some("Succeeded" | "Failed")
+    ) {
+        return Some(End::Over);
+    }
+    deadline(pod)
+        .filter(|deadline| *deadline <= now)
+        .map(|_| End::Deadline)
+}
+
+/// When `activeDeadlineSeconds` are over.
+fn deadline(pod: &Pod) -> Option<Timestamp> {
+    let seconds = pod.spec.as_ref()?.active_deadline_seconds?;
+    let start = pod.status.as_ref()?.start_time.as_ref()?.0;
+    Some(later(
+        start,
+        Duration::from_secs(u64::try_from(seconds).ok()?),
+    ))
+}
+
+/// The plan for a pod.
+pub fn plan(view: View<'_>) -> Plan {
+    let mut plan = Plan::default();
+    if let Some(end) = view.end() {
+        let over = view.ending().stop_all(&mut plan);
+        if over && end == End::Deleted {
+            plan.actions.push(Action::Finish);
+        }
+        return plan;
+    }
+    if let Some(deadline) = deadline(view.pod) {
+        plan.wake_at(deadline);
+    }
+    sweep(view, &mut plan);
+    if view.refused {
+        return plan;
+    }
+    if is_finished(view) {
+        view.ending().stop_all(&mut plan);
+        return plan;
+    }
+    // Debuggers wait for nothing: what they look for may be why the others do not start.
+    for container in ephemeral(view.pod) {
+        step(view, &container, Kind::Ephemeral, &mut plan);
+    }
+    if start_initial(view, &mut plan) {
+        start_mains(view, &mut plan);
+    }
+    plan
+}
+
+/// Removes attempts older than the previous one, and ends what must not run beside the newest.
+fn sweep(view: View<'_>, plan: &mut Plan) {
+    for container in view.seen {
+        let name = &container.key.container;
+        let newest = latest(view.seen, name).map(|newest| newest.key.attempt);
+        let before = previous(view.seen, name).map(|previous| previous.key.attempt);
+        let id = container.id.clone();
+        match container.state {
+            ContainerState::Running { .. } if Some(container.key.attempt) != newest => {
+                plan.actions.push(Action::Kill { id });
+            }
+            ContainerState::Exited { .. }
+                if before.is_some_and(|before| container.key.attempt < before) =>
+            {
+                plan.actions.push(Action::Remove { id });
+            }
+            ContainerState::Created if Some(container.key.attempt) != newest => {
+                plan.actions.push(Action::Remove { id });
+            }
+            ContainerState::Running { .. }
+            | ContainerState::Exited { .. }
+            | ContainerState::Created => {}
+        }
+    }
+}
+
+/// No main container runs or is to be started any more: each has ended for good, or an init container has failed for good.
+/// Sidecars have nobody left then whom they serve.
+pub(crate) fn is_finished(view: View<'_>) -> bool {
+    let for_good = |kind, name: &str, seen: &Seen| match seen.state {
+        ContainerState::Exited { code, .. } => !restarts(view.pod, kind, name, code),
+        ContainerState::Running { .. } | ContainerState::Created => false,
+    };
+    let mains_are_over = mains(view.pod).iter().all(|main| {
+        latest(view.seen, &main.name).is_some_and(|seen| for_good(Kind::Main, &main.name, seen))
+    });
+    mains_are_over || (!main_started(view.pod, view.seen) && init_failed(view.pod, view.seen))
+}
+
+/// An init container failed, and is not to be started again.
+pub(crate) fn init_failed(pod: &Pod, seen: &[Seen]) -> bool {
+    initial(pod).iter().any(|init| {
+        kind_of_initial(init) == Kind::Init
+            && latest(seen, &init.name).is_some_and(|seen| {
+                matches!(seen.state, ContainerState::Exited { code, .. } if code != 0)
+                    && restart(pod, seen).is_none()
+            })
+    })
+}
+
+/// A main container was started since the boot: what comes before it is done, and need not be done again.
+pub(crate) fn main_started(pod: &Pod, seen: &[Seen]) -> bool {
+    mains(pod)
+        .iter()
+        .any(|main| latest(seen, &main.name).is_some_and(|seen| seen.this_boot))
+}
+
+/// True if what comes before the main containers is done: init containers ended well and sidecars have started.
+pub(crate) fn initialized(view: View<'_>) -> bool {
+    main_started(view.pod, view.seen)
+        || initial(view.pod)
+            .iter()
+            .all(|container| initial_done(view, container))
+}
+
+/// An init container ended well, after a reboot once more unless nothing may be restarted; a sidecar has started.
+pub(crate) fn initial_done(view: View<'_>, container: &Container) -> bool {
+    if kind_of_initial(container) == Kind::Sidecar {
+        return view.has_started(container);
+    }
+    latest(view.seen, &container.name).is_some_and(|seen| {
+        matches!(seen.state, ContainerState::Exited { code: 0, .. })
+            && (seen.this_boot || RestartPolicy::of(view.pod) == RestartPolicy::Never)
+    })
+}
+
+/// Brings the first init container that isn't done a step further, and keeps sidecars running; true when main containers may
+/// start. A sidecar that ends later holds up nothing that was started after it.
+fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
+    let all = initial(view.pod);
+    let done = main_started(view.pod, view.seen);
+    let began = |container: &Container| {
+        latest(view.seen, &container.name).is_some_and(|seen| seen.this_boot)
+    };
+    for (index, container) in all.iter().enumerate() {
+        let passed = done || all[index + 1..].iter().any(began);
+        let awaited = !passed && !initial_done(view, container);
+        let kind = kind_of_initial(container);
+        if kind == Kind::Sidecar || awaited {
+            step(view, container, kind, plan);
+        }
+        if awaited {
+            return false;
+        }
+    }
+    true
+}
+
+/// Starts main containers in order: one whose hook after the start still runs holds up those after it, as upstream's does.
+fn start_mains(view: View<'_>, plan: &mut Plan) {
+    let mut held = false;
+    for container in mains(view.pod) {
+        let seen = latest(view.seen, &container.name);
+        let alive = seen.is_some_and(|seen| matches!(seen.state, ContainerState::Running { .. }));
+        if held && !alive {
+            continue;
+        }
+        step(view, container, Kind::Main, plan);
+        held |= alive && seen.is_some_and(|seen| view.notes.is_held(&seen.id));
+        // Its hook is begun with its start, so that the next has to wait for news of it.
+        held |= !alive && has_post_start(container) && starts(plan, &container.name);
+    }
+}
+
+fn has_post_start(container: &Container) -> bool {
+    let lifecycle = container.lifecycle.as_ref();
+    lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some())
+}
+
+fn starts(plan: &Plan, name: &str) -> bool {
+    plan.actions
+        .iter()
+        .any(|action| matches!(action, Action::Start { container, .. } if container == name))
+}
+
+/// One container: start it, start it again, or end it because its probe or its hook failed.
+fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
+    let Some(seen) = latest(view.seen, &container.name) else {
+        return start(view, container, kind, 0, None, plan);
+    };
+    match &seen.state {
+        ContainerState::Created => plan.actions.push(Action::Remove {
+            id: seen.id.clone(),
+        }),
+        ContainerState::Running { .. } => {
+            let dead = view
+                .notes
+                .verdicts
+                .get(&seen.id)
+                .and_then(|verdict| verdict.dead);
+            let failed =
+                view.notes.post_start.get(&seen.id) == Some(&crate::notes::Progress::Failed);
+            if dead.is_some() || failed {
+                let ending = view.ending();
+                let own = dead.and_then(|death| probe_grace(view.pod, container, death));
+                let grace = own.unwrap_or(ending.grace);
+                Ending { grace, ..ending }.stop_one(seen, true, plan);
+            }
+        }
+        ContainerState::Exited { .. } => {
+            if let Some((at, backoff)) = restart(view.pod, seen) {
+                if waits(at, backoff, view.now) {
+                    plan.wake_at(at);
+                } else {
+                    let next = seen.key.attempt.saturating_add(1);
+                    start(view, container, kind, next, Some(backoff), plan);
+                }
+            }
+        }
+    }
+}
+
+fn start(
+    view: View<'_>,
+    container: &Container,
+    kind: Kind,
+    attempt: u32,
+    backoff: Option<Duration>,
+    plan: &mut Plan,
+) {
+    if let Some(failure) = view.notes.failures.get(&container.name)
+        && failure.retry_at > view.now
+    {
+        let shown = later(failure.at, PULL_ERROR_SHOWN);
+        plan.wake_at(if shown > view.now {
+            shown.min(failure.retry_at)
+        } else {
+            failure.retry_at
+        });
+        return;
+    }
+    if attempts(view.seen, &container.name)
+        .any(|seen| !matches!(seen.state, ContainerState::Exited { .. }))
+    {
+        // An older attempt still lives; it is being ended, and its end is news.
+        return;
+    }
+    plan.actions.push(Action::Start {
+        container: container.name.clone(),
+        kind,
+        attempt,
+        backoff,
+    });
+}

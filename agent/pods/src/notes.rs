@@ -1,0 +1,89 @@
+//! What the machine remembers of a pod beyond what the engine shows.
+
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+/// A start that failed, and when it may be tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Upstream's reason, such as `ErrImagePull`.
+    pub reason: &'static str,
+    /// For a person.
+    pub message: String,
+    /// When it failed.
+    pub at: Timestamp,
+    /// When it may be tried again.
+    pub retry_at: Timestamp,
+    /// In a row.
+    pub count: u32,
+}
+
+/// Which probe failed so often that the container must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// The startup probe.
+    Startup,
+    /// The liveness probe.
+    Liveness,
+}
+
+/// What probes found of a running container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// Its startup probe passed, or it has none.
+    pub started: bool,
+    /// Its readiness probe passes, or it has none.
+    pub ready: bool,
+    /// Its liveness or startup probe failed too often.
+    pub dead: Option<Death>,
+}
+
+/// How far the hook after a container's start has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It runs; the container does not count as running yet.
+    Running,
+    /// It ended well.
+    Done,
+    /// It failed; the container is ended.
+    Failed,
+}
+
+/// A hook before a container's stop that was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// When.
+    pub at: Timestamp,
+    /// It has ended, well or not.
+    pub over: bool,
+}
+
+/// What the machine remembers beyond what the engine shows; lost with the agent, and then found out anew.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Failed starts, by container name.
+    pub failures: BTreeMap<String, Failure>,
+    /// Containers that were asked to end, by id, and when.
+    pub asked: BTreeMap<String, Timestamp>,
+    /// Verdicts of probes, by container id.
+    pub verdicts: BTreeMap<String, Verdict>,
+    /// Hooks after the start, by container id. A container that an earlier agent started has none, as upstream runs the hook
+    /// no second time.
+    pub post_start: BTreeMap<String, Progress>,
+    /// Hooks before the stop, by container id.
+    pub pre_stop: BTreeMap<String, Begun>,
+    /// Why the pod was evicted, if it was.
+    pub evicted: Option<String>,
+    /// When the end of the pod began.
+    pub ending: Option<Timestamp>,
+}
+
+impl Notes {
+    /// The container's hook after the start has not ended well yet.
+    pub(crate) fn is_held(&self, id: &str) -> bool {
+        matches!(
+            self.post_start.get(id),
+            Some(Progress::Running | Progress::Failed)
+        )
+    }
+}

@@ -1,0 +1,154 @@
+//! Which containers are started again after their end, and when.
+
+use crate::backoff::{after_run, between, later};
+use crate::containers::find;
+use agent_runtime::{Container as Seen, ContainerState, Kind};
+use config_kube::k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// When containers are started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RestartPolicy {
+    Always,
+    OnFailure,
+    Never,
+}
+
+impl RestartPolicy {
+    fn read(text: Option<&str>) -> Option<Self> {
+        match text {
+            Some("Always") => Some(Self::Always),
+            Some("OnFailure") => Some(Self::OnFailure),
+            Some("Never") => Some(Self::Never),
+            Some(_) | None => None,
+        }
+    }
+
+    /// The policy of the pod as a whole.
+    pub(crate) fn of(pod: &Pod) -> Self {
+        let policy = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.restart_policy.as_deref());
+        Self::read(policy).unwrap_or(Self::Always)
+    }
+
+    /// The policy of one container: its own (KEP-5307), or that of the pod.
+    fn of_container(pod: &Pod, container: Option<&Container>) -> Self {
+        let own = container.and_then(|container| Self::read(container.restart_policy.as_deref()));
+        own.unwrap_or_else(|| Self::of(pod))
+    }
+}
+
+/// Whether a container that ended with `code` is started again. An init container is so only after a failure, a sidecar
+/// always, an ephemeral one never; of a container's rules the first that speaks of the code decides, before any policy.
+pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
+    match kind {
+        Kind::Sidecar => return true,
+        Kind::Ephemeral => return false,
+        Kind::Init | Kind::Main => {}
+    }
+    let container = find(pod, name).map(|(_, container)| container);
+    let rules = container.as_deref();
+    let rules = rules.and_then(|container| container.restart_policy_rules.as_deref());
+    let by_rule = rules.into_iter().flatten().any(|rule| speaks(rule, code));
+    let policy = if by_rule {
+        RestartPolicy::Always
+    } else {
+        RestartPolicy::of_container(pod, container.as_deref())
+    };
+    match policy {
+        RestartPolicy::Always => kind == Kind::Main || code != 0,
+        RestartPolicy::OnFailure => code != 0,
+        RestartPolicy::Never => false,
+    }
+}
+
+/// Whether a rule asks for a restart after this exit code.
+fn speaks(rule: &ContainerRestartRule, code: i32) -> bool {
+    let codes = rule.exit_codes.as_ref();
+    rule.action == "Restart"
+        && codes.is_some_and(|codes| {
+            let listed = codes.values.iter().flatten().any(|value| *value == code);
+            match codes.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                _ => false,
+            }
+        })
+}
+
+/// When an attempt that ended is followed by the next, and the wait before it; `None` if never.
+pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
+    let ContainerState::Exited {
+        started_at,
+        finished_at,
+        code,
+        ..
+    } = &seen.state
+    else {
+        return None;
+    };
+    // An init container that did its work before a reboot has to do it again.
+    let again = seen.key.kind == Kind::Init
+        && !seen.this_boot
+        && RestartPolicy::of(pod) != RestartPolicy::Never;
+    if !again && !restarts(pod, seen.key.kind, &seen.key.container, *code) {
+        return None;
+    }
+    // What the machine's own end ended is not the container's fault.
+    let wait = if seen.this_boot {
+        after_run(seen.backoff, between(*started_at, *finished_at))
+    } else {
+        Duration::ZERO
+    };
+    Some((later(*finished_at, wait), wait))
+}
+
+/// Whether the next attempt is still to come. One that waits not at all never is, whatever the clocks say: an end
+/// may be dated later than `now` by a clock that was set back.
+pub(crate) fn waits(at: Timestamp, backoff: Duration, now: Timestamp) -> bool {
+    !backoff.is_zero() && at > now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(policy: &str, container: Value) -> Pod {
+        let mut container = container;
+        container["name"] = json!("a");
+        serde_json::from_value(
+            json!({"spec": {"restartPolicy": policy, "containers": [container]}}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_containers_own_policy_wins_over_the_pods_and_its_rules_over_both() {
+        let again = |pod: &Pod, code| restarts(pod, Kind::Main, "a", code);
+        let own = pod("Never", json!({"restartPolicy": "OnFailure"}));
+        assert!(again(&own, 1) && !again(&own, 0));
+        let never = pod("Always", json!({"restartPolicy": "Never"}));
+        assert!(!again(&never, 1));
+        let rule = |operator: &str| {
+            let codes = json!({"operator": operator, "values": [42, 43]});
+            let rules = json!([{"action": "Restart", "exitCodes": codes}]);
+            pod(
+                "Always",
+                json!({"restartPolicy": "Never", "restartPolicyRules": rules}),
+            )
+        };
+        assert!(again(&rule("In"), 42) && !again(&rule("In"), 1));
+        assert!(!again(&rule("NotIn"), 42) && again(&rule("NotIn"), 1));
+    }
+
+    #[test]
+    fn a_sidecar_is_always_started_again_and_an_init_container_after_failures() {
+        let pod = pod("OnFailure", json!({}));
+        assert!(restarts(&pod, Kind::Sidecar, "s", 0));
+        assert!(restarts(&pod, Kind::Init, "i", 1) && !restarts(&pod, Kind::Init, "i", 0));
+    }
+}

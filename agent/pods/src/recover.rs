@@ -1,0 +1,66 @@
+//! Attempts that the engine has lost and the API still remembers.
+
+use crate::containers::find;
+use crate::names::pod_ref;
+use agent_runtime::{Container as Seen, ContainerState as State, Kind};
+use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::Timestamp;
+
+/// Attempts that the engine has lost and the API still remembers, so that what is over isn't run again.
+pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
+    let Some(status) = &pod.status else {
+        return seen;
+    };
+    let initial = status.init_container_statuses.iter().flatten();
+    let initial = initial.map(|status| (Kind::Init, status));
+    let mains = status.container_statuses.iter().flatten();
+    let debuggers = status.ephemeral_container_statuses.iter().flatten();
+    let debuggers = debuggers.map(|status| (Kind::Ephemeral, status));
+    let all = initial.chain(mains.map(|status| (Kind::Main, status)));
+    for (kind, status) in all.chain(debuggers) {
+        let known = seen.iter().any(|seen| seen.key.container == status.name);
+        let kind = find(pod, &status.name).map_or(kind, |(kind, _)| kind);
+        if let (false, Some(lost)) = (known, lost(pod, status, kind, now)) {
+            seen.push(lost);
+        }
+    }
+    seen
+}
+
+fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Option<Seen> {
+    let id = status
+        .container_id
+        .as_deref()?
+        .strip_prefix("containerd://")?
+        .to_owned();
+    let state = status.state.as_ref()?;
+    let ended = state
+        .terminated
+        .as_ref()
+        .or_else(|| status.last_state.as_ref()?.terminated.as_ref());
+    let time = |time: &Option<Time>| time.as_ref().map_or(now, |time| time.0);
+    let state = State::Exited {
+        started_at: ended.map_or(now, |ended| time(&ended.started_at)),
+        finished_at: ended.map_or(now, |ended| time(&ended.finished_at)),
+        code: ended
+            .filter(|_| state.running.is_none())
+            .map_or(255, |ended| ended.exit_code),
+        oom_killed: ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")),
+        start_error: None,
+    };
+    Some(Seen {
+        id,
+        key: agent_runtime::ContainerKey {
+            pod: pod_ref(pod)?,
+            container: status.name.clone(),
+            kind,
+            attempt: u32::try_from(status.restart_count).unwrap_or_default(),
+        },
+        image: status.image.clone(),
+        image_id: status.image_id.clone(),
+        state,
+        backoff: None,
+        this_boot: false,
+    })
+}

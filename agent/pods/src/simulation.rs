@@ -1,0 +1,610 @@
+//! A machine with one pod on it: containers, hooks and probes that behave as they like, an agent that loses its memory, a
+//! machine that reboots. Time is simulated, so that hours pass in microseconds. Every action is checked against the rules as it
+//! is carried out.
+
+use crate::backoff::later;
+use crate::containers::{find, initial, kind_of_initial, latest, mains};
+use crate::ending::LEAST;
+use crate::machine::{Action, View, initial_done, is_finished, main_started, plan};
+use crate::notes::{Begun, Death, Notes, Progress, Verdict};
+use crate::status::{Addresses, base, status};
+use agent_runtime::{Container as Seen, ContainerKey, ContainerState, Kind, PodRef, container_id};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How one attempt behaves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Nature {
+    /// After so many seconds it ends with a code, or it runs until it is ended.
+    pub(crate) ends: Option<(u16, i32)>,
+    /// It ends when asked.
+    pub(crate) obeys: bool,
+    /// How many seconds each of its hooks takes, and whether the one after the start ends well.
+    pub(crate) hook: (u16, bool),
+    /// After so many seconds its startup probe passes, if it has one.
+    pub(crate) starts: u16,
+    /// After so many seconds its liveness probe has failed too often.
+    pub(crate) dies: Option<u16>,
+}
+
+impl Nature {
+    /// Ends so, obeys, and is started at once.
+    pub(crate) fn plain(ends: Option<(u16, i32)>) -> Self {
+        Self {
+            ends,
+            obeys: true,
+            hook: (0, true),
+            starts: 0,
+            dies: None,
+        }
+    }
+}
+
+/// What the pod says of a container.
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is one field of a container's description, there or not"
+)]
+pub(crate) struct Traits {
+    pub(crate) sidecar: bool,
+    pub(crate) post_start: bool,
+    pub(crate) pre_stop: bool,
+    pub(crate) startup: bool,
+}
+
+/// What happens from outside, at a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blow {
+    Delete,
+    /// Somebody looks into the pod.
+    Debug,
+    AgentRestart,
+    Reboot,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Story {
+    pub(crate) policy: &'static str,
+    pub(crate) inits: Vec<Traits>,
+    pub(crate) mains: Vec<Traits>,
+    pub(crate) grace: u16,
+    pub(crate) natures: Vec<Nature>,
+    pub(crate) blows: Vec<(u16, Blow)>,
+}
+
+/// What is to happen to a running attempt by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Ends(i32),
+    Starts,
+    Dies,
+    PostStart(bool),
+    PreStop,
+}
+
+/// A machine with one pod on it.
+pub(crate) struct World {
+    pub(crate) pod: Pod,
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) notes: Notes,
+    pub(crate) now: Timestamp,
+    grace: Duration,
+    fates: Vec<(Timestamp, String, Fate)>,
+    obeys: BTreeSet<String>,
+    natures: Vec<Nature>,
+    started: BTreeSet<String>,
+    pub(crate) starts: BTreeMap<String, u32>,
+    /// Names of containers in the order in which they were asked to end.
+    pub(crate) asked: Vec<String>,
+    pub(crate) written: Option<PodStatus>,
+    pub(crate) finished: bool,
+}
+
+pub(crate) const EPOCH: i64 = 1_800_000_000;
+
+fn described(name: &str, traits: Traits) -> Value {
+    let exec = json!({"exec": {"command": ["true"]}});
+    let mut container = json!({"name": name, "image": "registry.example/a:1", "lifecycle": {}});
+    if traits.sidecar {
+        container["restartPolicy"] = json!("Always");
+    }
+    if traits.post_start {
+        container["lifecycle"]["postStart"] = exec.clone();
+    }
+    if traits.pre_stop {
+        container["lifecycle"]["preStop"] = exec.clone();
+    }
+    if traits.startup {
+        container["startupProbe"] = exec;
+    }
+    container
+}
+
+fn seconds(count: u16) -> Duration {
+    Duration::from_secs(count.into())
+}
+
+impl World {
+    pub(crate) fn new(story: &Story) -> Self {
+        let named = |prefix: &str, all: &[Traits]| -> Vec<_> {
+            let numbered = all.iter().enumerate();
+            numbered
+                .map(|(number, traits)| described(&format!("{prefix}{number}"), *traits))
+                .collect()
+        };
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {
+                "restartPolicy": story.policy, "hostNetwork": true, "terminationGracePeriodSeconds": story.grace,
+                "initContainers": named("init", &story.inits), "containers": named("main", &story.mains),
+            },
+        }))
+        .unwrap();
+        Self {
+            pod,
+            seen: Vec::new(),
+            notes: Notes::default(),
+            now: Timestamp::from_second(EPOCH).unwrap(),
+            grace: seconds(story.grace),
+            fates: Vec::new(),
+            obeys: BTreeSet::new(),
+            natures: story.natures.clone(),
+            started: BTreeSet::new(),
+            starts: BTreeMap::new(),
+            asked: Vec::new(),
+            written: None,
+            finished: false,
+        }
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            pod: &self.pod,
+            seen: &self.seen,
+            notes: &self.notes,
+            refused: false,
+            now: self.now,
+        }
+    }
+
+    pub(crate) fn alive(&self) -> impl Iterator<Item = &Seen> {
+        self.seen
+            .iter()
+            .filter(|seen| matches!(seen.state, ContainerState::Running { .. }))
+    }
+
+    fn runs(&self, name: &str) -> bool {
+        self.alive().any(|seen| seen.key.container == name)
+    }
+
+    fn seen_of(&self, id: &str) -> Option<&Seen> {
+        self.seen.iter().find(|seen| seen.id == id)
+    }
+
+    fn container(&self, id: &str) -> Option<Container> {
+        let name = &self.seen_of(id)?.key.container;
+        find(&self.pod, name).map(|(_, container)| container.into_owned())
+    }
+
+    fn has_pre_stop(&self, id: &str) -> bool {
+        let lifecycle = self.container(id).and_then(|own| own.lifecycle);
+        lifecycle.is_some_and(|lifecycle| lifecycle.pre_stop.is_some())
+    }
+
+    pub(crate) fn end(&mut self, id: &str, code: i32) {
+        let now = self.now;
+        for seen in self.seen.iter_mut().filter(|seen| seen.id == id) {
+            if let ContainerState::Running { started_at } = seen.state {
+                seen.state = ContainerState::Exited {
+                    started_at,
+                    finished_at: now,
+                    code,
+                    oom_killed: false,
+                    start_error: None,
+                };
+            }
+        }
+        self.fates.retain(|(_, of, _)| of != id);
+        self.notes.post_start.remove(id);
+    }
+
+    /// Whether the rules allow this start.
+    fn check_start(&self, name: &str, kind: Kind) -> Result<(), TestCaseError> {
+        prop_assert!(
+            self.view().end().is_none(),
+            "a pod that ends starts nothing"
+        );
+        prop_assert!(
+            !is_finished(self.view()),
+            "a pod whose work is over starts nothing"
+        );
+        prop_assert!(!self.runs(name), "{name} already runs");
+        let plain_alive = self.alive().any(|seen| seen.key.kind == Kind::Init);
+        let main_alive = self.alive().any(|seen| seen.key.kind == Kind::Main);
+        match kind {
+            Kind::Main => {
+                // A sidecar that has ended holds up nothing that comes after it; it is started again beside it.
+                let came = |init: &Container| {
+                    latest(&self.seen, &init.name).is_some_and(|seen| seen.this_boot)
+                        && kind_of_initial(init) == Kind::Sidecar
+                };
+                let done = |init: &Container| came(init) || initial_done(self.view(), init);
+                prop_assert!(
+                    main_started(&self.pod, &self.seen) || initial(&self.pod).iter().all(done),
+                    "main before its init containers"
+                );
+                prop_assert!(!plain_alive, "main beside an init container");
+                let before = mains(&self.pod).iter().take_while(|main| main.name != name);
+                for main in before {
+                    let held = latest(&self.seen, &main.name)
+                        .is_some_and(|seen| self.runs(&main.name) && self.notes.is_held(&seen.id));
+                    prop_assert!(!held, "{name} before the hook of {}", main.name);
+                }
+            }
+            Kind::Ephemeral => {}
+            Kind::Init | Kind::Sidecar => {
+                let first = !self
+                    .seen
+                    .iter()
+                    .any(|seen| seen.key.container == name && seen.this_boot);
+                if first && !main_alive {
+                    let before = initial(&self.pod)
+                        .iter()
+                        .take_while(|init| init.name != name);
+                    for init in before {
+                        let came = latest(&self.seen, &init.name);
+                        prop_assert!(came.is_some(), "{name} before {}", init.name);
+                    }
+                }
+                if kind == Kind::Init {
+                    prop_assert!(
+                        !main_alive && !plain_alive,
+                        "an init container runs beside sidecars alone"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        attempt: u32,
+        backoff: Option<Duration>,
+    ) -> Result<(), TestCaseError> {
+        self.check_start(name, kind)?;
+        let id = container_id("u", name, attempt);
+        prop_assert!(
+            self.started.insert(id.clone()),
+            "attempt {attempt} of {name} is started twice"
+        );
+        *self.starts.entry(name.to_owned()).or_default() += 1;
+        let pod = PodRef {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+        };
+        let key = ContainerKey {
+            pod,
+            container: name.to_owned(),
+            kind,
+            attempt,
+        };
+        self.seen.push(Seen {
+            id: id.clone(),
+            key,
+            image: "registry.example/a:1".into(),
+            image_id: "registry.example/a@sha256:0".into(),
+            state: ContainerState::Running {
+                started_at: self.now,
+            },
+            backoff,
+            this_boot: true,
+        });
+        self.give_nature(&id);
+        Ok(())
+    }
+
+    fn fate(&mut self, after: u16, id: &str, fate: Fate) {
+        let at = later(self.now, seconds(after));
+        self.fates.push((at, id.to_owned(), fate));
+    }
+
+    fn give_nature(&mut self, id: &str) {
+        let nature = self.natures[self.started.len() % self.natures.len()];
+        if let Some((after, code)) = nature.ends {
+            self.fate(after, id, Fate::Ends(code));
+        }
+        if nature.obeys {
+            self.obeys.insert(id.to_owned());
+        }
+        let lifecycle = self.container(id).and_then(|own| own.lifecycle);
+        if lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some()) {
+            self.notes
+                .post_start
+                .insert(id.to_owned(), Progress::Running);
+            self.fate(nature.hook.0, id, Fate::PostStart(nature.hook.1));
+        }
+        self.begin_probes(id, nature);
+    }
+
+    fn begin_probes(&mut self, id: &str, nature: Nature) {
+        let startup = self
+            .container(id)
+            .is_some_and(|own| own.startup_probe.is_some());
+        if startup {
+            let verdict = Verdict {
+                started: false,
+                ready: false,
+                dead: None,
+            };
+            self.notes.verdicts.insert(id.to_owned(), verdict);
+            self.fate(nature.starts, id, Fate::Starts);
+        }
+        if let Some(after) = nature.dies {
+            self.fate(after, id, Fate::Dies);
+        }
+    }
+
+    /// A container may be asked to end when its hook has ended and its turn has come, or when its time is over.
+    fn check_stop(&self, id: &str) -> Result<(), TestCaseError> {
+        let hook = self.notes.pre_stop.get(id);
+        let began = self.notes.ending.or(hook.map(|hook| hook.at));
+        let in_time = began.is_none_or(|began| self.now < later(began, self.grace));
+        let seen = self.seen_of(id).unwrap();
+        prop_assert!(
+            self.runs(&seen.key.container),
+            "what doesn't run is not asked to end"
+        );
+        if self.has_pre_stop(id) && in_time {
+            prop_assert!(
+                hook.is_some_and(|hook| hook.over),
+                "asked before its hook has ended"
+            );
+        }
+        if self.view().ends() && seen.key.kind == Kind::Sidecar && in_time {
+            let others = self
+                .alive()
+                .filter(|other| matches!(other.key.kind, Kind::Init | Kind::Main));
+            prop_assert_eq!(
+                others.count(),
+                0,
+                "a sidecar is asked before those whom it serves"
+            );
+            let place = |seen: &Seen| {
+                initial(&self.pod)
+                    .iter()
+                    .position(|init| init.name == seen.key.container)
+            };
+            let last = self.alive().all(|other| place(other) <= place(seen));
+            prop_assert!(last, "sidecars are asked in reverse order");
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), TestCaseError> {
+        match action {
+            Action::Start {
+                container,
+                kind,
+                attempt,
+                backoff,
+            } => self.start(&container, kind, attempt, backoff)?,
+            Action::PreStop { id, limit } => {
+                prop_assert!(self.has_pre_stop(&id) && limit <= self.grace);
+                prop_assert!(
+                    !self.notes.asked.contains_key(&id),
+                    "a hook before the stop comes before it"
+                );
+                let hook = Begun {
+                    at: self.now,
+                    over: false,
+                };
+                prop_assert!(
+                    self.notes.pre_stop.insert(id.clone(), hook).is_none(),
+                    "a hook runs once"
+                );
+                let nature = self.natures[self.started.len() % self.natures.len()];
+                self.fate(nature.hook.0, &id, Fate::PreStop);
+            }
+            Action::Stop { id } => {
+                self.check_stop(&id)?;
+                self.notes.asked.insert(id.clone(), self.now);
+                self.asked
+                    .push(self.seen_of(&id).unwrap().key.container.clone());
+                if self.obeys.contains(&id) {
+                    self.end(&id, 143);
+                }
+            }
+            Action::Kill { id } => {
+                let asked = self.notes.asked.get(&id);
+                let late = asked.is_some_and(|asked| self.now >= later(*asked, LEAST));
+                prop_assert!(
+                    self.grace.is_zero() || late,
+                    "killed without its least time"
+                );
+                self.end(&id, 137);
+            }
+            Action::Remove { id } => {
+                let running = self.alive().any(|seen| seen.id == id);
+                prop_assert!(!running, "what runs is not removed");
+                self.seen.retain(|seen| seen.id != id);
+            }
+            Action::Finish => {
+                prop_assert!(
+                    self.alive().next().is_none(),
+                    "finished with something running"
+                );
+                self.finished = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks and acts until nothing is left to do at this moment; returns when to look again.
+    pub(crate) fn settle(&mut self) -> Result<Option<Timestamp>, TestCaseError> {
+        for _ in 0..64 {
+            if self.view().ends() {
+                self.notes.ending.get_or_insert(self.now);
+            }
+            let plan = plan(self.view());
+            let old = base(&self.pod, self.written.as_ref());
+            let status = status(self.view(), &old, None, &Addresses::default(), &|_| None);
+            self.check_status(&status)?;
+            self.written = Some(status);
+            if plan.actions.is_empty() || self.finished {
+                return Ok(plan.wake);
+            }
+            for action in plan.actions {
+                self.act(action)?;
+            }
+        }
+        Err(TestCaseError::fail("the machine never comes to rest"))
+    }
+
+    fn check_status(&self, status: &PodStatus) -> Result<(), TestCaseError> {
+        let phase = status.phase.as_deref().unwrap_or_default();
+        let before = self
+            .written
+            .as_ref()
+            .and_then(|written| written.phase.as_deref())
+            .unwrap_or_default();
+        let over = |phase: &str| matches!(phase, "Succeeded" | "Failed");
+        prop_assert!(!over(before) || before == phase, "{before} becomes {phase}");
+        prop_assert!(
+            self.alive().next().is_none() || !over(phase),
+            "{phase} while a container runs"
+        );
+        for condition in status.conditions.iter().flatten() {
+            let changed = condition.last_transition_time.as_ref().map(|time| time.0);
+            prop_assert!(changed.is_some_and(|changed| changed <= self.now));
+        }
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let sidecars = initial(&self.pod)
+            .iter()
+            .filter(|init| kind_of_initial(init) == Kind::Sidecar);
+        let all_run = mains(&self.pod).iter().chain(sidecars).all(|one| {
+            let held =
+                latest(&self.seen, &one.name).is_some_and(|seen| self.notes.is_held(&seen.id));
+            self.runs(&one.name) && !held
+        });
+        prop_assert!(!ready || all_run, "ready with a container that doesn't run");
+        let inits = status.init_container_statuses.iter().flatten();
+        for container in inits.chain(status.container_statuses.iter().flatten()) {
+            let state = container.state.clone().unwrap_or_default();
+            let kinds = [
+                state.running.is_some(),
+                state.waiting.is_some(),
+                state.terminated.is_some(),
+            ];
+            let count = kinds.iter().filter(|there| **there).count();
+            prop_assert_eq!(count, 1, "a container has one state");
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.notes = Notes::default();
+        self.pod.status.clone_from(&self.written);
+        self.written = None;
+    }
+
+    pub(crate) fn blow(&mut self, blow: Blow) {
+        match blow {
+            Blow::Delete => self.pod.metadata.deletion_timestamp = Some(Time(self.now)),
+            Blow::Debug => {
+                let spec = self.pod.spec.as_mut().unwrap();
+                let all = spec.ephemeral_containers.get_or_insert_default();
+                let name = format!("debug{}", all.len());
+                all.push(serde_json::from_value(described(&name, Traits::default())).unwrap());
+            }
+            Blow::AgentRestart => {
+                self.forget();
+                // Hooks that ran are not begun anew after a start, and probes begin from nothing.
+                self.fates
+                    .retain(|(_, _, fate)| matches!(fate, Fate::Ends(_)));
+                let ids: Vec<String> = self.alive().map(|seen| seen.id.clone()).collect();
+                for id in ids {
+                    let nature = self.natures[self.started.len() % self.natures.len()];
+                    self.begin_probes(&id, nature);
+                }
+            }
+            Blow::Reboot => {
+                let ids: Vec<String> = self.alive().map(|seen| seen.id.clone()).collect();
+                for id in ids {
+                    self.end(&id, 255);
+                }
+                self.seen.iter_mut().for_each(|seen| seen.this_boot = false);
+                self.forget();
+            }
+        }
+    }
+
+    fn befall(&mut self, id: &str, fate: Fate) {
+        let verdict = self.notes.verdicts.entry(id.to_owned());
+        let plain = Verdict {
+            started: true,
+            ready: true,
+            dead: None,
+        };
+        match fate {
+            Fate::Ends(code) => self.end(id, code),
+            Fate::Starts => *verdict.or_insert(plain) = plain,
+            Fate::Dies => verdict.or_insert(plain).dead = Some(Death::Liveness),
+            Fate::PostStart(well) => {
+                let progress = if well {
+                    Progress::Done
+                } else {
+                    Progress::Failed
+                };
+                self.notes.post_start.insert(id.to_owned(), progress);
+            }
+            Fate::PreStop => {
+                if let Some(hook) = self.notes.pre_stop.get_mut(id) {
+                    hook.over = true;
+                }
+            }
+        }
+    }
+
+    /// Advances to the next thing that happens, at most to `until`.
+    fn advance(&mut self, wake: Option<Timestamp>, until: Timestamp) {
+        let fates = self.fates.iter().map(|(at, ..)| *at);
+        let next = fates.chain(wake.filter(|at| *at > self.now)).min();
+        self.now = next.unwrap_or(until).min(until).max(self.now);
+        let now = self.now;
+        let (due, rest) = std::mem::take(&mut self.fates)
+            .into_iter()
+            .partition(|(at, ..)| *at <= now);
+        self.fates = rest;
+        let due: Vec<(Timestamp, String, Fate)> = due;
+        for (_, id, fate) in due {
+            if self.alive().any(|seen| seen.id == id) {
+                self.befall(&id, fate);
+            }
+        }
+    }
+
+    pub(crate) fn live_until(&mut self, until: Timestamp) -> Result<(), TestCaseError> {
+        for _ in 0..20_000 {
+            let wake = self.settle()?;
+            if self.now >= until || self.finished {
+                return Ok(());
+            }
+            self.advance(wake, until);
+        }
+        Err(TestCaseError::fail("time stands still"))
+    }
+}

@@ -1,0 +1,384 @@
+//! The pod machine driven through whole lives: random pods, and pods for one rule each.
+
+use crate::backoff::later;
+use crate::ending::LEAST;
+use crate::policy::RestartPolicy;
+use crate::simulation::{Blow, EPOCH, Nature, Story, Traits, World};
+use config_kube::k8s_openapi::api::core::v1::ContainerStatus;
+use jiff::Timestamp;
+use proptest::prelude::*;
+use std::time::Duration;
+
+fn story() -> impl Strategy<Value = Story> {
+    let ends =
+        proptest::option::weighted(0.8, (0_u16..900, prop_oneof![Just(0), Just(1), Just(137)]));
+    let nature = (
+        ends,
+        any::<bool>(),
+        (0_u16..90, proptest::bool::weighted(0.8)),
+        0_u16..60,
+        proptest::option::weighted(0.2, 0_u16..600),
+    )
+        .prop_map(|(ends, obeys, hook, starts, dies)| Nature {
+            ends,
+            obeys,
+            hook,
+            starts,
+            dies,
+        });
+    let blow = (
+        0_u16..3000,
+        prop_oneof![
+            Just(Blow::Delete),
+            Just(Blow::Debug),
+            Just(Blow::AgentRestart),
+            Just(Blow::Reboot)
+        ],
+    );
+    let traits = |sidecars: f64| {
+        let often = || proptest::bool::weighted(0.3);
+        (
+            proptest::bool::weighted(sidecars),
+            often(),
+            often(),
+            often(),
+        )
+            .prop_map(|(sidecar, post_start, pre_stop, startup)| Traits {
+                sidecar,
+                post_start,
+                pre_stop,
+                startup,
+            })
+    };
+    // Only sidecars and main containers have hooks and probes.
+    let init = traits(0.5).prop_map(|traits| {
+        if traits.sidecar {
+            traits
+        } else {
+            Traits::default()
+        }
+    });
+    (
+        prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")],
+        proptest::collection::vec(init, 0..4),
+        proptest::collection::vec(traits(0.0), 1..4),
+        0_u16..60,
+        proptest::collection::vec(nature, 1..12),
+        proptest::collection::vec(blow, 0..5),
+    )
+        .prop_map(|(policy, inits, mains, grace, natures, mut blows)| {
+            blows.sort_unstable_by_key(|(at, _)| *at);
+            Story {
+                policy,
+                inits,
+                mains,
+                grace,
+                natures,
+                blows,
+            }
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn a_pod_lives_by_the_rules_and_ends_when_it_must(story in story()) {
+        let mut world = World::new(&story);
+        for &(at, blow) in &story.blows {
+            world.live_until(Timestamp::from_second(EPOCH + i64::from(at)).unwrap())?;
+            world.blow(blow);
+        }
+        world.live_until(later(world.now, Duration::from_secs(4000)))?;
+        if RestartPolicy::of(&world.pod) == RestartPolicy::Never {
+            let once = |(name, count): (&String, &u32)| {
+                let sidecar = name.strip_prefix("init").and_then(|number| number.parse().ok());
+                *count == 1 || sidecar.is_some_and(|number: usize| story.inits[number].sidecar)
+            };
+            prop_assert!(world.starts.iter().all(once), "Never means once");
+        }
+        let mut debuggers = world.starts.iter().filter(|(name, _)| name.starts_with("debug"));
+        prop_assert!(debuggers.all(|(_, count)| *count == 1), "a debugger is started once");
+        world.blow(Blow::Delete);
+        let limit = later(world.now, Duration::from_secs(u64::from(story.grace)) + LEAST);
+        world.live_until(limit)?;
+        prop_assert!(world.finished, "a deleted pod is gone after its grace");
+    }
+}
+
+/// A pod of plain containers, all of one nature.
+fn plain(policy: &'static str, nature: Nature) -> Story {
+    Story {
+        policy,
+        inits: Vec::new(),
+        mains: vec![Traits::default()],
+        grace: 1,
+        natures: vec![nature],
+        blows: Vec::new(),
+    }
+}
+
+/// A pod of one container that ends at once with this code, followed for some seconds.
+fn crashing(policy: &'static str, code: i32, seconds: u64) -> World {
+    let mut world = World::new(&plain(policy, Nature::plain(Some((0, code)))));
+    after(&mut world, seconds);
+    world
+}
+
+/// So many seconds pass.
+fn after(world: &mut World, seconds: u64) {
+    world
+        .live_until(later(world.now, Duration::from_secs(seconds)))
+        .unwrap();
+}
+
+fn status_of(world: &World, name: &str) -> ContainerStatus {
+    let status = world.written.as_ref().unwrap();
+    let inits = status.init_container_statuses.iter().flatten();
+    let mut all = inits.chain(status.container_statuses.iter().flatten());
+    all.find(|status| status.name == name).unwrap().clone()
+}
+
+fn waiting_reason(world: &World, name: &str) -> Option<String> {
+    status_of(world, name).state?.waiting?.reason
+}
+
+fn phase(world: &World) -> String {
+    world.written.as_ref().unwrap().phase.clone().unwrap()
+}
+
+fn is_true(world: &World, name: &str) -> bool {
+    let mut conditions = world
+        .written
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == name && condition.status == "True")
+}
+
+#[test]
+fn a_crashing_container_is_restarted_ever_more_slowly_and_says_so() {
+    let world = crashing("Always", 1, 35);
+    assert_eq!(world.starts["main0"], 4, "at 0, 0, 10 and 30 s");
+    assert_eq!(
+        waiting_reason(&world, "main0").as_deref(),
+        Some("CrashLoopBackOff")
+    );
+    let status = status_of(&world, "main0");
+    assert_eq!(status.restart_count, 3);
+    let last = status.last_state.unwrap().terminated.unwrap();
+    assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
+}
+
+#[test]
+fn a_first_restart_waits_for_no_clock() {
+    let mut world = World::new(&plain("Always", Nature::plain(None)));
+    world.settle().unwrap();
+    let set_back = world.now;
+    world.now = later(world.now, Duration::from_secs(3600));
+    let id = world.seen[0].id.clone();
+    world.end(&id, 1);
+    world.now = set_back;
+    world.settle().unwrap();
+    assert_eq!(
+        world.starts["main0"], 2,
+        "an end dated later than now is followed at once"
+    );
+    assert_eq!(waiting_reason(&world, "main0"), None);
+}
+
+#[test]
+fn policies_decide_what_an_end_means() {
+    assert_eq!(phase(&crashing("Never", 1, 5)), "Failed");
+    assert_eq!(phase(&crashing("Never", 0, 5)), "Succeeded");
+    assert_eq!(phase(&crashing("OnFailure", 0, 5)), "Succeeded");
+    assert_eq!(phase(&crashing("OnFailure", 1, 5)), "Running");
+    assert_eq!(phase(&crashing("Always", 0, 5)), "Running");
+}
+
+#[test]
+fn a_container_counts_as_running_when_its_hook_has_ended_and_the_next_waits_for_that() {
+    let hooked = Traits {
+        post_start: true,
+        ..Traits::default()
+    };
+    let mut nature = Nature::plain(None);
+    nature.hook = (20, true);
+    let mut story = plain("Always", nature);
+    story.mains = vec![hooked, Traits::default()];
+    let mut world = World::new(&story);
+    after(&mut world, 19);
+    assert_eq!(phase(&world), "Pending");
+    assert_eq!(
+        waiting_reason(&world, "main0").as_deref(),
+        Some("ContainerCreating")
+    );
+    assert!(!world.starts.contains_key("main1"));
+    after(&mut world, 1);
+    assert_eq!(phase(&world), "Running");
+    assert!(status_of(&world, "main0").ready && is_true(&world, "Ready"));
+}
+
+#[test]
+fn a_container_whose_hook_after_the_start_fails_is_ended_and_started_again() {
+    let mut nature = Nature::plain(None);
+    nature.hook = (5, false);
+    nature.obeys = false;
+    let mut story = plain("Always", nature);
+    story.grace = 10;
+    story.mains[0].post_start = true;
+    let mut world = World::new(&story);
+    after(&mut world, 6);
+    assert_eq!(
+        waiting_reason(&world, "main0").as_deref(),
+        Some("PostStartHookError")
+    );
+    after(&mut world, 9);
+    assert_eq!(
+        world.starts["main0"], 2,
+        "killed after its grace, 15 s after its start"
+    );
+}
+
+#[test]
+fn a_hook_before_the_stop_takes_of_the_grace_and_leaves_two_seconds() {
+    let mut nature = Nature::plain(None);
+    nature.obeys = false;
+    let mut story = plain("Always", nature);
+    story.grace = 30;
+    story.mains[0].pre_stop = true;
+    for (takes, asked, gone) in [(10, 10, 30), (29, 29, 31), (600, 30, 32)] {
+        story.natures[0].hook = (takes, true);
+        let mut world = World::new(&story);
+        after(&mut world, 5);
+        world.blow(Blow::Delete);
+        after(&mut world, asked - 1);
+        assert!(world.asked.is_empty(), "{takes}");
+        after(&mut world, 1);
+        assert_eq!(world.asked, ["main0"], "{takes}");
+        after(&mut world, gone - asked - 1);
+        assert!(!world.finished, "{takes}");
+        after(&mut world, 1);
+        assert!(world.finished, "{takes}");
+    }
+}
+
+/// A pod with an init container between two sidecars, and one main container.
+fn with_sidecars(policy: &'static str, nature: Nature) -> Story {
+    let sidecar = Traits {
+        sidecar: true,
+        ..Traits::default()
+    };
+    Story {
+        inits: vec![sidecar, Traits::default(), sidecar],
+        grace: 30,
+        ..plain(policy, nature)
+    }
+}
+
+#[test]
+fn what_comes_after_a_sidecar_starts_when_the_sidecar_has_started() {
+    let mut nature = Nature::plain(Some((50, 0)));
+    nature.starts = 20;
+    let mut story = with_sidecars("Always", nature);
+    story.inits[0].startup = true;
+    let mut world = World::new(&story);
+    after(&mut world, 19);
+    assert!(!world.starts.contains_key("init1"));
+    assert_eq!(status_of(&world, "init0").started, Some(false));
+    after(&mut world, 1);
+    assert!(world.starts.contains_key("init1"));
+    assert_eq!(status_of(&world, "init0").started, Some(true));
+    // The first sidecar ends, and the init container goes on beside its next attempt.
+    after(&mut world, 31);
+    assert_eq!((world.starts["init0"], world.starts["init1"]), (2, 1));
+    after(&mut world, 25);
+    assert!(world.starts.contains_key("init2") && world.starts.contains_key("main0"));
+    assert_eq!(phase(&world), "Running");
+}
+
+#[test]
+fn sidecars_end_after_the_work_in_reverse_order_and_decide_no_phase() {
+    for (code, ends) in [(0, "Succeeded"), (3, "Failed")] {
+        let story = with_sidecars("Never", Nature::plain(None));
+        let mut world = World::new(&story);
+        world.settle().unwrap();
+        let init = world.seen[1].id.clone();
+        world.end(&init, 0);
+        after(&mut world, 5);
+        assert!(is_true(&world, "Ready") && is_true(&world, "Initialized"));
+        let main = world.seen.last().unwrap().id.clone();
+        world.end(&main, code);
+        after(&mut world, 5);
+        assert_eq!(world.asked, ["init2", "init0"]);
+        assert_eq!(
+            phase(&world),
+            ends,
+            "143 of a sidecar is no failure of the pod"
+        );
+    }
+}
+
+#[test]
+fn a_sidecar_is_started_again_while_the_pod_runs_and_counts_for_ready() {
+    let story = with_sidecars("Never", Nature::plain(None));
+    let mut world = World::new(&story);
+    world.settle().unwrap();
+    let init = world.seen[1].id.clone();
+    world.end(&init, 0);
+    after(&mut world, 700);
+    let sidecar = world.seen[0].id.clone();
+    for _ in 0..2 {
+        let newest = world.alive().find(|seen| seen.key.container == "init0");
+        let id = newest.map_or(sidecar.clone(), |seen| seen.id.clone());
+        world.end(&id, 0);
+        world.settle().unwrap();
+    }
+    assert_eq!(world.starts["init0"], 2, "the second restart waits");
+    assert_eq!(
+        waiting_reason(&world, "init0").as_deref(),
+        Some("CrashLoopBackOff")
+    );
+    assert!(!is_true(&world, "Ready") && is_true(&world, "Initialized"));
+    assert_eq!(phase(&world), "Running");
+}
+
+#[test]
+fn sidecars_of_a_pod_whose_init_container_failed_for_good_end_before_it_has_failed() {
+    let mut nature = Nature::plain(None);
+    nature.obeys = false;
+    let mut world = World::new(&with_sidecars("Never", nature));
+    world.settle().unwrap();
+    let init = world.seen[1].id.clone();
+    world.end(&init, 1);
+    after(&mut world, 29);
+    assert_eq!(phase(&world), "Pending");
+    after(&mut world, 3);
+    assert_eq!(phase(&world), "Failed");
+    assert_eq!(world.starts.get("main0"), None);
+}
+
+#[test]
+fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
+    let mut story = plain("Always", Nature::plain(Some((20, 1))));
+    story.inits = vec![Traits::default()];
+    let mut world = World::new(&story);
+    world.settle().unwrap();
+    world.blow(Blow::Debug);
+    after(&mut world, 15);
+    assert_eq!(phase(&world), "Pending");
+    let told = |world: &World| {
+        let all = world
+            .written
+            .as_ref()
+            .unwrap()
+            .ephemeral_container_statuses
+            .clone();
+        all.unwrap()[0].state.clone().unwrap()
+    };
+    assert!(told(&world).running.is_some());
+    after(&mut world, 15);
+    assert_eq!(told(&world).terminated.unwrap().exit_code, 1);
+    world.blow(Blow::Reboot);
+    after(&mut world, 600);
+    assert_eq!(world.starts["debug0"], 1);
+}

@@ -1,0 +1,224 @@
+//! What a pod's status says of one container.
+
+use crate::backoff::between;
+use crate::containers::{initial, latest, previous};
+use crate::machine::{PULL_ERROR_SHOWN, initial_done};
+use crate::notes::{Failure, Progress};
+use crate::policy::{restart, waits};
+use crate::status::Scene;
+use agent_runtime::{Container as Seen, ContainerState as State, Kind};
+use config_kube::k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::time::Duration;
+
+impl Scene<'_> {
+    pub(crate) fn container(&self, container: &Container, kind: Kind) -> ContainerStatus {
+        let seen = latest(self.view.seen, &container.name);
+        let before =
+            previous(self.view.seen, &container.name).and_then(|seen| self.terminated(seen));
+        let verdict = seen
+            .and_then(|seen| self.view.notes.verdicts.get(&seen.id))
+            .copied();
+        let running = seen.is_some_and(|seen| {
+            matches!(seen.state, State::Running { .. }) && !self.view.notes.is_held(&seen.id)
+        });
+        let (state, last) = self.states(container, kind, seen, before);
+        let ended_well =
+            seen.is_some_and(|seen| matches!(seen.state, State::Exited { code: 0, .. }));
+        ContainerStatus {
+            name: container.name.clone(),
+            image: seen.map_or_else(
+                || container.image.clone().unwrap_or_default(),
+                |seen| seen.image.clone(),
+            ),
+            image_id: seen.map(|seen| seen.image_id.clone()).unwrap_or_default(),
+            container_id: seen.map(|seen| format!("containerd://{}", seen.id)),
+            restart_count: seen.map_or(0, |seen| {
+                i32::try_from(seen.key.attempt).unwrap_or(i32::MAX)
+            }),
+            ready: match kind {
+                Kind::Init => ended_well,
+                Kind::Ephemeral => false,
+                Kind::Sidecar | Kind::Main => {
+                    let unprobed =
+                        container.startup_probe.is_none() && container.readiness_probe.is_none();
+                    let ready = verdict.map_or(unprobed, |verdict| verdict.ready);
+                    running && self.end.is_none() && ready
+                }
+            },
+            started: Some(self.view.has_started(container)),
+            state: Some(state),
+            last_state: Some(last.unwrap_or_default()),
+            ..ContainerStatus::default()
+        }
+    }
+
+    /// State and last state of a container.
+    fn states(
+        &self,
+        container: &Container,
+        kind: Kind,
+        seen: Option<&Seen>,
+        before: Option<ContainerState>,
+    ) -> (ContainerState, Option<ContainerState>) {
+        let Some(seen) = seen else {
+            return (self.not_started(container, kind), None);
+        };
+        match &seen.state {
+            State::Running { .. } if self.view.notes.is_held(&seen.id) => {
+                (self.held(container, kind, seen), before)
+            }
+            State::Running { started_at } => {
+                let running = ContainerStateRunning {
+                    started_at: Some(Time(*started_at)),
+                };
+                (
+                    ContainerState {
+                        running: Some(running),
+                        ..ContainerState::default()
+                    },
+                    before,
+                )
+            }
+            State::Created => (self.not_started(container, kind), before),
+            State::Exited { .. } => {
+                let ended = self.terminated(seen);
+                match self.back_off(container, seen) {
+                    Some(waiting) => (waiting, ended),
+                    None => (ended.unwrap_or_default(), before),
+                }
+            }
+        }
+    }
+
+    /// A container whose hook after the start runs still, or failed, so that it is being ended.
+    fn held(&self, container: &Container, kind: Kind, seen: &Seen) -> ContainerState {
+        if self.view.notes.post_start.get(&seen.id) == Some(&Progress::Failed) {
+            return waiting("PostStartHookError", "PostStartHook failed");
+        }
+        self.not_started(container, kind)
+    }
+
+    fn not_started(&self, container: &Container, kind: Kind) -> ContainerState {
+        if let Some(failure) = self.view.notes.failures.get(&container.name) {
+            return self.failed(failure, container);
+        }
+        let initializing = match kind {
+            Kind::Main | Kind::Ephemeral => !initial(self.view.pod).is_empty(),
+            Kind::Init | Kind::Sidecar => !self.is_turn(container),
+        };
+        waiting(
+            if initializing {
+                "PodInitializing"
+            } else {
+                "ContainerCreating"
+            },
+            "",
+        )
+    }
+
+    /// The init container whose turn it is.
+    fn is_turn(&self, container: &Container) -> bool {
+        let next = initial(self.view.pod)
+            .iter()
+            .find(|init| !initial_done(self.view, init));
+        next.is_some_and(|next| next.name == container.name)
+    }
+
+    fn failed(&self, failure: &Failure, container: &Container) -> ContainerState {
+        let shown = between(failure.at, self.view.now) < PULL_ERROR_SHOWN;
+        if failure.reason == "ErrImagePull" && !shown {
+            let image = container.image.as_deref().unwrap_or_default();
+            let message = format!(
+                "Back-off pulling image {image:?}: ErrImagePull: {}",
+                failure.message
+            );
+            return waiting("ImagePullBackOff", &message);
+        }
+        waiting(failure.reason, &failure.message)
+    }
+
+    /// The waiting state of a container between two attempts; `None` if there is no next, or it comes at once.
+    fn back_off(&self, container: &Container, seen: &Seen) -> Option<ContainerState> {
+        if self.end.is_some() {
+            return None;
+        }
+        let (at, wait) = restart(self.view.pod, seen)?;
+        if let Some(failure) = self.view.notes.failures.get(&container.name) {
+            return Some(self.failed(failure, container));
+        }
+        let pod = &self.view.pod.metadata;
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        waits(at, wait, self.view.now).then(|| {
+            let place = format!(
+                "{}_{}({})",
+                text(&pod.name),
+                text(&pod.namespace),
+                text(&pod.uid)
+            );
+            let message = format!(
+                "back-off {} restarting failed container={} pod={place}",
+                spoken(wait),
+                container.name
+            );
+            waiting("CrashLoopBackOff", &message)
+        })
+    }
+
+    fn terminated(&self, seen: &Seen) -> Option<ContainerState> {
+        let State::Exited {
+            started_at,
+            finished_at,
+            code,
+            oom_killed,
+            start_error,
+        } = &seen.state
+        else {
+            return None;
+        };
+        let reason = match (start_error, oom_killed, code) {
+            (Some(_), ..) => "StartError",
+            (None, true, _) => "OOMKilled",
+            (None, false, 0) => "Completed",
+            (None, false, _) => "Error",
+        };
+        let terminated = ContainerStateTerminated {
+            container_id: Some(format!("containerd://{}", seen.id)),
+            exit_code: *code,
+            started_at: Some(Time(*started_at)),
+            finished_at: Some(Time(*finished_at)),
+            reason: Some(reason.to_owned()),
+            message: start_error.clone().or_else(|| (self.messages)(&seen.id)),
+            signal: None,
+        };
+        Some(ContainerState {
+            terminated: Some(terminated),
+            ..ContainerState::default()
+        })
+    }
+}
+
+fn waiting(reason: &str, message: &str) -> ContainerState {
+    let message = (!message.is_empty()).then(|| message.to_owned());
+    let waiting = ContainerStateWaiting {
+        reason: Some(reason.to_owned()),
+        message,
+    };
+    ContainerState {
+        waiting: Some(waiting),
+        ..ContainerState::default()
+    }
+}
+
+/// A wait as upstream writes it: `10s`, `1m20s`, `5m0s`.
+fn spoken(wait: Duration) -> String {
+    let (minutes, seconds) = (wait.as_secs() / 60, wait.as_secs() % 60);
+    if minutes == 0 {
+        format!("{seconds}s")
+    } else {
+        format!("{minutes}m{seconds}s")
+    }
+}

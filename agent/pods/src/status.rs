@@ -1,0 +1,378 @@
+//! A pod's status, as a pure function of what is wanted and seen: phases, conditions and container states in
+//! the words that users of Kubernetes know.
+
+use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
+use crate::machine::{End, View, init_failed, initial_done, initialized};
+use crate::policy::restart;
+use agent_resources::qos;
+use agent_runtime::{ContainerState as State, Kind};
+use config_kube::k8s_openapi::api::core::v1::{
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::Timestamp;
+use std::net::IpAddr;
+
+/// Addresses of the machine and of a pod, as its status names them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// The machine's.
+    pub host: Vec<IpAddr>,
+    /// The pod's; the machine's where it is on that network, none before it has a sandbox.
+    pub pod: Vec<IpAddr>,
+    /// The node's own, at which it answers names of the cluster; none where it does not.
+    pub dns: Option<IpAddr>,
+}
+
+/// Why this node can't run a pod. It stays so: the pod has failed, and who made it makes another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// A word for programs, such as `NotSupported`.
+    pub reason: &'static str,
+    /// For a person.
+    pub message: String,
+}
+
+/// The status that changes are measured against: the master's, with what was written since.
+pub fn base(pod: &Pod, written: Option<&PodStatus>) -> PodStatus {
+    let mut base = pod.status.clone().unwrap_or_default();
+    if let Some(written) = written {
+        let own = written.conditions.iter().flatten();
+        let foreign = base.conditions.take().into_iter().flatten();
+        let foreign = foreign.filter(|old| !own.clone().any(|own| own.type_ == old.type_));
+        base.conditions = Some(foreign.chain(own.clone().cloned()).collect());
+        base.start_time.clone_from(&written.start_time);
+        base.qos_class.clone_from(&written.qos_class);
+    }
+    base
+}
+
+/// The status of a pod. `messages` gives the termination message of an attempt by its id. Conditions of others
+/// are not in it: a strategic merge patch leaves them as they are.
+pub fn status(
+    view: View<'_>,
+    old: &PodStatus,
+    refusal: Option<&Refusal>,
+    addresses: &Addresses,
+    messages: &dyn Fn(&str) -> Option<String>,
+) -> PodStatus {
+    let pod = view.pod;
+    let end = view.end();
+    let over = end.is_some()
+        && view
+            .seen
+            .iter()
+            .all(|seen| matches!(seen.state, State::Exited { .. }));
+    let scene = Scene {
+        view,
+        end,
+        over,
+        messages,
+    };
+    let inits: Vec<_> = initial(pod)
+        .iter()
+        .map(|init| scene.container(init, kind_of_initial(init)))
+        .collect();
+    let own: Vec<_> = mains(pod)
+        .iter()
+        .map(|main| scene.container(main, Kind::Main))
+        .collect();
+    let debuggers: Vec<_> = ephemeral(pod)
+        .map(|container| scene.container(&container, Kind::Ephemeral))
+        .collect();
+    let Outcome {
+        phase,
+        reason,
+        message,
+    } = scene.outcome(old, refusal);
+    let lasting = initial(pod)
+        .iter()
+        .zip(&inits)
+        .filter(|(init, _)| kind_of_initial(init) == Kind::Sidecar)
+        .map(|(_, status)| status);
+    let lasting: Vec<_> = lasting.chain(&own).collect();
+    let mut conditions = scene.conditions(
+        &phase,
+        &lasting,
+        old.conditions.as_deref().unwrap_or_default(),
+    );
+    conditions.extend(scene.disruption(old.conditions.as_deref().unwrap_or_default()));
+    let texts = |addresses: &[IpAddr]| -> Vec<String> {
+        one_of_each_family(addresses)
+            .map(ToString::to_string)
+            .collect()
+    };
+    let (host, address) = (texts(&addresses.host), texts(&addresses.pod));
+    // A pod that has no sandbox yet, or no longer, keeps what its status said.
+    let address = (refusal.is_none() && !address.is_empty()).then_some(address);
+    PodStatus {
+        phase: Some(phase),
+        reason,
+        message,
+        conditions: Some(conditions),
+        init_container_statuses: (!inits.is_empty() && refusal.is_none()).then_some(inits),
+        ephemeral_container_statuses: (!debuggers.is_empty() && refusal.is_none())
+            .then_some(debuggers),
+        container_statuses: refusal.is_none().then_some(own),
+        host_ip: host.first().cloned(),
+        host_ips: Some(host.into_iter().map(|ip| HostIP { ip }).collect()),
+        pod_ip: address.as_ref().and_then(|own| own.first().cloned()),
+        pod_ips: address.map(|own| own.into_iter().map(|ip| PodIP { ip }).collect()),
+        start_time: Some(old.start_time.clone().unwrap_or(Time(view.now))),
+        qos_class: Some(
+            old.qos_class
+                .clone()
+                .unwrap_or_else(|| qos::class(pod).to_owned()),
+        ),
+        observed_generation: pod.metadata.generation,
+        ..PodStatus::default()
+    }
+}
+
+/// The first address of each family, in the node's order: a status names no more.
+fn one_of_each_family(addresses: &[IpAddr]) -> impl Iterator<Item = &IpAddr> {
+    let first = |ip: &IpAddr| {
+        addresses
+            .iter()
+            .find(|other| other.is_ipv4() == ip.is_ipv4())
+            .copied()
+    };
+    addresses
+        .iter()
+        .filter(move |ip| first(ip) == Some(**ip))
+        .take(2)
+}
+
+/// What every part of the status is made from.
+pub(crate) struct Scene<'a> {
+    pub(crate) view: View<'a>,
+    pub(crate) end: Option<End>,
+    /// It ends, and nothing runs any more.
+    over: bool,
+    pub(crate) messages: &'a dyn Fn(&str) -> Option<String>,
+}
+
+/// What has become of the pod as a whole.
+struct Outcome {
+    phase: String,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+impl Scene<'_> {
+    fn outcome(&self, old: &PodStatus, refusal: Option<&Refusal>) -> Outcome {
+        let failed = |reason: &str, message| Outcome {
+            phase: "Failed".to_owned(),
+            reason: Some(reason.to_owned()),
+            message,
+        };
+        match (self.end, refusal) {
+            (Some(End::Deadline), _) => {
+                let text = "Pod was active on the node longer than the specified deadline";
+                failed("DeadlineExceeded", Some(text.to_owned()))
+            }
+            (Some(End::Evicted), _) => failed("Evicted", self.view.notes.evicted.clone()),
+            // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
+            (None, Some(refusal)) => failed(
+                refusal.reason,
+                Some(format!("Pod was rejected: {}", refusal.message)),
+            ),
+            (Some(End::Over), _) => Outcome {
+                phase: old.phase.clone().unwrap_or_default(),
+                reason: old.reason.clone(),
+                message: old.message.clone(),
+            },
+            (Some(End::Deleted), _) | (None, None) => Outcome {
+                phase: self.phase(),
+                reason: old.reason.clone(),
+                message: old.message.clone(),
+            },
+        }
+    }
+
+    /// The condition that tells controllers why an evicted pod goes.
+    fn disruption(&self, before: &[PodCondition]) -> Option<PodCondition> {
+        let message = self.view.notes.evicted.as_ref();
+        let message = message.filter(|_| self.end == Some(End::Evicted))?;
+        Some(PodCondition {
+            reason: Some("TerminationByKubelet".to_owned()),
+            message: Some(message.clone()),
+            ..condition("DisruptionTarget", None, before, None, self.view.now)
+        })
+    }
+
+    /// The phase, by upstream's rules.
+    fn phase(&self) -> String {
+        let (pod, seen) = (self.view.pod, self.view.seen);
+        let alive = seen
+            .iter()
+            .any(|seen| matches!(seen.state, State::Running { .. }));
+        if init_failed(pod, seen) {
+            // No phase is the last one while something still runs: sidecars end after what they served.
+            return if alive { "Pending" } else { "Failed" }.to_owned();
+        }
+        let (mut waiting, mut stopped, mut well, mut again) = (0, 0, 0, false);
+        for container in mains(pod) {
+            let latest = latest(seen, &container.name);
+            match latest.map(|seen| (seen, &seen.state)) {
+                None | Some((_, State::Created)) => waiting += 1,
+                // Its hook after the start still runs: it does not count as running, nor as gone back to waiting.
+                Some((seen, State::Running { .. })) => {
+                    let first = seen.key.attempt == 0 && self.view.notes.is_held(&seen.id);
+                    waiting += u32::from(first);
+                }
+                Some((seen, State::Exited { code, .. })) => {
+                    stopped += 1;
+                    well += u32::from(*code == 0);
+                    again |= restart(pod, seen).is_some();
+                }
+            }
+        }
+        let phase = if !self.over && waiting > 0 {
+            "Pending"
+        } else if !self.over && (alive || again) {
+            "Running"
+        } else if waiting == 0 && stopped == well {
+            "Succeeded"
+        } else {
+            "Failed"
+        };
+        phase.to_owned()
+    }
+
+    fn conditions(
+        &self,
+        phase: &str,
+        lasting: &[&ContainerStatus],
+        old: &[PodCondition],
+    ) -> Vec<PodCondition> {
+        let (pod, seen) = (self.view.pod, self.view.seen);
+        let done = phase == "Succeeded";
+        let names = |all: Vec<&str>| format!("[{}]", all.join(" "));
+        let initialized = done || initialized(self.view);
+        let incomplete: Vec<&str> = initial(pod)
+            .iter()
+            .filter(|init| !initial_done(self.view, init))
+            .map(|init| init.name.as_str())
+            .collect();
+        let unready: Vec<&str> = lasting
+            .iter()
+            .filter(|container| !container.ready)
+            .map(|container| container.name.as_str())
+            .collect();
+        let no_init = || {
+            (
+                "ContainersNotInitialized",
+                format!("containers with incomplete status: {}", names(incomplete)),
+            )
+        };
+        let no_ready = || {
+            (
+                "ContainersNotReady",
+                format!("containers with unready status: {}", names(unready.clone())),
+            )
+        };
+        let ready_fault = match phase {
+            "Succeeded" => Some(("PodCompleted", String::new())),
+            "Failed" => Some(("PodFailed", String::new())),
+            _ if unready.is_empty() => None,
+            _ => Some(no_ready()),
+        };
+        let gates = self.open_gates(old);
+        let gate_fault = || {
+            let text = format!(
+                "corresponding conditions of pod readiness gates {} are not true",
+                names(gates.clone())
+            );
+            (!gates.is_empty()).then_some(("ReadinessGatesNotReady", text))
+        };
+        let started = !self.over && seen.iter().any(|seen| seen.this_boot);
+        let set = [
+            (
+                "PodReadyToStartContainers",
+                (!started).then_some(("", String::new())),
+            ),
+            (
+                "Initialized",
+                if initialized { None } else { Some(no_init()) },
+            ),
+            ("Ready", ready_fault.clone().or_else(gate_fault)),
+            ("ContainersReady", ready_fault),
+            ("PodScheduled", None),
+        ];
+        let generation = pod.metadata.generation;
+        set.into_iter()
+            .map(|(name, fault)| condition(name, fault, old, generation, self.view.now))
+            .collect()
+    }
+
+    /// Readiness gates whose conditions, set by others, are not true.
+    fn open_gates(&self, old: &[PodCondition]) -> Vec<&str> {
+        let gates = self
+            .view
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.readiness_gates.as_deref())
+            .unwrap_or_default();
+        let met = |name: &str| {
+            old.iter()
+                .any(|condition| condition.type_ == name && condition.status == "True")
+        };
+        gates
+            .iter()
+            .map(|gate| gate.condition_type.as_str())
+            .filter(|name| !met(name))
+            .collect()
+    }
+}
+
+/// A condition, with the time of its last change.
+fn condition(
+    name: &str,
+    fault: Option<(&'static str, String)>,
+    old: &[PodCondition],
+    observed_generation: Option<i64>,
+    now: Timestamp,
+) -> PodCondition {
+    let status = if fault.is_none() { "True" } else { "False" };
+    let before = old
+        .iter()
+        .find(|condition| condition.type_ == name && condition.status == status);
+    let text = |text: String| (!text.is_empty()).then_some(text);
+    let (reason, message) = fault.map_or((None, None), |(reason, message)| {
+        (text(reason.to_owned()), text(message))
+    });
+    PodCondition {
+        type_: name.to_owned(),
+        status: status.to_owned(),
+        reason,
+        message,
+        observed_generation,
+        last_transition_time: before
+            .and_then(|before| before.last_transition_time.clone())
+            .or(Some(Time(now))),
+        last_probe_time: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_names_one_address_of_each_family_in_the_nodes_order() {
+        let all: Vec<IpAddr> = ["192.0.2.7", "198.51.100.1", "2001:db8::7", "2001:db8::8"]
+            .iter()
+            .map(|ip| ip.parse().unwrap())
+            .collect();
+        let first = |addresses: &[IpAddr]| {
+            one_of_each_family(addresses)
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(first(&all), ["192.0.2.7", "2001:db8::7"]);
+        assert_eq!(first(&all[2..]), ["2001:db8::7"]);
+        assert_eq!(first(&[]), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,193 @@
+//! Tells load balancers whether this node has endpoints of a service (`healthCheckNodePort`), so that they send callers only
+//! to nodes that take them without another hop.
+//!
+//! The answers are upstream's: `200` with the number of endpoints here, or `503` where there is none, for any path.
+
+use crate::table;
+use crate::view::{Key, Known, View};
+use agent_port::{Limits, Place, Room};
+use bytes::Bytes;
+use http::{Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+/// Pause after a port could not be opened, before it is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// Pause after a connection could not be accepted: mostly a lack of files.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Longest life of a connection: one question, one answer.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Connections at once: a balancer asks every few seconds from a handful of addresses.
+const LIMITS: Limits = Limits {
+    strangers: 128,
+    per_host: 16,
+    per_block: 64,
+    master: 0,
+    patience: Duration::from_secs(5),
+};
+/// Upstream's header, by which balancers weigh nodes.
+const WEIGHT: &str = "x-load-balancing-endpoint-weight";
+
+/// What is told of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// The service.
+    pub(crate) service: Key,
+    /// Its endpoints on this node that take connections.
+    pub(crate) endpoints: usize,
+}
+
+/// What each port tells. Of two services with one port the first by name has it.
+pub(crate) fn told(known: &Known, node: &str) -> BTreeMap<u16, Told> {
+    let Some((services, slices)) = known.whole() else {
+        return BTreeMap::new();
+    };
+    let asked = services.iter().filter(|(_, service)| !service.foreign);
+    let asked: Vec<_> = asked
+        .filter_map(|(key, service)| Some((service.health_port?, key)))
+        .collect();
+    if asked.is_empty() {
+        return BTreeMap::new();
+    }
+    let behind = table::by_service(slices);
+    let mut all = BTreeMap::new();
+    for (port, key) in asked {
+        let slices = behind.get(key).into_iter().flatten();
+        let here: BTreeSet<IpAddr> = slices
+            .flat_map(|slice| &slice.endpoints)
+            .filter(|one| one.ready && one.node.as_deref() == Some(node))
+            .map(|one| one.address)
+            .collect();
+        all.entry(port).or_insert_with(|| Told {
+            service: key.clone(),
+            endpoints: here.len(),
+        });
+    }
+    all
+}
+
+fn response(told: Option<&Told>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    let Some(told) = told else {
+        // The service went while the question was on its way.
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        return response;
+    };
+    if told.endpoints == 0 {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    let body = serde_json::json!({
+        "service": {"namespace": told.service.namespace, "name": told.service.name},
+        "localEndpoints": told.endpoints,
+        "serviceProxyHealthy": true,
+    });
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        header::HeaderValue::from_static("application/json"),
+    );
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        header::HeaderValue::from_static("nosniff"),
+    );
+    headers.insert(WEIGHT, told.endpoints.into());
+    *response.body_mut() = Full::from(body.to_string());
+    response
+}
+
+/// Keeps the ports open that services ask for, at these addresses of the node, until it is dropped.
+pub(crate) async fn serve(view: View, node: String, addresses: Vec<IpAddr>) {
+    let mut changes = view.changes();
+    let mut listening: BTreeMap<SocketAddr, AbortHandle> = BTreeMap::new();
+    let mut tasks = JoinSet::new();
+    let room = Room::new(LIMITS);
+    loop {
+        let known = Arc::clone(&changes.borrow_and_update());
+        let wanted: BTreeSet<SocketAddr> = told(&known, &node)
+            .into_keys()
+            .flat_map(|port| addresses.iter().map(move |own| SocketAddr::new(*own, port)))
+            .collect();
+        listening.retain(|at, task| {
+            let stays = wanted.contains(at);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        let mut failed = false;
+        for at in wanted {
+            if listening.contains_key(&at) {
+                continue;
+            }
+            match TcpListener::bind(at).await {
+                Ok(listener) => {
+                    let (view, node) = (view.clone(), node.clone());
+                    let task = tasks.spawn(listen(listener, at.port(), room.clone(), view, node));
+                    listening.insert(at, task);
+                }
+                Err(error) => {
+                    tracing::warn!(%at, %error, "the health port of a service can't be opened");
+                    failed = true;
+                }
+            }
+        }
+        while tasks.try_join_next().is_some() {}
+        let next = changes.changed();
+        let outcome = if failed {
+            timeout(RETRY, next).await.unwrap_or(Ok(()))
+        } else {
+            next.await
+        };
+        if outcome.is_err() {
+            return;
+        }
+    }
+}
+
+async fn listen(listener: TcpListener, port: u16, room: Room, view: View, node: String) {
+    let mut connections = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) => {
+                let (view, node) = (view.clone(), node.clone());
+                room.admit(from.ip(), &mut connections, move |place| {
+                    connection(stream, place, port, view, node)
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "connection to a service's health port not accepted");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn connection(stream: TcpStream, place: Place, port: u16, view: View, node: String) {
+    let service = service_fn(move |_| {
+        let answer = response(told(&view.now(), &node).get(&port));
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    let http = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(LIMITS.patience)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Ok(Err(error)) = timeout(LONGEST, http).await {
+        tracing::debug!(%error, "connection to a service's health port ended");
+    }
+    drop(place);
+}
+
+#[cfg(test)]
+#[path = "health_tests.rs"]
+mod tests;

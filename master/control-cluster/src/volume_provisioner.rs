@@ -1,0 +1,482 @@
+//! Volumes that are folders of nodes: made for a claim on the node that the scheduler chose, and removed when the claim is gone.
+//!
+//! The node makes and removes the folder, asked through the API's own way to nodes; nobody else can. A PersistentVolume is made only
+//! after its folder, so a folder that is missing later is data that is lost, and the node says so instead of making another. A
+//! finalizer keeps the PersistentVolume until its node has said that the folder is gone.
+
+use config_kube::identity::HOSTNAME_LABEL;
+use config_kube::k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use config_kube::local_volume::{
+    self, FINALIZER, NODE_ANNOTATION, PROVISIONED_BY, PROVISIONER, SERVED,
+};
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use master_claims::{Claim, Class, SELECTED_NODE, Volume};
+use master_client::{
+    ApiError, DeleteParams, Delta, Happening, Index, Key, Object, Patch, Reason, Severity, Store,
+    body,
+};
+use master_control::controller::{Controller, Now, Plan, Right, right};
+use master_control::setup::Setup;
+use master_control::writer::Writer;
+use serde_json::json;
+use std::sync::Arc;
+
+/// Bytes of a node's answer that are read: it is a sentence for an event.
+const ANSWER: usize = 1024;
+/// Access modes that a folder of one node can have.
+const MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
+
+/// Claims that wait for a volume of a class.
+static WAITING: Index<Claim> = Index::new("waiting", |_, claim| {
+    let waits = claim.provisioner == PROVISIONER && claim.volume.is_empty();
+    waits
+        .then(|| claim.class_name().to_owned())
+        .into_iter()
+        .collect()
+});
+
+/// The controller. Its keys are claims, which have a namespace, and volumes, which have none.
+#[derive(Debug)]
+pub struct VolumeProvisioner {
+    claims: Store<Claim>,
+    volumes: Store<Volume>,
+    classes: Store<Class>,
+}
+
+/// A claim that waits for a volume, or a volume of ours.
+#[derive(Debug)]
+pub enum Facts {
+    /// A claim.
+    Claim {
+        /// Which.
+        key: Key,
+        /// What is known of it.
+        claim: Arc<Claim>,
+        /// Its class.
+        class: Arc<Class>,
+        /// Whether its volume is there already.
+        made: bool,
+    },
+    /// A volume.
+    Volume {
+        /// Which.
+        name: String,
+        /// What is known of it.
+        volume: Arc<Volume>,
+    },
+}
+
+/// What is done.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// People hear why there is no volume.
+    Refuse {
+        /// For which claim.
+        key: Key,
+        /// Why.
+        fault: String,
+    },
+    /// A folder and its volume are made.
+    Provision {
+        /// For which claim.
+        key: Key,
+        /// As it was seen.
+        claim: Arc<Claim>,
+        /// Its class.
+        class: Arc<Class>,
+    },
+    /// The folder is removed, then the volume.
+    Remove {
+        /// Which.
+        name: String,
+        /// Its UID.
+        uid: String,
+        /// The node that has the folder.
+        node: String,
+    },
+    /// The volume goes; its folder stays, as its policy says.
+    LetGo {
+        /// Which.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+impl Controller for VolumeProvisioner {
+    const NAME: &'static str = "local-volume-provisioner";
+    const COMPONENT: &'static str = PROVISIONER;
+    const RIGHTS: &'static [Right] = &[
+        right(
+            "",
+            "persistentvolumeclaims",
+            &["get", "list", "watch", "patch"],
+        ),
+        right(
+            "",
+            "persistentvolumes",
+            &["get", "list", "watch", "create", "patch", "delete"],
+        ),
+        right("storage.k8s.io", "storageclasses", &["list", "watch"]),
+        right("", "nodes", &["get"]),
+        right("", "nodes/proxy", &["create", "delete"]),
+    ];
+    type Facts = Facts;
+    type Action = Action;
+
+    fn new(setup: &mut Setup<'_>) -> Self {
+        let claims = setup.follow_keys::<Claim>();
+        let waiting = claims.index(&WAITING);
+        let classes = setup.follow(move |delta: &Delta<Class>, keys| {
+            let waiting = waiting.keys(&delta.key.name);
+            keys.extend(waiting.iter().map(|key| (**key).clone()));
+        });
+        Self {
+            claims,
+            volumes: setup.follow_keys(),
+            classes,
+        }
+    }
+
+    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
+        if key.namespace.is_empty() {
+            return Some(Facts::Volume {
+                name: key.name.clone(),
+                volume: self.volumes.get(key)?,
+            });
+        }
+        let claim = self.claims.get(key)?;
+        let class = self.classes.get(&Key::cluster(claim.class_name()))?;
+        let made = self.volumes.get(&Key::cluster(&volume_name(&claim)));
+        Some(Facts::Claim {
+            key: key.clone(),
+            claim,
+            class,
+            made: made.is_some(),
+        })
+    }
+
+    fn plan(facts: &Facts, _: Now) -> Plan<Action> {
+        let action = match facts {
+            Facts::Claim {
+                key,
+                claim,
+                class,
+                made,
+            } if !made => for_claim(key, claim, class),
+            Facts::Claim { .. } => None,
+            Facts::Volume { name, volume } => for_volume(name, volume),
+        };
+        action.into()
+    }
+
+    async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
+        match action {
+            Action::Refuse { key, fault } => {
+                let client = writer.client();
+                let claim: PersistentVolumeClaim = client.get(key.namespace(), &key.name).await?;
+                failed(writer, &claim, "ProvisioningFailed", fault).await;
+                Ok(())
+            }
+            Action::Provision { key, claim, class } => {
+                provision(writer, &key, &claim, &class).await
+            }
+            Action::Remove { name, uid, node } => remove(writer, &name, &uid, &node).await,
+            Action::LetGo { name, uid } => let_go(writer, &name, &uid).await,
+        }
+    }
+}
+
+/// The name of a claim's volume (upstream's): a claim has one, however often it is provisioned.
+fn volume_name(claim: &Claim) -> String {
+    format!("pvc-{}", claim.uid)
+}
+
+fn for_claim(key: &Key, claim: &Arc<Claim>, class: &Arc<Class>) -> Option<Action> {
+    let asked = claim.provisioner == PROVISIONER && class.provisioner == PROVISIONER;
+    if !asked || !claim.volume.is_empty() || claim.leaving {
+        return None;
+    }
+    if let Some(fault) = fault(claim, class) {
+        let class = claim.class_name();
+        let fault = format!("failed to provision volume with StorageClass {class:?}: {fault}");
+        return Some(Action::Refuse {
+            key: key.clone(),
+            fault,
+        });
+    }
+    (!claim.node.is_empty()).then(|| Action::Provision {
+        key: key.clone(),
+        claim: Arc::clone(claim),
+        class: Arc::clone(class),
+    })
+}
+
+/// What a claim asks for and no folder has.
+fn fault(claim: &Claim, class: &Class) -> Option<String> {
+    let mode = claim
+        .modes
+        .iter()
+        .find(|mode| !MODES.contains(&mode.as_str()));
+    if let Some(mode) = mode {
+        return Some(format!(
+            "access mode {mode} is not supported: the volume is a folder of one node (ReadWriteOnce, ReadWriteOncePod)"
+        ));
+    }
+    let faults = [
+        (
+            !class.waits,
+            "the class needs volumeBindingMode WaitForFirstConsumer: the volume is a folder of the node that the pod gets",
+        ),
+        (
+            claim.block,
+            "volumeMode Block is not supported: the volume is a folder",
+        ),
+        (
+            claim.selector.is_some(),
+            "claim.Spec.Selector is not supported",
+        ),
+        (
+            claim.filled,
+            "dataSource is not supported: volumes begin empty",
+        ),
+        (
+            !claim.attributes.is_empty(),
+            "volumeAttributesClassName is not supported",
+        ),
+        (
+            !class.options.is_empty(),
+            "mountOptions of the class are not supported: the volume is a folder",
+        ),
+    ];
+    let mut faults = faults.into_iter();
+    faults.find_map(|(there, text)| there.then(|| text.to_owned()))
+}
+
+fn for_volume(name: &str, volume: &Volume) -> Option<Action> {
+    if !volume.ours || !volume.held {
+        return None;
+    }
+    let released = matches!(volume.phase.as_str(), "Released" | "Failed");
+    let leaving = volume.leaving && volume.phase != "Bound";
+    let (name, uid) = (name.to_owned(), volume.uid.clone());
+    match volume.policy.as_str() {
+        "Delete" if released || leaving => Some(Action::Remove {
+            name,
+            uid,
+            node: volume.node.clone(),
+        }),
+        "Delete" => None,
+        _ => leaving.then_some(Action::LetGo { name, uid }),
+    }
+}
+
+/// What a node answered.
+enum Answer {
+    Done,
+    /// The node has no room, in its words.
+    Full(String),
+    /// Something else is in the way.
+    Fault(String),
+}
+
+/// Asks a node for a folder, or to remove it.
+async fn ask(writer: &Writer, method: Method, node: &str, rest: &str) -> Answer {
+    let path = format!("/api/v1/nodes/{node}/proxy/{SERVED}/{rest}");
+    let request = match Request::builder().method(method).uri(path).body(body("")) {
+        Ok(request) => request,
+        Err(error) => return Answer::Fault(format!("node {node:?} can't be asked: {error}")),
+    };
+    let answer = writer.client().call(request).await;
+    let status = answer.status();
+    if status.is_success() {
+        return Answer::Done;
+    }
+    let (mut content, mut words) = (answer.into_body(), Vec::new());
+    while let Some(Ok(frame)) = content.frame().await {
+        words.extend_from_slice(&frame.into_data().unwrap_or_default());
+        if words.len() > ANSWER {
+            words.truncate(ANSWER);
+            break;
+        }
+    }
+    let words = String::from_utf8_lossy(&words);
+    // The API's own refusals are objects; a node's are a line.
+    let parsed: Option<serde_json::Value> = serde_json::from_str(&words).ok();
+    let message = parsed
+        .as_ref()
+        .and_then(|status| status["message"].as_str());
+    let words = message.unwrap_or(words.trim()).to_owned();
+    if status == StatusCode::INSUFFICIENT_STORAGE {
+        Answer::Full(format!("node {node:?}: {words}"))
+    } else {
+        Answer::Fault(format!("node {node:?} answers {status}: {words}"))
+    }
+}
+
+async fn provision(
+    writer: &Writer,
+    key: &Key,
+    claim: &Claim,
+    class: &Class,
+) -> Result<(), ApiError> {
+    let client = writer.client();
+    let object: PersistentVolumeClaim = client.get(key.namespace(), &key.name).await?;
+    if object.metadata.uid.as_ref() != Some(&claim.uid) {
+        return Err(ApiError::new(Reason::Conflict, "another claim of the name"));
+    }
+    let (node, name) = (&claim.node, volume_name(claim));
+    let told = |fault: String| {
+        let class = claim.class_name();
+        format!("failed to provision volume with StorageClass {class:?}: {fault}")
+    };
+    let Some(found) = client.get_opt::<Node>(None, node).await? else {
+        let fault = told(format!("node {node:?} not found"));
+        return choose_anew(writer, key, claim, &object, fault).await;
+    };
+    let labels = found.metadata.labels.unwrap_or_default();
+    let Some(host) = labels.get(HOSTNAME_LABEL) else {
+        let fault = told(format!("node {node:?} has no label {HOSTNAME_LABEL}"));
+        return choose_anew(writer, key, claim, &object, fault).await;
+    };
+    let rest = format!("{name}?bytes={}", claim.bytes());
+    match ask(writer, Method::POST, node, &rest).await {
+        Answer::Done => {}
+        Answer::Full(fault) => {
+            return choose_anew(writer, key, claim, &object, told(fault)).await;
+        }
+        Answer::Fault(fault) => {
+            let fault = told(fault);
+            failed(writer, &object, "ProvisioningFailed", fault.clone()).await;
+            return Err(ApiError::new(Reason::ServiceUnavailable, fault));
+        }
+    }
+    let volume = volume(&name, key, claim, class, host);
+    match writer.create(&volume).await {
+        Err(error) if !error.is_already_exists() => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    let happening = Happening {
+        severity: Severity::Normal,
+        reason: "ProvisioningSucceeded",
+        action: "",
+        message: format!("Successfully provisioned volume {name}"),
+    };
+    writer.recorder().record(&object, &happening).await;
+    Ok(())
+}
+
+/// The volume of a folder, for its claim alone.
+fn volume(name: &str, key: &Key, claim: &Claim, class: &Class, host: &str) -> PersistentVolume {
+    let need = json!({"key": HOSTNAME_LABEL, "operator": "In", "values": [host]});
+    let volume = json!({
+        "metadata": {
+            "name": name,
+            "annotations": {PROVISIONED_BY: PROVISIONER, NODE_ANNOTATION: claim.node},
+            "finalizers": [FINALIZER],
+        },
+        "spec": {
+            "capacity": {"storage": claim.size.to_quantity()},
+            "accessModes": claim.modes,
+            "volumeMode": "Filesystem",
+            "persistentVolumeReclaimPolicy": class.policy,
+            "storageClassName": claim.class_name(),
+            "local": {"path": local_volume::path(name)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [need]}]}},
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "namespace": key.namespace, "name": key.name, "uid": claim.uid},
+        },
+    });
+    serde_json::from_value(volume).unwrap_or_default()
+}
+
+/// The node does not do: people hear why, and the scheduler chooses again (upstream's provisioners do the same).
+async fn choose_anew(
+    writer: &Writer,
+    key: &Key,
+    claim: &Claim,
+    object: &PersistentVolumeClaim,
+    fault: String,
+) -> Result<(), ApiError> {
+    failed(writer, object, "ProvisioningFailed", fault).await;
+    let change = json!({"metadata": {"resourceVersion": claim.version,
+        "annotations": {SELECTED_NODE: null}}});
+    let patch = Patch::Merge(change);
+    let written = writer.patch::<PersistentVolumeClaim>(key, &patch).await;
+    written.map(drop)
+}
+
+async fn remove(writer: &Writer, name: &str, uid: &str, node: &str) -> Result<(), ApiError> {
+    // The last look before data goes is past all caches.
+    let volume: PersistentVolume = writer.client().get(None, name).await?;
+    let leaving = volume.metadata.deletion_timestamp.is_some();
+    let phase = volume
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.clone());
+    let spec = volume.spec.as_ref();
+    let policy = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+    let released = matches!(phase.as_deref(), Some("Released" | "Failed"));
+    let stays = phase.as_deref() == Some("Bound") || !(released || leaving);
+    if volume.metadata.uid.as_deref() != Some(uid) || policy != Some("Delete") || stays {
+        return Err(ApiError::new(Reason::Conflict, "the volume has changed"));
+    }
+    let there = writer.client().get_opt::<Node>(None, node).await?.is_some();
+    if !there && !leaving {
+        let text = format!(
+            "node {node:?} is not in the cluster, so its folder of volume {name:?} can't be removed: let the node come back, or \
+             delete the PersistentVolume to forget it"
+        );
+        failed(writer, &volume, "VolumeFailedDelete", text.clone()).await;
+        return Err(ApiError::new(Reason::ServiceUnavailable, text));
+    }
+    if there {
+        match ask(writer, Method::DELETE, node, name).await {
+            Answer::Done => {}
+            Answer::Full(fault) | Answer::Fault(fault) => {
+                failed(writer, &volume, "VolumeFailedDelete", fault.clone()).await;
+                return Err(ApiError::new(Reason::ServiceUnavailable, fault));
+            }
+        }
+    }
+    if !leaving {
+        let params = DeleteParams::of(uid.to_owned());
+        let key = Key::cluster(name);
+        writer.delete::<PersistentVolume>(&key, &params).await?;
+    }
+    let_go(writer, name, uid).await
+}
+
+/// Takes our finalizer off.
+async fn let_go(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+    let volume = writer
+        .client()
+        .get_opt::<PersistentVolume>(None, name)
+        .await?;
+    let Some(meta) = volume.map(|volume| volume.metadata) else {
+        return Ok(());
+    };
+    if meta.uid.as_deref() != Some(uid) {
+        return Ok(());
+    }
+    let finalizers = meta.finalizers.iter().flatten();
+    let kept: Vec<&String> = finalizers.filter(|own| *own != FINALIZER).collect();
+    let change =
+        json!({"metadata": {"resourceVersion": meta.resource_version, "finalizers": kept}});
+    let (key, patch) = (Key::cluster(name), Patch::Merge(change));
+    match writer.patch::<PersistentVolume>(&key, &patch).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+async fn failed<T: Object>(writer: &Writer, object: &T, reason: &str, message: String) {
+    let happening = Happening {
+        severity: Severity::Warning,
+        reason,
+        action: "",
+        message,
+    };
+    writer.recorder().record(object, &happening).await;
+}

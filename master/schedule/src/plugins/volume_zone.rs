@@ -1,0 +1,61 @@
+//! Volumes with labels of a zone or region (upstream: `VolumeZone`).
+
+use super::{Candidate, Filter, Obstacle, Plugin};
+use crate::event::{Event, Kind};
+use crate::request::PodRequest;
+use crate::snapshot::Snapshot;
+use crate::storage::Wishes;
+
+pub(super) const PLUGIN: Plugin = Plugin {
+    name: "VolumeZone",
+    weight: 0,
+    filter: Some(|pod, snapshot| {
+        let wishes = Wishes::of(pod, snapshot.storage()).ok()?;
+        let labels = wishes.volumes().flat_map(|volume| &volume.labels);
+        let wanted: Vec<(&str, &str)> = labels
+            .filter(|(key, _)| LABELS.contains(&key.as_str()))
+            .map(|(key, values)| (key.as_str(), values.as_str()))
+            .collect();
+        (!wanted.is_empty()).then(|| Box::new(Zones(wanted)) as Box<dyn Filter>)
+    }),
+    score: None,
+    hears: &[Kind::Node, Kind::Claim, Kind::Volume, Kind::Class],
+    wakes,
+};
+
+/// Labels of zones and regions, and the older ones.
+const LABELS: [&str; 4] = [
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+];
+/// Between the zones of a volume that has several.
+const BETWEEN: &str = "__";
+
+struct Zones<'a>(Vec<(&'a str, &'a str)>);
+
+impl Filter for Zones<'_> {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+        let labels = &node.info.labels;
+        // A cluster of one zone labels nothing (upstream).
+        if !LABELS.iter().any(|key| labels.contains_key(*key)) {
+            return;
+        }
+        let is_in = |(key, values): &(&str, &str)| {
+            let own = labels.get(*key);
+            own.is_some_and(|own| values.split(BETWEEN).any(|value| value == own))
+        };
+        if !self.0.iter().all(is_in) {
+            found.push(Obstacle::lasting("node(s) had no available volume zone"));
+        }
+    }
+}
+
+fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+    match event {
+        Event::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
+        Event::Volume | Event::Class | Event::Node(_) | Event::Anything => !pod.claims.is_empty(),
+        Event::Placed(_) | Event::Left(_) | Event::Namespace => false,
+    }
+}

@@ -1,0 +1,210 @@
+//! Claims, volumes and classes in the loop: followed, and written for a pod that has its node and waits for its volumes.
+//!
+//! A pod whose claims wait for its node is not bound yet: its place is kept, a volume is kept for each claim (`claimRef`) or the
+//! node is named on it (`selected-node`), and the pod is decided anew when the claim is bound. Nothing of that lives in this process
+//! alone: another one finds the same node named on the claim.
+
+use super::{Outcome, Scheduler};
+use crate::event::Event;
+use crate::plugins::volumes;
+use crate::queue::Waiting;
+use crate::storage::Bindings;
+use config_kube::k8s_openapi::Metadata;
+use config_kube::k8s_openapi::api::core::v1::{
+    ObjectReference, PersistentVolume, PersistentVolumeClaim,
+};
+use futures_util::future::BoxFuture;
+use master_claims::{BOUND_BY_CONTROLLER, Claim, Class, SELECTED_NODE, Volume};
+use master_client::{ApiError, Change, Client, Follower, Key, ListParams, Patch, View};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// Follows a kind by what is kept of it.
+pub(super) fn follow<V: View>(client: &Client) -> Follower<V::Object, (Key, V)> {
+    let read = |object: V::Object| (Key::of(Metadata::metadata(&object)), V::read(object));
+    Follower::reading(client.clone(), None, ListParams::default(), read)
+}
+
+impl Scheduler {
+    pub(super) fn claim_changed(&mut self, change: Change<(Key, Claim)>) {
+        let storage = self.snapshot.storage_mut();
+        let event = match change {
+            Change::Listed(all) => {
+                let keys: BTreeSet<Key> = all.iter().map(|(key, _)| key.clone()).collect();
+                storage.retain_claims(|key| keys.contains(key));
+                for (key, claim) in all {
+                    storage.set_claim(key, claim);
+                }
+                self.listed.insert("claims");
+                Event::Anything
+            }
+            Change::Set((key, claim)) => {
+                if !storage.set_claim(key.clone(), claim) {
+                    return;
+                }
+                Event::Claim(key)
+            }
+            Change::Deleted((key, _)) => return storage.remove_claim(&key),
+        };
+        self.wake(&event);
+    }
+
+    pub(super) fn volume_changed(&mut self, change: Change<(Key, Volume)>) {
+        let storage = self.snapshot.storage_mut();
+        match change {
+            Change::Listed(all) => {
+                let names: BTreeSet<String> = all.iter().map(|(key, _)| key.name.clone()).collect();
+                storage.retain_volumes(|name| names.contains(name));
+                for (key, volume) in all {
+                    storage.set_volume(key.name, volume);
+                }
+                self.listed.insert("volumes");
+            }
+            Change::Set((key, volume)) => {
+                if !storage.set_volume(key.name, volume) {
+                    return;
+                }
+            }
+            Change::Deleted((key, _)) => return storage.remove_volume(&key.name),
+        }
+        self.wake(&Event::Volume);
+    }
+
+    pub(super) fn class_changed(&mut self, change: Change<(Key, Class)>) {
+        let storage = self.snapshot.storage_mut();
+        match change {
+            Change::Listed(all) => {
+                let names: BTreeSet<String> = all.iter().map(|(key, _)| key.name.clone()).collect();
+                storage.retain_classes(|name| names.contains(name));
+                for (key, class) in all {
+                    storage.set_class(key.name, class);
+                }
+                self.listed.insert("classes");
+            }
+            Change::Set((key, class)) => {
+                if !storage.set_class(key.name, class) {
+                    return;
+                }
+            }
+            Change::Deleted((key, _)) => return storage.remove_class(&key.name),
+        }
+        self.wake(&Event::Class);
+    }
+
+    /// Keeps a pod's place on its node until its claims are bound, and writes what they need for that.
+    pub(super) fn claim(
+        &mut self,
+        waiting: &Waiting,
+        node: &str,
+        mut bindings: Bindings,
+        seen: u64,
+    ) -> Option<BoxFuture<'static, Outcome>> {
+        let request = &waiting.request;
+        self.snapshot.reserve(request.clone(), node);
+        self.queue
+            .unschedulable(&request.key, volumes(), seen, Instant::now());
+        let storage = self.snapshot.storage_mut();
+        // What was written before is not written again.
+        bindings.provisioned.retain(|key| {
+            let claim = storage.claim(key);
+            claim.is_some_and(|claim| claim.node.is_empty())
+        });
+        if bindings == Bindings::default() {
+            return None;
+        }
+        for (claim, volume) in &bindings.volumes {
+            storage.assume(volume.clone(), claim.clone());
+        }
+        tracing::debug!(pod = %request.key, node, ?bindings, "volumes");
+        let claims = bindings.provisioned.iter();
+        let versions: Vec<(Key, String)> = claims
+            .filter_map(|key| Some((key.clone(), storage.claim(key)?.version.clone())))
+            .collect();
+        let uids: Vec<String> = bindings
+            .volumes
+            .iter()
+            .map(|(key, _)| {
+                storage
+                    .claim(key)
+                    .map_or(String::new(), |claim| claim.uid.clone())
+            })
+            .collect();
+        let (client, node) = (self.client.clone(), node.to_owned());
+        Some(Box::pin(async move {
+            let result = async {
+                for ((claim, volume), uid) in bindings.volumes.iter().zip(&uids) {
+                    keep(&client, volume, claim, uid).await?;
+                }
+                for (claim, version) in &versions {
+                    name_node(&client, claim, version, &node).await?;
+                }
+                Ok(())
+            };
+            let result = result.await;
+            Outcome::Claimed { result, bindings }
+        }))
+    }
+
+    /// What was written shows in the claims. Where it was refused, the pods that wait for the claims are decided anew.
+    pub(super) fn claimed(&mut self, result: Result<(), ApiError>, bindings: &Bindings) {
+        let Err(error) = result else { return };
+        tracing::debug!(%error, "volumes of a pod are not written; trying again");
+        let storage = self.snapshot.storage_mut();
+        for (_, volume) in &bindings.volumes {
+            storage.forget(volume);
+        }
+        let claims = bindings.volumes.iter().map(|(claim, _)| claim);
+        for claim in claims.chain(&bindings.provisioned) {
+            self.wake(&Event::Claim(claim.clone()));
+        }
+    }
+}
+
+/// Keeps a volume for a claim, if it is still free; the binder does the rest.
+async fn keep(client: &Client, name: &str, claim: &Key, uid: &str) -> Result<(), ApiError> {
+    let mut volume: PersistentVolume = client.get(None, name).await?;
+    let spec = volume.spec.get_or_insert_default();
+    match &spec.claim_ref {
+        Some(of) if of.uid.as_deref() == Some(uid) => return Ok(()),
+        Some(of)
+            if of.uid.as_ref().is_some_and(|uid| !uid.is_empty())
+                || of.namespace != claim.namespace().map(str::to_owned)
+                || of.name.as_deref() != Some(&claim.name) =>
+        {
+            let text = format!("volume {name:?} already bound to a different claim.");
+            return Err(ApiError::new(master_client::Reason::Conflict, text));
+        }
+        // An admin keeps it for a claim of this name.
+        Some(_) => {}
+        None => {
+            let notes = volume.metadata.annotations.get_or_insert_default();
+            notes.insert(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned());
+        }
+    }
+    spec.claim_ref = Some(ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        namespace: Some(claim.namespace.clone()),
+        name: Some(claim.name.clone()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    });
+    client.update(&volume).await.map(drop)
+}
+
+/// Names the node on which a claim's volume is to be provisioned.
+async fn name_node(
+    client: &Client,
+    claim: &Key,
+    version: &str,
+    node: &str,
+) -> Result<(), ApiError> {
+    let change =
+        json!({"metadata": {"resourceVersion": version, "annotations": {SELECTED_NODE: node}}});
+    let (namespace, patch) = (claim.namespace(), Patch::Merge(change));
+    client
+        .patch::<PersistentVolumeClaim>(namespace, &claim.name, &patch)
+        .await
+        .map(drop)
+}

@@ -1,0 +1,242 @@
+//! Claims, volumes and classes, as far as a pod's place depends on them.
+
+use crate::node::NodeInfo;
+use crate::request::PodRequest;
+use master_claims::{Claim, Class, Place, Volume, best};
+use master_client::Key;
+use std::collections::{BTreeMap, HashMap};
+
+/// What is known of claims, volumes and classes.
+#[derive(Debug, Clone, Default)]
+pub struct Storage {
+    claims: HashMap<Key, Claim>,
+    volumes: BTreeMap<String, Volume>,
+    classes: HashMap<String, Class>,
+    /// Volumes that were chosen for a claim here, until the API shows them so or refuses.
+    assumed: HashMap<String, Key>,
+}
+
+impl Storage {
+    /// Adds or updates a claim; returns whether anything changed.
+    pub fn set_claim(&mut self, key: Key, claim: Claim) -> bool {
+        self.claims.insert(key, claim.clone()) != Some(claim)
+    }
+
+    /// Removes a claim.
+    pub fn remove_claim(&mut self, key: &Key) {
+        self.claims.remove(key);
+    }
+
+    /// Adds or updates a volume; returns whether anything changed. What the API shows of its claim counts from then on.
+    pub fn set_volume(&mut self, name: String, volume: Volume) -> bool {
+        if volume.claim.is_some() {
+            self.assumed.remove(&name);
+        }
+        self.volumes.insert(name, volume.clone()) != Some(volume)
+    }
+
+    /// Removes a volume.
+    pub fn remove_volume(&mut self, name: &str) {
+        self.volumes.remove(name);
+        self.assumed.remove(name);
+    }
+
+    /// Adds or updates a class; returns whether anything changed.
+    pub fn set_class(&mut self, name: String, class: Class) -> bool {
+        self.classes.insert(name, class.clone()) != Some(class)
+    }
+
+    /// Removes a class.
+    pub fn remove_class(&mut self, name: &str) {
+        self.classes.remove(name);
+    }
+
+    /// Keeps only claims, volumes and classes for which these hold: all was listed anew.
+    pub(crate) fn retain_claims(&mut self, keep: impl Fn(&Key) -> bool) {
+        self.claims.retain(|key, _| keep(key));
+    }
+
+    pub(crate) fn retain_volumes(&mut self, keep: impl Fn(&str) -> bool) {
+        self.volumes.retain(|name, _| keep(name));
+        self.assumed.retain(|name, _| keep(name));
+    }
+
+    pub(crate) fn retain_classes(&mut self, keep: impl Fn(&str) -> bool) {
+        self.classes.retain(|name, _| keep(name));
+    }
+
+    pub(crate) fn claim(&self, key: &Key) -> Option<&Claim> {
+        self.claims.get(key)
+    }
+
+    /// The volume that a claim is bound to for good.
+    pub(crate) fn bound(&self, key: &Key) -> Option<&Volume> {
+        let claim = self.claims.get(key).filter(|claim| claim.is_bound())?;
+        self.volumes.get(&claim.volume)
+    }
+
+    /// A volume counts as this claim's from now on.
+    pub(crate) fn assume(&mut self, volume: String, claim: Key) {
+        self.assumed.insert(volume, claim);
+    }
+
+    /// The volume could not be kept for the claim.
+    pub(crate) fn forget(&mut self, volume: &str) {
+        self.assumed.remove(volume);
+    }
+
+    /// The volumes among which one for a claim is looked for.
+    fn candidates(&self, key: &Key) -> Vec<(&str, &Volume)> {
+        let free = |name: &str, volume: &Volume| {
+            let others = self.assumed.get(name).is_some_and(|by| by != key);
+            let own = volume.claim.as_ref().is_some_and(|of| of.key == *key);
+            own || (volume.phase == "Available" && !others)
+        };
+        let all = self.volumes.iter();
+        all.filter(|(name, volume)| free(name, volume))
+            .map(|(name, volume)| (name.as_str(), volume))
+            .collect()
+    }
+}
+
+/// A claim that a pod uses.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PodClaim {
+    pub(crate) key: Key,
+    /// Whether it must have been made for this very pod (an ephemeral volume).
+    pub(crate) own: bool,
+}
+
+/// A claim without a volume, whose class waits for the pod's node.
+#[derive(Debug)]
+struct Open<'a> {
+    key: &'a Key,
+    claim: &'a Claim,
+    class: &'a Class,
+    candidates: Vec<(&'a str, &'a Volume)>,
+}
+
+/// What a pod's claims ask of its node.
+#[derive(Debug)]
+pub(crate) struct Wishes<'a> {
+    /// Volumes of bound claims; none where the volume is gone.
+    bound: Vec<Option<&'a Volume>>,
+    open: Vec<Open<'a>>,
+}
+
+/// What must be written before a pod can have its claims on a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Bindings {
+    /// Volumes that are kept for claims: claim and volume.
+    pub(crate) volumes: Vec<(Key, String)>,
+    /// Claims for which a volume is provisioned on the node.
+    pub(crate) provisioned: Vec<Key>,
+}
+
+impl<'a> Wishes<'a> {
+    /// Reads a pod's claims (upstream: `VolumeBinding`'s `PreFilter`).
+    ///
+    /// # Errors
+    /// What stands against every node, in upstream's words.
+    pub(crate) fn of(pod: &'a PodRequest, storage: &'a Storage) -> Result<Self, String> {
+        let (mut bound, mut open) = (Vec::new(), Vec::new());
+        let mut immediate = false;
+        for PodClaim { key, own } in &*pod.claims {
+            let name = &key.name;
+            let Some(claim) = storage.claim(key) else {
+                return Err(if *own {
+                    format!(
+                        "waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"
+                    )
+                } else {
+                    format!("persistentvolumeclaim {name:?} not found")
+                });
+            };
+            if claim.phase == "Lost" {
+                return Err(format!(
+                    "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {:?}",
+                    claim.volume
+                ));
+            }
+            if claim.leaving {
+                return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+            }
+            if *own && claim.pod != pod.uid {
+                return Err(format!(
+                    "PVC {key} was not created for pod {} (pod is not owner)",
+                    pod.key
+                ));
+            }
+            if claim.is_bound() {
+                bound.push(storage.bound(key));
+                continue;
+            }
+            let class = storage.classes.get(claim.class_name());
+            match class.filter(|class| class.waits && claim.volume.is_empty()) {
+                Some(class) => open.push(Open {
+                    candidates: storage.candidates(key),
+                    key,
+                    claim,
+                    class,
+                }),
+                None => immediate = true,
+            }
+        }
+        if immediate {
+            return Err("pod has unbound immediate PersistentVolumeClaims".to_owned());
+        }
+        // Small claims first, so that a large volume is left for a large one (upstream).
+        open.sort_by(|a, b| (a.claim.size, a.key).cmp(&(b.claim.size, b.key)));
+        Ok(Self { bound, open })
+    }
+
+    /// Whether the node changes nothing: there is no claim to look at.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bound.is_empty() && self.open.is_empty()
+    }
+
+    /// What stands against a node because of volumes that are bound, in upstream's words.
+    pub(crate) fn conflict(&self, node: &NodeInfo) -> Option<&'static str> {
+        if self.bound.iter().any(Option::is_none) {
+            return Some(
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+            );
+        }
+        let mut bound = self.bound.iter().flatten();
+        let away = bound.any(|volume| !volume.is_reached(&node.name, &node.labels));
+        away.then_some("node(s) had volume node affinity conflict")
+    }
+
+    /// Volumes of bound claims.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = &'a Volume> {
+        self.bound.iter().flatten().copied()
+    }
+
+    /// How the claims without a volume get theirs on a node; none where they can't.
+    pub(crate) fn bindings(&self, node: &NodeInfo) -> Option<Bindings> {
+        let mut bindings = Bindings::default();
+        for open in &self.open {
+            let (key, claim) = (open.key, open.claim);
+            if !claim.node.is_empty() {
+                // Its volume is being provisioned on the node that was chosen before.
+                if claim.node != node.name {
+                    return None;
+                }
+                bindings.provisioned.push(key.clone());
+                continue;
+            }
+            let taken = |name: &str| bindings.volumes.iter().any(|(_, taken)| taken == name);
+            let left = open.candidates.iter().copied();
+            let left = left.filter(|(name, _)| !taken(name));
+            let from = Place::Node(&node.name, &node.labels);
+            if let Some(volume) = best(key, claim, left, from) {
+                bindings.volumes.push((key.clone(), volume.to_owned()));
+            } else if open.class.provisions(&node.labels) {
+                bindings.provisioned.push(key.clone());
+            } else {
+                return None;
+            }
+        }
+        Some(bindings)
+    }
+}

@@ -1,0 +1,208 @@
+//! Where a pod with claims may go, tested with objects as the API returns them.
+
+use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use config_kube::k8s_openapi::api::storage::v1::StorageClass;
+use master_claims::{Claim, Class, Volume};
+use master_client::{Key, View};
+use master_schedule::{NodeInfo, PodRequest, Snapshot, choose};
+use serde_json::{Value, json};
+
+fn node(name: &str) -> NodeInfo {
+    let labels = json!({"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": format!("zone-{name}")});
+    let node = json!({
+        "metadata": {"name": name, "labels": labels},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "2", "memory": "4Gi", "pods": "10"},
+        },
+    });
+    NodeInfo::of(&serde_json::from_value(node).expect("a node"))
+}
+
+fn pod(name: &str) -> PodRequest {
+    let pod = json!({
+        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-{name}")},
+        "spec": {"containers": [{"name": "c"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
+    });
+    PodRequest::of(&serde_json::from_value(pod).expect("a pod"))
+}
+
+fn key() -> Key {
+    Key::new("default", "data")
+}
+
+/// Two nodes, and a class that waits for the pod's node.
+fn cluster(provisioner: &str) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    for name in ["a", "b"] {
+        snapshot.set_node(node(name));
+    }
+    let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "local"},
+        "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}))
+    .expect("a class");
+    let storage = snapshot.storage_mut();
+    storage.set_class("local".to_owned(), Class::read(class));
+    snapshot
+}
+
+fn claim(snapshot: &mut Snapshot, change: impl FnOnce(&mut Value)) {
+    let mut claim = json!({"metadata": {"name": "data", "uid": "u", "annotations": {}},
+        "spec": {"storageClassName": "local", "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}, "status": {"phase": "Pending"}});
+    change(&mut claim);
+    let claim: PersistentVolumeClaim = serde_json::from_value(claim).expect("a claim");
+    snapshot.storage_mut().set_claim(key(), Claim::read(claim));
+}
+
+fn bound(snapshot: &mut Snapshot, change: impl FnOnce(&mut Value)) {
+    claim(snapshot, |claim| {
+        claim["metadata"]["annotations"] = json!({"pv.kubernetes.io/bind-completed": "yes"});
+        claim["spec"]["volumeName"] = json!("v");
+        claim["status"]["phase"] = json!("Bound");
+        change(claim);
+    });
+}
+
+/// A volume that node `b` reaches.
+fn volume(snapshot: &mut Snapshot, change: impl FnOnce(&mut Value)) {
+    let need = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]});
+    let mut volume = json!({"metadata": {"name": "v"}, "spec": {
+            "storageClassName": "local", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "2Gi"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [need]}]}},
+        }, "status": {"phase": "Available"}});
+    change(&mut volume);
+    let volume: PersistentVolume = serde_json::from_value(volume).expect("a volume");
+    let storage = snapshot.storage_mut();
+    storage.set_volume("v".to_owned(), Volume::read(volume));
+}
+
+fn why(snapshot: &Snapshot) -> String {
+    let refused = choose(&pod("p"), snapshot).expect_err("no node should do");
+    refused.to_string()
+}
+
+fn chosen(snapshot: &Snapshot) -> String {
+    choose(&pod("p"), snapshot).expect("a node should do").node
+}
+
+#[test]
+fn what_stands_against_every_node_is_told_in_upstreams_words() {
+    let mut snapshot = cluster("example.com/p");
+    let none = "0/2 nodes are available: persistentvolumeclaim \"data\" not found.";
+    assert_eq!(why(&snapshot), none);
+    claim(&mut snapshot, |claim| {
+        claim["spec"]["storageClassName"] = json!("other");
+    });
+    let immediate = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
+    assert_eq!(why(&snapshot), immediate);
+    claim(&mut snapshot, |claim| {
+        claim["spec"]["volumeName"] = json!("v");
+    });
+    assert_eq!(
+        why(&snapshot),
+        immediate,
+        "a claim that names its volume is the binder's"
+    );
+    claim(&mut snapshot, |claim| {
+        claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    });
+    assert!(why(&snapshot).contains("persistentvolumeclaim \"data\" is being deleted"));
+    bound(&mut snapshot, |claim| {
+        claim["status"]["phase"] = json!("Lost");
+    });
+    let lost = "persistentvolumeclaim \"data\" bound to non-existent persistentvolume \"v\"";
+    assert!(why(&snapshot).contains(lost));
+}
+
+#[test]
+fn a_bound_volume_leads_to_the_node_that_reaches_it() {
+    let mut snapshot = cluster("example.com/p");
+    bound(&mut snapshot, |_| {});
+    let gone = "2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
+    assert!(why(&snapshot).contains(gone));
+    volume(&mut snapshot, |_| {});
+    assert_eq!(chosen(&snapshot), "b");
+    volume(&mut snapshot, |volume| {
+        let terms = &mut volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
+        terms[0]["matchExpressions"][0]["values"] = json!(["c"]);
+    });
+    let conflict = "0/2 nodes are available: 2 node(s) had volume node affinity conflict.";
+    assert_eq!(why(&snapshot), conflict);
+}
+
+#[test]
+fn a_claim_that_waits_gets_a_free_volume_or_one_that_is_provisioned() {
+    let mut snapshot = cluster("kubernetes.io/no-provisioner");
+    claim(&mut snapshot, |_| {});
+    let none =
+        "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.";
+    assert_eq!(why(&snapshot), none);
+    volume(&mut snapshot, |_| {});
+    assert_eq!(chosen(&snapshot), "b", "the node that reaches the volume");
+    volume(&mut snapshot, |volume| {
+        volume["spec"]["capacity"]["storage"] = json!("1Mi");
+    });
+    assert_eq!(why(&snapshot), none);
+
+    let mut snapshot = cluster("example.com/p");
+    claim(&mut snapshot, |_| {});
+    assert!(["a", "b"].contains(&chosen(&snapshot).as_str()));
+    for name in ["a", "b"] {
+        claim(&mut snapshot, |claim| {
+            claim["metadata"]["annotations"] = json!({"volume.kubernetes.io/selected-node": name});
+        });
+        assert_eq!(chosen(&snapshot), name, "what was chosen before stays");
+    }
+}
+
+#[test]
+fn a_class_provisions_where_its_topologies_allow() {
+    let mut snapshot = cluster("example.com/p");
+    claim(&mut snapshot, |_| {});
+    let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "local"},
+        "provisioner": "example.com/p", "volumeBindingMode": "WaitForFirstConsumer",
+        "allowedTopologies": [{"matchLabelExpressions": [{"key": "topology.kubernetes.io/zone", "values": ["zone-a"]}]}]}))
+    .expect("a class");
+    let storage = snapshot.storage_mut();
+    storage.set_class("local".to_owned(), Class::read(class));
+    assert_eq!(chosen(&snapshot), "a");
+}
+
+#[test]
+fn a_volume_of_a_zone_stays_in_it() {
+    let mut snapshot = cluster("example.com/p");
+    bound(&mut snapshot, |_| {});
+    let zoned = |snapshot: &mut Snapshot, zones: &str| {
+        volume(snapshot, |volume| {
+            volume["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": zones});
+            volume["spec"]["nodeAffinity"] = Value::Null;
+        });
+    };
+    zoned(&mut snapshot, "zone-a");
+    assert_eq!(chosen(&snapshot), "a");
+    zoned(&mut snapshot, "zone-x__zone-b");
+    assert_eq!(chosen(&snapshot), "b");
+    zoned(&mut snapshot, "zone-x");
+    assert!(why(&snapshot).contains("2 node(s) had no available volume zone"));
+}
+
+#[test]
+fn a_claim_for_one_pod_is_not_given_to_two() {
+    let mut snapshot = cluster("example.com/p");
+    bound(&mut snapshot, |claim| {
+        claim["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
+    });
+    volume(&mut snapshot, |_| {});
+    assert_eq!(chosen(&snapshot), "b");
+    let first = pod("first");
+    let at = first.key.clone();
+    snapshot.place(first, "b");
+    let taken = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+    assert!(why(&snapshot).contains(taken), "{}", why(&snapshot));
+    snapshot.remove(&at);
+    assert_eq!(chosen(&snapshot), "b");
+    bound(&mut snapshot, |_| {});
+    snapshot.place(pod("first"), "b");
+    assert_eq!(chosen(&snapshot), "b", "ReadWriteOnce is of a node");
+}
