@@ -168,7 +168,7 @@ async fn listen(port: u16) -> Result<TcpListener, Error> {
 /// TLS of the kubelet's API: the serving certificate of the moment, callers from the cluster's roots only.
 fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     let fault = |error: rustls::Error| Error::Part("kubelet's TLS", error.into());
-    let callers = CurrentClients::new(identity.roots.clone(), Strangers::Refused)
+    let callers = CurrentClients::new(identity.roots.clone(), Strangers::Anonymous)
         .map_err(|error| Error::Part("kubelet's TLS", error.into()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)

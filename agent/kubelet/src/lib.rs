@@ -36,6 +36,7 @@ mod pods;
 mod probes;
 mod pull;
 mod ranges;
+mod reviews;
 mod sandbox;
 mod server;
 mod stage;

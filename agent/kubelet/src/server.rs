@@ -1,14 +1,14 @@
-//! The kubelet's own API: logs, tunnels, pods, what they use, and the agent's figures, for the master alone.
+//! The kubelet's own API: logs, tunnels, pods, what they use, and the agent's figures.
 //!
-//! A connection is trusted for what its certificate says: TLS verified the chain to the cluster's root, and here
-//! the subject must be the API server. Everything else is 401 or 403, but for nothing: not even health is told.
+//! TLS verified a certificate to the cluster's root, or the caller has a token; the master says who that is and whether it may
+//! ([`agent_port::Access`]). Nothing is told to others, not even health.
 
 use crate::cleanup::MAX_LOGS;
 use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name};
 use crate::network::is_on_host;
-use agent_port::{Answer, Body, Caller, Limits, answer, text};
+use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};
 use agent_runtime::{ContainerState, Error, PodRef};
 use agent_sys::beneath::Beneath;
@@ -42,12 +42,12 @@ const PIECE: usize = 32 * 1024;
 pub struct Server {
     shared: Arc<Shared>,
     tunnels: Tunnels,
+    access: Access,
 }
 
 /// Serves the kubelet's API until `shutdown` is true or its sender is gone.
 ///
-/// `tls` must verify client certificates against the cluster's root; whether it asks for one or insists, callers
-/// without are turned away.
+/// `tls` must verify client certificates against the cluster's root, and let callers without one in: they may have a token.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
@@ -59,16 +59,12 @@ pub async fn serve(
 
 impl agent_port::Service for Server {
     async fn answer(&self, caller: Caller, mut request: Request<Incoming>) -> Answer {
-        match caller {
-            Caller::Master => self.asked(&mut request).await,
-            Caller::Nobody => Answer::Whole(text(
-                StatusCode::UNAUTHORIZED,
-                "Unauthorized: a client certificate is needed\n",
-            )),
-            Caller::Other => Answer::Whole(text(
-                StatusCode::FORBIDDEN,
-                "Forbidden: only the API server may ask the kubelet\n",
-            )),
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let headers = request.headers().clone();
+        let about = (&method, uri.path(), &headers);
+        match self.access.admit(&*self.shared, &caller, about).await {
+            Ok(()) => self.asked(&mut request).await,
+            Err(denied) => Answer::Whole(text(denied.status, &format!("{denied}\n"))),
         }
     }
 }
@@ -78,10 +74,11 @@ impl Server {
         Self {
             shared,
             tunnels: Tunnels::new(agent_tunnel::MOST),
+            access: Access::default(),
         }
     }
 
-    /// Answers the master.
+    /// Answers a caller who may ask this.
     async fn asked(&self, request: &mut Request<Incoming>) -> Answer {
         let uri = request.uri().clone();
         let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();

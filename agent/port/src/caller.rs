@@ -1,35 +1,84 @@
-//! Who calls: what the certificate says that TLS verified.
+//! Who calls: what the certificate says that TLS verified, or a token that the master has reviewed.
 
-use config_kube::identity::APISERVER_KUBELET_USER;
+use config_kube::identity::{APISERVER_KUBELET_USER, AUTHENTICATED_GROUP};
 use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+use x509_parser::prelude::AttributeTypeAndValue;
 
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
     /// The API server.
     Master,
     /// The holder of another certificate of the cluster.
-    Other,
+    User(Arc<User>),
     /// A caller without a certificate.
     Nobody,
 }
 
+/// A user of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct User {
+    /// Its name.
+    pub name: String,
+    /// Its uid, where it has one.
+    pub uid: String,
+    /// Its groups.
+    pub groups: Vec<String>,
+    /// What else is known of it, by name, as a token's review says it.
+    pub extra: Vec<(String, Vec<String>)>,
+}
+
+impl User {
+    /// A user of a name and groups, who has shown who it is.
+    pub fn named(name: &str, groups: &[&str]) -> Self {
+        let groups = groups.iter().copied().chain([AUTHENTICATED_GROUP]);
+        Self {
+            name: name.to_owned(),
+            groups: groups.map(str::to_owned).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// All that rights depend on, in an order that is always the same.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
+        let extra = self.extra.iter().flat_map(|(name, values)| {
+            let values = values.iter().map(String::as_str);
+            ["extra", name].into_iter().chain(values)
+        });
+        [&*self.name, &*self.uid]
+            .into_iter()
+            .chain(self.groups.iter().map(String::as_str))
+            .chain(extra)
+    }
+}
+
 impl Caller {
-    /// From the certificates that TLS verified.
+    /// From the certificates that TLS verified: the common name is the user, organizations are its groups. A certificate that
+    /// names nobody, or more than one, is as good as none.
     pub fn of(certificates: Option<&[CertificateDer<'_>]>) -> Self {
-        let Some(leaf) = certificates.and_then(<[_]>::first) else {
+        let leaf = certificates.and_then(<[_]>::first);
+        let leaf = leaf.and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());
+        let Some((_, leaf)) = leaf else {
             return Self::Nobody;
         };
-        let Ok((_, leaf)) = x509_parser::parse_x509_certificate(leaf) else {
-            return Self::Other;
+        let subject = leaf.subject();
+        let mut names = subject
+            .iter_common_name()
+            .map(AttributeTypeAndValue::as_str);
+        let (Some(Ok(name)), None) = (names.next(), names.next()) else {
+            return Self::Nobody;
         };
-        let mut names = leaf.subject().iter_common_name();
-        match (
-            names.next().and_then(|name| name.as_str().ok()),
-            names.next(),
-        ) {
-            (Some(APISERVER_KUBELET_USER), None) => Self::Master,
-            _ => Self::Other,
+        if name.is_empty() {
+            return Self::Nobody;
         }
+        if name == APISERVER_KUBELET_USER {
+            return Self::Master;
+        }
+        let groups = subject.iter_organization();
+        let groups: Result<Vec<&str>, _> = groups.map(AttributeTypeAndValue::as_str).collect();
+        groups.map_or(Self::Nobody, |groups| {
+            Self::User(Arc::new(User::named(name, &groups)))
+        })
     }
 }

@@ -1,14 +1,19 @@
-//! The kubelet's port: who holds a connection there, and what becomes of it ([`serve`](fn@serve)).
+//! The kubelet's port: who holds a connection there, what becomes of it ([`serve`](fn@serve)), and who may ask
+//! what ([`Access`]).
 //!
 //! Everybody who reaches the machine can open one, and TLS says who calls at the end of the handshake only. Until then a caller is a
 //! stranger. Strangers share a room by their networks: a newcomer is always let in, and an older connection is cut, of the same
 //! network where that has its share, else of the network that has most. A caller who shows the master's certificate gives its
 //! place there back and has one of the master's own.
 
+mod access;
+mod asked;
 mod caller;
 mod serve;
 
-pub use caller::Caller;
+pub use access::{Access, Denied, Reviews, Unreviewed};
+pub use asked::Asked;
+pub use caller::{Caller, User};
 pub use serve::{Answer, Body, Service, Work, answer, serve, text};
 
 use config_limits::{Network, PlaceId, Places, Width, networks};

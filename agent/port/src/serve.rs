@@ -47,7 +47,7 @@ impl std::fmt::Debug for Answer {
 
 /// What answers requests.
 pub trait Service: Clone + Send + 'static {
-    /// Answers one request. It is to judge the caller: TLS has only said who it is.
+    /// Answers one request. It is to judge the caller ([`crate::Access`]): TLS has only said who it is.
     fn answer(
         &self,
         caller: Caller,
@@ -125,7 +125,7 @@ impl<S: Service> Port<S> {
         let granted = Arc::new(Mutex::new(None));
         let grant = granted.clone();
         let service = service_fn(move |request| {
-            let (server, grant) = (server.clone(), grant.clone());
+            let (server, grant, caller) = (server.clone(), grant.clone(), caller.clone());
             async move {
                 Ok::<_, Infallible>(if busy {
                     text(

@@ -22,3 +22,11 @@ pub fn for_node(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &Head
         .iter()
         .filter(|(name, _)| !OWN.contains(name) && !name.as_str().starts_with("impersonate-"))
 }
+
+/// Whether a path of the kubelet answers for as long as a container runs: followed logs.
+pub fn follows(path: &str, query: &str) -> bool {
+    path.starts_with("/containerLogs/")
+        && query
+            .split('&')
+            .any(|pair| matches!(pair, "follow=true" | "follow=1"))
+}

@@ -6,7 +6,6 @@
 //! path says `https:`, are spoken here, with the program itself. The program's certificate is not verified, as with upstream: no
 //! authority of the cluster vouches for it, and the way to its pod is the node's.
 
-use super::proxy::with_slash;
 use super::tunnel::{self, NodeSide};
 use super::{Call, gateway};
 use crate::hooks::NodeStream;
@@ -20,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use master_client::{Body, UserInfo, body};
 use master_gateway::{
     Backend, Driver, Exchange, Expected, Front, NodeBody, NodeCall, Page, ProxyTarget, Upload,
-    is_page, of_pod, of_service,
+    is_page, of_pod, of_service, with_slash,
 };
 use master_schema::error::{ApiError, Reason};
 

@@ -1,11 +1,11 @@
 //! The proxy subresource: whom a path names, and requests to nodes. Those to pods and services are `pod_proxy`'s.
 
 use super::{Call, gateway, pod_proxy};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::BodyExt;
-use master_client::{Body, body};
-use master_gateway::{Expected, NodeBody, ProxyTarget, for_node};
-use master_schema::error::{ApiError, Reason, no_resource};
+use master_client::Body;
+use master_gateway::{Expected, NodeBody, ProxyTarget, follows, for_node, with_slash};
+use master_schema::error::{ApiError, Reason};
 
 /// Forwards a request.
 pub(super) async fn run(
@@ -77,14 +77,6 @@ pub(super) async fn run(
     Ok(handed_back(answer, uri, &call.target.rest))
 }
 
-/// Whether a path of the kubelet answers for as long as a container runs: followed logs.
-fn follows(path: &str, query: &str) -> bool {
-    path.starts_with("/containerLogs/")
-        && query
-            .split('&')
-            .any(|pair| matches!(pair, "follow=true" | "follow=1"))
-}
-
 /// The target's answer; redirects are rewritten to lead through this server.
 fn handed_back(answer: Response<NodeBody>, uri: &Uri, rest: &str) -> Response<Body> {
     let (parts, incoming) = answer.into_parts();
@@ -104,17 +96,4 @@ fn handed_back(answer: Response<NodeBody>, uri: &Uri, rest: &str) -> Response<Bo
         response.headers_mut().insert(header::LOCATION, value);
     }
     response
-}
-
-/// Redirects the client to the same path with a trailing slash, so that relative links resolve.
-pub(super) fn with_slash(uri: &Uri) -> Result<Response<Body>, ApiError> {
-    let query = uri
-        .query()
-        .map_or(String::new(), |query| format!("?{query}"));
-    let mut response = Response::new(body(""));
-    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
-    let to = HeaderValue::from_str(&format!("{}/{query}", uri.path()))
-        .map_err(|_not_a_header| no_resource())?;
-    response.headers_mut().insert(header::LOCATION, to);
-    Ok(response)
 }

@@ -1,18 +1,21 @@
-//! The kubelet's port: the master alone is answered, and what it asks for are pods' logs.
+//! The kubelet's port: the master is answered, and callers to whom it grants what they ask for.
 
 use crate::pods::{Cluster, shell};
 use crate::site::eventually;
 use agent_kubelet::serve;
 use bytes::Bytes;
+use config_kube::k8s_openapi::api::core::v1::ServiceAccount;
+use config_kube::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
+use master_client::DeleteParams;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
@@ -120,6 +123,16 @@ async fn get(
     tls: Arc<ClientConfig>,
     path: &str,
 ) -> Result<(StatusCode, String), String> {
+    get_with(at, tls, path, "Basic nothing").await
+}
+
+/// The same with an `Authorization`.
+async fn get_with(
+    at: SocketAddr,
+    tls: Arc<ClientConfig>,
+    path: &str,
+    authorization: &str,
+) -> Result<(StatusCode, String), String> {
     let say = |error: &dyn std::error::Error| error.to_string();
     let tcp = TcpStream::connect(at).await.unwrap();
     let name = ServerName::try_from("node.example").unwrap();
@@ -133,6 +146,7 @@ async fn get(
     let connection = tokio::spawn(connection);
     let request = Request::get(path)
         .header("host", "node.example")
+        .header("authorization", authorization)
         .body(Empty::<Bytes>::new())
         .unwrap();
     let answer = sender
@@ -232,4 +246,87 @@ async fn the_kubelets_port_answers_the_master_alone_and_gives_it_logs() {
         StatusCode::BAD_REQUEST
     );
     assert!(ask("/pods").await.1.contains("\"talks\""));
+}
+
+/// Gives a subject the right to read these subresources of nodes.
+async fn grant(cluster: &Cluster, name: &str, resources: &[&str], subject: Value) {
+    let rules = json!([{"apiGroups": [""], "resources": resources, "verbs": ["get"]}]);
+    let role: ClusterRole =
+        serde_json::from_value(json!({"metadata": {"name": name}, "rules": rules})).unwrap();
+    cluster.admin.create(&role).await.unwrap();
+    let reference =
+        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+    let binding: ClusterRoleBinding = serde_json::from_value(
+        json!({"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}),
+    )
+    .unwrap();
+    cluster.admin.create(&binding).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_with_a_certificate_or_a_token_get_what_the_master_grants_and_no_more() {
+    let cluster = Cluster::new().await;
+    let authority = Authority::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let (_shutdown, ended) = watch::channel(false);
+    let port = cluster.port.clone().unwrap();
+    tokio::spawn(serve(listener, authority.server(), port, ended));
+
+    let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "watcher"});
+    grant(&cluster, "figures", &["nodes/metrics", "nodes/stats"], user).await;
+    let account = json!({"kind": "ServiceAccount", "name": "scraper", "namespace": "default"});
+    grant(&cluster, "everything", &["nodes/proxy"], account).await;
+
+    let watcher = authority.client(Some((&authority, "watcher")));
+    for (path, status) in [
+        ("/metrics", StatusCode::OK),
+        ("/stats/summary", StatusCode::OK),
+        ("/pods", StatusCode::FORBIDDEN),
+        ("/containerLogs/default/a/b", StatusCode::FORBIDDEN),
+        ("/exec/default/a/b?command=sh", StatusCode::FORBIDDEN),
+    ] {
+        let (seen, said) = get(at, watcher.clone(), path).await.unwrap();
+        assert_eq!(seen, status, "{path}: {said}");
+    }
+
+    let account: ServiceAccount =
+        serde_json::from_value(json!({"metadata": {"name": "scraper", "namespace": "default"}}))
+            .unwrap();
+    cluster.admin.create(&account).await.unwrap();
+    let request = Request::post("/api/v1/namespaces/default/serviceaccounts/scraper/token")
+        .header("content-type", "application/json")
+        .body(master_client::body(
+            r#"{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{}}"#,
+        ))
+        .unwrap();
+    let answer = cluster.admin.call(request).await;
+    let answer = answer.into_body().collect().await.unwrap().to_bytes();
+    let answer: Value = serde_json::from_slice(&answer).unwrap();
+    let token = answer["status"]["token"].as_str().unwrap();
+    let nobody = authority.client(None);
+    let good = format!("Bearer {token}");
+    for (authorization, path, status) in [
+        (&*good, "/pods", StatusCode::OK),
+        (&good, "/healthz", StatusCode::OK),
+        // The right to read nodes/proxy reads, and neither figures nor runs anything.
+        (&good, "/metrics", StatusCode::FORBIDDEN),
+        (&good, "/exec/default/a/b?command=sh", StatusCode::FORBIDDEN),
+        (&good, "/portForward/default/a", StatusCode::FORBIDDEN),
+        ("Bearer forged", "/pods", StatusCode::UNAUTHORIZED),
+        ("Basic abc", "/pods", StatusCode::UNAUTHORIZED),
+    ] {
+        let seen = get_with(at, nobody.clone(), path, authorization).await;
+        let (seen, said) = seen.unwrap();
+        assert_eq!(seen, status, "{path}: {said}");
+    }
+    let now = DeleteParams::default();
+    let admin = &cluster.admin;
+    let ended = admin.delete::<ClusterRoleBinding>(None, "figures", &now);
+    ended.await.unwrap();
+    eventually("the end of a right", || async {
+        let (seen, _) = get(at, watcher.clone(), "/metrics").await.unwrap();
+        (seen == StatusCode::FORBIDDEN).then_some(())
+    })
+    .await;
 }

@@ -1,0 +1,325 @@
+//! Who may ask what of the node: the master is asked, and what it said is believed for a short time.
+//!
+//! A caller shows a certificate of the cluster or sends a token, which the master reviews (`TokenReview`). Whether it may is the
+//! master's decision, too (`SubjectAccessReview`), so that rights are granted and taken away in one place. The master itself is
+//! known by its certificate: it has decided before it asks, and is not asked again.
+//!
+//! Bounds: so many answers are remembered, each for its time; so many reviews run at once, each for so long. A caller who can
+//! not be reviewed is refused.
+
+use crate::asked::Asked;
+use crate::caller::{Caller, User};
+use http::{HeaderMap, Method, StatusCode, header};
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+/// Answers that are remembered of each kind.
+const MOST: usize = 512;
+/// For how long a "yes" is believed: a right that is taken away ends with it.
+const GRANTED: Duration = Duration::from_secs(30);
+/// For how long a "no" is.
+const REFUSED: Duration = Duration::from_secs(10);
+/// Reviews at once.
+const REVIEWS: usize = 16;
+/// Longest time for a review, with the wait for its turn.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest token.
+const LONGEST: usize = 16 << 10;
+
+/// What the master decides.
+pub trait Reviews: Send + Sync {
+    /// Whom a token names; `None` where it is not valid.
+    ///
+    /// # Errors
+    /// The master can't be asked.
+    fn token(&self, token: &str) -> impl Future<Output = Result<Option<User>, Unreviewed>> + Send;
+
+    /// Whether a user has a right to a subresource of this node.
+    ///
+    /// # Errors
+    /// The master can't be asked.
+    fn may(
+        &self,
+        user: &User,
+        verb: &str,
+        subresource: &str,
+    ) -> impl Future<Output = Result<bool, Unreviewed>> + Send;
+}
+
+/// The master can't be asked.
+#[derive(Debug, thiserror::Error)]
+#[error("the master can't be asked: {0}")]
+pub struct Unreviewed(pub String);
+
+/// Why a request is not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Denied {
+    /// The answer's status.
+    pub status: StatusCode,
+    /// For a person.
+    pub message: String,
+}
+
+/// The rights of callers, as far as they are known.
+#[derive(Debug, Clone)]
+pub struct Access {
+    tokens: Arc<Memory<Option<Arc<User>>>>,
+    rights: Arc<Memory<bool>>,
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self {
+            tokens: Arc::default(),
+            rights: Arc::default(),
+            turns: Arc::new(Semaphore::new(REVIEWS)),
+        }
+    }
+}
+
+impl Access {
+    /// Decides whether a request is answered.
+    ///
+    /// # Errors
+    /// 401: nobody is named. 403: the master says that the caller may not. 503: the master can't be asked.
+    pub async fn admit(
+        &self,
+        reviews: &impl Reviews,
+        caller: &Caller,
+        (method, path, headers): (&Method, &str, &HeaderMap),
+    ) -> Result<(), Denied> {
+        let user = match caller {
+            Caller::Master => return Ok(()),
+            Caller::User(user) => user.clone(),
+            Caller::Nobody => self.named(reviews, headers).await?,
+        };
+        let Asked { verb, subresources } = Asked::of(method, path);
+        for subresource in subresources {
+            if self.may(reviews, &user, verb, subresource).await? {
+                return Ok(());
+            }
+        }
+        let (name, all) = (&user.name, subresources.join(" "));
+        Err(Denied {
+            status: StatusCode::FORBIDDEN,
+            message: format!(
+                "Forbidden (user={name}, verb={verb}, resource=nodes, subresource(s)=[{all}])"
+            ),
+        })
+    }
+
+    /// Whom the token of a request names.
+    async fn named(
+        &self,
+        reviews: &impl Reviews,
+        headers: &HeaderMap,
+    ) -> Result<Arc<User>, Denied> {
+        let unauthorized = || Denied {
+            status: StatusCode::UNAUTHORIZED,
+            message: "Unauthorized".to_owned(),
+        };
+        let token = bearer(headers).ok_or_else(unauthorized)?;
+        let key: Key = Sha256::digest(token.as_bytes()).into();
+        if let Some(known) = self.tokens.get(&key) {
+            return known.ok_or_else(unauthorized);
+        }
+        let user = self.review(reviews.token(token)).await?.map(Arc::new);
+        let life = if user.is_some() { GRANTED } else { REFUSED };
+        self.tokens.put(key, user.clone(), life);
+        user.ok_or_else(unauthorized)
+    }
+
+    async fn may(
+        &self,
+        reviews: &impl Reviews,
+        user: &User,
+        verb: &str,
+        subresource: &str,
+    ) -> Result<bool, Denied> {
+        let mut digest = Sha256::new();
+        for part in user.parts().chain([verb, subresource]) {
+            // Lengths keep parts apart.
+            digest.update(part.len().to_be_bytes());
+            digest.update(part);
+        }
+        let key: Key = digest.finalize().into();
+        if let Some(known) = self.rights.get(&key) {
+            return Ok(known);
+        }
+        let granted = self.review(reviews.may(user, verb, subresource)).await?;
+        let life = if granted { GRANTED } else { REFUSED };
+        self.rights.put(key, granted, life);
+        Ok(granted)
+    }
+
+    /// Takes a turn for a review, and waits for its answer.
+    async fn review<T>(
+        &self,
+        review: impl Future<Output = Result<T, Unreviewed>>,
+    ) -> Result<T, Denied> {
+        let reviewing = async {
+            let turn = self.turns.acquire().await;
+            let _turn = turn.map_err(|error| Unreviewed(error.to_string()))?;
+            review.await
+        };
+        let said = timeout(PATIENCE, reviewing).await;
+        let said = said.unwrap_or_else(|elapsed| Err(Unreviewed(elapsed.to_string())));
+        said.map_err(|error| Denied {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            message: error.to_string(),
+        })
+    }
+}
+
+/// The token of a request.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.trim().split_once(' ')?;
+    let token = token.trim();
+    let fits = scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= LONGEST;
+    fits.then_some(token)
+}
+
+type Key = [u8; 32];
+
+/// Answers by the digest of what was asked, so that no token is held.
+#[derive(Debug)]
+struct Memory<V>(Mutex<HashMap<Key, (V, Instant)>>);
+
+impl<V> Default for Memory<V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<V: Clone> Memory<V> {
+    fn get(&self, key: &Key) -> Option<V> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (value, end) = all.get(key)?;
+        (Instant::now() < *end).then(|| value.clone())
+    }
+
+    fn put(&self, key: Key, value: V, life: Duration) {
+        let now = Instant::now();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST {
+            all.retain(|_, (_, end)| now < *end);
+        }
+        if all.len() >= MOST
+            && let Some(first) = all.iter().min_by_key(|(_, (_, end))| *end)
+        {
+            let first = *first.0;
+            all.remove(&first);
+        }
+        all.insert(key, (value, now + life));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// A master that knows one token, and one right.
+    #[derive(Default)]
+    struct Master {
+        gone: AtomicBool,
+        refuses: AtomicBool,
+        asked: AtomicUsize,
+    }
+
+    impl Reviews for Master {
+        async fn token(&self, token: &str) -> Result<Option<User>, Unreviewed> {
+            self.asked.fetch_add(1, Ordering::AcqRel);
+            Ok((token == "good").then(|| User::named("reader", &["readers"])))
+        }
+
+        async fn may(&self, user: &User, verb: &str, what: &str) -> Result<bool, Unreviewed> {
+            self.asked.fetch_add(1, Ordering::AcqRel);
+            if self.gone.load(Ordering::Acquire) {
+                return Err(Unreviewed("no connection".to_owned()));
+            }
+            let refuses = self.refuses.load(Ordering::Acquire);
+            Ok(!refuses && (&*user.name, verb, what) == ("reader", "get", "metrics"))
+        }
+    }
+
+    fn with(token: &str) -> HeaderMap {
+        let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+        HeaderMap::from_iter([(header::AUTHORIZATION, value)])
+    }
+
+    async fn ask(
+        access: &Access,
+        master: &Master,
+        caller: &Caller,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> u16 {
+        let request = (&Method::GET, path, headers);
+        let admitted = access.admit(master, caller, request).await;
+        admitted.map_or_else(|denied| denied.status.as_u16(), |()| 200)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_masters_word_counts_for_a_short_time_and_is_asked_for_once() {
+        let (access, master) = (Access::default(), Master::default());
+        let (good, bad, none) = (with("good"), with("bad"), HeaderMap::new());
+        let nobody = Caller::Nobody;
+        assert_eq!(ask(&access, &master, &nobody, "/metrics", &none).await, 401);
+        assert_eq!(master.asked.load(Ordering::Acquire), 0);
+        for _ in 0..3 {
+            assert_eq!(ask(&access, &master, &nobody, "/metrics", &bad).await, 401);
+            assert_eq!(ask(&access, &master, &nobody, "/metrics", &good).await, 200);
+            assert_eq!(ask(&access, &master, &nobody, "/pods", &good).await, 403);
+            assert_eq!(
+                ask(&access, &master, &nobody, "/exec/a/b/c", &good).await,
+                403
+            );
+        }
+        // Two tokens; metrics, pods, and proxy with two verbs.
+        assert_eq!(master.asked.load(Ordering::Acquire), 6);
+        master.refuses.store(true, Ordering::Release);
+        assert_eq!(ask(&access, &master, &nobody, "/metrics", &good).await, 200);
+        tokio::time::advance(GRANTED).await;
+        assert_eq!(ask(&access, &master, &nobody, "/metrics", &good).await, 403);
+        master.refuses.store(false, Ordering::Release);
+        tokio::time::advance(REFUSED).await;
+        assert_eq!(ask(&access, &master, &nobody, "/metrics", &good).await, 200);
+    }
+
+    #[tokio::test]
+    async fn the_master_is_known_and_whom_nobody_can_review_is_refused() {
+        let (access, master) = (Access::default(), Master::default());
+        master.gone.store(true, Ordering::Release);
+        let none = HeaderMap::new();
+        let known = Caller::Master;
+        assert_eq!(
+            ask(&access, &master, &known, "/exec/a/b/c", &none).await,
+            200
+        );
+        let user = Caller::User(Arc::new(User::named("reader", &[])));
+        assert_eq!(ask(&access, &master, &user, "/metrics", &none).await, 503);
+        master.gone.store(false, Ordering::Release);
+        assert_eq!(ask(&access, &master, &user, "/metrics", &none).await, 200);
+    }
+
+    #[test]
+    fn so_many_answers_are_remembered_and_no_more() {
+        let memory = Memory::default();
+        for number in 0..MOST * 2 {
+            let key: Key = Sha256::digest(number.to_be_bytes()).into();
+            memory.put(key, number, GRANTED);
+        }
+        assert_eq!(memory.0.lock().unwrap().len(), MOST);
+        let last: Key = Sha256::digest((MOST * 2 - 1).to_be_bytes()).into();
+        assert_eq!(memory.get(&last), Some(MOST * 2 - 1));
+    }
+}
