@@ -89,7 +89,7 @@ fn every_fixture_is_read_whole_and_written_the_same() {
             faults.push(format!("{stem}: YAML and JSON are read differently"));
         }
         let mut fields = original.as_object().cloned().unwrap();
-        let checked = registry.schemas().check(&kind.schema, &mut fields);
+        let checked = registry.schemas().check(kind.source.name(), &mut fields);
         faults.extend(checked.wrong.iter().map(|wrong| format!("{stem}: {wrong}")));
         faults.extend(
             checked

@@ -75,9 +75,12 @@ fn measure(name: &str, versions: &One, object: &Fields, changed: &Fields) -> Res
 }
 
 fn main() -> Result<(), String> {
-    let (definitions, names) =
-        schema::definitions(&[Source::of::<ConfigMap>(), Source::of::<Deployment>()]);
-    let versions = |index: usize| One(Schemas::compile(&definitions), names[index].clone());
+    let sources = [Source::of::<ConfigMap>(), Source::of::<Deployment>()];
+    let definitions = schema::definitions(&sources);
+    let versions = |index: usize| {
+        let name = sources[index].name().to_owned();
+        One(Schemas::compile(&definitions), name)
+    };
     let map = |last: &str| {
         let mut data: serde_json::Map<String, Value> = (0..8)
             .map(|number| (format!("key-{number}"), json!("x".repeat(112))))

@@ -212,8 +212,9 @@ mod tests {
     use std::sync::LazyLock;
 
     static SCHEMAS: LazyLock<(Schemas, String)> = LazyLock::new(|| {
-        let (definitions, names) = schema::definitions(&[Source::of::<Pod>()]);
-        (Schemas::compile(&definitions), names[0].clone())
+        let source = Source::of::<Pod>();
+        let name = source.name().to_owned();
+        (Schemas::compile(&schema::definitions(&[source])), name)
     });
 
     fn patched(mut object: Value, patch: &Value) -> Value {

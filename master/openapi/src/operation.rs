@@ -212,7 +212,7 @@ impl<'a> Operation<'a> {
             kind,
             action,
             subresource: None,
-            schema: kind.schema.clone(),
+            schema: kind.source.name().to_owned(),
             everywhere: false,
         }
     }

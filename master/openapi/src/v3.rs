@@ -84,7 +84,7 @@ fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
             .filter_map(|sub| body_of(*sub)),
     );
     sources.extend(shared());
-    let (mut definitions, _) = schema::definitions(&sources);
+    let mut definitions = schema::definitions(&sources);
     let mut paths = Map::new();
     paths.insert(
         format!("{root}/"),
@@ -95,11 +95,11 @@ fn document(root: &str, kinds: &[&Arc<Kind>]) -> Value {
     );
     for kind in kinds {
         let gvk = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
-        if let Some(definition) = definitions.get_mut(&kind.schema) {
+        if let Some(definition) = definitions.get_mut(kind.source.name()) {
             definition["x-kubernetes-group-version-kind"] = json!([gvk]);
         }
         if kind.review.is_none_or(Review::is_read) {
-            definitions.insert(format!("{}List", kind.schema), list_definition(kind));
+            definitions.insert(format!("{}List", kind.source.name()), list_definition(kind));
         }
         add_paths(root, kind, &mut paths);
     }
@@ -149,7 +149,8 @@ fn tag(kinds: &[&Arc<Kind>]) -> String {
 /// The list's schema, which clients find by its kind.
 fn list_definition(kind: &Kind) -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
-    let item = json!({"allOf": [{"$ref": format!("{DEFINITIONS}{}", kind.schema)}], "default": {}});
+    let item =
+        json!({"allOf": [{"$ref": format!("{DEFINITIONS}{}", kind.source.name())}], "default": {}});
     json!({
         "description": format!("{}List is a list of {}.", kind.kind, kind.plural), "type": "object",
         "required": ["items"],
@@ -224,13 +225,14 @@ fn add_paths(root: &str, kind: &Kind, paths: &mut Map<String, Value>) {
 }
 
 fn add_subresource(object: &str, kind: &Kind, sub: Subresource, paths: &mut Map<String, Value>) {
-    let schema =
-        body_of(sub).map(|source| schema::definitions(&[source]).1.pop().unwrap_or_default());
+    let body = body_of(sub);
     let make = |action: Action| {
         let own = Operation::of(kind, action);
         Operation {
             subresource: Some(sub),
-            schema: schema.clone().unwrap_or_else(|| own.schema.clone()),
+            schema: body
+                .as_ref()
+                .map_or_else(|| own.schema.clone(), |body| body.name().to_owned()),
             ..own
         }
         .value()

@@ -417,8 +417,6 @@ pub struct Kind {
     pub blank: Option<Value>,
     /// The schema's source.
     pub source: Source,
-    /// Name of the schema's definition; set by the registry.
-    pub schema: String,
 }
 
 impl Kind {
@@ -455,7 +453,6 @@ impl Kind {
             conversion: None,
             blank: None,
             source: Source::of::<T>(),
-            schema: String::new(),
         }
     }
 
@@ -578,15 +575,13 @@ impl Registry {
     /// A registry of kinds.
     pub fn new(kinds: Vec<Kind>) -> Self {
         let sources: Vec<Source> = kinds.iter().map(|kind| kind.source.clone()).collect();
-        let (definitions, names) = schema::definitions(&sources);
-        let schemas = Schemas::compile(&definitions);
+        let schemas = Schemas::compile(&schema::definitions(&sources));
         let mut registry = Self {
             kinds: Vec::new(),
             by_path: HashMap::new(),
             schemas,
         };
-        for (mut kind, schema) in kinds.into_iter().zip(names) {
-            kind.schema = schema;
+        for kind in kinds {
             let kind = Arc::new(kind);
             let path = (
                 kind.group.clone(),

@@ -177,7 +177,9 @@ impl Call {
 
     /// Compares an object with the kind's schema.
     pub(super) fn compare(&self, fields: &mut Fields) -> Checked {
-        self.registry.schemas().check(&self.kind.schema, fields)
+        self.registry
+            .schemas()
+            .check(self.kind.source.name(), fields)
     }
 
     /// Turns unknown and duplicate fields into faults or warnings.

@@ -42,7 +42,7 @@ impl Versions for Served<'_> {
         Some(
             self.registry
                 .schemas()
-                .place(&self.find(api_version)?.schema),
+                .place(self.find(api_version)?.source.name()),
         )
     }
 

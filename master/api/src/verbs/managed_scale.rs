@@ -15,17 +15,15 @@ use std::sync::LazyLock;
 /// The only version of Scale.
 struct Scales;
 
-static SCHEMA: LazyLock<(Schemas, String)> = LazyLock::new(|| {
-    let (definitions, names) = schema::definitions(&[Source::of::<Scale>()]);
-    (
-        Schemas::compile(&definitions),
-        names.into_iter().next().unwrap_or_default(),
-    )
+static SCHEMA: LazyLock<(Schemas, Source)> = LazyLock::new(|| {
+    let source = Source::of::<Scale>();
+    let definitions = schema::definitions(std::slice::from_ref(&source));
+    (Schemas::compile(&definitions), source)
 });
 
 impl Versions for Scales {
     fn place(&self, api_version: &str) -> Option<Place<'_>> {
-        (api_version == SCALE).then(|| SCHEMA.0.place(&SCHEMA.1))
+        (api_version == SCALE).then(|| SCHEMA.0.place(SCHEMA.1.name()))
     }
 
     fn convert(&self, object: &Fields, api_version: &str) -> Option<Fields> {

@@ -33,7 +33,7 @@ pub(super) async fn patch(
     // Kinds of this project, like upstream's custom resources, have no merge keys for lists.
     let strategic = call.kind.group != config_kube::identity::GROUP;
     let (patch, duplicates) = Patch::parse(call.content_type(), &bytes, strategic)?;
-    let place = call.registry.schemas().place(&call.kind.schema);
+    let place = call.registry.schemas().place(call.kind.source.name());
     let demanded = patch.resource_version().unwrap_or_default().to_owned();
     for _ in 0..TRIES {
         let entry = call.entry().await?;
@@ -106,7 +106,7 @@ async fn apply(
     // In stored form, so that a quantity in another notation is neither a change nor a conflict.
     call.registry
         .schemas()
-        .canonical(&call.kind.schema, &mut config);
+        .canonical(call.kind.source.name(), &mut config);
     let demanded = meta_text(&config, "resourceVersion").to_owned();
     for _ in 0..TRIES {
         let Some(entry) = call.stored(&call.key()).await? else {

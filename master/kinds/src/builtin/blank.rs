@@ -37,7 +37,7 @@ mod tests {
             let mut object =
                 serde_json::Map::from_iter([("status".to_owned(), kind.blank.clone().unwrap())]);
             let before = object.clone();
-            let checked = registry.schemas().check(&kind.schema, &mut object);
+            let checked = registry.schemas().check(kind.source.name(), &mut object);
             assert!(
                 checked.unknown.is_empty() && checked.wrong.is_empty() && object == before,
                 "{}",

@@ -25,8 +25,11 @@ static SCHEMAS: LazyLock<(Schemas, Vec<String>)> = LazyLock::new(|| {
         Source::of::<Service>(),
         Source::of::<Pod>(),
     ];
-    let (definitions, names) = schema::definitions(sources);
-    (Schemas::compile(&definitions), names)
+    let names = sources.iter().map(|source| source.name().to_owned());
+    (
+        Schemas::compile(&schema::definitions(sources)),
+        names.collect(),
+    )
 });
 
 /// A kind of the tests.

@@ -168,9 +168,9 @@ mod tests {
 
     fn at(root: usize, path: &[&str], check: impl Fn(Place<'_>)) {
         let sources = [Source::of::<Pod>(), Source::of::<PersistentVolume>()];
-        let (definitions, names) = definitions(&sources);
+        let definitions = definitions(&sources);
         let schemas = Schemas::compile(&definitions);
-        let mut place = schemas.place(&names[root]);
+        let mut place = schemas.place(sources[root].name());
         for step in path {
             place = if *step == "[]" {
                 place.items()

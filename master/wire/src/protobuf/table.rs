@@ -140,7 +140,7 @@ mod tests {
             .filter(|kind| kind.group != GROUP && !kind.review.is_some_and(Review::is_read))
             .map(|kind| kind.source.clone())
             .collect();
-        let (definitions, _) = master_schema::schema::definitions(&sources);
+        let definitions = master_schema::schema::definitions(&sources);
         let mut missing = Vec::new();
         for (name, definition) in &definitions {
             let Some(properties) = definition["properties"].as_object() else {

@@ -19,10 +19,10 @@ struct Pods {
 
 impl Pods {
     fn new() -> Self {
-        let (definitions, names) = schema::definitions(&[Source::of::<Pod>()]);
+        let source = Source::of::<Pod>();
         Self {
-            schemas: Schemas::compile(&definitions),
-            name: names.into_iter().next().unwrap_or_default(),
+            name: source.name().to_owned(),
+            schemas: Schemas::compile(&schema::definitions(&[source])),
         }
     }
 }
