@@ -3,7 +3,6 @@
 //!
 //! The answers are upstream's: `200` with the number of endpoints here, or `503` where there is none, for any path.
 
-use crate::table;
 use crate::view::{Key, Known, View};
 use agent_port::{Limits, Place, Room};
 use bytes::Bytes;
@@ -17,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
@@ -37,57 +37,72 @@ const LIMITS: Limits = Limits {
 /// Upstream's header, by which balancers weigh nodes.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
-/// What is told of a service.
+/// The answer at a service's health port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Health {
     /// The service.
     pub(crate) service: Key,
     /// Its endpoints on this node that take connections.
     pub(crate) endpoints: usize,
 }
 
-/// What each port tells. Of two services with one port the first by name has it.
-pub(crate) fn told(known: &Known, node: &str) -> BTreeMap<u16, Told> {
+/// The answers of all health ports.
+pub(crate) type Healths = BTreeMap<u16, Health>;
+
+/// The answer of each health port. Of two services with one port the first by name has it.
+pub(crate) fn healths(known: &Known, node: &str) -> Healths {
     let Some((services, slices)) = known.whole() else {
-        return BTreeMap::new();
+        return Healths::new();
     };
-    let asked = services.iter().filter(|(_, service)| !service.foreign);
-    let asked: Vec<_> = asked
-        .filter_map(|(key, service)| Some((service.health_port?, key)))
-        .collect();
-    if asked.is_empty() {
-        return BTreeMap::new();
+    let mut ports: BTreeMap<&Key, u16> = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for (key, service) in services.iter().filter(|(_, service)| !service.foreign) {
+        if let Some(port) = service.health_port
+            && taken.insert(port)
+        {
+            ports.insert(key, port);
+        }
     }
-    let behind = table::by_service(slices);
-    let mut all = BTreeMap::new();
-    for (port, key) in asked {
-        let slices = behind.get(key).into_iter().flatten();
-        let here: BTreeSet<IpAddr> = slices
-            .flat_map(|slice| &slice.endpoints)
-            .filter(|one| one.ready && one.node.as_deref() == Some(node))
-            .map(|one| one.address)
-            .collect();
-        all.entry(port).or_insert_with(|| Told {
-            service: key.clone(),
-            endpoints: here.len(),
-        });
+    if ports.is_empty() {
+        return Healths::new();
     }
-    all
+    let mut here: BTreeMap<u16, BTreeSet<IpAddr>> = BTreeMap::new();
+    for (key, slice) in slices {
+        let service = Key {
+            namespace: key.namespace.clone(),
+            name: slice.service.clone(),
+        };
+        if let Some(port) = ports.get(&service) {
+            let ready = slice.endpoints.iter();
+            let ready = ready.filter(|one| one.ready && one.node.as_deref() == Some(node));
+            here.entry(*port)
+                .or_default()
+                .extend(ready.map(|one| one.address));
+        }
+    }
+    let health = |(service, port): (&Key, u16)| {
+        let health = Health {
+            service: service.clone(),
+            endpoints: here.get(&port).map_or(0, BTreeSet::len),
+        };
+        (port, health)
+    };
+    ports.into_iter().map(health).collect()
 }
 
-fn response(told: Option<&Told>) -> Response<Full<Bytes>> {
+fn response(health: Option<&Health>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
-    let Some(told) = told else {
+    let Some(health) = health else {
         // The service went while the question was on its way.
         *response.status_mut() = StatusCode::NOT_FOUND;
         return response;
     };
-    if told.endpoints == 0 {
+    if health.endpoints == 0 {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     let body = serde_json::json!({
-        "service": {"namespace": told.service.namespace, "name": told.service.name},
-        "localEndpoints": told.endpoints,
+        "service": {"namespace": health.service.namespace, "name": health.service.name},
+        "localEndpoints": health.endpoints,
         "serviceProxyHealthy": true,
     });
     let headers = response.headers_mut();
@@ -99,7 +114,7 @@ fn response(told: Option<&Told>) -> Response<Full<Bytes>> {
         header::X_CONTENT_TYPE_OPTIONS,
         header::HeaderValue::from_static("nosniff"),
     );
-    headers.insert(WEIGHT, told.endpoints.into());
+    headers.insert(WEIGHT, health.endpoints.into());
     *response.body_mut() = Full::from(body.to_string());
     response
 }
@@ -107,15 +122,18 @@ fn response(told: Option<&Told>) -> Response<Full<Bytes>> {
 /// Keeps the ports open that services ask for, at these addresses of the node, until it is dropped.
 pub(crate) async fn serve(view: View, node: String, addresses: Vec<IpAddr>) {
     let mut changes = view.changes();
+    let (answers, _) = watch::channel(Healths::new());
     let mut listening: BTreeMap<SocketAddr, AbortHandle> = BTreeMap::new();
     let mut tasks = JoinSet::new();
     let room = Room::new(LIMITS);
     loop {
         let known = Arc::clone(&changes.borrow_and_update());
-        let wanted: BTreeSet<SocketAddr> = told(&known, &node)
-            .into_keys()
-            .flat_map(|port| addresses.iter().map(move |own| SocketAddr::new(*own, port)))
+        let now = healths(&known, &node);
+        let wanted: BTreeSet<SocketAddr> = now
+            .keys()
+            .flat_map(|port| addresses.iter().map(|own| SocketAddr::new(*own, *port)))
             .collect();
+        answers.send_replace(now);
         listening.retain(|at, task| {
             let stays = wanted.contains(at);
             if !stays {
@@ -130,8 +148,7 @@ pub(crate) async fn serve(view: View, node: String, addresses: Vec<IpAddr>) {
             }
             match TcpListener::bind(at).await {
                 Ok(listener) => {
-                    let (view, node) = (view.clone(), node.clone());
-                    let task = tasks.spawn(listen(listener, at.port(), room.clone(), view, node));
+                    let task = tasks.spawn(listen(listener, room.clone(), answers.subscribe()));
                     listening.insert(at, task);
                 }
                 Err(error) => {
@@ -153,14 +170,14 @@ pub(crate) async fn serve(view: View, node: String, addresses: Vec<IpAddr>) {
     }
 }
 
-async fn listen(listener: TcpListener, port: u16, room: Room, view: View, node: String) {
+async fn listen(listener: TcpListener, room: Room, answers: watch::Receiver<Healths>) {
     let mut connections = JoinSet::new();
     loop {
         match listener.accept().await {
             Ok((stream, from)) => {
-                let (view, node) = (view.clone(), node.clone());
+                let answers = answers.clone();
                 room.admit(from.ip(), &mut connections, move |place| {
-                    connection(stream, place, port, view, node)
+                    connection(stream, place, answers)
                 });
             }
             Err(error) => {
@@ -172,9 +189,12 @@ async fn listen(listener: TcpListener, port: u16, room: Room, view: View, node: 
     }
 }
 
-async fn connection(stream: TcpStream, place: Place, port: u16, view: View, node: String) {
+async fn connection(stream: TcpStream, place: Place, answers: watch::Receiver<Healths>) {
+    let Ok(port) = stream.local_addr().map(|own| own.port()) else {
+        return;
+    };
     let service = service_fn(move |_| {
-        let answer = response(told(&view.now(), &node).get(&port));
+        let answer = response(answers.borrow().get(&port));
         async move { Ok::<_, Infallible>(answer) }
     });
     let http = hyper::server::conn::http1::Builder::new()

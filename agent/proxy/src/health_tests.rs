@@ -62,9 +62,9 @@ fn ready_endpoints_of_this_node_count_once() {
         endpoint("10.1.0.4", "n1", false),
         endpoint("10.1.1.2", "n2", true),
     ];
-    let count = |node: &str| told(&known(30_000, &all), node)[&30_000].endpoints;
+    let count = |node: &str| healths(&known(30_000, &all), node)[&30_000].endpoints;
     assert_eq!([count("n1"), count("n2"), count("n3")], [2, 1, 0]);
-    assert!(told(&Known::default(), "n1").is_empty());
+    assert!(healths(&Known::default(), "n1").is_empty());
 }
 
 /// The answer of a port: its head and its body.

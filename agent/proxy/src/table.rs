@@ -82,7 +82,7 @@ pub struct Here<'a> {
 }
 
 /// The slices of each service, by its key.
-pub(crate) fn by_service(slices: &BTreeMap<Key, Arc<Slice>>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
+fn by_service(slices: &BTreeMap<Key, Arc<Slice>>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
     let mut behind: BTreeMap<Key, Vec<&Arc<Slice>>> = BTreeMap::new();
     for (key, slice) in slices {
         let namespace = key.namespace.clone();
@@ -246,16 +246,15 @@ impl Near<'_> {
 /// Where callers of this node are led: by hints only if every ready endpoint has them and one is meant for these callers, so
 /// that hints of a moment before or after never leave anybody without an endpoint (upstream's rule, KEP-2433, KEP-3015).
 fn nearest<'a>(endpoints: &[(&Endpoint, u16)], here: Here<'a>) -> Near<'a> {
-    let ready: Vec<&Endpoint> = endpoints
-        .iter()
-        .map(|(one, _)| *one)
-        .filter(|one| one.ready)
-        .collect();
-    let all_have = |has: fn(&Hints) -> bool| {
-        let mut all = ready.iter();
-        all.all(|one| one.hints.as_deref().is_some_and(has))
+    let ready = || {
+        endpoints
+            .iter()
+            .map(|(one, _)| *one)
+            .filter(|one| one.ready)
     };
-    let some_takes = |near: Near<'_>| ready.iter().any(|one| near.takes(one));
+    let all_have =
+        |has: fn(&Hints) -> bool| ready().all(|one| one.hints.as_deref().is_some_and(has));
+    let some_takes = |near: Near<'_>| ready().any(|one| near.takes(one));
     let for_node = Near::ForNode(here.node);
     if all_have(|hints| !hints.nodes.is_empty()) && some_takes(for_node) {
         return for_node;
