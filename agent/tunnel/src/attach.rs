@@ -4,7 +4,7 @@
 //! `stdinOnce`, so that a program that reads to the end comes to it.
 
 use crate::exec::{Pending, end_input, give, negotiated, wants};
-use crate::handshake::{Offer, Refusal};
+use crate::handshake::Refusal;
 use crate::link::{LINGER, Leave, Link, push};
 use crate::query::Streams;
 use crate::{Tunnel, Tunnels, query};
@@ -32,8 +32,7 @@ impl Tunnels {
         id: String,
         once: bool,
     ) -> Result<Tunnel, Refusal> {
-        let offer = Offer::of(request)?;
-        let version = negotiated(&offer)?;
+        let (offer, version) = negotiated(request)?;
         let wanted = query::streams(request.uri().query().unwrap_or_default())?;
         let to = id.clone();
         self.agreed(

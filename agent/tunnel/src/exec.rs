@@ -31,8 +31,7 @@ impl Tunnels {
         runtime: Arc<dyn Runtime>,
         id: String,
     ) -> Result<Tunnel, Refusal> {
-        let offer = Offer::of(request)?;
-        let version = negotiated(&offer)?;
+        let (offer, version) = negotiated(request)?;
         let wanted = query::command(request.uri().query().unwrap_or_default())?;
         let to = id.clone();
         self.agreed(
@@ -48,15 +47,17 @@ impl Tunnels {
     }
 }
 
-/// The best protocol that a client offers.
-pub(crate) fn negotiated(offer: &Offer) -> Result<Version, Refusal> {
-    Version::choose(&offer.protocols).ok_or_else(|| {
+/// What a client offers, and the best protocol of it.
+pub(crate) fn negotiated<B>(request: &Request<B>) -> Result<(Offer, Version), Refusal> {
+    let offer = Offer::of(request)?;
+    let Some(version) = Version::choose(&offer.protocols) else {
         let all = Version::ALL.map(Version::name).join(", ");
-        Refusal::bad(format!(
+        return Err(Refusal::bad(format!(
             "unable to negotiate protocol: client supports [{}], server supports [{all}]",
             offer.protocols
-        ))
-    })
+        )));
+    };
+    Ok((offer, version))
 }
 
 /// A client of a command.
