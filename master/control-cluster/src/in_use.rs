@@ -2,10 +2,10 @@
 
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use master_client::{ApiError, Delta, Key, ListParams, Lookup, Object, Patch, Store, View};
+use master_client::{ApiError, Key, ListParams, Lookup, Object, Patch, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
-use master_control::views::pod::{BY_CLAIM, PodView, claims};
+use master_control::views::pod::{BY_CLAIM, PodView, claims, claims_of_changed};
 use master_control::views::{is_held_by, uid};
 use master_control::writer::Writer;
 use serde_json::json;
@@ -124,13 +124,7 @@ impl Controller for InUse {
     type Action = Release;
 
     fn new(setup: &mut Setup<'_>) -> Self {
-        let pods = setup.follow(|delta: &Delta<PodView>, keys| {
-            if delta.differs(|pod| (pod.ended(), pod.claims.clone())) {
-                let claims = [&delta.before, &delta.after].into_iter().flatten();
-                let claims = claims.flat_map(|pod| &pod.claims);
-                keys.extend(claims.map(|claim| Key::new(&delta.key.namespace, claim)));
-            }
-        });
+        let pods = setup.follow(claims_of_changed);
         Self {
             claims: setup.follow_keys(),
             volumes: setup.follow_keys(),

@@ -14,7 +14,7 @@ use master_client::{
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
-use master_control::views::pod::{BY_CLAIM, PodView};
+use master_control::views::pod::{BY_CLAIM, PodView, claims_of_changed};
 use master_control::writer::Writer;
 pub use plan::{Action, Facts, News, Other, Step};
 use serde_json::{Value, json};
@@ -106,13 +106,7 @@ impl Controller for VolumeBinder {
                 keys.extend(open.iter().map(|key| (**key).clone()));
             }
         });
-        let pods = setup.follow(|delta: &Delta<PodView>, keys| {
-            if delta.differs(|pod| (pod.ended(), pod.claims.clone())) {
-                let pods = [&delta.before, &delta.after].into_iter().flatten();
-                let claims = pods.flat_map(|pod| &pod.claims);
-                keys.extend(claims.map(|claim| Key::new(&delta.key.namespace, claim)));
-            }
-        });
+        let pods = setup.follow(claims_of_changed);
         Self {
             free: volumes.index(&FREE),
             users: pods.index(&BY_CLAIM),

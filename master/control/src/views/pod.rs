@@ -3,7 +3,7 @@
 use crate::views::{created, uid};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition, Toleration};
 use jiff::Timestamp;
-use master_client::{Index, Key, Recent, View};
+use master_client::{Delta, Index, Key, Recent, View};
 use std::sync::{Arc, LazyLock};
 
 /// Pods by the node that they are bound to.
@@ -19,6 +19,15 @@ pub static BY_CLAIM: Index<PodView> = Index::new("claim", |key, pod| {
         .map(|claim| Key::new(&key.namespace, claim).to_string())
         .collect()
 });
+
+/// The volume claims that a change of a pod concerns: those that it used before or uses now, where it began, ended or went.
+pub fn claims_of_changed(delta: &Delta<PodView>, keys: &mut Vec<Key>) {
+    if delta.differs(|pod| (pod.ended(), pod.claims.clone())) {
+        let pods = [&delta.before, &delta.after].into_iter().flatten();
+        let claims = pods.flat_map(|pod| &pod.claims);
+        keys.extend(claims.map(|claim| Key::new(&delta.key.namespace, claim)));
+    }
+}
 
 /// A pod.
 #[derive(Debug, Clone, Default, PartialEq)]
