@@ -6,8 +6,9 @@
 use crate::cleanup::MAX_LOGS;
 use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
-use crate::names::{log_folder, log_name};
+use crate::names::{log_folder, log_name, pod_ref};
 use crate::network::is_on_host;
+use agent_pods::find;
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};
 use agent_runtime::{ContainerState, Error, PodRef};
@@ -140,12 +141,8 @@ impl Server {
                 && meta.name.as_deref() == Some(asked.pod)
         });
         let why = || format!("pod {:?} not found on this node", asked.pod);
-        let pod = named.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))?;
-        let reference = PodRef {
-            namespace: asked.namespace.to_owned(),
-            name: asked.pod.to_owned(),
-            uid: asked.uid.to_owned(),
-        };
+        let named = named.and_then(|pod| Some((pod, pod_ref(pod)?)));
+        let (pod, reference) = named.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))?;
         let reach = || {
             let sandbox = shared.sandboxes.find(asked.uid)?;
             if is_on_host(pod) {
@@ -191,14 +188,10 @@ impl Server {
         let all = self.shared.all_pods();
         let own = all
             .iter()
-            .filter(|one| one.metadata.uid.as_ref() == Some(&pod.uid));
+            .find(|one| one.metadata.uid.as_ref() == Some(&pod.uid));
         let once = own
-            .filter_map(|pod| pod.spec.as_ref())
-            .flat_map(|spec| [Some(&spec.containers), spec.init_containers.as_ref()])
-            .flatten()
-            .flatten()
-            .filter(|one| one.name == container)
-            .any(|one| one.stdin_once == Some(true) && one.tty != Some(true));
+            .and_then(|pod| find(pod, container))
+            .is_some_and(|(_, one)| one.stdin_once == Some(true) && one.tty != Some(true));
         let runtime = self.shared.runtime.clone();
         self.tunnels.attach(request, runtime, id, once)
     }
