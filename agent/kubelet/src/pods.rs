@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 /// Pause after a list or a watch failed.
 const RETRY: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ impl Pods {
                 }
                 Err(error) => tracing::warn!(reason = error.chain(), "pods not listed"),
             }
-            self.reap();
+            self.reap(None);
             tokio::time::sleep(RETRY).await;
         }
     }
@@ -191,7 +191,7 @@ impl Pods {
                     None => lines = self.again(&version).await?,
                 },
                 change = changes.recv() => self.pass_on(change),
-                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => self.reap(),
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.reap(Some(done)),
                 () = &mut end => return Ok(()),
             }
         }
@@ -319,9 +319,9 @@ impl Pods {
         }
     }
 
-    /// Forgets tasks that are done.
-    fn reap(&mut self) {
-        while let Some(done) = self.tasks.try_join_next() {
+    /// Forgets tasks that are done, of which one may be at hand.
+    fn reap(&mut self, mut first: Option<Result<String, JoinError>>) {
+        while let Some(done) = first.take().or_else(|| self.tasks.try_join_next()) {
             if let Err(error) = done {
                 tracing::error!(%error, "a pod's task died");
             }

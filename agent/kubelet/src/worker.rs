@@ -23,7 +23,7 @@ use crate::volumes::Source;
 use crate::wanted::{self, Wanted, unwanted};
 use crate::{cleanup, debug, env, failures, storage, support, volumes};
 use agent_pods::{
-    Action, Ending, Notes, Plan, Refusal, View, base, between, end_of, find, later, plan,
+    Action, Ending, Notes, Plan, Refusal, View, base, between, change, end_of, find, later, plan,
     plan_orphan, recover, status,
 };
 use agent_runtime::{
@@ -39,9 +39,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 /// A look at the latest after this time; volumes are refreshed then.
 const RESYNC: Duration = Duration::from_secs(60);
+/// How long a step waits for the master to take a status, before it goes on with the containers.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after the engine or the master could not be reached.
 const RETRY: Duration = Duration::from_secs(2);
 /// What goes on after a step.
@@ -173,25 +176,53 @@ impl Worker {
             refused: self.refused.is_some(),
             now,
         };
-        let plan = plan(view);
-        match self.report(pod, view).await {
-            Ok(Some(status)) => self.written = Some(status),
-            Ok(None) => {}
-            Err(error) => {
-                tracing::debug!(
-                    pod = self.pod.name,
-                    reason = error.chain(),
-                    "status not written"
-                );
-                return Next::Wait(Some(later(now, RETRY)));
+        let mut plan = plan(view);
+        let told = match timeout(PATIENCE, self.report(pod, view)).await {
+            Ok(Ok(status)) => {
+                self.written = status.or(self.written.take());
+                true
             }
+            Ok(Err(error)) => {
+                self.not_written(&error);
+                false
+            }
+            // Written or not: the same status is sent again.
+            Err(_) => false,
+        };
+        if !told {
+            // Containers are kept while the master is away; only the pod itself stays until its last status is known there.
+            plan.actions.retain(|action| *action != Action::Finish);
         }
         self.refresh(pod, now).await;
         if let Err(error) = self.end_sandbox(&seen).await {
             tracing::warn!(pod = self.pod.name, reason = %error.chain(), "sandbox not removed");
             return Next::Wait(Some(later(now, RETRY)));
         }
-        self.act(Some(pod), &seen, plan).await
+        let next = self.act(Some(pod), &seen, plan).await;
+        if let Next::Wait(at) = next
+            && !told
+        {
+            let again = later(Timestamp::now(), RETRY);
+            return Next::Wait(Some(at.map_or(again, |at| at.min(again))));
+        }
+        next
+    }
+
+    /// A master that is away is no news of each pod; one that refuses a status is.
+    fn not_written(&self, error: &ApiError) {
+        let (pod, reason) = (&self.pod.name, error.chain());
+        if matches!(
+            error,
+            ApiError::Status {
+                code: 400..=499,
+                ..
+            }
+        ) && !error.is_conflict()
+        {
+            tracing::warn!(pod, reason, "status refused");
+        } else {
+            tracing::debug!(pod, reason, "status not written");
+        }
     }
 
     /// Brings probes and hooks in line with what runs, and writes down what came of them.
@@ -291,7 +322,8 @@ impl Worker {
         self.refused = refusal;
     }
 
-    /// Writes the status where it differs from what was written last; returns what is written now.
+    /// Writes the status where it differs from what was written last; returns what is written now. A conflict is an error like
+    /// others: the same status is sent again, or the watch tells that the pod went and another has its name.
     async fn report(&self, pod: &Pod, view: View<'_>) -> Result<Option<PodStatus>, ApiError> {
         let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
         let old = base(pod, self.written.as_ref());
@@ -306,7 +338,8 @@ impl Worker {
             return Ok(None);
         }
         let path = format!("{}/status", pod_path(&self.pod));
-        let change = json!({"metadata": {"uid": self.pod.uid}, "status": status});
+        let change = change(&status).map_err(ApiError::Decode)?;
+        let change = json!({"metadata": {"uid": self.pod.uid}, "status": change});
         match send(
             &*self.shared.api,
             http::Method::PATCH,
@@ -317,8 +350,8 @@ impl Worker {
         .await
         {
             Ok(()) => {}
-            // Gone, or another pod of the same name: the watch says so soon, and ending must not wait for it.
-            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            // Gone: the watch says so soon, and ending must not wait for it.
+            Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
         if pod.metadata.deletion_timestamp.is_none() {
@@ -347,7 +380,8 @@ impl Worker {
             && self.notes.evicted.is_none()
         {
             self.refreshed = now;
-            if let Err(message) = self.prepare_volumes(pod).await {
+            // A master that answers nothing must not keep the containers waiting; what is there stays until the next time.
+            if let Ok(Err(message)) = timeout(PATIENCE, self.prepare_volumes(pod)).await {
                 self.shared.events.warning(pod, "FailedMount", message);
             }
         }

@@ -35,4 +35,4 @@ pub use names::{is_plain, pod_ref};
 pub use notes::{Begun, Death, Failure, Notes, Progress, Verdict};
 pub use policy::{restart, restarts};
 pub use recover::recover;
-pub use status::{Addresses, Refusal, base, status};
+pub use status::{Addresses, Refusal, base, change, status};

@@ -11,6 +11,7 @@ use config_kube::k8s_openapi::api::core::v1::{
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
+use serde_json::{Value, json};
 use std::net::IpAddr;
 
 /// Addresses of the machine and of a pod, as its status names them.
@@ -127,6 +128,30 @@ pub fn status(
         observed_generation: pod.metadata.generation,
         ..PodStatus::default()
     }
+}
+
+/// The strategic merge patch that makes the master's `status` of a pod this one. Conditions merge there by their types and
+/// addresses by themselves, so the patch clears what a condition no longer says and replaces addresses whole; conditions of
+/// others stay.
+///
+/// # Errors
+/// The status can't be written as JSON.
+pub fn change(status: &PodStatus) -> Result<Value, serde_json::Error> {
+    let mut change = serde_json::to_value(status)?;
+    let conditions = change.get_mut("conditions").and_then(Value::as_array_mut);
+    let conditions = conditions.into_iter().flatten();
+    for condition in conditions.filter_map(Value::as_object_mut) {
+        for words in ["reason", "message"] {
+            condition.entry(words).or_insert(Value::Null);
+        }
+    }
+    for addresses in ["hostIPs", "podIPs"] {
+        let all = change.get_mut(addresses).and_then(Value::as_array_mut);
+        if let Some(all) = all {
+            all.insert(0, json!({"$patch": "replace"}));
+        }
+    }
+    Ok(change)
 }
 
 /// The first address of each family, in the node's order: a status names no more.
@@ -374,5 +399,33 @@ mod tests {
         assert_eq!(first(&all), ["192.0.2.7", "2001:db8::7"]);
         assert_eq!(first(&all[2..]), ["2001:db8::7"]);
         assert_eq!(first(&[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_change_clears_what_conditions_no_longer_say_and_replaces_addresses() {
+        let said = |reason: Option<&str>| PodCondition {
+            type_: "Ready".to_owned(),
+            status: "True".to_owned(),
+            reason: reason.map(str::to_owned),
+            ..PodCondition::default()
+        };
+        let ip = |ip: &str| PodIP { ip: ip.to_owned() };
+        let status = |reason, addresses: Option<Vec<PodIP>>| PodStatus {
+            conditions: Some(vec![said(reason)]),
+            pod_ips: addresses,
+            ..PodStatus::default()
+        };
+        assert_eq!(
+            change(&status(None, Some(vec![ip("10.1.0.2")]))).unwrap(),
+            json!({
+                "conditions": [{"type": "Ready", "status": "True", "reason": null, "message": null}],
+                "podIPs": [{"$patch": "replace"}, {"ip": "10.1.0.2"}],
+            })
+        );
+        assert_eq!(
+            change(&status(Some("Why"), None)).unwrap(),
+            json!({"conditions": [{"type": "Ready", "status": "True", "reason": "Why", "message": null}]}),
+            "addresses that are not known stay"
+        );
     }
 }

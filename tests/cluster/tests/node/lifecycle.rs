@@ -8,6 +8,7 @@ use config_model::host_path::HostPath;
 use master_client::ListParams;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 /// A cluster whose pods write down what happens to them in a folder that the test reads.
 async fn witnessed() -> (Cluster, PathBuf) {
@@ -64,6 +65,42 @@ async fn told(cluster: &Cluster, reason: &str, message: &str) {
         events.iter().any(is_it).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_are_started_again_while_the_master_is_away() {
+    let (cluster, folder) = witnessed().await;
+    let script =
+        "echo run >> /w/order; while [ ! -e /w/go ]; do sleep 0.1; done; busybox rm /w/go; exit 1";
+    let spec = json!({"containers": [witness("main", script)], "volumes": volumes(&folder)});
+    cluster.create("steady", spec).await;
+    let status = cluster
+        .reaches("steady", "/containerStatuses/0/ready", json!(true))
+        .await;
+    let conditions = status["conditions"].as_array().unwrap();
+    for ready in conditions.iter().filter(|one| one["status"] == "True") {
+        let words = [&ready["reason"], &ready["message"]];
+        assert_eq!(words, [&Value::Null; 2], "reasons of before: {ready}");
+    }
+
+    cluster.away.store(true, Ordering::SeqCst);
+    allow(&folder, "go");
+    eventually("the container to run again", || async {
+        (order(&folder) == ["run", "run"]).then_some(())
+    })
+    .await;
+    let told = cluster.pod("steady").await.unwrap();
+    assert_eq!(
+        told.status.unwrap().container_statuses.unwrap()[0].restart_count,
+        0,
+        "the master was away"
+    );
+    cluster.away.store(false, Ordering::SeqCst);
+    cluster
+        .reaches("steady", "/containerStatuses/0/restartCount", json!(1))
+        .await;
+    cluster.delete("steady", 0).await;
+    is_gone(&cluster, "steady").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

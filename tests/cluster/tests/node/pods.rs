@@ -16,7 +16,8 @@ use master_listener::Peer;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -27,10 +28,15 @@ const NODE: &str = "worker-1";
 struct InProcess {
     server: ApiServer,
     user: UserInfo,
+    /// While it is true, no request gets an answer.
+    away: Arc<AtomicBool>,
 }
 
 impl InProcess {
     async fn ask(&self, call: Call) -> Result<http::Response<Body>, ApiError> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(ApiError::Transport("the master is away".into()));
+        }
         let request = Request::builder()
             .method(call.method)
             .uri(&call.path)
@@ -113,6 +119,8 @@ pub(crate) struct Cluster {
     /// Whether the node follows what the cluster's services and network policies are made of.
     follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
+    /// Whether the master gives the node no answers; its open watches go on.
+    pub(crate) away: Arc<AtomicBool>,
     pub(crate) port: Option<Server>,
 }
 
@@ -140,6 +148,7 @@ impl Cluster {
             host_paths: Vec::new(),
             follows: false,
             kubelet: None,
+            away: Arc::default(),
             port: None,
         };
         cluster.begin();
@@ -217,6 +226,7 @@ impl Cluster {
         let api = Arc::new(InProcess {
             server: self.server.clone(),
             user,
+            away: self.away.clone(),
         });
         let (shutdown, ended) = watch::channel(false);
         let places = Places {
@@ -258,6 +268,7 @@ impl Cluster {
         let api = InProcess {
             server: self.server.clone(),
             user: UserInfo::admin("admin"),
+            away: Arc::default(),
         };
         let call = Call {
             method,
@@ -277,12 +288,20 @@ impl Cluster {
 
     /// Waits until the pod's status has what is looked for at a JSON pointer.
     pub(crate) async fn reaches(&self, name: &str, pointer: &str, wanted: Value) -> Value {
-        let what = format!("{pointer} of {name} to be {wanted}");
-        eventually(&what, || async {
-            let status = serde_json::to_value(self.pod(name).await?.status).unwrap();
-            (status.pointer(pointer) == Some(&wanted)).then_some(status)
-        })
-        .await
+        let start = Instant::now();
+        loop {
+            let pod = self.pod(name).await;
+            let status = serde_json::to_value(pod.and_then(|pod| pod.status)).unwrap();
+            if status.pointer(pointer) == Some(&wanted) {
+                return status;
+            }
+            assert!(
+                start.elapsed() < LIMIT,
+                "waited {} s for {pointer} of {name} to be {wanted}: {status}",
+                LIMIT.as_secs()
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Waits for an event with this reason and returns its message.
@@ -556,7 +575,7 @@ async fn a_container_that_ignores_the_signal_is_killed_after_the_grace() {
     cluster
         .reaches("stubborn", "/phase", json!("Running"))
         .await;
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     cluster.delete("stubborn", 2).await;
     eventually("the pod to be gone", || async {
         cluster.pod("stubborn").await.is_none().then_some(())
