@@ -3,28 +3,94 @@
 //! Pull secrets are asked of the master by name, kept in memory while the pod is here, and go to nobody but the registry
 //! that they are for. Where the master can't be reached, those that were read last count, so that a container of a private
 //! image starts again.
+//!
+//! A fetch goes on beside the pod's steps ([`Fetches`]), so that a slow registry keeps no other container of the pod waiting.
 
 use crate::api::{ApiError, get};
 use crate::kubelet::Shared;
 use crate::names::is_plain;
-use agent_runtime::{Error, Image, Keyring, PodRef, PullPolicy, PullSecret, Reference};
+use agent_runtime::{Error, ErrorClass, Image, Keyring, PodRef, PullPolicy, PullSecret, Reference};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Secret};
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// Most pull secrets of a pod that are read.
 const MAX_SECRETS: usize = 64;
+/// How long a step waits for a fetch: what an image that is there takes at most, mostly.
+const SOON: Duration = Duration::from_millis(200);
 
-/// The pull secrets of one pod.
+/// The fetches of one pod that are under way, by container.
 #[derive(Debug, Default)]
-pub(crate) struct Puller {
-    keys: Keyring,
+pub(crate) struct Fetches {
+    puller: Puller,
+    running: BTreeMap<String, Fetch>,
+}
+
+/// A fetch that is under way; dropping it ends it, and what came in is kept.
+#[derive(Debug)]
+struct Fetch {
+    image: Option<String>,
+    policy: PullPolicy,
+    task: JoinSet<Result<Image, Error>>,
+}
+
+impl Fetches {
+    /// The container's image, once it is on the machine and the pod may run it; `None` while it is still fetched. `news` is
+    /// told at the end.
+    pub(crate) async fn image(
+        &mut self,
+        (shared, news): (&Arc<Shared>, &Arc<Notify>),
+        (pod, reference): (&Arc<Pod>, &PodRef),
+        container: &Container,
+    ) -> Option<Result<Image, Error>> {
+        let (image, policy) = (container.image.clone(), pull_policy(container));
+        let running = self.running.remove(&container.name);
+        let same = |fetch: &Fetch| fetch.image == image && fetch.policy == policy;
+        let mut fetch = running.filter(same).unwrap_or_else(|| {
+            let (puller, shared, news) = (self.puller.clone(), shared.clone(), news.clone());
+            let (pod, reference, wanted) = (pod.clone(), reference.clone(), container.clone());
+            let mut task = JoinSet::new();
+            task.spawn(async move {
+                let image = puller.fetch(&shared, &pod, &reference, &wanted).await;
+                news.notify_one();
+                image
+            });
+            Fetch {
+                image,
+                policy,
+                task,
+            }
+        });
+        // An image that is there takes no second step.
+        if let Ok(Some(ended)) = timeout(SOON, fetch.task.join_next()).await {
+            let died = |error| Error::new(ErrorClass::ImagePull, format!("fetch ended: {error}"));
+            return Some(ended.unwrap_or_else(|error| Err(died(error))));
+        }
+        self.running.insert(container.name.clone(), fetch);
+        None
+    }
+
+    /// Gives up the fetches for containers that are not to be started any more.
+    pub(crate) fn keep(&mut self, starts: impl Fn(&str) -> bool) {
+        self.running.retain(|container, _| starts(container));
+    }
+}
+
+/// The pull secrets of one pod. Clones share them.
+#[derive(Debug, Clone, Default)]
+struct Puller {
+    keys: Arc<Mutex<Keyring>>,
 }
 
 impl Puller {
     /// Makes sure that the container's image is on the machine and that the pod may run it.
-    pub(crate) async fn fetch(
-        &mut self,
+    async fn fetch(
+        &self,
         shared: &Shared,
         pod: &Pod,
         reference: &PodRef,
@@ -32,12 +98,10 @@ impl Puller {
     ) -> Result<Image, Error> {
         let image = container.image.as_deref().unwrap_or_default();
         let policy = pull_policy(container);
-        self.read(shared, pod, reference).await;
+        let keys = self.read(shared, pod, reference).await;
         let (runtime, events) = (&shared.runtime, &shared.events);
         if policy == PullPolicy::IfNotPresent
-            && let Ok(there) = runtime
-                .obtain_image(image, PullPolicy::Never, &self.keys)
-                .await
+            && let Ok(there) = runtime.obtain_image(image, PullPolicy::Never, &keys).await
         {
             events.normal(
                 pod,
@@ -50,7 +114,7 @@ impl Puller {
             events.normal(pod, "Pulling", format!("Pulling image {image:?}"));
         }
         let start = Instant::now();
-        let fetched = runtime.obtain_image(image, policy, &self.keys).await?;
+        let fetched = runtime.obtain_image(image, policy, &keys).await?;
         if policy != PullPolicy::Never {
             let took = start.elapsed().as_millis();
             let text = format!(
@@ -62,8 +126,9 @@ impl Puller {
         Ok(fetched)
     }
 
-    /// Reads the pod's pull secrets anew. Those that aren't there, or can't be read, are told and left out (upstream's).
-    async fn read(&mut self, shared: &Shared, pod: &Pod, reference: &PodRef) {
+    /// The pod's pull secrets, read anew. Those that aren't there, or can't be read, are told and left out (upstream's).
+    async fn read(&self, shared: &Shared, pod: &Pod, reference: &PodRef) -> Keyring {
+        let held = || self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = pod
             .spec
             .iter()
@@ -96,7 +161,7 @@ impl Puller {
                         reason = error.chain(),
                         "pull secrets not read anew"
                     );
-                    return;
+                    return held().clone();
                 }
             }
         }
@@ -109,7 +174,8 @@ impl Puller {
                 .events
                 .warning(pod, "FailedToRetrieveImagePullSecret", text);
         }
-        self.keys = keys;
+        held().clone_from(&keys);
+        keys
     }
 }
 
@@ -190,7 +256,7 @@ mod tests {
             uid: "u".into(),
         };
         let mut keys = Keyring::default();
-        let data = std::collections::BTreeMap::from([(
+        let data = BTreeMap::from([(
             key.to_owned(),
             ByteString(document.as_bytes().to_vec()),
         )]);

@@ -5,7 +5,6 @@ use agent_runtime::{Container as Seen, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// What the master wants of a pod.
 #[derive(Debug, Clone)]
@@ -14,18 +13,6 @@ pub(crate) enum Wanted {
     Pod(Arc<Pod>),
     /// The master doesn't know it: end it with this grace.
     Gone(Duration),
-}
-
-/// Ends when the pod is to go.
-pub(crate) async fn unwanted(wanted: &mut watch::Receiver<Wanted>) {
-    let going = |wanted: &Wanted| match wanted {
-        Wanted::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
-        Wanted::Gone(_) => true,
-    };
-    if wanted.wait_for(going).await.is_err() {
-        // The kubelet ends; the fetch may go on until it is dropped with everything else.
-        std::future::pending::<()>().await;
-    }
 }
 
 /// How long an orphan may take to end, by the last version of its pod that was known.

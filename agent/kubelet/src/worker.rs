@@ -14,13 +14,13 @@ use crate::launch::{self, Attempt};
 use crate::names::pod_path;
 use crate::network::Addresses;
 use crate::probes::Probes;
-use crate::pull::Puller;
+use crate::pull::Fetches;
 use crate::sandbox::Own;
 use crate::stage::Staged;
 use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
-use crate::wanted::{self, Wanted, unwanted};
+use crate::wanted::{self, Wanted};
 use crate::{cleanup, debug, env, failures, storage, support, volumes};
 use agent_pods::{
     Action, Ending, Notes, Plan, Refusal, View, base, between, change, end_of, find, later, plan,
@@ -71,7 +71,7 @@ pub(crate) struct Worker {
     refused: Option<Refusal>,
     volumes: Option<BTreeMap<String, Source>>,
     tokens: Tokens,
-    puller: Puller,
+    fetches: Fetches,
     refreshed: Timestamp,
     /// The pod has limits of what it takes of the disk, and when that was measured last.
     limited: bool,
@@ -103,7 +103,7 @@ impl Worker {
             refused: None,
             volumes: None,
             tokens: Tokens::default(),
-            puller: Puller::default(),
+            fetches: Fetches::default(),
             refreshed: Timestamp::now(),
             limited: false,
             measured: Timestamp::now(),
@@ -388,9 +388,17 @@ impl Worker {
     }
 
     async fn act(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], plan: Plan) -> Next {
-        let acted = !plan.actions.is_empty();
+        self.fetches.keep(|name| {
+            let mut actions = plan.actions.iter();
+            actions.any(
+                |action| matches!(action, Action::Start { container, .. } if container == name),
+            )
+        });
+        let (mut acted, mut fetching) = (false, false);
         for action in plan.actions {
             let result = match action {
+                // Containers start in order: none for the first time while the image of one before it is fetched.
+                Action::Start { attempt: 0, .. } if fetching => continue,
                 Action::Start {
                     container,
                     kind,
@@ -399,22 +407,27 @@ impl Worker {
                 } => match pod {
                     Some(pod) => {
                         let next = (kind, attempt, backoff);
-                        self.start(&pod.clone(), &container, next, seen).await
+                        let started = self.start(&pod.clone(), &container, next, seen).await;
+                        fetching |= attempt == 0 && matches!(started, Ok(false));
+                        started
                     }
-                    None => Ok(()),
+                    None => Ok(false),
                 },
                 Action::PreStop { id, limit } => {
                     self.pre_stop(pod, seen, &id, limit);
-                    Ok(())
+                    Ok(true)
                 }
-                Action::Stop { id } => self.stop(pod, seen, id).await,
-                Action::Kill { id } => self.shared.runtime.kill(&id).await,
-                Action::Remove { id } => self.remove(seen, &id).await,
+                Action::Stop { id } => self.stop(pod, seen, id).await.map(|()| true),
+                Action::Kill { id } => self.shared.runtime.kill(&id).await.map(|()| true),
+                Action::Remove { id } => self.remove(seen, &id).await.map(|()| true),
                 Action::Finish => return self.finish(pod, seen).await,
             };
-            if let Err(error) = result {
-                tracing::debug!(pod = self.pod.name, reason = %error.chain(), "action failed");
-                return Next::Wait(Some(later(Timestamp::now(), RETRY)));
+            match result {
+                Ok(done) => acted |= done,
+                Err(error) => {
+                    tracing::debug!(pod = self.pod.name, reason = %error.chain(), "action failed");
+                    return Next::Wait(Some(later(Timestamp::now(), RETRY)));
+                }
             }
         }
         // After a kill the engine tells the end; a look at once would only see the same.
@@ -470,16 +483,16 @@ impl Worker {
         Ok(())
     }
 
-    /// Starts an attempt; what stands in the way becomes a note that the status shows.
+    /// Starts an attempt; what stands in the way becomes a note that the status shows. False while its image is still fetched.
     async fn start(
         &mut self,
         pod: &Arc<Pod>,
         name: &str,
         (kind, number, backoff): (Kind, u32, Option<Duration>),
         seen: &[Seen],
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let Some((_, container)) = find(pod, name) else {
-            return Ok(());
+            return Ok(true);
         };
         let debug = if kind == Kind::Ephemeral {
             debug::target(pod, &container, &self.shared.config, seen)
@@ -490,7 +503,7 @@ impl Worker {
             Ok(target) => target,
             Err(error) => {
                 self.put_off(pod, name, &error);
-                return Ok(());
+                return Ok(true);
             }
         };
         let sandbox = self.sandbox.make(&self.shared, pod).await?;
@@ -503,11 +516,11 @@ impl Worker {
             target,
             sandbox: &sandbox,
         };
-        let mut wanted = self.wanted.clone();
-        let image = tokio::select! {
-            // Fetching is safe to drop: what came in is kept, and nothing runs yet.
-            image = self.puller.fetch(&self.shared, pod, &self.pod, &container) => image,
-            () = unwanted(&mut wanted) => return Ok(()),
+        let fetched = self
+            .fetches
+            .image((&self.shared, &self.news), (pod, &self.pod), &container);
+        let Some(image) = fetched.await else {
+            return Ok(false);
         };
         let result = match image {
             Ok(image) => self.launch(attempt, image).await,
@@ -522,12 +535,12 @@ impl Worker {
                 let id = container_id(&self.pod.uid, name, number);
                 let host = self.host(pod);
                 self.hooks.begin_post_start(pod, name, &id, host);
-                Ok(())
+                Ok(true)
             }
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             Err(error) => {
                 self.put_off(pod, name, &error);
-                Ok(())
+                Ok(true)
             }
         }
     }

@@ -23,6 +23,8 @@ pub(crate) struct Site {
     pub(crate) dir: tempfile::TempDir,
     /// Where its agents have images from, if not from the registry above.
     pub(crate) registries: Option<Registries>,
+    /// Registries beside the one above.
+    pub(crate) others: Vec<Registry>,
 }
 
 impl Site {
@@ -55,6 +57,7 @@ impl Site {
             engine,
             dir,
             registries: None,
+            others: Vec::new(),
         }
     }
 
@@ -65,15 +68,13 @@ impl Site {
         }
         let mirrors = vec![format!("http://127.0.0.1:{}", self.registry.port)];
         let host = "registry.example".into();
-        self.agent_of(Registries::new(
-            vec![Registry {
-                host,
-                mirrors,
-                ..Registry::default()
-            }],
-            DOCKER_HUB,
-            Vec::new(),
-        ))
+        let own = Registry {
+            host,
+            mirrors,
+            ..Registry::default()
+        };
+        let all = [vec![own], self.others.clone()].concat();
+        self.agent_of(Registries::new(all, DOCKER_HUB, Vec::new()))
     }
 
     /// The same with other registries.

@@ -3,6 +3,7 @@
 mod hostile;
 mod private;
 mod secrets;
+mod slow;
 mod upstream;
 
 use agent_runtime::{Keyring, PullSecret};
