@@ -256,10 +256,7 @@ mod tests {
             uid: "u".into(),
         };
         let mut keys = Keyring::default();
-        let data = BTreeMap::from([(
-            key.to_owned(),
-            ByteString(document.as_bytes().to_vec()),
-        )]);
+        let data = BTreeMap::from([(key.to_owned(), ByteString(document.as_bytes().to_vec()))]);
         let mut secret: Secret =
             serde_json::from_value(json!({"metadata": {"name": "s", "uid": "1"}})).unwrap();
         (secret.type_, secret.data) = (Some(kind.to_owned()), Some(data));

@@ -151,6 +151,10 @@ impl Extensions for Open {
         Ok(())
     }
 
+    fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
     fn handle(&self, _: Request<Body>, _: Peer, _: UserInfo) -> BoxFuture<'static, Response<Body>> {
         Box::pin(std::future::ready(Response::new(master_client::body(""))))
     }

@@ -419,14 +419,14 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
 #[derive(Debug)]
 pub(crate) struct Paths {
     pub(crate) attestation: Arc<dyn Extensions>,
-    pub(crate) rotator: Arc<Rotator>,
+    pub(crate) rotation: Arc<dyn Extensions>,
     /// What the controllers' work queues do.
     pub(crate) controllers: Arc<master_control::Figures>,
 }
 
 impl Extensions for Paths {
     fn claims(&self, path: &str) -> bool {
-        path.starts_with("/authority/") || self.attestation.claims(path)
+        self.rotation.claims(path) || self.attestation.claims(path)
     }
 
     fn warnings(
@@ -445,6 +445,10 @@ impl Extensions for Paths {
         self.attestation.figures() + &self.controllers.text()
     }
 
+    fn in_force(&self, plural: &str, name: &str) -> BoxFuture<'static, bool> {
+        self.attestation.in_force(plural, name)
+    }
+
     fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {
         self.attestation.verdicts()
     }
@@ -455,13 +459,36 @@ impl Extensions for Paths {
         peer: Peer,
         user: UserInfo,
     ) -> BoxFuture<'static, Response<Body>> {
-        // Before the bootstrap nothing but it is answered.
-        if !request.uri().path().starts_with("/authority/")
-            || !self.rotator.service.is_bootstrapped()
-        {
-            return self.attestation.handle(request, peer, user);
-        }
-        let rotator = Arc::clone(&self.rotator);
+        let part = if self.rotation.claims(request.uri().path()) {
+            &self.rotation
+        } else {
+            &self.attestation
+        };
+        part.handle(request, peer, user)
+    }
+}
+
+/// The paths of the rotation.
+#[derive(Debug)]
+pub(crate) struct RotationPaths(pub(crate) Arc<Rotator>);
+
+impl Extensions for RotationPaths {
+    /// Before the bootstrap nothing but that is answered.
+    fn claims(&self, path: &str) -> bool {
+        path.starts_with("/authority/") && self.0.service.is_bootstrapped()
+    }
+
+    fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
+    fn handle(
+        &self,
+        request: Request<Body>,
+        peer: Peer,
+        user: UserInfo,
+    ) -> BoxFuture<'static, Response<Body>> {
+        let rotator = Arc::clone(&self.0);
         Box::pin(async move {
             let (method, uri) = (request.method().clone(), request.uri().clone());
             rotator
@@ -485,6 +512,41 @@ mod tests {
     use config_kube::{MachineSpec, MachineStatus};
 
     const PIN: &str = "sha256:bb";
+
+    /// A part that serves what lies below `/own/`, and never has what was written.
+    #[derive(Debug)]
+    struct Behind;
+
+    impl Extensions for Behind {
+        fn claims(&self, path: &str) -> bool {
+            path.starts_with("/own/")
+        }
+
+        fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+            Box::pin(std::future::ready(false))
+        }
+
+        fn handle(
+            &self,
+            _: Request<Body>,
+            _: Peer,
+            _: UserInfo,
+        ) -> BoxFuture<'static, Response<Body>> {
+            Box::pin(std::future::ready(Response::new(body("behind"))))
+        }
+    }
+
+    /// An admin's word counts from the answer on only if the answer waits for the part that decides by it.
+    #[tokio::test]
+    async fn an_answer_waits_for_the_attestation() {
+        let paths = Paths {
+            attestation: Arc::new(Behind),
+            rotation: Arc::new(Behind),
+            controllers: Arc::default(),
+        };
+        assert!(!paths.in_force("machines", "a").await);
+        assert!(paths.claims("/own/x") && !paths.claims("/api"));
+    }
 
     fn node(name: &str, condition: Option<(&str, String)>) -> Node {
         let mut node = Node::default();

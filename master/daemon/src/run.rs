@@ -3,7 +3,7 @@
 use crate::clients::{ClientDenyList, Clients, Sessions};
 use crate::dialer::Dialer;
 use crate::discovery::{self, Publisher};
-use crate::rotation::{Paths, Rotator};
+use crate::rotation::{Paths, RotationPaths, Rotator};
 use crate::serving::{Serving, keep_current};
 use crate::settings::{self, Settings};
 use crate::{Error, RunArgs, api, kubeconfig};
@@ -85,7 +85,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let controllers = controllers(&settings, &api, &authority, &rotator, own);
     api.set_extensions(Arc::new(Paths {
         attestation: service.paths(),
-        rotator,
+        rotation: Arc::new(RotationPaths(rotator)),
         controllers: controllers.figures(),
     }));
     let clients = Arc::new(api::clients(&settings, authority.clone())?);

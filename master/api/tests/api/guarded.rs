@@ -66,6 +66,10 @@ impl Extensions for Pieces {
         path == "/attest/pieces"
     }
 
+    fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
     fn handle(&self, _: Request<Body>, _: Peer, _: UserInfo) -> BoxFuture<'static, Response<Body>> {
         let mut pieces = self.0.lock().unwrap().remove(0);
         let frames = futures_util::stream::poll_fn(move |context| {
@@ -164,6 +168,10 @@ struct Denier {
 impl Extensions for Denier {
     fn claims(&self, path: &str) -> bool {
         path == "/attest/pieces"
+    }
+
+    fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
     }
 
     fn handle(&self, _: Request<Body>, _: Peer, _: UserInfo) -> BoxFuture<'static, Response<Body>> {

@@ -104,6 +104,10 @@ impl master_api::Extensions for Exporters {
         path == "/attest/x"
     }
 
+    fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
     fn handle(
         &self,
         _: http::Request<master_client::Body>,

@@ -303,6 +303,10 @@ impl master_api::Extensions for Echo {
         path.starts_with("/attest/")
     }
 
+    fn in_force(&self, _: &str, _: &str) -> BoxFuture<'static, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
     fn handle(
         &self,
         request: http::Request<master_client::Body>,
