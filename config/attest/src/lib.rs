@@ -41,8 +41,6 @@ pub mod question;
 pub mod release;
 pub mod sessions;
 mod shape;
-#[cfg(feature = "testing")]
-pub mod testing;
 pub mod unproven;
 mod verdict;
 pub mod verdicts;

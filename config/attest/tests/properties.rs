@@ -2,7 +2,6 @@
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
-use config_attest::testing::{EkKind, SeededRng, SoftMachine, World};
 use config_attest::verifier::{check_evidence, check_hello};
 use config_attest::wire::{Challenge, Evidence, Hello};
 use config_attest::{EkIssuer, Purpose};
@@ -11,6 +10,7 @@ use config_tpm::eventlog::{Event, EventLog, kind};
 use config_tpm::pcr::{Bank, Selection};
 use config_tpm::{Attest, EcdsaSignature, Public};
 use proptest::prelude::*;
+use tests_machines::{EkKind, SeededRng, SoftMachine, World};
 
 fn event() -> impl Strategy<Value = Event> {
     let kinds = prop_oneof![

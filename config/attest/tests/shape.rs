@@ -2,7 +2,6 @@
 
 use config_attest::bootstrap::{AdminStatement, ProvedMaster};
 use config_attest::release::Manifest;
-use config_attest::testing::{EkKind, SoftKeyed, World};
 use config_attest::verdicts::{Entry, FORMAT, Kind, Record, Segment};
 use config_attest::wire::{
     Blob, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Certificates, Challenge, Claims, Der,
@@ -17,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::ops::Range;
+use tests_machines::{EkKind, SoftKeyed, World};
 
 /// Reads bytes as one kind of message and says what was read.
 type Reader = fn(&[u8]) -> serde_json::Result<Value>;

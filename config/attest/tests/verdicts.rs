@@ -8,7 +8,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use config_attest::testing::Pair;
 use config_attest::verdicts::{
     Entry, FORMAT, Head, Kind, Record, SUBJECT, Segment, line, resume, signed_bytes, verify,
 };
@@ -19,6 +18,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, PublicKeyData as _,
 };
 use std::collections::BTreeMap;
+use tests_machines::Pair;
 
 /// A cluster's root with a log key.
 struct Writer {

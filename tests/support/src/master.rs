@@ -4,7 +4,6 @@
 
 use agent_tpm::Tpm;
 use bytes::Bytes;
-use config_attest::testing::{SoftImage, World};
 use config_attest::verifier::{CertificateGrant, Claimant, RenewingPeer, check_evidence};
 use config_attest::wire::{
     Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH,
@@ -37,6 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
+use tests_machines::{SoftImage, World};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;

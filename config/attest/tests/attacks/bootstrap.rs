@@ -2,13 +2,13 @@
 
 use super::{accepted, lab};
 use config_attest::bootstrap::{self, AdminStatement, StatementError};
-use config_attest::testing::{EkKind, SeededRng, SoftImage, SoftMachine, World};
 use config_attest::verifier::Attested;
 use config_attest::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Der, Proof};
 use config_attest::{Code, Purpose, Refusal};
 use config_tpm::Digest;
 use p256::pkcs8::EncodePublicKey as _;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use tests_machines::{EkKind, SeededRng, SoftImage, SoftMachine, World};
 
 /// The admin's side knows the master's EK, image and configuration; the master stands ready.
 fn first_master() -> (World, SoftMachine, BootstrapHello) {

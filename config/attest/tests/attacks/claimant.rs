@@ -2,13 +2,13 @@
 //! nobody but the verifier says who was let in.
 
 use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
-use config_attest::testing::{EkKind, SoftMachine, World};
 use config_attest::verifier::{Approval, Claimant, DryRunVerdict, PriorApproval};
 use config_attest::{Code, Refusal, name};
 use config_kube::{MachineState, PolicyName};
 use config_tpm::Digest;
 use config_tpm::pcr::CONFIG_PCR;
 use proptest::prelude::*;
+use tests_machines::{EkKind, SoftMachine, World};
 
 /// A world under a policy, with a booted machine that nobody knows.
 pub(crate) fn open(policy: PolicyName) -> (World, SoftMachine) {

@@ -2,9 +2,9 @@
 
 use super::{Anonymous, Outcome, Proven, accepted, expect, lab, refused};
 use config_attest::Code;
-use config_attest::testing::{EkKind, Requester, SoftMachine, World};
 use config_attest::wire::{Blob, Der};
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
+use tests_machines::{EkKind, Requester, SoftMachine, World};
 
 /// A join with a changed client request.
 fn client(code: Code, change: impl Fn(&mut Requester)) {

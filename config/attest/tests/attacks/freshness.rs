@@ -2,11 +2,11 @@
 
 use super::{Anonymous, accepted, expect, lab, refused};
 use config_attest::sessions::{Limits, Sessions};
-use config_attest::testing::{EkKind, SeededRng, SoftMachine};
 use config_attest::verifier::check_hello;
 use config_attest::wire::{SESSION_SECONDS, SessionId};
 use config_attest::{Channel, Code, Purpose, Refusal};
 use config_tpm::Digest;
+use tests_machines::{EkKind, SeededRng, SoftMachine};
 
 #[test]
 fn evidence_for_another_nonce_is_replayed() {

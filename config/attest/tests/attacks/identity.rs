@@ -2,11 +2,11 @@
 
 use super::{Anonymous, Proven, accepted, expect, lab, refused};
 use config_attest::Code;
-use config_attest::testing::{EkKind, SoftMachine, World};
 use config_attest::verifier::RenewingPeer;
 use config_attest::wire::{Challenge, Evidence};
 use config_kube::MachineState;
 use config_kube::machine::EkSelector;
+use tests_machines::{EkKind, SoftMachine, World};
 
 #[test]
 fn an_ek_certificate_is_asked_for_parsed_and_of_this_key() {

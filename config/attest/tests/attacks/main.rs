@@ -15,9 +15,9 @@ mod renewal;
 mod state;
 mod unproven;
 
-use config_attest::testing::{EkKind, SoftMachine, World};
 use config_attest::verifier::CertificateGrant;
 use config_attest::{Code, Refusal};
+use tests_machines::{EkKind, SoftMachine, World};
 
 type Outcome = Result<CertificateGrant, Box<Refusal>>;
 

@@ -2,9 +2,9 @@
 
 use crate::{Proven, accepted, expect, lab, refused};
 use config_attest::Code;
-use config_attest::testing::EkKind;
-use config_attest::testing::World;
 use config_kube::policy::PolicyName;
+use tests_machines::EkKind;
+use tests_machines::World;
 
 #[test]
 fn a_machine_whose_pods_may_be_its_root_needs_a_rule_that_takes_such_machines() {

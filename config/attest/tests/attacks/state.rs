@@ -2,11 +2,11 @@
 
 use super::{Proven, accepted, expect, lab, refused};
 use config_attest::Code;
-use config_attest::testing::{EkKind, SoftImage, SoftMachine, World};
 use config_attest::wire::Blob;
 use config_kube::MachineState;
 use config_tpm::Digest;
 use config_tpm::eventlog::{Event, EventLog, kind};
+use tests_machines::{EkKind, SoftImage, SoftMachine, World};
 
 const CONFIG: &[u8] = b"version = 1\n";
 

@@ -2,7 +2,6 @@
 //! protocol's evidence.
 
 use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
-use config_attest::testing::{EkKind, Requester, SoftKeyed, SoftMachine, World};
 use config_attest::unproven::{self, Evidence};
 use config_attest::verifier::{Approval, Claimant, PriorApproval};
 use config_attest::wire::{self, Blob};
@@ -10,6 +9,7 @@ use config_attest::{Code, Purpose, Refusal};
 use config_kube::machine::CertificateRef;
 use config_kube::{Machine, MachineSpec, MachineState, PolicyName};
 use config_tpm::Digest;
+use tests_machines::{EkKind, Requester, SoftKeyed, SoftMachine, World};
 
 /// A world whose rule lets machines without a TPM in, and one that nobody knows.
 fn open(policy: PolicyName) -> (World, SoftKeyed) {

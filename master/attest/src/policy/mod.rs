@@ -174,8 +174,8 @@ fn faults_for_machines(rule: &Rule) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_attest::testing::{EkKind, World};
     use config_kube::policy::{CertificateRule, EkRule, ImageRule};
+    use tests_machines::{EkKind, World};
 
     fn rule(policy: PolicyName) -> Rule {
         Rule {

@@ -7,7 +7,6 @@ use crate::wire::{Answer, Connection, config};
 use config_attest::attestor::{
     EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, StatusAnswer, UnsealAnswer,
 };
-use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
 use config_attest::wire::{Blob, Certificates, Challenge, SESSIONS_PATH, evidence_path};
 use config_attest::{Channel, Code, Purpose};
 use config_kube::k8s_openapi::api::core::v1::Node;
@@ -27,6 +26,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tests_harness::process::Owned;
+use tests_machines::{EkKind, SoftImage, SoftMachine, ek_certificate};
 
 /// Time for the master to come up.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -2,7 +2,6 @@
 
 use crate::lab::{Greeting, LIMIT, Lab, Outcome, identity};
 use crate::wire::{Answer, Connection, config};
-use config_attest::testing::{EkKind, SoftMachine};
 use config_attest::wire::{
     Challenge, Evidence, RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH, SessionId, evidence_path,
 };
@@ -10,6 +9,7 @@ use config_attest::{Code, Purpose};
 use config_tpm::Digest;
 use http::{Method, StatusCode};
 use std::time::{Duration, Instant};
+use tests_machines::{EkKind, SoftMachine};
 
 /// A half-open exchange.
 pub(crate) struct Open {

@@ -5,11 +5,11 @@ use crate::site::collection;
 use crate::wire::Identity;
 use crate::{Case, nothing};
 use config_attest::Code;
-use config_attest::testing::{EkKind, SoftMachine, ek_certificate};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{Machine, MachineState};
 use http::{Method, StatusCode};
 use serde_json::json;
+use tests_machines::{EkKind, SoftMachine, ek_certificate};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = certificates();

@@ -3,7 +3,6 @@
 use crate::site::Site;
 use crate::wire::{Answer, Connection, Identity, config};
 use config_attest::release::Manifest;
-use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
 use config_attest::wire::{
     Certificates, Challenge, Evidence, Hello, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
 };
@@ -25,6 +24,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
+use tests_machines::{EkKind, SoftImage, SoftMachine, ek_certificate};
 
 /// The configuration that machines boot with.
 pub(crate) const CONFIG: &[u8] = b"version = 1\n";

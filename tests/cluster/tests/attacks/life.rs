@@ -3,7 +3,6 @@
 use crate::lab::{CONFIG, LIMIT, Lab, identity, serving_identity};
 use crate::site::collection;
 use crate::wire::Identity;
-use config_attest::testing::SoftMachine;
 use config_attest::wire::RENEWALS_PATH;
 use config_attest::{Code, Purpose};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -14,6 +13,7 @@ use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use tests_machines::SoftMachine;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 

@@ -7,7 +7,6 @@ use crate::life::{ask, joined, own_node};
 use crate::queue::{comes_by, note, say, set_policy};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
-use config_attest::testing::SoftMachine;
 use config_attest::{Code, Purpose, name};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::Node;
@@ -18,6 +17,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
+use tests_machines::SoftMachine;
 
 /// Rounds of an attack that has a moment to hit.
 const ROUNDS: usize = 12;

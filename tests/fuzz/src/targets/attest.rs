@@ -4,7 +4,6 @@ use crate::run::{Shape, Target};
 use config_attest::bootstrap::{AdminStatement, Root};
 use config_attest::release::{KnownRelease, Manifest};
 use config_attest::sessions::Sessions;
-use config_attest::testing::{EkKind, References, SeededRng, SoftKeyed, SoftMachine, World};
 use config_attest::verifier::{check_evidence, check_hello, check_unproven, check_unproven_hello};
 use config_attest::wire::{
     self, BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello,
@@ -14,6 +13,7 @@ use config_tpm::Digest;
 use config_tpm::eventlog::EventLog;
 use config_tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
 use serde_json::Value;
+use tests_machines::{EkKind, References, SeededRng, SoftKeyed, SoftMachine, World};
 
 const VECTORS: [&str; 2] = [
     include_str!("../../../../config/attest/vectors/swtpm-rsa-2048.json"),

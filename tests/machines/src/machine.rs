@@ -3,9 +3,9 @@
 use super::SeededRng;
 use super::image::SoftImage;
 use super::requests::Requester;
-use crate::prover::{self, TpmOutputs};
-use crate::question::{Channel, Purpose};
-use crate::wire::{
+use config_attest::prover::{self, TpmOutputs};
+use config_attest::question::{Channel, Purpose};
+use config_attest::wire::{
     Challenge, Claims, ConfigEvent, Credential, Der, Evidence, Hello, Keys, Proof, Signed,
 };
 use config_tpm::Digest;
@@ -355,8 +355,8 @@ impl SoftMachine {
     pub fn sign_bytes(&self, bytes: &[u8]) -> Signed {
         let signature: Signature = self.ak.sign(bytes);
         Signed {
-            attest: crate::wire::Blob::new(bytes).expect("an attestation within the limit"),
-            signature: crate::wire::Blob::new(EcdsaSignature::from(&signature).to_bytes())
+            attest: config_attest::wire::Blob::new(bytes).expect("an attestation within the limit"),
+            signature: config_attest::wire::Blob::new(EcdsaSignature::from(&signature).to_bytes())
                 .expect("a signature"),
         }
     }
