@@ -1,8 +1,8 @@
 //! Certificate requests, taken strictly: what a node may ask for, and nothing beside it.
 
-use crate::code::Code;
 use crate::verdict::{Checks, Stop};
 use config_kube::identity::{NODES_GROUP, node_user};
+use config_protocol::Code;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use x509_parser::certification_request::X509CertificationRequest;

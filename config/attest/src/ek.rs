@@ -3,7 +3,7 @@
 //! Every certificate that the cluster's configuration lists for an issuer is a trust anchor of that issuer; where the list
 //! also holds an anchor's own issuer, that one must be valid too.
 
-use crate::code::Code;
+use config_protocol::Code;
 use std::fmt;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::Oid;

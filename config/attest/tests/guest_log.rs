@@ -5,8 +5,8 @@
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
-use config_attest::Code;
 use config_attest::release::Manifest;
+use config_protocol::Code;
 use config_tpm::boot::Boot;
 use config_tpm::eventlog::{EventLog, kind};
 use config_tpm::pcr::{CONFIG_PCR, extended};

@@ -6,7 +6,7 @@
 
 use config_attest::sessions::Sessions;
 use config_attest::verifier::{check_evidence, check_hello};
-use config_attest::{Purpose, wire};
+use config_protocol::{Purpose, wire};
 use config_tpm::{Agreement, Curve, Entropy};
 use master_attest::SystemEntropy;
 use rand_core::{CryptoRng, RngCore};

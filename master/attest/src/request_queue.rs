@@ -5,11 +5,11 @@
 
 use crate::policy::{NewRequest, PolicyDecision, QueuedRequest};
 use crate::request;
-use config_attest::Code;
 use config_attest::verifier::{Approval, Claimant, PriorApproval};
 use config_kube::identity;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_limits::{Network, networks};
+use config_protocol::Code;
 use config_tpm::Digest;
 use jiff::{SignedDuration, Timestamp};
 use master_client::Change;

@@ -8,9 +8,10 @@
 )]
 
 use agent_enroll::{Cadence, Next};
+use config_attest::Refusal;
 use config_attest::verifier::CertificateGrant;
-use config_attest::{Consequence, Refusal};
 use config_kube::MachineState;
+use config_protocol::Consequence;
 use master_attest::MachineDenyList;
 use master_ca::{Authority, FileKeeper, profile};
 use master_client::UserInfo;

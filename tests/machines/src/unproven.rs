@@ -5,12 +5,12 @@ use super::requests::Requester;
 use super::rng::SeededRng;
 use super::world::World;
 use config_attest::Refusal;
-use config_attest::question::{Channel, Purpose};
-use config_attest::unproven::{self, Challenge, Evidence, Hello};
 use config_attest::verifier::{
     Claimant, RenewingPeer, check_unproven, check_unproven_hello, check_unproven_renewal,
 };
-use config_attest::wire::{Blob, Claims, Der, csr_hash};
+use config_protocol::question::{Channel, Purpose};
+use config_protocol::unproven::{self, Challenge, Evidence, Hello};
+use config_protocol::wire::{Blob, Claims, Der, csr_hash};
 use config_tpm::Digest;
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{DerSignature, SigningKey};

@@ -8,20 +8,20 @@ use config_attest::EkIssuer;
 use config_attest::Inventory;
 use config_attest::Refusal;
 use config_attest::policy::CheckedRule;
-use config_attest::question::{Channel, Purpose};
 use config_attest::release::{KnownRelease, ReleaseKey};
 use config_attest::sessions::Sessions;
 use config_attest::verifier::{
     Approval, CertificateGrant, Claimant, RecordedEvidence, Reference, RenewingPeer,
     UnprovenPending, check_evidence, check_hello, check_renewal,
 };
-use config_attest::wire::{Challenge, Evidence, Hello};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::machine::{EkSelector, MachineSpec};
 use config_kube::policy::{
     CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, Rule,
 };
 use config_kube::{ImageRelease, Machine};
+use config_protocol::question::{Channel, Purpose};
+use config_protocol::wire::{Challenge, Evidence, Hello};
 use config_tpm::Digest;
 use config_tpm::pcr::config_event_digest;
 use p256::ecdsa::SigningKey;

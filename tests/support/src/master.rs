@@ -5,14 +5,15 @@
 use agent_tpm::Tpm;
 use bytes::Bytes;
 use config_attest::verifier::{CertificateGrant, Claimant, RenewingPeer, check_evidence};
-use config_attest::wire::{
-    Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH,
-    SESSIONS_PATH, SessionId, session_of_path,
-};
-use config_attest::{Channel, Code, EkIssuer, Refusal, San};
+use config_attest::{EkIssuer, Refusal, San};
 use config_kube::Machine as MachineObject;
 use config_kube::identity::node_user;
 use config_kube::machine::{EkSelector, MachineSpec};
+use config_protocol::wire::{
+    Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH,
+    SESSIONS_PATH, SessionId, session_of_path,
+};
+use config_protocol::{Channel, Code};
 use config_tpm::Digest;
 use config_tpm::Public;
 use config_tpm::eventlog::kind;

@@ -63,7 +63,7 @@ const DOORS: &[(&str, &[&str])] = &[
 const LARGEST_ROOM: usize = 8_000;
 /// Rooms that are larger still, and the size beyond which they must not grow. Lower a number when its
 /// room has become smaller.
-const LARGER_ROOMS: &[(&str, usize)] = &[("config/attest", 9_800)];
+const LARGER_ROOMS: &[(&str, usize)] = &[("config/attest", 8_300)];
 /// Files of a room at most that all need one another.
 const LARGEST_CIRCLE: usize = 5;
 /// Rooms with a larger circle still, and its size, as for [`LARGER_ROOMS`].
@@ -588,7 +588,7 @@ mod tests {
         for file in [
             "config/kube/src/policy.rs",
             "master/attest/src/policy/mod.rs",
-            "config/attest/tests/shape.rs",
+            "config/attest/tests/properties.rs",
         ] {
             assert_eq!(faults_of(file, named), 0, "{file}");
         }

@@ -1,15 +1,14 @@
 //! Which Machine a caller's endorsement key belongs to, and whether it may join.
 
 use super::{Reference, Subject};
-use crate::code::Code;
 use crate::ek::{self, EkIssuer};
 use crate::inventory::{Inventory, bound_ek, machine_id, readmitted, state};
-use crate::name;
 use crate::policy::{CheckedRule, Require};
 use crate::verdict::{Checks, Stop};
-use crate::wire::Claims;
 use config_kube::machine::EkMatch;
 use config_kube::{Machine, MachineSpec, MachineState};
+use config_protocol::wire::Claims;
+use config_protocol::{Code, name};
 use config_tpm::Digest;
 
 /// The owner of an EK.

@@ -2,9 +2,9 @@
 
 use crate::csr::San;
 use crate::inventory::known;
-use crate::question::Purpose;
 use config_kube::machine::Admission;
 use config_kube::{Decides, Machine};
+use config_protocol::Purpose;
 use config_tpm::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 

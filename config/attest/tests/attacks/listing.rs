@@ -3,9 +3,9 @@
 
 use super::claimant::{claimed, open, person, queued, unseen};
 use super::{Anonymous, accepted, expect, lab};
-use config_attest::Code;
 use config_kube::machine::EkSelector;
 use config_kube::{Machine, PolicyName};
+use config_protocol::Code;
 use tests_machines::{EkKind, SoftMachine, World};
 
 /// Every way in which a rule can ask for endorsement keys, without faults.

@@ -7,12 +7,13 @@
 
 mod vtpm;
 
-use config_attest::prover::{self, TpmOutputs};
 use config_attest::sessions::Sessions;
 use config_attest::verifier::{check_evidence, check_hello};
-use config_attest::wire::{Challenge, Claims, ConfigEvent, Der, Evidence, Hello};
-use config_attest::{EkIssuer, Purpose, Refusal};
+use config_attest::{EkIssuer, Refusal};
 use config_kube::machine::EkSelector;
+use config_protocol::Purpose;
+use config_protocol::prover::{self, TpmOutputs};
+use config_protocol::wire::{Challenge, Claims, ConfigEvent, Der, Evidence, Hello};
 use config_tpm::eventlog::EventLog;
 use config_tpm::pcr::{CONFIG_PCR, NK_PCRS, QUOTE_PCRS, Selection, config_event_digest};
 use config_tpm::{Public, template};

@@ -7,12 +7,12 @@ mod insecure_always_approve;
 mod queue;
 
 use crate::request_queue::RequestQueue;
-use config_attest::Code;
 use config_attest::policy::CheckedRule;
 use config_attest::verifier::{Approval, Claimant};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::policy::Ruling;
 use config_kube::{CertificatePolicySpec, Decides, PolicyName, Rule};
+use config_protocol::Code;
 use jiff::Timestamp;
 use std::fmt::Debug;
 use std::net::IpAddr;

@@ -3,8 +3,8 @@
 
 use crate::lab::Lab;
 use crate::wire::Connection;
-use config_attest::wire::SESSIONS_PATH;
 use config_kube::{Machine, MachineState};
+use config_protocol::wire::SESSIONS_PATH;
 use http::{Method, StatusCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

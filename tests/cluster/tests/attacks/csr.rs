@@ -3,8 +3,8 @@
 use crate::freshness::Open;
 use crate::lab::Lab;
 use crate::{Case, nothing};
-use config_attest::wire::Der;
-use config_attest::{Code, Purpose, prover};
+use config_protocol::wire::Der;
+use config_protocol::{Code, Purpose, prover};
 use config_tpm::Digest;
 use p256::ecdsa::SigningKey;
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};

@@ -3,9 +3,9 @@
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
-use config_attest::Code;
 use config_attest::verdicts::{Kind, verify};
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};
+use config_protocol::Code;
 use config_tpm::Digest;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;

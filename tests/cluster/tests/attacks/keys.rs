@@ -1,8 +1,8 @@
 //! Keys: whose they are, where they were made, what they may do; and attestations of the wrong form.
 
 use crate::{Case, Change, nothing};
-use config_attest::Code;
-use config_attest::wire::{Blob, Signed};
+use config_protocol::Code;
+use config_protocol::wire::{Blob, Signed};
 use config_tpm::Digest;
 use config_tpm::{Attest, Attested, Attributes};
 use tests_machines::{EkKind, SoftMachine};

@@ -45,8 +45,8 @@ mod unproven;
 mod updates;
 mod wire;
 
-use config_attest::Code;
-use config_attest::wire::Evidence;
+use config_protocol::Code;
+use config_protocol::wire::Evidence;
 use lab::Lab;
 use libtest_mimic::{Arguments, Trial};
 use std::future::Future;

@@ -7,7 +7,7 @@ use crate::real_tpm;
 use crate::seized::{Key, Seized, Signer, policy};
 use agent_enroll::Logs;
 use agent_tpm::{EndorsementKey, Tpm};
-use config_attest::{Code, prover};
+use config_protocol::{Code, prover};
 use config_tpm::Digest;
 use config_tpm::pcr::{NK_PCRS, QUOTE_PCRS};
 use config_tpm::{Attributes, HashAlg, Public, template};

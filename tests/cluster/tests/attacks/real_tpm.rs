@@ -5,10 +5,10 @@ use agent_enroll::{
     Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Report, Settings,
 };
 use agent_tpm::Tpm;
-use config_attest::Code;
-use config_attest::wire::{Claims, ConfigEvent};
 use config_kube::machine::EkSelector;
 use config_kube::{Machine, MachineSpec, MachineState};
+use config_protocol::Code;
+use config_protocol::wire::{Claims, ConfigEvent};
 use config_tpm::Digest;
 use config_tpm::Public;
 use config_tpm::eventlog::kind;

@@ -2,8 +2,8 @@
 
 use crate::lab::{CONFIG, Lab};
 use crate::{Case, Change, nothing};
-use config_attest::Code;
-use config_attest::wire::Blob;
+use config_protocol::Code;
+use config_protocol::wire::Blob;
 use config_tpm::Digest;
 use config_tpm::eventlog::{Event, EventLog, kind};
 use config_tpm::pcr::{QUOTE_PCRS, Selection};

@@ -3,9 +3,9 @@
 use crate::first_master::FirstMaster;
 use crate::impostor::{Impostor, self_made};
 use crate::wire::{Connection, Identity};
-use config_attest::Code;
 use config_attest::bootstrap::AdminStatement;
-use config_attest::wire::{
+use config_protocol::Code;
+use config_protocol::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit, BootstrapHello, Der,
 };
 use config_tpm::Digest;

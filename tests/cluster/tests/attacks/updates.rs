@@ -3,9 +3,9 @@
 
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::life::{ask, joined, own_node};
-use config_attest::Code;
 use config_kube::k8s_openapi::api::core::v1::{Event as Happening, Node};
 use config_kube::{CertificatePolicy, Machine, MachineState};
+use config_protocol::Code;
 use config_tpm::Digest;
 use config_tpm::eventlog::Event;
 use http::{Method, StatusCode};

@@ -5,10 +5,11 @@ use config_attest::bootstrap::{AdminStatement, Root};
 use config_attest::release::{KnownRelease, Manifest};
 use config_attest::sessions::Sessions;
 use config_attest::verifier::{check_evidence, check_hello, check_unproven, check_unproven_hello};
-use config_attest::wire::{
+use config_attest::{EkIssuer, verdicts};
+use config_protocol::wire::{
     self, BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello,
 };
-use config_attest::{EkIssuer, Purpose, attestor, unproven, verdicts};
+use config_protocol::{Purpose, attestor, unproven};
 use config_tpm::Digest;
 use config_tpm::eventlog::EventLog;
 use config_tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
