@@ -90,7 +90,7 @@ impl Root {
             .flatten()
             .is_some_and(|constraints| constraints.value.ca);
         let own = certificate.subject().as_raw() == certificate.issuer().as_raw()
-            && crate::x509::verifies(
+            && config_certificates::x509::verifies(
                 &certificate.signature_algorithm.algorithm.to_id_string(),
                 certificate.public_key().raw,
                 certificate.tbs_certificate.as_ref(),

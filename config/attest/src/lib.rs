@@ -26,7 +26,6 @@
 
 pub mod bootstrap;
 mod csr;
-mod ek;
 mod facts;
 mod inventory;
 pub mod policy;
@@ -35,9 +34,6 @@ pub mod sessions;
 mod verdict;
 pub mod verdicts;
 pub mod verifier;
-mod x509;
 
-pub use csr::San;
-pub use ek::{EkIssuer, EkIssuerError};
 pub use inventory::{Inventory, machine_id};
 pub use verdict::{MachineId, ProvenMachine, Refusal, Verdict};

@@ -2,8 +2,8 @@
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
-use config_attest::EkIssuer;
 use config_attest::verifier::{check_evidence, check_hello};
+use config_certificates::EkIssuer;
 use config_protocol::Purpose;
 use config_protocol::wire::{Challenge, Evidence, Hello};
 use config_tpm::Digest;

@@ -2,9 +2,9 @@
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
-use config_attest::EkIssuer;
 use config_attest::sessions::Sessions;
 use config_attest::verifier::{check_evidence, check_hello};
+use config_certificates::EkIssuer;
 use config_kube::machine::EkSelector;
 use config_protocol::wire::{Challenge, Evidence, Hello};
 use config_protocol::{Channel, Purpose, prover, question};

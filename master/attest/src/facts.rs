@@ -2,8 +2,8 @@
 
 use crate::reference::ReferenceValues;
 use crate::settings::AttestationConfig;
-use config_attest::EkIssuer;
 use config_attest::verifier::Reference;
+use config_certificates::EkIssuer;
 use config_kube::CertificatePolicySpec;
 use config_protocol::Channel;
 use config_tpm::Digest;

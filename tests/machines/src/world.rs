@@ -4,7 +4,6 @@ use super::image::SoftImage;
 use super::machine::{EkKind, SoftMachine};
 use super::requests::{Maker, ek_certificate};
 use super::rng::SeededRng;
-use config_attest::EkIssuer;
 use config_attest::Inventory;
 use config_attest::Refusal;
 use config_attest::policy::CheckedRule;
@@ -14,6 +13,7 @@ use config_attest::verifier::{
     Approval, CertificateGrant, Claimant, RecordedEvidence, Reference, RenewingPeer,
     UnprovenPending, check_evidence, check_hello, check_renewal,
 };
+use config_certificates::EkIssuer;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::machine::{EkSelector, MachineSpec};
 use config_kube::policy::{

@@ -4,8 +4,9 @@
 
 use agent_tpm::Tpm;
 use bytes::Bytes;
+use config_attest::Refusal;
 use config_attest::verifier::{CertificateGrant, Claimant, RenewingPeer, check_evidence};
-use config_attest::{EkIssuer, Refusal, San};
+use config_certificates::{EkIssuer, San};
 use config_kube::Machine as MachineObject;
 use config_kube::identity::node_user;
 use config_kube::machine::{EkSelector, MachineSpec};

@@ -303,7 +303,7 @@ fn log_key(segment: &Segment, pins: &[Digest]) -> Result<Vec<u8>, String> {
             pin.to_text()
         ));
     }
-    let by_root = crate::x509::signed_by(&leaf, &root);
+    let by_root = config_certificates::x509::signed_by(&leaf, &root);
     let subject = leaf
         .subject()
         .iter_common_name()

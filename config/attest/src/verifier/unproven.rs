@@ -532,7 +532,7 @@ fn binding(
         &Digest::of(spki),
         &wanted,
     );
-    let good = crate::x509::verifies(
+    let good = config_certificates::x509::verifies(
         ECDSA_SHA256,
         spki,
         &signed(&question),

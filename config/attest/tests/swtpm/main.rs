@@ -7,9 +7,10 @@
 
 mod vtpm;
 
+use config_attest::Refusal;
 use config_attest::sessions::Sessions;
 use config_attest::verifier::{check_evidence, check_hello};
-use config_attest::{EkIssuer, Refusal};
+use config_certificates::EkIssuer;
 use config_kube::machine::EkSelector;
 use config_protocol::Purpose;
 use config_protocol::prover::{self, TpmOutputs};

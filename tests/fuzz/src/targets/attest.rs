@@ -4,8 +4,9 @@ use crate::run::{Shape, Target};
 use config_attest::bootstrap::{AdminStatement, Root};
 use config_attest::release::{KnownRelease, Manifest};
 use config_attest::sessions::Sessions;
+use config_attest::verdicts;
 use config_attest::verifier::{check_evidence, check_hello, check_unproven, check_unproven_hello};
-use config_attest::{EkIssuer, verdicts};
+use config_certificates::EkIssuer;
 use config_protocol::wire::{
     self, BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello,
 };
