@@ -4,7 +4,7 @@
 //! exchange can be replayed bit for bit. There are no tasks and no channels.
 //!
 //! The messages, their steps and the node's side are `config/protocol`. Enter by [`verifier`] and [`sessions`] for the master, by
-//! [`bootstrap`] for the first master, by [`release`] for the image build, by [`verdicts`] for the log.
+//! [`bootstrap`] for the first master, by [`release`] for the image build.
 //!
 //! # Glossary
 //! The words of the messages (EK, AK, NK, hello, challenge, evidence, claim, code) are those of `config/protocol`.
@@ -32,7 +32,6 @@ pub mod policy;
 pub mod release;
 pub mod sessions;
 mod verdict;
-pub mod verdicts;
 pub mod verifier;
 
 pub use inventory::{Inventory, machine_id};

@@ -2,7 +2,6 @@
 
 use config_attest::bootstrap::{AdminStatement, ProvedMaster};
 use config_attest::release::Manifest;
-use config_attest::verdicts::{Entry, FORMAT, Kind, Record, Segment};
 use config_kube::machine::ProvenConfig;
 use config_protocol::wire::{
     Blob, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Certificates, Challenge, Claims, Der,
@@ -11,6 +10,7 @@ use config_protocol::wire::{
 use config_protocol::{Code, Purpose, unproven};
 use config_tpm::Digest;
 use config_tpm::boot::ExpectedEvent;
+use config_verdicts::{Entry, FORMAT, Kind, Record, Segment};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

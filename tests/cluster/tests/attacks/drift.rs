@@ -3,10 +3,10 @@
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
-use config_attest::verdicts::{Kind, verify};
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};
 use config_protocol::Code;
 use config_tpm::Digest;
+use config_verdicts::{Kind, verify};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;

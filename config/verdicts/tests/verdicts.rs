@@ -8,10 +8,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use config_attest::verdicts::{
+use config_tpm::Digest;
+use config_verdicts::{
     Entry, FORMAT, Head, Kind, Record, SUBJECT, Segment, line, resume, signed_bytes, verify,
 };
-use config_tpm::Digest;
 use p256::ecdsa::{Signature, SigningKey, signature::Signer as _};
 use proptest::prelude::*;
 use rcgen::{
