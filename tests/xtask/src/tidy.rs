@@ -21,8 +21,20 @@ const TOP: &[&str] = &[
     "target",
     "tests",
 ];
-/// Rooms that few may depend on, and who: the rest speaks to the API by `master/client`. Tests of a room may.
+/// Rooms that few may depend on, and who: no agent contains the verifier, and what is not named beside a room of the master
+/// speaks to the API by `master/client`. Tests of a room may.
 const DOORS: &[(&str, &[&str])] = &[
+    (
+        "config/attest",
+        &[
+            "image/build",
+            "master/admin",
+            "master/attest",
+            "master/ca",
+            "master/daemon",
+            "master/journal",
+        ],
+    ),
     ("master/api", &["master/attest", "master/daemon"]),
     (
         "master/auth",
@@ -482,6 +494,13 @@ mod tests {
         assert_eq!(two_rooms("config/a", "agent/b").len(), 1);
         assert!(two_rooms("agent/a", "config/b").is_empty());
         assert!(two_rooms("tests/a", "master/b").is_empty());
+    }
+
+    #[test]
+    fn no_agent_contains_the_verifier() {
+        assert_eq!(two_rooms("agent/enroll", "config/attest").len(), 1);
+        assert!(two_rooms("agent/enroll", "config/protocol").is_empty());
+        assert!(two_rooms("master/attest", "config/attest").is_empty());
     }
 
     #[test]
