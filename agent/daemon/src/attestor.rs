@@ -7,13 +7,13 @@
 use crate::error::Error;
 use agent_enroll::{ProveError, Prover};
 use agent_tpm::{Seal, Sealing};
-use config_attest::attestor::{
+use config_errors::chain;
+use config_protocol::attestor::{
     EvidenceAnswer, EvidenceRequest, HelloAnswer, MAX_LINE, Refused, Request, SealAnswer,
     StatusAnswer, UnsealAnswer, refusal as code,
 };
-use config_attest::wire::{Blob, Claims, Problem};
-use config_attest::{Channel, Purpose};
-use config_errors::chain;
+use config_protocol::wire::{Blob, Claims, Problem};
+use config_protocol::{Channel, Purpose};
 use serde::Serialize;
 use std::fs::Permissions;
 use std::io;

@@ -1,7 +1,7 @@
 //! What the agent finds out about the machine that it runs on.
 
-use config_attest::wire::{Claims, MAX_ADDRESSES};
 use config_model::MachineConfig;
+use config_protocol::wire::{Claims, MAX_ADDRESSES};
 use nix::ifaddrs::getifaddrs;
 use std::fs::File;
 use std::io::Read as _;

@@ -1,13 +1,13 @@
 //! The `agent` as a process, with a real software TPM.
 
-use config_attest::attestor::{
+use config_model::format::Pin;
+use config_protocol::attestor::{
     EvidenceAnswer, EvidenceRequest, HelloAnswer, MAX_SEAL, Refused, Request, SealAnswer,
     StatusAnswer, UnsealAnswer,
 };
-use config_attest::question::{mac, question};
-use config_attest::wire::{Blob, Challenge, ConfigEvent, SessionId};
-use config_attest::{Purpose, prover};
-use config_model::format::Pin;
+use config_protocol::question::{mac, question};
+use config_protocol::wire::{Blob, Challenge, ConfigEvent, SessionId};
+use config_protocol::{Purpose, prover};
 use config_tpm::{Digest, pcr};
 use config_tpm::{Public, make_credential};
 use config_unlock::approvals::AREA;

@@ -2,7 +2,7 @@
 
 use crate::exchange::Step;
 use crate::prover::ProveError;
-use config_attest::wire::TooLong;
+use config_protocol::wire::TooLong;
 use std::io;
 use std::time::Duration;
 

@@ -8,13 +8,13 @@ use crate::prover::Prover;
 use crate::request::{Requests, requests};
 use agent_tpm::EndorsementKey;
 use bytes::Bytes;
-use config_attest::question::{Channel, Purpose};
-use config_attest::wire::{
+use config_http::Limits;
+use config_protocol::question::{Channel, Purpose};
+use config_protocol::wire::{
     Certificates, Challenge, Claims, EXPORTER_LABEL, Evidence, Problem, RENEWALS_PATH,
     SESSIONS_PATH, evidence_path,
 };
-use config_attest::{Code, name, prover, unproven};
-use config_http::Limits;
+use config_protocol::{Code, name, prover, unproven};
 use config_tls::{Pins, spki_hash};
 use config_tpm::Digest;
 use config_tpm::Public;
@@ -309,8 +309,8 @@ fn channel(stream: &TlsStream<TcpStream>) -> Result<Channel, Error> {
     })
 }
 
-fn der<const MAX: usize>(bytes: &[u8]) -> Result<config_attest::wire::Blob<MAX>, Error> {
-    config_attest::wire::Blob::new(bytes).map_err(Error::TooLong)
+fn der<const MAX: usize>(bytes: &[u8]) -> Result<config_protocol::wire::Blob<MAX>, Error> {
+    config_protocol::wire::Blob::new(bytes).map_err(Error::TooLong)
 }
 
 /// Runs what blocks on the TPM beside the runtime.

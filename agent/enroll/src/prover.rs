@@ -1,9 +1,9 @@
 //! The machine's proof: what its TPM and its logs say, in the protocol's words. Everything here blocks.
 
 use agent_tpm::{EndorsementKey, Tpm};
-use config_attest::prover::{self, ProverError, TpmOutputs};
-use config_attest::question::{Channel, Purpose};
-use config_attest::wire::{Challenge, Claims, ConfigEvent, Keys, Proof};
+use config_protocol::prover::{self, ProverError, TpmOutputs};
+use config_protocol::question::{Channel, Purpose};
+use config_protocol::wire::{Challenge, Claims, ConfigEvent, Keys, Proof};
 use config_tpm::Public;
 use config_tpm::eventlog::MAX_EVENT_LOG;
 use config_tpm::{Digest, pcr};

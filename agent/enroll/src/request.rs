@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::keys::NodeKey;
-use config_attest::wire::Certificates;
 use config_kube::identity::{NODES_GROUP, node_user};
+use config_protocol::wire::Certificates;
 use config_tls::{Pin, spki_hash};
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SigningKey,

@@ -6,7 +6,7 @@ use agent_enroll::{
 };
 use agent_tpm::Tpm;
 use bytes::Bytes;
-use config_attest::wire::{Claims, RENEWALS_PATH, SESSIONS_PATH};
+use config_protocol::wire::{Claims, RENEWALS_PATH, SESSIONS_PATH};
 use futures_util::StreamExt as _;
 use http::Method;
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 //! the registers as they are, which lives as long as the boot. No key stays loaded between requests: a TPM without a
 //! resource manager has three slots.
 //!
-//! Everything that is handed out is in the TPM's own encoding (TPM 2.0 Library, part 2), as `config-attest` reads it.
+//! Everything that is handed out is in the TPM's own encoding (TPM 2.0 Library, part 2), as `config-protocol` sends it.
 
 mod device;
 mod endorsement;

@@ -4,18 +4,17 @@
 //! where a node's requests stand (CSR hash = SHA-256 of the root's DER; server key = the root's SubjectPublicKeyInfo), so
 //! the TPM vouches for the root.
 
-use crate::code::Code;
-use crate::question::Channel;
 use crate::sessions::Opening as _;
 use crate::verdict::{Checks, Refusal, Verdict};
 use crate::verifier::{
     Attested, CheckedHello, Pending, Reference, admit_bootstrap, check_proof, refusal,
 };
-use crate::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Proof};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_kube::Machine;
 use config_kube::machine::{AdminVerdict, Counters, ProvenConfig, ProvenImage};
+use config_protocol::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Proof};
+use config_protocol::{Channel, Code};
 use config_tpm::Digest;
 use config_tpm::Entropy;
 use p256::ecdsa::signature::{Signer as _, Verifier as _};
@@ -91,7 +90,7 @@ impl Root {
             .flatten()
             .is_some_and(|constraints| constraints.value.ca);
         let own = certificate.subject().as_raw() == certificate.issuer().as_raw()
-            && crate::x509::verifies(
+            && config_certificates::x509::verifies(
                 &certificate.signature_algorithm.algorithm.to_id_string(),
                 certificate.public_key().raw,
                 certificate.tbs_certificate.as_ref(),
@@ -143,7 +142,7 @@ pub fn check_hello(
             &hello.cluster,
         )
     });
-    let none = crate::wire::Claims::default();
+    let none = config_protocol::wire::Claims::default();
     if let Err(stop) = cluster {
         return Err(refusal(stop, checks, None, &none));
     }
@@ -183,7 +182,7 @@ pub fn check_hello(
 pub fn challenge(
     admitted: CheckedHello,
     rng: &mut impl Entropy,
-) -> Result<(Pending, crate::wire::Challenge), Box<Refusal>> {
+) -> Result<(Pending, config_protocol::wire::Challenge), Box<Refusal>> {
     admitted.challenge(rng)
 }
 
@@ -265,7 +264,7 @@ impl AdminStatement {
         admin_key: &Digest,
     ) -> Result<Self, StatementError> {
         let statement: Self =
-            crate::wire::parse(bytes).map_err(|_bad_json| StatementError::Malformed)?;
+            config_protocol::wire::parse(bytes).map_err(|_bad_json| StatementError::Malformed)?;
         let spki = STANDARD
             .decode(&statement.admin_key)
             .map_err(|_bad_base64| StatementError::Malformed)?;

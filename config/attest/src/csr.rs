@@ -1,8 +1,9 @@
 //! Certificate requests, taken strictly: what a node may ask for, and nothing beside it.
 
-use crate::code::Code;
 use crate::verdict::{Checks, Stop};
+use config_certificates::{San, x509};
 use config_kube::identity::{NODES_GROUP, node_user};
+use config_protocol::Code;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -12,50 +13,6 @@ use x509_parser::extensions::{
 };
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 use x509_parser::prelude::FromDer as _;
-
-/// A name in a serving certificate.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum San {
-    /// DNS name, lower case.
-    Dns(String),
-    /// Address.
-    Ip(IpAddr),
-}
-
-impl std::fmt::Display for San {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Dns(name) => write!(f, "DNS:{name}"),
-            Self::Ip(address) => write!(f, "IP:{address}"),
-        }
-    }
-}
-
-impl San {
-    /// An address where the text is one, else a DNS name. An IPv4 address that is written as an IPv6 one is the IPv4 address:
-    /// clients take the two for equal.
-    pub fn from_text(text: &str) -> Self {
-        match text.parse::<IpAddr>() {
-            Ok(address) => Self::Ip(address.to_canonical()),
-            Err(_) => Self::Dns(text.to_ascii_lowercase()),
-        }
-    }
-
-    /// The name or address alone, as [`San::from_text`] reads it.
-    pub fn text(&self) -> String {
-        match self {
-            Self::Dns(name) => name.clone(),
-            Self::Ip(address) => address.to_string(),
-        }
-    }
-
-    /// Whether it is the API server's: one of `names`, or `kubernetes` and what stands under it, which belong to the API
-    /// server in every cluster.
-    pub fn is_api_server(&self, names: &BTreeSet<San>) -> bool {
-        let stock = |name: &str| name == "kubernetes" || name.starts_with("kubernetes.default");
-        matches!(self, Self::Dns(name) if stock(name)) || names.contains(self)
-    }
-}
 
 /// Which of the two requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,12 +60,10 @@ pub(crate) fn check(
 ) -> Result<Request, Stop> {
     let name = profile.name();
     let request = match X509CertificationRequest::from_der(der) {
-        Ok(([], request))
-            if crate::x509::lengths_are_shortest(der) && crate::x509::request_is_exact(der) =>
-        {
+        Ok(([], request)) if x509::lengths_are_shortest(der) && x509::request_is_exact(der) => {
             request
         }
-        Ok(([], _)) if crate::x509::lengths_are_shortest(der) => {
+        Ok(([], _)) if x509::lengths_are_shortest(der) => {
             let found =
                 "something behind what belongs into one of its structures, or another version";
             return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", found));
@@ -138,7 +93,7 @@ pub(crate) fn check(
     // A key of a kind that no node has is refused as that, whatever it signs with.
     let signed = !is_p256(info.subject_pki.raw)
         || algorithm == ECDSA_SHA256
-            && crate::x509::verifies(
+            && x509::verifies(
                 &algorithm,
                 info.subject_pki.raw,
                 info.raw,

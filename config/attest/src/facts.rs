@@ -1,7 +1,7 @@
 //! What an event log that replays says, and which of its events policy knows.
 
-use crate::code::Code;
 use crate::verdict::Checks;
+use config_protocol::Code;
 use config_tpm::Digest;
 use config_tpm::boot::Boot;
 use config_tpm::eventlog::{Event, EventLog, kind};

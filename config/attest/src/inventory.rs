@@ -1,7 +1,7 @@
 //! The machines that may join, indexed as the verifier asks for them.
 
-use crate::csr::San;
 use crate::verdict::MachineId;
+use config_certificates::San;
 use config_kube::{Machine, MachineState, MachineStatus};
 use config_tpm::Digest;
 use std::collections::{BTreeMap, HashMap};

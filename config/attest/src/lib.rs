@@ -1,16 +1,13 @@
-//! Remote attestation without I/O: messages, event log, PCR arithmetic, rules, prover and verifier.
+//! The master's judgement of a machine, without I/O: reference values, rules, verifier and verdicts.
 //!
 //! Nothing here opens a file or a socket, reads a clock or draws randomness: time and randomness are arguments, so that every
 //! exchange can be replayed bit for bit. There are no tasks and no channels.
 //!
-//! Enter by [`wire`] for the messages (WIRE.md describes them for other implementations, and numbers the steps), by [`prover`]
-//! for the node, by [`verifier`] and [`sessions`] for the master, by [`unproven`] for machines without a TPM, by [`bootstrap`]
-//! for the first master, by [`release`], [`unlock`] and [`pcr`] for the image build, by [`one_off`] for a master's state
-//! on another board, by [`verdicts`] for the log.
+//! The messages, their steps and the node's side are `config/protocol`. Enter by [`verifier`] and [`sessions`] for the master, by
+//! [`bootstrap`] for the first master, by [`release`] for the image build.
 //!
 //! # Glossary
-//! - *EK*, *AK*, *NK*: endorsement key, attestation key, node key; `Name(K)` is a key's TPM Name.
-//! - *hello*, *challenge*, *evidence*: the messages of steps 1 to 3. A *claim* is a statement in the hello that nothing proves.
+//! The words of the messages (EK, AK, NK, hello, challenge, evidence, claim, code) are those of `config/protocol`.
 //! - *checked hello* ([`verifier::CheckedHello`]): the keys have the right form, and the Machine may join. It proves nothing
 //!   about the caller.
 //! - *pending* ([`verifier::Pending`]): a checked hello with its challenge; the session table holds it until the evidence comes.
@@ -27,32 +24,15 @@
 //! - *recorded evidence* ([`verifier::RecordedEvidence`]): evidence kept to try a draft policy on it (a *dry run*).
 //! - *stranger*: a machine that the inventory does not have.
 
-pub mod attestor;
 pub mod bootstrap;
-pub mod code;
 mod csr;
-mod ek;
 mod facts;
 mod inventory;
-pub mod name;
 pub mod policy;
-pub mod prover;
-pub mod question;
 pub mod release;
 pub mod sessions;
-mod shape;
-#[cfg(feature = "testing")]
-pub mod testing;
-pub mod unproven;
 mod verdict;
-pub mod verdicts;
 pub mod verifier;
-pub mod wire;
-mod x509;
 
-pub use code::{Code, Consequence};
-pub use csr::San;
-pub use ek::{EkIssuer, EkIssuerError};
 pub use inventory::{Inventory, machine_id};
-pub use question::{Channel, Names, Purpose};
 pub use verdict::{MachineId, ProvenMachine, Refusal, Verdict};

@@ -1,6 +1,6 @@
 //! Rules: raw to checked. A rule with a fault decides nothing, so that a typing error never approves.
 
-use crate::ek::EkIssuer;
+use config_certificates::EkIssuer;
 use config_kube::policy::{Decides, NotAVersion, PolicyName, QueueRule, Rule, TpmVersion};
 use std::collections::BTreeMap;
 

@@ -204,7 +204,8 @@ impl Manifest {
         if text.len() > MAX_MANIFEST {
             return Err(ReleaseError::TooLarge(text.len()));
         }
-        let manifest: Self = crate::wire::parse(text.as_bytes()).map_err(ReleaseError::Manifest)?;
+        let manifest: Self =
+            config_protocol::wire::parse(text.as_bytes()).map_err(ReleaseError::Manifest)?;
         manifest.check()?;
         Ok(manifest)
     }

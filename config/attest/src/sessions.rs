@@ -8,12 +8,11 @@
 //!
 //! Time is an argument, in seconds of a monotonic clock.
 
-use crate::code::Code;
-use crate::question::Purpose;
 use crate::verdict::Refusal;
 use crate::verifier::Pending;
-use crate::wire::{SESSION_SECONDS, SessionId};
 use config_limits::{Network, PlaceId, Places, Width, networks};
+use config_protocol::wire::{SESSION_SECONDS, SessionId};
+use config_protocol::{Code, Purpose};
 use config_tpm::Digest;
 use config_tpm::Entropy;
 use std::collections::{BTreeSet, HashMap};

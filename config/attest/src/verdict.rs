@@ -1,8 +1,8 @@
 //! Verdicts: every check with what was expected and found, and refusals in two kinds that only the verifier can tell apart.
 
-use crate::code::{Code, Consequence};
-use crate::wire::Claims;
 use config_kube::pratique::Check;
+use config_protocol::wire::Claims;
+use config_protocol::{Code, Consequence};
 use config_tpm::Digest;
 use std::fmt;
 

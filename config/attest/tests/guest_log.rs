@@ -5,12 +5,12 @@
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
-use config_attest::Code;
 use config_attest::release::Manifest;
-use config_attest::testing::{EkKind, SoftMachine, World};
+use config_protocol::Code;
 use config_tpm::boot::Boot;
 use config_tpm::eventlog::{EventLog, kind};
 use config_tpm::pcr::{CONFIG_PCR, extended};
+use tests_machines::{EkKind, SoftMachine, World};
 
 fn manifest() -> Manifest {
     Manifest::parse(include_str!("../vectors/guest-manifest.json")).expect("the build's manifest")

@@ -2,15 +2,16 @@
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
-use config_attest::testing::{EkKind, SeededRng, SoftMachine, World};
 use config_attest::verifier::{check_evidence, check_hello};
-use config_attest::wire::{Challenge, Evidence, Hello};
-use config_attest::{EkIssuer, Purpose};
+use config_certificates::EkIssuer;
+use config_protocol::Purpose;
+use config_protocol::wire::{Challenge, Evidence, Hello};
 use config_tpm::Digest;
 use config_tpm::eventlog::{Event, EventLog, kind};
 use config_tpm::pcr::{Bank, Selection};
 use config_tpm::{Attest, EcdsaSignature, Public};
 use proptest::prelude::*;
+use tests_machines::{EkKind, SeededRng, SoftMachine, World};
 
 fn event() -> impl Strategy<Value = Event> {
     let kinds = prop_oneof![
@@ -130,7 +131,7 @@ impl Exchange {
     }
 
     /// The verdict on some evidence in the same session: what would be recorded, or the code.
-    fn judge(&self, evidence: &Evidence) -> Result<String, config_attest::Code> {
+    fn judge(&self, evidence: &Evidence) -> Result<String, config_protocol::Code> {
         let references = self.world.references();
         let admitted = check_hello(
             &self.hello,
@@ -189,7 +190,7 @@ fn a_flipped_bit_of_evidence_is_refused_or_changes_nothing() {
     for bit in (0..text.len() * 8).step_by(23) {
         let mut changed = text.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        let Ok(evidence) = config_attest::wire::parse::<Evidence>(&changed) else {
+        let Ok(evidence) = config_protocol::wire::parse::<Evidence>(&changed) else {
             unparsed += 1;
             continue;
         };
@@ -198,7 +199,7 @@ fn a_flipped_bit_of_evidence_is_refused_or_changes_nothing() {
             Ok(recorded) => {
                 assert_eq!(recorded, accepted);
                 let log_only = Evidence {
-                    proof: config_attest::wire::Proof {
+                    proof: config_protocol::wire::Proof {
                         event_log: exchange.evidence.proof.event_log.clone(),
                         ..evidence.proof.clone()
                     },
@@ -269,6 +270,6 @@ fn a_flipped_bit_of_the_tpms_word_is_refused() {
     }
 }
 
-fn blob<const MAX: usize>(bytes: Vec<u8>) -> config_attest::wire::Blob<MAX> {
-    config_attest::wire::Blob::new(bytes).expect("the same length")
+fn blob<const MAX: usize>(bytes: Vec<u8>) -> config_protocol::wire::Blob<MAX> {
+    config_protocol::wire::Blob::new(bytes).expect("the same length")
 }

@@ -3,14 +3,15 @@
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
 use config_attest::sessions::Sessions;
-use config_attest::testing::{EkKind, SeededRng, World};
 use config_attest::verifier::{check_evidence, check_hello};
-use config_attest::wire::{Challenge, Evidence, Hello};
-use config_attest::{Channel, EkIssuer, Purpose, prover, question};
+use config_certificates::EkIssuer;
 use config_kube::machine::EkSelector;
+use config_protocol::wire::{Challenge, Evidence, Hello};
+use config_protocol::{Channel, Purpose, prover, question};
 use config_tpm::Digest;
 use config_tpm::Public;
 use serde::Deserialize;
+use tests_machines::{EkKind, SeededRng, World};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

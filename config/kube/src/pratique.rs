@@ -81,7 +81,7 @@ pub struct Check {
     pub name: String,
     /// Whether it passed.
     pub ok: bool,
-    /// Refusal code if it failed (`config/attest` lists them).
+    /// Refusal code if it failed (`config/protocol` lists them).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub code: String,
     /// The expected value.

@@ -3,8 +3,8 @@
 use crate::error::{Error, Result};
 use crate::files;
 use clap::Args;
-use config_attest::verdicts::{Head, Summary, verify};
 use config_tpm::Digest;
+use config_verdicts::{Head, Summary, verify};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 

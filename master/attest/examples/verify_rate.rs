@@ -5,14 +5,14 @@
 //! each release, not for each exchange, as in the master.
 
 use config_attest::sessions::Sessions;
-use config_attest::testing::{EkKind, SeededRng, World};
 use config_attest::verifier::{check_evidence, check_hello};
-use config_attest::{Purpose, wire};
+use config_protocol::{Purpose, wire};
 use config_tpm::{Agreement, Curve, Entropy};
 use master_attest::SystemEntropy;
 use rand_core::{CryptoRng, RngCore};
 use std::io::Write as _;
 use std::time::Duration;
+use tests_machines::{EkKind, SeededRng, World};
 
 /// The extended key usage of EK certificates (TCG EK Credential Profile, 3.2.16).
 const TCG_KP_EK_CERTIFICATE: [u64; 5] = [2, 23, 133, 8, 1];

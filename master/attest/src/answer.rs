@@ -1,8 +1,8 @@
 //! Request and response bodies: bounded JSON, and refusals that reveal nothing about machines.
 
 use bytes::Bytes;
-use config_attest::Code;
-use config_attest::wire::{self, Problem};
+use config_protocol::Code;
+use config_protocol::wire::{self, Problem};
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use master_client::{Body, BoxFuture, body};

@@ -5,16 +5,16 @@ use crate::error::Error;
 use crate::settings::{AttestationConfig, BootstrapConfig};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use config_attest::Code;
-use config_attest::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request};
 use config_attest::bootstrap::AdminStatement;
-use config_attest::wire::{
-    BOOTSTRAP_PROTOCOL, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Challenge, Claims, Der,
-    MAX_ADMIT_BODY, MAX_HELLO_BODY,
-};
 use config_errors::chain;
 use config_kube::policy::POLICY_NAME;
 use config_kube::{CertificatePolicy, CertificatePolicySpec};
+use config_protocol::Code;
+use config_protocol::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request};
+use config_protocol::wire::{
+    BOOTSTRAP_PROTOCOL, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Challenge, Claims, Der,
+    MAX_ADMIT_BODY, MAX_HELLO_BODY,
+};
 use config_tpm::Digest;
 use http::StatusCode;
 use master_ca::Authority;

@@ -1,8 +1,8 @@
 //! The caller of an exchange: its address, its certificate, its endorsement key.
 
 use config_attest::verifier::RenewingPeer;
-use config_attest::wire::Keys;
 use config_kube::identity::node_of_user;
+use config_protocol::wire::Keys;
 use config_tpm::Digest;
 use config_tpm::Public;
 use master_ca::NodeExtension;

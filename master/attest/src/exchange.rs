@@ -16,13 +16,16 @@ use crate::reference::ReferenceValues;
 use crate::request_queue::RequestQueue;
 use crate::session_tables::{SessionTable, SessionTables};
 use crate::time::unix_seconds;
+use config_attest::Refusal;
 use config_attest::sessions::HalfOpen;
 use config_attest::verifier::{
     CheckedHello, Pending, RecordedEvidence, Reference, RenewingPeer, check_evidence, check_hello,
     check_renewal,
 };
-use config_attest::wire::{Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId};
-use config_attest::{Channel, Code, Refusal};
+use config_protocol::wire::{
+    Claims, Evidence, Hello, MAX_EVIDENCE_BODY, MAX_HELLO_BODY, SessionId,
+};
+use config_protocol::{Channel, Code};
 use master_ca::Authority;
 use master_client::{Body, Client};
 use master_listener::Peer;

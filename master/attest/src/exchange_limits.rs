@@ -5,7 +5,7 @@ use crate::answer::Answer;
 use crate::caller::{address, renewing_peer};
 use crate::limit::{CallerClass, Limiter};
 use crate::locks::{MachineLock, MachineLocks};
-use config_attest::Code;
+use config_protocol::Code;
 use config_tpm::Digest;
 use master_listener::Peer;
 use std::net::IpAddr;

@@ -3,8 +3,9 @@
 use crate::reference::ReferenceValues;
 use crate::settings::AttestationConfig;
 use config_attest::verifier::Reference;
-use config_attest::{Channel, EkIssuer};
+use config_certificates::EkIssuer;
 use config_kube::CertificatePolicySpec;
+use config_protocol::Channel;
 use config_tpm::Digest;
 use master_listener::Peer;
 

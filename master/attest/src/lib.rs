@@ -11,7 +11,7 @@
 //! followers and after the service's own writes), session tables, queue, deny list.
 //!
 //! # Glossary
-//! Terms of the protocol are in the glossary of `config_attest`.
+//! Terms are in the glossaries of `config_protocol` (messages) and `config_attest` (judgement).
 //! - *exchange*: steps 1 to 5 for one machine ([`AttestationService`] runs many at once).
 //! - *caller*: the sender of a request, before anything about it is proved. Its class chooses the rate limit's budget.
 //! - *inventory*: Machines, ImageReleases and CertificatePolicies as the watches deliver them.

@@ -1,6 +1,6 @@
 //! The text of `status.nextStep`: what an admin does about a refusal, with the command where there is one.
 
-use config_attest::Code;
+use config_protocol::Code;
 use jiff::{SignedDuration, Timestamp, Unit};
 
 /// Duration of the re-admission in the command.

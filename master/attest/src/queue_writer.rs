@@ -7,8 +7,8 @@ use crate::inventory::Inventory;
 use crate::policy::{NewRequest, QueuedRequest};
 use crate::record;
 use crate::request_queue::{EK, EXPIRES, ID, LABEL, PROOF, QueueRank, REMOTE, RequestQueue};
+use config_attest::Verdict;
 use config_attest::verifier::{Approval, Claimant};
-use config_attest::{Code, Verdict};
 use config_kube::Machine;
 use config_kube::identity::{ATTESTATION_USER, NODE_CLIENT_SIGNER};
 use config_kube::k8s_openapi::ByteString;
@@ -17,6 +17,7 @@ use config_kube::k8s_openapi::api::certificates::v1::{
 };
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use config_protocol::Code;
 use master_client::{ApiError, Change, Client, DeleteParams, Reason};
 use master_journal::APPROVED_REQUEST;
 use std::collections::BTreeMap;

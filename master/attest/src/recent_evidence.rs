@@ -54,7 +54,7 @@ impl RecentEvidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_attest::testing::{EkKind, SoftMachine, World};
+    use tests_machines::{EkKind, SoftMachine, World};
 
     #[test]
     fn each_machine_has_one_entry_and_the_total_is_bounded() {

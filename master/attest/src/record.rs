@@ -6,10 +6,11 @@ use crate::next_step::next_step;
 use crate::policy::policy_of;
 use crate::time::timestamp;
 use config_attest::verifier::CertificateGrant;
-use config_attest::{Code, Consequence, MachineId, ProvenMachine, Refusal, Verdict};
+use config_attest::{MachineId, ProvenMachine, Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::machine::CertificateRef;
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
+use config_protocol::{Code, Consequence};
 use master_client::{ApiError, Change, Client, Reason};
 use std::time::SystemTime;
 

@@ -2,10 +2,11 @@
 
 use crate::inventory::Inventory;
 use crate::policy::{HelloDecision, Policy, decide_hello, policy_of};
+use config_attest::Refusal;
 use config_attest::policy::CheckedRule;
 use config_attest::release::KnownRelease;
-use config_attest::{Code, Refusal};
 use config_kube::CertificatePolicySpec;
+use config_protocol::Code;
 use std::sync::Arc;
 
 /// A consistent snapshot of the reference values. A change of the policy while evidence is checked does not reach it.

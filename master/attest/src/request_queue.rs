@@ -5,11 +5,11 @@
 
 use crate::policy::{NewRequest, PolicyDecision, QueuedRequest};
 use crate::request;
-use config_attest::Code;
 use config_attest::verifier::{Approval, Claimant, PriorApproval};
 use config_kube::identity;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_limits::{Network, networks};
+use config_protocol::Code;
 use config_tpm::Digest;
 use jiff::{SignedDuration, Timestamp};
 use master_client::Change;
@@ -386,9 +386,9 @@ fn request_name(claimant: &Claimant) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_attest::testing::{EkKind, SoftMachine, World};
     use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition;
     use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use tests_machines::{EkKind, SoftMachine, World};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

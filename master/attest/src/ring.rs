@@ -6,10 +6,11 @@
 
 use crate::time::timestamp;
 use config_attest::verifier::{CertificateGrant, Claimant};
-use config_attest::{Code, Refusal, Verdict};
+use config_attest::{Refusal, Verdict};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::pratique::{NodeAttestationSpec, NodeAttestationStatus};
 use config_kube::{NodeAttestation, identity};
+use config_protocol::Code;
 use master_client::{ApiError, Client, DeleteParams, ListParams};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -15,16 +15,16 @@ use crate::session_tables::SessionTables;
 use crate::request_queue::RequestQueue;
 use crate::settings::AttestationConfig;
 use crate::{figures, requests, ring, statuses};
-use config_attest::unproven;
-use config_attest::wire::{
-    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH,
-    SESSIONS_PATH, SessionId, session_of_path,
-};
 use config_errors::chain;
 use config_kube::identity::ROLE_LABEL;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};
+use config_protocol::unproven;
+use config_protocol::wire::{
+    BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH,
+    SESSIONS_PATH, SessionId, session_of_path,
+};
 use http::{Method, Request, Response, StatusCode};
 use master_api::{ApiServer, Extensions};
 use master_ca::Authority;

@@ -1,10 +1,11 @@
 //! The session tables with their clock: half-open exchanges between challenge (step 2) and evidence (step 3).
 
 use crate::entropy::SystemEntropy;
+use config_attest::Refusal;
 use config_attest::sessions::{HalfOpen, Limits, Opening, Sessions};
 use config_attest::verifier::{Pending, UnprovenPending};
-use config_attest::wire::SessionId;
-use config_attest::{Code, Refusal};
+use config_protocol::Code;
+use config_protocol::wire::SessionId;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The part of the cluster's configuration that attestation needs.
 
-use config_attest::EkIssuer;
 use config_attest::release::ReleaseKey;
+use config_certificates::EkIssuer;
 use config_kube::CertificatePolicySpec;
 use config_tpm::Digest;
 use master_ca::attestor::Attestor;

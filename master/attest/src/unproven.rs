@@ -7,13 +7,14 @@ use crate::caller::address;
 use crate::exchange::{ExchangeService, no_exporter, one_at_a_time};
 use crate::reference::ReferenceValues;
 use crate::time::unix_seconds;
-use config_attest::unproven::{Evidence, Hello};
+use config_attest::Refusal;
 use config_attest::verifier::{
     CheckedUnprovenHello, Reference, UnprovenPending, check_unproven, check_unproven_hello,
     check_unproven_renewal,
 };
-use config_attest::wire::{MAX_HELLO_BODY, SessionId};
-use config_attest::{Channel, Refusal};
+use config_protocol::Channel;
+use config_protocol::unproven::{Evidence, Hello};
+use config_protocol::wire::{MAX_HELLO_BODY, SessionId};
 use master_client::Body;
 use master_listener::Peer;
 use std::time::SystemTime;

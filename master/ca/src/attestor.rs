@@ -3,8 +3,10 @@
 //! Each connection carries one request and one answer, each a line of JSON. Calls block, with time limits; they happen at start,
 //! at the bootstrap and when keys change, on a blocking thread.
 
-use config_attest::attestor::{MAX_LINE, Refused, Request, SealAnswer, StatusAnswer, UnsealAnswer};
-use config_attest::wire::Blob;
+use config_protocol::attestor::{
+    MAX_LINE, Refused, Request, SealAnswer, StatusAnswer, UnsealAnswer,
+};
+use config_protocol::wire::Blob;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

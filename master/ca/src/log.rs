@@ -1,7 +1,7 @@
 //! The key of the log of verdicts.
 
 use crate::error::{Error, Result};
-use config_attest::verdicts::signed_bytes;
+use config_verdicts::signed_bytes;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls_pki_types::CertificateDer;

@@ -191,10 +191,7 @@ pub(crate) fn intermediate(cluster: &str, now: SystemTime) -> Result<Certificate
 /// Parameters of the certificate for the key that signs the log of verdicts: not usable in TLS.
 pub(crate) fn log(cluster: &str, now: SystemTime, until: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, until)?;
-    params.distinguished_name = name(
-        None,
-        &format!("{}{cluster}", config_attest::verdicts::SUBJECT),
-    );
+    params.distinguished_name = name(None, &format!("{}{cluster}", config_verdicts::SUBJECT));
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     // id-kp-documentSigning (RFC 9336): TLS peers reject it as client and as server certificate.

@@ -1,6 +1,6 @@
 //! Counters of this process for `/metrics`.
 
-use config_attest::Code;
+use config_protocol::Code;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many admissions, refusals and log records there were since the process started.

@@ -6,9 +6,9 @@
 
 use crate::error::Error;
 use bytes::Bytes;
-use config_attest::verdicts::{Entry, FORMAT, Head, MAX_LINE, Record, Segment, line, resume};
 use config_errors::chain;
 use config_tpm::Digest;
+use config_verdicts::{Entry, FORMAT, Head, MAX_LINE, Record, Segment, line, resume};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use master_ca::LogSigner;
@@ -326,7 +326,7 @@ fn now() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_attest::verdicts::{Kind, verify};
+    use config_verdicts::{Kind, verify};
     use master_ca::{Authority, FileKeeper};
 
     fn authority(folder: &Path) -> Authority {

@@ -8,10 +8,10 @@
 )]
 
 use agent_enroll::{Cadence, Next};
-use config_attest::testing::{EkKind, SoftImage, SoftMachine, World};
+use config_attest::Refusal;
 use config_attest::verifier::CertificateGrant;
-use config_attest::{Consequence, Refusal};
 use config_kube::MachineState;
+use config_protocol::Consequence;
 use master_attest::MachineDenyList;
 use master_ca::{Authority, FileKeeper, profile};
 use master_client::UserInfo;
@@ -19,6 +19,7 @@ use master_listener::Peer;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tests_machines::{EkKind, SoftImage, SoftMachine, World};
 
 const DAY: u64 = 86_400;
 const MONTH: u64 = 30 * DAY;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const DOCUMENTS: [&str; 11] = [
     "README.md",
     "config/attest/SECURITY.md",
-    "config/attest/WIRE.md",
+    "config/protocol/WIRE.md",
     "config/discovery/WIRE.md",
     "config/model/GUIDE.md",
     "config/model/REFERENCE.md",

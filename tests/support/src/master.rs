@@ -4,16 +4,17 @@
 
 use agent_tpm::Tpm;
 use bytes::Bytes;
-use config_attest::testing::{SoftImage, World};
+use config_attest::Refusal;
 use config_attest::verifier::{CertificateGrant, Claimant, RenewingPeer, check_evidence};
-use config_attest::wire::{
-    Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH,
-    SESSIONS_PATH, SessionId, session_of_path,
-};
-use config_attest::{Channel, Code, EkIssuer, Refusal, San};
+use config_certificates::{EkIssuer, San};
 use config_kube::Machine as MachineObject;
 use config_kube::identity::node_user;
 use config_kube::machine::{EkSelector, MachineSpec};
+use config_protocol::wire::{
+    Certificates, ConfigEvent, EXPORTER_LABEL, Evidence, Hello, Problem, RENEWALS_PATH,
+    SESSIONS_PATH, SessionId, session_of_path,
+};
+use config_protocol::{Channel, Code};
 use config_tpm::Digest;
 use config_tpm::Public;
 use config_tpm::eventlog::kind;
@@ -37,6 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
+use tests_machines::{SoftImage, World};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;

@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn programs_with_properties_are_found_by_their_sources() {
         let at = |path: &str| properties_of(&repository().join(path));
-        assert_eq!(at("config/attest/tests/verdicts.rs"), Some(Vec::new()));
+        assert_eq!(at("config/verdicts/tests/verdicts.rs"), Some(Vec::new()));
         assert_eq!(at("config/attest/tests/vectors.rs"), None);
         assert!(
             at("master/api/tests/api/main.rs")

@@ -2,10 +2,10 @@
 
 use super::claimant::{Basis, Claimant};
 use super::proof::Attested;
-use crate::csr::San;
 use crate::inventory::known;
 use crate::policy::CheckedRule;
 use crate::verdict::{MachineId, ProvenMachine, Verdict};
+use config_certificates::San;
 use config_kube::machine::{Admission, Counters, ProvenImage};
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
 use config_tpm::Digest;

@@ -2,15 +2,14 @@
 
 use super::keys::{CheckedKeys, EndorsementKey, ParsedKeys, endorsement_key, keyed};
 use super::{Reference, identity};
-use crate::code::Code;
 use crate::inventory::{known, machine_id, state};
 use crate::policy::CheckedRule;
-use crate::question::{Channel, Names, Purpose};
 use crate::verdict::{Checks, MachineId, Refusal, Stop, Verdict};
-use crate::wire::{Claims, Hello, Keys, PROTOCOL};
 use config_kube::machine::{Counters, EkSelector};
 use config_kube::pratique::Check;
 use config_kube::{Machine, MachineState};
+use config_protocol::wire::{Claims, Hello, Keys, PROTOCOL};
+use config_protocol::{Channel, Code, Names, Purpose};
 use config_tpm::Digest;
 
 /// A hello whose keys have the right form, for a Machine that may join. Holding one proves nothing about the caller: the public
@@ -265,7 +264,7 @@ impl<'a> Draft<'a> {
         let certificate = keys
             .ek_certificate
             .as_ref()
-            .map(crate::wire::Blob::as_bytes);
+            .map(config_protocol::wire::Blob::as_bytes);
         let waits = self.purpose == Purpose::Join
             && identity::kept_back(&ek_hash, &spki, certificate, reference, now);
         let mut said = Checks::default();

@@ -1,15 +1,14 @@
 //! Which Machine a caller's endorsement key belongs to, and whether it may join.
 
 use super::{Reference, Subject};
-use crate::code::Code;
-use crate::ek::{self, EkIssuer};
 use crate::inventory::{Inventory, bound_ek, machine_id, readmitted, state};
-use crate::name;
 use crate::policy::{CheckedRule, Require};
 use crate::verdict::{Checks, Stop};
-use crate::wire::Claims;
+use config_certificates::{EkFault, EkIssuer, check_ek_certificate};
 use config_kube::machine::EkMatch;
 use config_kube::{Machine, MachineSpec, MachineState};
+use config_protocol::wire::Claims;
+use config_protocol::{Code, name};
 use config_tpm::Digest;
 
 /// The owner of an EK.
@@ -166,7 +165,7 @@ pub(super) fn kept_back(
         .filter(|issuer| names.contains(&issuer.name()))
         .collect();
     !hashes_needed(rule)
-        && certificate.is_some_and(|der| ek::check(der, spki, &issuers, now).is_ok())
+        && certificate.is_some_and(|der| check_ek_certificate(der, spki, &issuers, now).is_ok())
 }
 
 /// Finds a Machine that trusts an issuer instead of listing hashes, by the claimed name; else the caller is a stranger.
@@ -422,7 +421,8 @@ fn endorsed(
             .collect();
         let wanted = names.join(", ");
         let result = match certificate {
-            Some(der) => ek::check(der, spki, &issuers, now),
+            Some(der) => check_ek_certificate(der, spki, &issuers, now)
+                .map_err(|fault| (code_of(&fault), fault.to_string())),
             None => Err((Code::EkCertificateMissing, "none".to_owned())),
         };
         match result {
@@ -453,4 +453,15 @@ fn endorsed(
         }
     }
     (maker, stop)
+}
+
+/// The code for an EK certificate that is not taken.
+fn code_of(fault: &EkFault) -> Code {
+    match fault {
+        EkFault::Malformed => Code::EkCertificateMalformed,
+        EkFault::OtherKey => Code::EkCertificateOtherKey,
+        EkFault::Usage(_) => Code::EkCertificateUsage,
+        EkFault::Expired(_) => Code::EkCertificateExpired,
+        EkFault::Issuer(_) => Code::EkCertificateIssuer,
+    }
 }

@@ -1,9 +1,8 @@
 //! Step 2: the check of the public keys: endorsement key, attestation key, node key.
 
-use crate::code::Code;
-use crate::question::Names;
 use crate::verdict::{Checks, Stop};
-use crate::wire::Keys;
+use config_protocol::wire::Keys;
+use config_protocol::{Code, Names};
 use config_tpm::Digest;
 use config_tpm::{Attributes, Public, template};
 

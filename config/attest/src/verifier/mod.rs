@@ -39,10 +39,10 @@ pub use unproven::{
     check_unproven_renewal,
 };
 
-use crate::ek::EkIssuer;
 use crate::inventory::Inventory;
 use crate::policy::CheckedRule;
 use crate::release::KnownRelease;
+use config_certificates::EkIssuer;
 use config_tpm::Digest;
 
 /// The reference values that hello and evidence are compared with.

@@ -2,14 +2,16 @@
 
 use super::hello::{CheckedHello, Subject};
 use super::refusal;
-use crate::code::Code;
 use crate::policy::CheckedRule;
-use crate::question::{Names, Purpose, mac, question};
 use crate::sessions::{HalfOpen, Opening};
 use crate::verdict::{Checks, Refusal};
-use crate::wire::{Challenge, Claims, Credential, SESSION_SECONDS, SessionId, Transcript};
 use config_kube::Machine;
 use config_kube::machine::Counters;
+use config_protocol::question::{mac, question};
+use config_protocol::wire::{
+    Challenge, Claims, Credential, SESSION_SECONDS, SessionId, Transcript,
+};
+use config_protocol::{Code, Names, Purpose};
 use config_tpm::Digest;
 use config_tpm::pcr::QUOTE_PCRS;
 use config_tpm::{Entropy, Public, TpmError, make_credential};

@@ -1,10 +1,10 @@
 //! What an earlier approval of a machine is worth now: whether it still holds, and if not, what changed.
 
-use crate::csr::San;
 use crate::inventory::known;
-use crate::question::Purpose;
+use config_certificates::San;
 use config_kube::machine::Admission;
 use config_kube::{Decides, Machine};
+use config_protocol::Purpose;
 use config_tpm::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 

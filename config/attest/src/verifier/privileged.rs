@@ -3,10 +3,10 @@
 //! The agent makes the claim about its own configuration, and Q covers it. Where the image is attested, so is the agent, and the claim
 //! is as trustworthy as the image. Elsewhere it proves nothing, like every other claim.
 
-use crate::code::Code;
 use crate::policy::CheckedRule;
 use crate::verdict::Checks;
-use crate::wire::Claims;
+use config_protocol::Code;
+use config_protocol::wire::Claims;
 
 /// Checks that the rule takes machines with privileged pods, if the machine claims to be one.
 pub(super) fn check(claims: &Claims, rule: &CheckedRule, checks: &mut Checks) {

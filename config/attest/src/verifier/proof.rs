@@ -2,14 +2,13 @@
 
 use super::hello::refusal;
 use super::{Pending, Reference, Subject, hello, identity, state};
-use crate::code::Code;
 use crate::inventory::machine_id;
-use crate::question::{Channel, Purpose};
 use crate::verdict::{Checks, POSSESSION, ProvenMachine, Refusal, Stop, Verdict};
-use crate::wire::{Proof, Signed, Transcript};
 use config_kube::Machine;
 use config_kube::machine::{ProvenConfig, ProvenImage};
 use config_kube::policy::TpmVersion;
+use config_protocol::wire::{Proof, Signed, Transcript};
+use config_protocol::{Channel, Code, Purpose};
 use config_tpm::Digest;
 use config_tpm::pcr::{QUOTE_PCRS, Selection};
 use config_tpm::{

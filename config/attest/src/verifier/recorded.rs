@@ -6,14 +6,12 @@ use super::claimant::names;
 use super::prior_approval::prior_approval;
 use super::requests::{RequestContext, check_requests};
 use super::{Pending, PriorApproval, Reference, identity, state};
-use crate::code::Code;
 use crate::inventory::known;
-use crate::name;
-use crate::question::Purpose;
 use crate::verdict::{Checks, Refusal, Stop, Verdict};
-use crate::wire::{Claims, Evidence};
 use config_kube::Decides;
 use config_kube::policy::TpmVersion;
+use config_protocol::wire::{Claims, Evidence};
+use config_protocol::{Code, Purpose, name};
 use config_tpm::Attest;
 use config_tpm::Digest;
 

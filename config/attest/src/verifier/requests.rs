@@ -1,13 +1,14 @@
 //! Step 4: the check of the certificate requests: keys, names and addresses that a node may have.
 
 use super::Reference;
-use crate::code::Code;
-use crate::csr::{self, Allowed, Profile, Request, San};
+use crate::csr::{self, Allowed, Profile, Request};
 use crate::inventory::Inventory;
 use crate::verdict::{Checks, Stop};
-use crate::wire::Claims;
+use config_certificates::San;
 use config_kube::Machine;
 use config_kube::identity::node_user;
+use config_protocol::Code;
+use config_protocol::wire::Claims;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

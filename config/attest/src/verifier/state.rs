@@ -5,17 +5,16 @@
 
 use super::Reference;
 use crate::bootstrap;
-use crate::code::Code;
 use crate::facts;
 use crate::inventory::{known, readmitted};
 use crate::policy::CheckedRule;
-use crate::question::Purpose;
 use crate::release::{KnownRelease, Manifest};
 use crate::verdict::{Checks, Stop};
-use crate::wire::{Claims, ConfigEvent};
 use config_kube::Machine;
 use config_kube::machine::{Counters, ProvenConfig, ProvenImage};
 use config_kube::policy::TpmVersion;
+use config_protocol::wire::{Claims, ConfigEvent};
+use config_protocol::{Code, Purpose};
 use config_tpm::ClockInfo;
 use config_tpm::Digest;
 use config_tpm::boot::Boot;

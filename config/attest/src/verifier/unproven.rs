@@ -10,16 +10,14 @@ use super::identity::{may_join, unclaimed};
 use super::proof::{proven_of, same_exchange};
 use super::requests::{RequestContext, check_requests};
 use super::{Reference, RenewingPeer, Subject};
-use crate::code::Code;
 use crate::inventory::{known, machine_id, readmitted, state};
-use crate::name;
-use crate::question::{Channel, Purpose};
 use crate::sessions::{HalfOpen, Opening};
-use crate::unproven::{Challenge, Evidence, Hello, PROTOCOL, question, signed};
 use crate::verdict::{Checks, ProvenMachine, Refusal, Stop, Verdict};
-use crate::wire::{Claims, SESSION_SECONDS, SessionId, Transcript, csr_hash};
 use config_kube::pratique::Check;
 use config_kube::{Decides, Machine, MachineSpec, MachineState};
+use config_protocol::unproven::{Challenge, Evidence, Hello, PROTOCOL, question, signed};
+use config_protocol::wire::{Claims, SESSION_SECONDS, SessionId, Transcript, csr_hash};
+use config_protocol::{Channel, Code, Purpose, name};
 use config_tpm::Digest;
 use config_tpm::Entropy;
 
@@ -534,7 +532,7 @@ fn binding(
         &Digest::of(spki),
         &wanted,
     );
-    let good = crate::x509::verifies(
+    let good = config_certificates::x509::verifies(
         ECDSA_SHA256,
         spki,
         &signed(&question),

@@ -1,14 +1,15 @@
 //! The first master and its admin.
 
 use super::{accepted, lab};
+use config_attest::Refusal;
 use config_attest::bootstrap::{self, AdminStatement, StatementError};
-use config_attest::testing::{EkKind, SeededRng, SoftImage, SoftMachine, World};
 use config_attest::verifier::Attested;
-use config_attest::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Der, Proof};
-use config_attest::{Code, Purpose, Refusal};
+use config_protocol::wire::{BOOTSTRAP_PROTOCOL, BootstrapHello, Der, Proof};
+use config_protocol::{Code, Purpose};
 use config_tpm::Digest;
 use p256::pkcs8::EncodePublicKey as _;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use tests_machines::{EkKind, SeededRng, SoftImage, SoftMachine, World};
 
 /// The admin's side knows the master's EK, image and configuration; the master stands ready.
 fn first_master() -> (World, SoftMachine, BootstrapHello) {

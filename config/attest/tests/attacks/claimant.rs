@@ -2,13 +2,14 @@
 //! nobody but the verifier says who was let in.
 
 use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
-use config_attest::testing::{EkKind, SoftMachine, World};
+use config_attest::Refusal;
 use config_attest::verifier::{Approval, Claimant, DryRunVerdict, PriorApproval};
-use config_attest::{Code, Refusal, name};
 use config_kube::{MachineState, PolicyName};
+use config_protocol::{Code, name};
 use config_tpm::Digest;
 use config_tpm::pcr::CONFIG_PCR;
 use proptest::prelude::*;
+use tests_machines::{EkKind, SoftMachine, World};
 
 /// A world under a policy, with a booted machine that nobody knows.
 pub(crate) fn open(policy: PolicyName) -> (World, SoftMachine) {
@@ -419,7 +420,7 @@ fn a_session_of_a_looser_rule_does_not_serve_a_stricter_one() {
     let hello = machine.hello();
     let challenge = world.challenge(&hello.0).expect("a challenge");
     let evidence = machine.evidence(
-        config_attest::Purpose::Join,
+        config_protocol::Purpose::Join,
         &hello,
         &challenge,
         &world.channel,
@@ -435,7 +436,7 @@ fn a_session_of_a_looser_rule_does_not_serve_a_stricter_one() {
     let hello = machine.hello();
     let challenge = world.challenge(&hello.0).expect("a challenge");
     let evidence = machine.evidence(
-        config_attest::Purpose::Join,
+        config_protocol::Purpose::Join,
         &hello,
         &challenge,
         &world.channel,

@@ -1,6 +1,6 @@
 //! Every code is raised by a test here, or by the room that can see its reason.
 
-use config_attest::Code;
+use config_protocol::Code;
 
 /// Codes of the master's driver: body sizes, rates, a policy with faults, and what a person says.
 const ELSEWHERE: [Code; 7] = [

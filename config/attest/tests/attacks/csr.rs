@@ -1,10 +1,10 @@
 //! What a node may not ask for.
 
 use super::{Anonymous, Outcome, Proven, accepted, expect, lab, refused};
-use config_attest::Code;
-use config_attest::testing::{EkKind, Requester, SoftMachine, World};
-use config_attest::wire::{Blob, Der};
+use config_protocol::Code;
+use config_protocol::wire::{Blob, Der};
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
+use tests_machines::{EkKind, Requester, SoftMachine, World};
 
 /// A join with a changed client request.
 fn client(code: Code, change: impl Fn(&mut Requester)) {
@@ -167,11 +167,11 @@ fn requests(
     serving: Vec<u8>,
 ) -> Outcome {
     let hello =
-        config_attest::prover::hello(machine.keys(), &client, &serving, machine.claims.clone());
+        config_protocol::prover::hello(machine.keys(), &client, &serving, machine.claims.clone());
     let challenge = world.challenge(&hello)?;
     let hello = (hello, client, serving);
     let evidence = machine.evidence(
-        config_attest::Purpose::Join,
+        config_protocol::Purpose::Join,
         &hello,
         &challenge,
         &world.channel,
@@ -263,7 +263,7 @@ fn requests_swapped_between_the_steps_are_seen() {
         let client = client.request(&machine.nk);
         world.join_with(machine, |evidence| {
             evidence.proof.transcript.csr_hash =
-                config_attest::wire::csr_hash(&client, evidence.serving_csr.as_bytes());
+                config_protocol::wire::csr_hash(&client, evidence.serving_csr.as_bytes());
             evidence.client_csr = Blob::new(client).expect("within the limit");
         })
     });

@@ -1,12 +1,13 @@
 //! Replays, splices, late and second answers, other TPMs, and what cannot be denounced.
 
 use super::{Anonymous, accepted, expect, lab, refused};
+use config_attest::Refusal;
 use config_attest::sessions::{Limits, Sessions};
-use config_attest::testing::{EkKind, SeededRng, SoftMachine};
 use config_attest::verifier::check_hello;
-use config_attest::wire::{SESSION_SECONDS, SessionId};
-use config_attest::{Channel, Code, Purpose, Refusal};
+use config_protocol::wire::{SESSION_SECONDS, SessionId};
+use config_protocol::{Channel, Code, Purpose};
 use config_tpm::Digest;
+use tests_machines::{EkKind, SeededRng, SoftMachine};
 
 #[test]
 fn evidence_for_another_nonce_is_replayed() {

@@ -1,12 +1,12 @@
 //! Whose machine it is.
 
 use super::{Anonymous, Proven, accepted, expect, lab, refused};
-use config_attest::Code;
-use config_attest::testing::{EkKind, SoftMachine, World};
 use config_attest::verifier::RenewingPeer;
-use config_attest::wire::{Challenge, Evidence};
 use config_kube::MachineState;
 use config_kube::machine::EkSelector;
+use config_protocol::Code;
+use config_protocol::wire::{Challenge, Evidence};
+use tests_machines::{EkKind, SoftMachine, World};
 
 #[test]
 fn an_ek_certificate_is_asked_for_parsed_and_of_this_key() {
@@ -189,7 +189,7 @@ fn a_machine_that_went_between_the_steps_is_not_approved() {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
         let evidence = machine.evidence(
-            config_attest::Purpose::Join,
+            config_protocol::Purpose::Join,
             &hello,
             &challenge,
             &world.channel,
@@ -208,7 +208,7 @@ fn an_ek_that_went_to_another_machine_between_the_steps_is_not_its_machines() {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
         let evidence = machine.evidence(
-            config_attest::Purpose::Join,
+            config_protocol::Purpose::Join,
             &hello,
             &challenge,
             &world.channel,
@@ -254,7 +254,7 @@ fn half_open(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidence) 
     let hello = machine.hello();
     let challenge = world.challenge(&hello.0).expect("a challenge");
     let evidence = machine.evidence(
-        config_attest::Purpose::Join,
+        config_protocol::Purpose::Join,
         &hello,
         &challenge,
         &world.channel,
@@ -319,7 +319,7 @@ fn half_renewed(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidenc
         .renewal_challenge(&hello.0, &peer)
         .expect("a challenge");
     let evidence = machine.evidence(
-        config_attest::Purpose::Renew,
+        config_protocol::Purpose::Renew,
         &hello,
         &challenge,
         &world.channel,
@@ -350,7 +350,12 @@ fn evidence_that_was_overtaken_denounces_nobody() {
     machine.clock.clock -= 500;
     let hello = machine.hello();
     let other = world.challenge(&hello.0).expect("a challenge");
-    let restored = machine.evidence(config_attest::Purpose::Join, &hello, &other, &world.channel);
+    let restored = machine.evidence(
+        config_protocol::Purpose::Join,
+        &hello,
+        &other,
+        &world.channel,
+    );
     machine.clock = now;
     machine.clock.clock += 1000;
     accepted(world.join(&machine));
@@ -466,7 +471,7 @@ fn claims_swapped_between_the_steps_are_seen() {
         let mut other = hello.clone();
         other.0.claims.instance = "i-other".to_owned();
         let evidence = machine.evidence(
-            config_attest::Purpose::Join,
+            config_protocol::Purpose::Join,
             &other,
             &challenge,
             &world.channel,
@@ -497,7 +502,7 @@ fn a_second_session_does_not_outlive_the_first_ones_verdict() {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0).expect("a challenge");
         let evidence = machine.evidence(
-            config_attest::Purpose::Join,
+            config_protocol::Purpose::Join,
             &hello,
             &challenge,
             &world.channel,

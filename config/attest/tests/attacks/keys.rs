@@ -1,12 +1,12 @@
 //! Keys that are not what they should be, and attestations of something else.
 
 use super::{Anonymous, Outcome, Proven, accepted, lab, refused};
-use config_attest::Code;
-use config_attest::testing::{EkKind, SoftMachine, World};
-use config_attest::wire::{Blob, Signed};
+use config_protocol::Code;
+use config_protocol::wire::{Blob, Signed};
 use config_tpm::Digest;
 use config_tpm::pcr::{QUOTE_PCRS, Selection};
 use config_tpm::{Attested, Attributes, HashAlg, Scheme};
+use tests_machines::{EkKind, SoftMachine, World};
 
 fn without(attributes: Attributes, bit: Attributes) -> Attributes {
     Attributes(attributes.0 & !bit.0)

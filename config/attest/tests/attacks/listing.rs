@@ -3,10 +3,10 @@
 
 use super::claimant::{claimed, open, person, queued, unseen};
 use super::{Anonymous, accepted, expect, lab};
-use config_attest::Code;
-use config_attest::testing::{EkKind, SoftMachine, World};
 use config_kube::machine::EkSelector;
 use config_kube::{Machine, PolicyName};
+use config_protocol::Code;
+use tests_machines::{EkKind, SoftMachine, World};
 
 /// Every way in which a rule can ask for endorsement keys, without faults.
 fn forms(world: &World) -> Vec<config_kube::Rule> {

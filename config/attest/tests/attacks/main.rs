@@ -15,9 +15,10 @@ mod renewal;
 mod state;
 mod unproven;
 
-use config_attest::testing::{EkKind, SoftMachine, World};
+use config_attest::Refusal;
 use config_attest::verifier::CertificateGrant;
-use config_attest::{Code, Refusal};
+use config_protocol::Code;
+use tests_machines::{EkKind, SoftMachine, World};
 
 type Outcome = Result<CertificateGrant, Box<Refusal>>;
 

@@ -1,10 +1,10 @@
 //! A machine whose configuration lets pods be its root.
 
 use crate::{Proven, accepted, expect, lab, refused};
-use config_attest::Code;
-use config_attest::testing::EkKind;
-use config_attest::testing::World;
 use config_kube::policy::PolicyName;
+use config_protocol::Code;
+use tests_machines::EkKind;
+use tests_machines::World;
 
 #[test]
 fn a_machine_whose_pods_may_be_its_root_needs_a_rule_that_takes_such_machines() {
@@ -61,7 +61,7 @@ fn a_claim_that_was_taken_out_on_the_way_is_noticed() {
     let challenge = world.challenge(&hello.0).expect("a challenge");
     hello.0.claims.privileged_pods = true;
     let evidence = machine.evidence(
-        config_attest::Purpose::Join,
+        config_protocol::Purpose::Join,
         &hello,
         &challenge,
         &world.channel,

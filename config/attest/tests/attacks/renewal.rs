@@ -2,10 +2,10 @@
 
 use super::{Anonymous, Outcome, Proven, accepted, expect, lab};
 use config_attest::sessions::{Limits, Sessions};
-use config_attest::testing::{EkKind, SoftMachine, World};
 use config_attest::verifier::RenewingPeer;
-use config_attest::{Code, Purpose};
 use config_kube::MachineState;
+use config_protocol::{Code, Purpose};
+use tests_machines::{EkKind, SoftMachine, World};
 
 /// A world whose worker has joined.
 fn joined() -> (World, SoftMachine) {

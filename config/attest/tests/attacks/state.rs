@@ -1,12 +1,12 @@
 //! What was booted: log, image, Secure Boot, configuration, firmware, counters.
 
 use super::{Proven, accepted, expect, lab, refused};
-use config_attest::Code;
-use config_attest::testing::{EkKind, SoftImage, SoftMachine, World};
-use config_attest::wire::Blob;
 use config_kube::MachineState;
+use config_protocol::Code;
+use config_protocol::wire::Blob;
 use config_tpm::Digest;
 use config_tpm::eventlog::{Event, EventLog, kind};
+use tests_machines::{EkKind, SoftImage, SoftMachine, World};
 
 const CONFIG: &[u8] = b"version = 1\n";
 
@@ -628,7 +628,7 @@ fn a_reboot_into_a_bad_image_makes_a_trusted_machine_untrusted() {
         booted(&mut world, &mut machine, |image| image.kernel[0] ^= 1).expect_err("a bad image");
     let (proven, consequence) = refusal.consequence().expect("a proven refusal");
     assert_eq!(proven.id().name, "worker-1");
-    assert_eq!(consequence, config_attest::Consequence::Untrusted);
+    assert_eq!(consequence, config_protocol::Consequence::Untrusted);
     world
         .object("worker-1")
         .status

@@ -2,14 +2,15 @@
 //! protocol's evidence.
 
 use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
-use config_attest::testing::{EkKind, Requester, SoftKeyed, SoftMachine, World};
-use config_attest::unproven::{self, Evidence};
+use config_attest::Refusal;
 use config_attest::verifier::{Approval, Claimant, PriorApproval};
-use config_attest::wire::{self, Blob};
-use config_attest::{Code, Purpose, Refusal};
 use config_kube::machine::CertificateRef;
 use config_kube::{Machine, MachineSpec, MachineState, PolicyName};
+use config_protocol::unproven::{self, Evidence};
+use config_protocol::wire::{self, Blob};
+use config_protocol::{Code, Purpose};
 use config_tpm::Digest;
+use tests_machines::{EkKind, Requester, SoftKeyed, SoftMachine, World};
 
 /// A world whose rule lets machines without a TPM in, and one that nobody knows.
 fn open(policy: PolicyName) -> (World, SoftKeyed) {
@@ -378,7 +379,7 @@ fn evidence_of_another_connection_is_refused() {
         (
             Code::Channel,
             (|channel| channel.exporter = Digest::of(b"another connection"))
-                as fn(&mut config_attest::Channel),
+                as fn(&mut config_protocol::Channel),
         ),
         (Code::MasterKey, |channel| {
             channel.server_spki = Digest::of(b"another server");

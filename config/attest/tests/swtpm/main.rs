@@ -7,17 +7,19 @@
 
 mod vtpm;
 
-use config_attest::prover::{self, TpmOutputs};
+use config_attest::Refusal;
 use config_attest::sessions::Sessions;
-use config_attest::testing::{EkKind, Requester, SeededRng, SoftMachine, World};
 use config_attest::verifier::{check_evidence, check_hello};
-use config_attest::wire::{Challenge, Claims, ConfigEvent, Der, Evidence, Hello};
-use config_attest::{EkIssuer, Purpose, Refusal};
+use config_certificates::EkIssuer;
 use config_kube::machine::EkSelector;
+use config_protocol::Purpose;
+use config_protocol::prover::{self, TpmOutputs};
+use config_protocol::wire::{Challenge, Claims, ConfigEvent, Der, Evidence, Hello};
 use config_tpm::eventlog::EventLog;
 use config_tpm::pcr::{CONFIG_PCR, NK_PCRS, QUOTE_PCRS, Selection, config_event_digest};
 use config_tpm::{Public, template};
 use serde_json::json;
+use tests_machines::{EkKind, Requester, SeededRng, SoftMachine, World};
 use vtpm::{ENDORSEMENT, NULL, Vtpm};
 
 const CONFIG: &[u8] = b"version = 1\n";

@@ -13,12 +13,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_attest::Refusal;
 use config_attest::bootstrap::{self, AdminStatement, ProvedMaster, Root};
-use config_attest::wire::{
+use config_kube::Kubeconfig;
+use config_model::machine::USER_DATA_SOURCES;
+use config_protocol::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit,
     BootstrapAdmitted, BootstrapHello, Der, Problem, Proof,
 };
-use config_kube::Kubeconfig;
-use config_model::machine::USER_DATA_SOURCES;
 use config_tpm::Digest;
 use expect::Expected;
 use http::{Method, StatusCode};
@@ -164,7 +164,7 @@ async fn attest(
     let time = UnixTime::since_unix_epoch(Duration::from_secs(now()));
     if !config_tls::ends_in(&connection.chain, hello.root.as_bytes(), time) {
         return Err(Error::Untrusted {
-            code: config_attest::Code::MasterKey.as_str().to_owned(),
+            code: config_protocol::Code::MasterKey.as_str().to_owned(),
             message: "its TLS certificate does not chain to the root that it shows".to_owned(),
         });
     }
@@ -225,7 +225,7 @@ async fn admit(
     key: &AdminKey,
     proven: &Proven,
 ) -> Result<BootstrapAdmitted> {
-    let too_long = |e: config_attest::wire::TooLong| answer("admission", &e.to_string());
+    let too_long = |e: config_protocol::wire::TooLong| answer("admission", &e.to_string());
     let admit = BootstrapAdmit {
         admin_csr: Der::new(key.request()?).map_err(too_long)?,
         statement: Blob::new(proven.statement.clone()).map_err(too_long)?,

@@ -2,9 +2,9 @@
 
 use super::{HelloDecision, Policy, PolicyDecision};
 use crate::request_queue::RequestQueue;
-use config_attest::Code;
 use config_attest::verifier::Claimant;
 use config_kube::Rule;
+use config_protocol::Code;
 use jiff::Timestamp;
 use std::net::IpAddr;
 

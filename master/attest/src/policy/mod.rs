@@ -7,12 +7,12 @@ mod insecure_always_approve;
 mod queue;
 
 use crate::request_queue::RequestQueue;
-use config_attest::Code;
 use config_attest::policy::CheckedRule;
 use config_attest::verifier::{Approval, Claimant};
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::policy::Ruling;
 use config_kube::{CertificatePolicySpec, Decides, PolicyName, Rule};
+use config_protocol::Code;
 use jiff::Timestamp;
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -174,8 +174,8 @@ fn faults_for_machines(rule: &Rule) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_attest::testing::{EkKind, World};
     use config_kube::policy::{CertificateRule, EkRule, ImageRule};
+    use tests_machines::{EkKind, World};
 
     fn rule(policy: PolicyName) -> Rule {
         Rule {

@@ -6,7 +6,7 @@
 mod static_machines;
 
 use crate::machine_nodes::Rules;
-use config_attest::San;
+use config_certificates::San;
 use config_kube::Machine;
 use config_kube::identity::{ROLE_LABEL, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER};
 use config_kube::k8s_openapi::ByteString;

@@ -1,7 +1,7 @@
 //! Every code of a refusal is raised by an attack here, at a running master or, where it is the admin's tool that refuses, at
 //! the running tool.
 
-use config_attest::Code;
+use config_protocol::Code;
 use std::path::Path;
 
 /// Files that name codes without raising them.

@@ -3,13 +3,13 @@
 
 use crate::lab::Lab;
 use crate::wire::Connection;
-use config_attest::testing::SoftMachine;
-use config_attest::wire::SESSIONS_PATH;
 use config_kube::{Machine, MachineState};
+use config_protocol::wire::SESSIONS_PATH;
 use http::{Method, StatusCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tests_machines::SoftMachine;
 
 /// Machines where nothing else is said: enough to see that they don't stand in each other's way.
 const FEW: usize = 40;

@@ -3,12 +3,12 @@
 use crate::freshness::Open;
 use crate::lab::Lab;
 use crate::{Case, nothing};
-use config_attest::testing::{EkKind, SoftMachine};
-use config_attest::wire::Der;
-use config_attest::{Code, Purpose, prover};
+use config_protocol::wire::Der;
+use config_protocol::{Code, Purpose, prover};
 use config_tpm::Digest;
 use p256::ecdsa::SigningKey;
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
+use tests_machines::{EkKind, SoftMachine};
 
 /// basicConstraints with CA:true.
 const CA_TRUE: (&[u64], &[u8]) = (&[2, 5, 29, 19], &[0x30, 0x03, 0x01, 0x01, 0xff]);

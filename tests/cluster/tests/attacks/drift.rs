@@ -3,11 +3,10 @@
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
-use config_attest::Code;
-use config_attest::testing::SoftMachine;
-use config_attest::verdicts::{Kind, verify};
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};
+use config_protocol::Code;
 use config_tpm::Digest;
+use config_verdicts::{Kind, verify};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tests_machines::SoftMachine;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const ACCOUNT: &str = "/api/v1/namespaces/default/serviceaccounts/default";

@@ -4,14 +4,13 @@
 use crate::lab::{EK_USAGE, chain, issuer};
 use crate::takeover;
 use crate::wire::{Answer, Connection, config};
-use config_attest::attestor::{
-    EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, StatusAnswer, UnsealAnswer,
-};
-use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
-use config_attest::wire::{Blob, Certificates, Challenge, SESSIONS_PATH, evidence_path};
-use config_attest::{Channel, Code, Purpose};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{ImageRelease, Machine, MachineState};
+use config_protocol::attestor::{
+    EvidenceAnswer, EvidenceRequest, HelloAnswer, Request, SealAnswer, StatusAnswer, UnsealAnswer,
+};
+use config_protocol::wire::{Blob, Certificates, Challenge, SESSIONS_PATH, evidence_path};
+use config_protocol::{Channel, Code, Purpose};
 use http::{Method, StatusCode};
 use p256::ecdsa::SigningKey;
 use p256::pkcs8::{EncodePublicKey as _, LineEnding};
@@ -27,6 +26,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tests_harness::process::Owned;
+use tests_machines::{EkKind, SoftImage, SoftMachine, ek_certificate};
 
 /// Time for the master to come up.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -2,14 +2,14 @@
 
 use crate::lab::{Greeting, LIMIT, Lab, Outcome, identity};
 use crate::wire::{Answer, Connection, config};
-use config_attest::testing::{EkKind, SoftMachine};
-use config_attest::wire::{
+use config_protocol::wire::{
     Challenge, Evidence, RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH, SessionId, evidence_path,
 };
-use config_attest::{Code, Purpose};
+use config_protocol::{Code, Purpose};
 use config_tpm::Digest;
 use http::{Method, StatusCode};
 use std::time::{Duration, Instant};
+use tests_machines::{EkKind, SoftMachine};
 
 /// A half-open exchange.
 pub(crate) struct Open {
@@ -106,7 +106,7 @@ pub(crate) async fn spliced_connection(lab: &Lab) {
     let machine = lab.machine().await;
     let between = lab.connect().await.channel;
     let connection = lab.connect().await;
-    let splice = move |channel: &mut config_attest::Channel| channel.exporter = between.exporter;
+    let splice = move |channel: &mut config_protocol::Channel| channel.exporter = between.exporter;
     let outcome = lab
         .exchange(
             &machine,
@@ -136,7 +136,7 @@ pub(crate) async fn impersonated_master(lab: &Lab) {
     let machine = lab.machine().await;
     let connection = lab.connect().await;
     let splice =
-        |channel: &mut config_attest::Channel| channel.server_spki = Digest::of(b"impostor");
+        |channel: &mut config_protocol::Channel| channel.server_spki = Digest::of(b"impostor");
     let outcome = lab
         .exchange(
             &machine,

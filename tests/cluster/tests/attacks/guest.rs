@@ -2,13 +2,13 @@
 //! it had booted, sent to a running master.
 
 use crate::lab::Lab;
-use config_attest::Code;
 use config_attest::release::Manifest;
-use config_attest::testing::SoftMachine;
-use config_attest::wire::Blob;
 use config_kube::MachineState;
+use config_protocol::Code;
+use config_protocol::wire::Blob;
 use config_tpm::eventlog::EventLog;
 use config_tpm::pcr::CONFIG_PCR;
+use tests_machines::SoftMachine;
 
 const MANIFEST: &str = include_str!("../../../../config/attest/vectors/guest-manifest.json");
 const SECURE_BOOT_ON: &[u8] =

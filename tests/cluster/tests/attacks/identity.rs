@@ -4,12 +4,12 @@ use crate::lab::{CONFIG, EK_USAGE, LIMIT, Lab, identity};
 use crate::site::collection;
 use crate::wire::Identity;
 use crate::{Case, nothing};
-use config_attest::Code;
-use config_attest::testing::{EkKind, SoftMachine, ek_certificate};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{Machine, MachineState};
+use config_protocol::Code;
 use http::{Method, StatusCode};
 use serde_json::json;
+use tests_machines::{EkKind, SoftMachine, ek_certificate};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = certificates();
@@ -148,7 +148,7 @@ pub(crate) async fn a_role_that_the_rule_does_not_admit(lab: &Lab) {
 /// A machine that claims no name is told the one that the inventory has for its key, once it has proved itself.
 pub(crate) async fn without_a_name(lab: &Lab) {
     let machine = lab.machine().await;
-    let derived = config_attest::name::derived(&machine.ek_hash());
+    let derived = config_protocol::name::derived(&machine.ek_hash());
     let mut unnamed = machine.clone();
     unnamed.claims.name.clear();
     unnamed.client_request.common_name = format!("system:node:{derived}");

@@ -1,11 +1,11 @@
 //! Keys: whose they are, where they were made, what they may do; and attestations of the wrong form.
 
 use crate::{Case, Change, nothing};
-use config_attest::Code;
-use config_attest::testing::{EkKind, SoftMachine};
-use config_attest::wire::{Blob, Signed};
+use config_protocol::Code;
+use config_protocol::wire::{Blob, Signed};
 use config_tpm::Digest;
 use config_tpm::{Attest, Attested, Attributes};
+use tests_machines::{EkKind, SoftMachine};
 
 /// TPM_RH_OWNER (TPM 2.0 Library, part 2, 7.4).
 const OWNER_HIERARCHY: u32 = 0x4000_0001;

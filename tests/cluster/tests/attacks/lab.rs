@@ -3,15 +3,14 @@
 use crate::site::Site;
 use crate::wire::{Answer, Connection, Identity, config};
 use config_attest::release::Manifest;
-use config_attest::testing::{EkKind, SoftImage, SoftMachine, ek_certificate};
-use config_attest::wire::{
-    Certificates, Challenge, Evidence, Hello, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
-};
-use config_attest::{Channel, Code, Consequence, Purpose};
 use config_kube::machine::EkSelector;
 use config_kube::{
     ImageRelease, Machine, MachineSpec, MachineState, MachineStatus, NodeAttestation,
 };
+use config_protocol::wire::{
+    Certificates, Challenge, Evidence, Hello, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
+};
+use config_protocol::{Channel, Code, Consequence, Purpose};
 use config_tpm::pcr::config_event_digest;
 use http::StatusCode;
 use p256::ecdsa::SigningKey;
@@ -25,6 +24,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
+use tests_machines::{EkKind, SoftImage, SoftMachine, ek_certificate};
 
 /// The configuration that machines boot with.
 pub(crate) const CONFIG: &[u8] = b"version = 1\n";

@@ -3,17 +3,17 @@
 use crate::lab::{CONFIG, LIMIT, Lab, identity, serving_identity};
 use crate::site::collection;
 use crate::wire::Identity;
-use config_attest::testing::SoftMachine;
-use config_attest::wire::RENEWALS_PATH;
-use config_attest::{Code, Purpose};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use config_kube::taints::{NO_SCHEDULE, SUSPECT};
 use config_kube::{CertificatePolicy, Machine, MachineState};
+use config_protocol::wire::RENEWALS_PATH;
+use config_protocol::{Code, Purpose};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use tests_machines::SoftMachine;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -112,7 +112,7 @@ pub(crate) async fn renewal_without_a_quote(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let connection = lab.connect_as(&who).await.unwrap();
     let stale = machine.sign(&machine.quote(&config_tpm::Digest::of(b"an earlier exchange")));
-    let change = move |evidence: &mut config_attest::wire::Evidence| evidence.proof.quote = stale;
+    let change = move |evidence: &mut config_protocol::wire::Evidence| evidence.proof.quote = stale;
     let outcome = lab
         .exchange(
             &machine,
@@ -478,7 +478,7 @@ pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
         }
     };
     assert!(!suspected().await);
-    let change = |evidence: &mut config_attest::wire::Evidence| {
+    let change = |evidence: &mut config_protocol::wire::Evidence| {
         evidence.proof.pcrs.insert(11, config_tpm::Digest::ZERO);
     };
     lab.refused(

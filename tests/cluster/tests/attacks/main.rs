@@ -45,14 +45,14 @@ mod unproven;
 mod updates;
 mod wire;
 
-use config_attest::Code;
-use config_attest::testing::{SoftImage, SoftMachine};
-use config_attest::wire::Evidence;
+use config_protocol::Code;
+use config_protocol::wire::Evidence;
 use lab::Lab;
 use libtest_mimic::{Arguments, Trial};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use tests_machines::{SoftImage, SoftMachine};
 use tokio::runtime::Runtime;
 
 /// What happens to the evidence on its way.

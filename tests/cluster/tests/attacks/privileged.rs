@@ -2,9 +2,9 @@
 //! put out at the next proof once the rule takes such machines no more.
 
 use crate::lab::{Lab, identity};
-use config_attest::Code;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{CertificatePolicy, MachineState};
+use config_protocol::Code;
 use serde_json::{Value, json};
 
 pub(crate) async fn taken_by_a_rule_that_says_so_and_shown() {

@@ -2,15 +2,15 @@
 
 use crate::lab::{CONFIG, LIMIT, Lab, Outcome, identity};
 use crate::site::collection;
-use config_attest::testing::{EkKind, SoftMachine};
-use config_attest::{Code, name};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};
 use config_kube::{CertificatePolicy, Machine, MachineState, NodeAttestation};
+use config_protocol::{Code, name};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::time::{Duration, Instant};
+use tests_machines::{EkKind, SoftMachine};
 
 /// The policy with one rule for machines, and whatever else a test wants in it.
 pub(crate) async fn set_policy(lab: &Lab, name: &str, more: &Value) {

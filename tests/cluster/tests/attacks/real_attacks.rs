@@ -8,14 +8,13 @@ use crate::site::collection;
 use crate::wire::Connection;
 use agent_enroll::{Logs, NodeKey, Prover};
 use agent_tpm::{Attestation, EndorsementKey, Error, Tpm};
-use config_attest::prover::{self, TpmOutputs};
-use config_attest::testing::SoftImage;
-use config_attest::wire::{
+use config_kube::Machine;
+use config_protocol::prover::{self, TpmOutputs};
+use config_protocol::wire::{
     Blob, Challenge, Claims, Der, Evidence, Hello, Keys, Proof, SESSIONS_PATH, Signed,
     evidence_path,
 };
-use config_attest::{Channel, Code, Purpose};
-use config_kube::Machine;
+use config_protocol::{Channel, Code, Purpose};
 use config_tpm::Attest;
 use config_tpm::Digest;
 use config_tpm::eventlog::{EventLog, kind};
@@ -26,6 +25,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tests_harness::swtpm::Swtpm;
+use tests_machines::SoftImage;
 
 /// Time for a Machine to become known.
 const LIMIT: Duration = Duration::from_secs(180);

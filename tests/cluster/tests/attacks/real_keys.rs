@@ -7,13 +7,13 @@ use crate::real_tpm;
 use crate::seized::{Key, Seized, Signer, policy};
 use agent_enroll::Logs;
 use agent_tpm::{EndorsementKey, Tpm};
-use config_attest::testing::{EkKind, SoftMachine};
-use config_attest::{Code, prover};
+use config_protocol::{Code, prover};
 use config_tpm::Digest;
 use config_tpm::pcr::{NK_PCRS, QUOTE_PCRS};
 use config_tpm::{Attributes, HashAlg, Public, template};
 use std::collections::BTreeMap;
 use tests_harness::swtpm::Swtpm;
+use tests_machines::{EkKind, SoftMachine};
 use tss_esapi::interface_types::resource_handles::Hierarchy;
 
 /// The machine as its owner left it.

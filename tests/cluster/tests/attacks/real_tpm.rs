@@ -5,11 +5,10 @@ use agent_enroll::{
     Endpoint, Endpoints, Enroller, Identity, Keeper, Logs, Milestone, Pin, Prover, Report, Settings,
 };
 use agent_tpm::Tpm;
-use config_attest::Code;
-use config_attest::testing::SoftImage;
-use config_attest::wire::{Claims, ConfigEvent};
 use config_kube::machine::EkSelector;
 use config_kube::{Machine, MachineSpec, MachineState};
+use config_protocol::Code;
+use config_protocol::wire::{Claims, ConfigEvent};
 use config_tpm::Digest;
 use config_tpm::Public;
 use config_tpm::eventlog::kind;
@@ -18,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tests_harness::swtpm::Swtpm;
+use tests_machines::SoftImage;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Time for an exchange with a software TPM on a busy machine, or for a renewal at a third of 30 seconds.

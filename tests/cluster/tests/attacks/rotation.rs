@@ -6,12 +6,11 @@ use crate::real_tpm::{self, Node};
 use crate::site::{collection, credentials};
 use crate::wire::{Connection, Identity, config};
 use agent_enroll::{RootReadiness, root_readiness};
-use config_attest::Purpose;
-use config_attest::testing::SoftMachine;
-use config_attest::wire::{Certificates, SESSIONS_PATH};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node as KubeNode};
 use config_kube::roots::{ROOT_UNKNOWN, ready_for};
 use config_kube::{CertificatePolicy, Machine};
+use config_protocol::Purpose;
+use config_protocol::wire::{Certificates, SESSIONS_PATH};
 use config_tpm::Digest;
 use http::{Method, StatusCode};
 use master_ca::{Authority, FileKeeper, profile};
@@ -21,6 +20,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tests_harness::swtpm::Swtpm;
+use tests_machines::SoftMachine;
 
 /// Time for what the master and the agent do by themselves.
 const LIMIT: Duration = Duration::from_secs(180);

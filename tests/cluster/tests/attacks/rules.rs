@@ -1,8 +1,8 @@
 //! A rule with a fault, which no write brings in: it lies in the store since a version that took it.
 
 use crate::lab::{LIMIT, Lab};
-use config_attest::Code;
 use config_kube::{CertificatePolicy, MachineState};
+use config_protocol::Code;
 use master_store::{EmbeddedStore, Op, Store as _};
 use serde_json::{Value, json};
 use std::path::Path;

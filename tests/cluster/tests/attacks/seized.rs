@@ -1,7 +1,7 @@
 //! A TPM in the hands of anyone who has its machine: keys by any template or from outside, and every quote, certification and
 //! signature that the TPM itself gives for them.
 
-use config_attest::wire::{Blob, Credential, Signed};
+use config_protocol::wire::{Blob, Credential, Signed};
 use config_tpm::{Digest, pcr};
 use config_tpm::{HashAlg, Key as Body, Public as Area, template};
 use p256::ecdsa::SigningKey;

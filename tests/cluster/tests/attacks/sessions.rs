@@ -5,8 +5,8 @@ use crate::freshness::Open;
 use crate::lab::Lab;
 use crate::life::joined;
 use crate::wire::{Answer, Connection};
-use config_attest::Code;
-use config_attest::wire::{SESSION_SECONDS, SESSIONS_PATH};
+use config_protocol::Code;
+use config_protocol::wire::{SESSION_SECONDS, SESSIONS_PATH};
 use http::{Method, StatusCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ async fn flooded() -> bool {
     let turned_away = lab.join(&late).await;
     // A node that has a certificate renews, and what was begun goes on; one place is free, and the next comer's.
     let renewed = lab.renew(&machine, &who).await;
-    let evidence = open.evidence(&early, config_attest::Purpose::Join);
+    let evidence = open.evidence(&early, config_protocol::Purpose::Join);
     let answered = open.answer(&evidence).await;
     let next = lab.join(&late).await;
     // It is answered, and so free again; held open, it is nobody else's.

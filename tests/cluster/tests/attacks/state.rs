@@ -2,13 +2,13 @@
 
 use crate::lab::{CONFIG, Lab};
 use crate::{Case, Change, nothing};
-use config_attest::Code;
-use config_attest::testing::{SoftImage, SoftMachine};
-use config_attest::wire::Blob;
+use config_protocol::Code;
+use config_protocol::wire::Blob;
 use config_tpm::Digest;
 use config_tpm::eventlog::{Event, EventLog, kind};
 use config_tpm::pcr::{QUOTE_PCRS, Selection};
 use config_tpm::{Attest, Attested, HashAlg};
+use tests_machines::{SoftImage, SoftMachine};
 
 /// Sends a changed log.
 fn log(machine: &SoftMachine, change: impl FnOnce(&mut EventLog)) -> Change {

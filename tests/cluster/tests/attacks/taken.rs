@@ -7,17 +7,17 @@ use crate::life::{ask, joined, own_node};
 use crate::queue::{comes_by, note, say, set_policy};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
-use config_attest::testing::SoftMachine;
-use config_attest::{Code, Purpose, name};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{Machine, MachineState};
+use config_protocol::{Code, Purpose, name};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
+use tests_machines::SoftMachine;
 
 /// Rounds of an attack that has a moment to hit.
 const ROUNDS: usize = 12;
@@ -50,7 +50,7 @@ async fn stays_out(lab: &Lab, machine: &SoftMachine, who: &Identity) {
     match lab.connect_as(who).await {
         // The certificate that it has is denied with it, or not yet; it gets no other.
         Ok(connection) => {
-            let renewals = config_attest::wire::RENEWALS_PATH;
+            let renewals = config_protocol::wire::RENEWALS_PATH;
             let outcome = lab
                 .exchange(
                     &machine,

@@ -3,10 +3,9 @@
 use crate::first_master::FirstMaster;
 use crate::impostor::{Impostor, self_made};
 use crate::wire::{Connection, Identity};
-use config_attest::Code;
 use config_attest::bootstrap::AdminStatement;
-use config_attest::testing::{EkKind, SoftMachine};
-use config_attest::wire::{
+use config_protocol::Code;
+use config_protocol::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_HELLO_PATH, Blob, BootstrapAdmit, BootstrapHello, Der,
 };
 use config_tpm::Digest;
@@ -17,6 +16,7 @@ use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, 
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tests_machines::{EkKind, SoftMachine};
 
 /// A root of somebody's own, and a server's certificate under it.
 fn own_root() -> (Vec<u8>, Identity) {

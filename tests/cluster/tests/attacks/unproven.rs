@@ -5,18 +5,18 @@ use crate::lab::{Lab, Outcome, identity};
 use crate::queue::{code, comes_by, eventually, note, request_of, say, set_policy};
 use crate::wire::{Connection, Identity, config};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Milestone, NodeKey, Report, Settings};
-use config_attest::testing::SoftKeyed;
-use config_attest::unproven::{Challenge, Evidence, RENEWALS_PATH, SESSIONS_PATH};
-use config_attest::wire::{self, Certificates, Claims, evidence_path};
-use config_attest::{Code, Purpose};
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{Machine, MachineState, NodeAttestation};
+use config_protocol::unproven::{Challenge, Evidence, RENEWALS_PATH, SESSIONS_PATH};
+use config_protocol::wire::{self, Certificates, Claims, evidence_path};
+use config_protocol::{Code, Purpose};
 use config_tpm::Digest;
 use http::{Method, StatusCode};
 use p256::pkcs8::EncodePrivateKey as _;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use tests_machines::SoftKeyed;
 
 /// Time for an enrolment of the agent's own room, a person's word included.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -3,15 +3,15 @@
 
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::life::{ask, joined, own_node};
-use config_attest::Code;
-use config_attest::testing::SoftImage;
 use config_kube::k8s_openapi::api::core::v1::{Event as Happening, Node};
 use config_kube::{CertificatePolicy, Machine, MachineState};
+use config_protocol::Code;
 use config_tpm::Digest;
 use config_tpm::eventlog::Event;
 use http::{Method, StatusCode};
 use serde_json::json;
 use std::time::{Duration, Instant};
+use tests_machines::SoftImage;
 
 /// A machine that boots the next image that an admin allowed is the same node, without anybody's doing; the key of the boot
 /// before is worth nothing from then on, an image that nobody allowed is none, and of old images only so many are admitted.
@@ -100,7 +100,7 @@ async fn limit(lab: &Lab, most: u32) {
 pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
     let (mut machine, who) = joined(lab).await;
     let first = lab.status(&machine.node).await.pinned_pcrs;
-    let update = |machine: &mut config_attest::testing::SoftMachine, what: &[u8]| {
+    let update = |machine: &mut tests_machines::SoftMachine, what: &[u8]| {
         machine.boot(&lab.image, "nocloud", CONFIG);
         let event = Event {
             pcr: 0,
@@ -168,7 +168,7 @@ pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
 /// nothing for the list after them.
 pub(crate) async fn secure_boot_databases_are_learned_and_pinned(lab: &Lab) {
     let (mut machine, _) = joined(lab).await;
-    let boot = |machine: &mut config_attest::testing::SoftMachine, dbx: &[u8]| {
+    let boot = |machine: &mut tests_machines::SoftMachine, dbx: &[u8]| {
         let mut image = lab.image.clone();
         image.keys.dbx = dbx.to_vec();
         machine.boot(&image, "nocloud", CONFIG);

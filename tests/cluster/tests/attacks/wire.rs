@@ -1,8 +1,8 @@
 //! One HTTP/1.1 connection over TLS 1.3 to the master, with what both ends know of it.
 
 use bytes::Bytes;
-use config_attest::Channel;
-use config_attest::wire::EXPORTER_LABEL;
+use config_protocol::Channel;
+use config_protocol::wire::EXPORTER_LABEL;
 use config_tpm::Digest;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};

@@ -266,7 +266,7 @@ fn find(file: &mut std::fs::File, marker: &[u8]) -> std::io::Result<Option<u64>>
     }
 }
 
-/// The codes of `config/attest`, as people see them.
+/// The codes of `config/protocol`, as people see them.
 mod code {
     pub(super) const UNKNOWN_EK: &str = "MACHINE_UNKNOWN";
     pub(super) const WRONG_NAME: &str = "NAME_MISMATCH";

@@ -4,16 +4,17 @@ use crate::run::{Shape, Target};
 use config_attest::bootstrap::{AdminStatement, Root};
 use config_attest::release::{KnownRelease, Manifest};
 use config_attest::sessions::Sessions;
-use config_attest::testing::{EkKind, References, SeededRng, SoftKeyed, SoftMachine, World};
 use config_attest::verifier::{check_evidence, check_hello, check_unproven, check_unproven_hello};
-use config_attest::wire::{
+use config_certificates::EkIssuer;
+use config_protocol::wire::{
     self, BootstrapAdmit, BootstrapHello, Certificates, Challenge, Der, Evidence, Hello,
 };
-use config_attest::{EkIssuer, Purpose, attestor, unproven, verdicts};
+use config_protocol::{Purpose, attestor, unproven};
 use config_tpm::Digest;
 use config_tpm::eventlog::EventLog;
 use config_tpm::{Attest, Duplicate, EcdsaSignature, Public, template};
 use serde_json::Value;
+use tests_machines::{EkKind, References, SeededRng, SoftKeyed, SoftMachine, World};
 
 const VECTORS: [&str; 2] = [
     include_str!("../../../../config/attest/vectors/swtpm-rsa-2048.json"),
@@ -67,12 +68,13 @@ pub(super) fn targets() -> Vec<Target> {
     targets.extend(whole());
     targets.extend(without_tpm());
     targets.push(target(
-        "config-attest/verdicts",
+        "config-verdicts/log",
         Shape::Bytes,
         vec![verdict_log()],
         |input| {
-            verdicts::verify(&[("log".to_owned(), input.to_vec())], &[Digest::ZERO], &[]).ok();
-            verdicts::resume(input).ok();
+            config_verdicts::verify(&[("log".to_owned(), input.to_vec())], &[Digest::ZERO], &[])
+                .ok();
+            config_verdicts::resume(input).ok();
         },
     ));
     targets
@@ -80,8 +82,8 @@ pub(super) fn targets() -> Vec<Target> {
 
 /// The form of a log of verdicts; its signatures are nobody's.
 fn verdict_log() -> Vec<u8> {
-    let segment = verdicts::Segment {
-        format: verdicts::FORMAT.to_owned(),
+    let segment = config_verdicts::Segment {
+        format: config_verdicts::FORMAT.to_owned(),
         cluster: "lab".to_owned(),
         time: "2026-01-01T00:00:00Z".to_owned(),
         next: 1,
@@ -89,17 +91,17 @@ fn verdict_log() -> Vec<u8> {
         certificate: "MAA=".to_owned(),
         root: "MAA=".to_owned(),
     };
-    let record = verdicts::Record {
+    let record = config_verdicts::Record {
         number: 1,
         previous: Digest::ZERO,
         time: "2026-01-01T00:00:00Z".to_owned(),
-        verdict: verdicts::Entry::of(verdicts::Kind::Joined, "worker-1"),
+        verdict: config_verdicts::Entry::of(config_verdicts::Kind::Joined, "worker-1"),
     };
     let lines = [serde_json::to_vec(&segment), serde_json::to_vec(&record)];
     lines
         .into_iter()
         .flatten()
-        .flat_map(|json| verdicts::line(&json, b"signature"))
+        .flat_map(|json| config_verdicts::line(&json, b"signature"))
         .collect()
 }
 
@@ -178,7 +180,7 @@ fn documents() -> Vec<Target> {
             }
         }),
         target(
-            "config-attest/ek-certificate",
+            "config-certificates/ek-certificate",
             Shape::Bytes,
             captured("/hello/keys/ekCertificate"),
             |input| {
@@ -187,7 +189,7 @@ fn documents() -> Vec<Target> {
             },
         ),
         target(
-            "config-attest/ek-issuer-pem",
+            "config-certificates/ek-issuer-pem",
             Shape::Bytes,
             issuers(),
             |input| {
@@ -235,7 +237,7 @@ fn messages() -> Vec<Target> {
     };
     vec![
         target(
-            "config-attest/challenge",
+            "config-protocol/challenge",
             Shape::Json,
             captured("/challenge"),
             |input| {
@@ -243,7 +245,7 @@ fn messages() -> Vec<Target> {
             },
         ),
         target(
-            "config-attest/certificates",
+            "config-protocol/certificates",
             Shape::Json,
             serde_json::to_vec(&certificates).into_iter().collect(),
             |input| {
@@ -259,7 +261,7 @@ fn messages() -> Vec<Target> {
             },
         ),
         target(
-            "config-attest/bootstrap",
+            "config-protocol/bootstrap",
             Shape::Json,
             captured("/hello"),
             |input| {
@@ -268,7 +270,7 @@ fn messages() -> Vec<Target> {
             },
         ),
         target(
-            "config-attest/attestor",
+            "config-protocol/attestor",
             Shape::Json,
             vec![br#"{"op":"seal","data":"AAAA"}"#.to_vec()],
             |input| {

@@ -105,7 +105,7 @@ fn sign(document: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn policy() -> Vec<u8> {
-    let rule = config_attest::testing::World::new().rule;
+    let rule = tests_machines::World::new().rule;
     let policy = CertificatePolicy::named(
         "default",
         config_kube::CertificatePolicySpec { rules: vec![rule] },

@@ -7,7 +7,6 @@ use agent_init::{label, settings, smbios};
 use agent_metadata::{Answer, Fetch, Platform, Step};
 use agent_sys::verity::Superblock;
 use agent_volume::{Report, header as volume};
-use config_attest::testing::SeededRng;
 use config_tpm::boot::Boot;
 use config_tpm::{Key, template};
 use config_unlock::approvals::{Approvals, Approver};
@@ -16,6 +15,7 @@ use config_unlock::one_off::{OneOff, Terms};
 use master_ca::recovery::Recovered;
 use std::io;
 use std::time::Duration;
+use tests_machines::SeededRng;
 
 const SECTOR: usize = 512;
 /// Sectors of the disk that is fuzzed: table, and room for the copy.

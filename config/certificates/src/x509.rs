@@ -1,4 +1,4 @@
-//! Signatures of X.509 structures: what the verifier needs and no more.
+//! Signatures of X.509 structures, and the exact form of a certificate request: what the verifier needs and no more.
 //!
 //! ring checks them, several times as fast as RustCrypto, which is asked only for what ring has not: SHA-512 with ECDSA.
 
@@ -34,7 +34,7 @@ enum Kind {
 
 /// Whether `signature` with algorithm `oid` over `message` is by the key in `spki` (DER). Unknown algorithms are not, and no
 /// RSA key below 2048 bits is taken.
-pub(crate) fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8]) -> bool {
+pub fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8]) -> bool {
     let Ok(([], key)) = SubjectPublicKeyInfo::from_der(spki) else {
         return false;
     };
@@ -60,7 +60,7 @@ pub(crate) fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8])
 
 /// Whether `parent` is named as the issuer of a certificate and its key signed it. What `parent` may issue is the caller's to
 /// ask.
-pub(crate) fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certificate<'_>) -> bool {
+pub fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certificate<'_>) -> bool {
     certificate.issuer().as_raw() == parent.subject().as_raw()
         && certificate.signature_algorithm == certificate.tbs_certificate.signature
         && verifies(
@@ -98,7 +98,7 @@ const KNOWN_EXTENSIONS: [&[u8]; 4] = [
 
 /// Whether a PKCS #10 request (RFC 2986, 4.1) holds what its structures have and nothing behind it. The parser passes over what
 /// follows inside of them, and another reader of the same bytes may not.
-pub(crate) fn request_is_exact(der: &[u8]) -> bool {
+pub fn request_is_exact(der: &[u8]) -> bool {
     exact(der).is_some()
 }
 
@@ -192,7 +192,7 @@ fn parts(mut der: &[u8]) -> Option<Vec<(u8, &[u8])>> {
 
 /// Whether each length in some DER is definite and in its shortest form, also within the extensions that nodes may ask for. The
 /// parser takes longer forms, of which one request would have many.
-pub(crate) fn lengths_are_shortest(der: &[u8]) -> bool {
+pub fn lengths_are_shortest(der: &[u8]) -> bool {
     values_are_short(der, MAX_NESTING)
 }
 

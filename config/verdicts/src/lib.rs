@@ -8,6 +8,9 @@
 //! Guarantee: [`verify`] accepts lines only that the holder of the log's key wrote, in their order and without a gap
 //! between the first and the last. What it can't know is whether records after the last one were held back: compare the
 //! head that it tells with one that was noted elsewhere.
+//!
+//! Nothing here opens a file or reads a clock. Enter by [`verify`] for a reader, by [`resume`] and [`line()`] for a writer, which
+//! is `master/journal`. The verdicts themselves are made in `config/attest`.
 
 mod read;
 

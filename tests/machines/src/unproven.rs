@@ -4,13 +4,13 @@ use super::machine::SoftMachine;
 use super::requests::Requester;
 use super::rng::SeededRng;
 use super::world::World;
-use crate::question::{Channel, Purpose};
-use crate::unproven::{self, Challenge, Evidence, Hello};
-use crate::verdict::Refusal;
-use crate::verifier::{
+use config_attest::Refusal;
+use config_attest::verifier::{
     Claimant, RenewingPeer, check_unproven, check_unproven_hello, check_unproven_renewal,
 };
-use crate::wire::{Blob, Claims, Der, csr_hash};
+use config_protocol::question::{Channel, Purpose};
+use config_protocol::unproven::{self, Challenge, Evidence, Hello};
+use config_protocol::wire::{Blob, Claims, Der, csr_hash};
 use config_tpm::Digest;
 use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::{DerSignature, SigningKey};

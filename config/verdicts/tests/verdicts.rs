@@ -8,17 +8,17 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use config_attest::testing::Pair;
-use config_attest::verdicts::{
+use config_tpm::Digest;
+use config_verdicts::{
     Entry, FORMAT, Head, Kind, Record, SUBJECT, Segment, line, resume, signed_bytes, verify,
 };
-use config_tpm::Digest;
 use p256::ecdsa::{Signature, SigningKey, signature::Signer as _};
 use proptest::prelude::*;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, PublicKeyData as _,
 };
 use std::collections::BTreeMap;
+use tests_machines::Pair;
 
 /// A cluster's root with a log key.
 struct Writer {

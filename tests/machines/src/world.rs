@@ -4,24 +4,24 @@ use super::image::SoftImage;
 use super::machine::{EkKind, SoftMachine};
 use super::requests::{Maker, ek_certificate};
 use super::rng::SeededRng;
-use crate::ek::EkIssuer;
-use crate::inventory::Inventory;
-use crate::policy::CheckedRule;
-use crate::question::{Channel, Purpose};
-use crate::release::{KnownRelease, ReleaseKey};
-use crate::sessions::Sessions;
-use crate::verdict::Refusal;
-use crate::verifier::{
+use config_attest::Inventory;
+use config_attest::Refusal;
+use config_attest::policy::CheckedRule;
+use config_attest::release::{KnownRelease, ReleaseKey};
+use config_attest::sessions::Sessions;
+use config_attest::verifier::{
     Approval, CertificateGrant, Claimant, RecordedEvidence, Reference, RenewingPeer,
     UnprovenPending, check_evidence, check_hello, check_renewal,
 };
-use crate::wire::{Challenge, Evidence, Hello};
+use config_certificates::EkIssuer;
 use config_kube::identity::{NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use config_kube::machine::{EkSelector, MachineSpec};
 use config_kube::policy::{
     CertificateRule, ConfigRule, EkRule, EventRule, ImageRule, PolicyName, Rule,
 };
 use config_kube::{ImageRelease, Machine};
+use config_protocol::question::{Channel, Purpose};
+use config_protocol::wire::{Challenge, Evidence, Hello};
 use config_tpm::Digest;
 use config_tpm::pcr::config_event_digest;
 use p256::ecdsa::SigningKey;

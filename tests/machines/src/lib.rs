@@ -1,6 +1,6 @@
-//! A machine in software that speaks the real wire format, and a master's reference values for it.
+//! Machines in software that speak the real wire format, and a master's reference values for them.
 //!
-//! For tests only (feature `testing`): the keys of a [`SoftMachine`] are in plain memory, so nothing here is a TPM. Every field
+//! For tests only: the keys of a [`SoftMachine`] are in plain memory, so nothing here is a TPM. Every field
 //! may be changed before an exchange, which is how attacks are mounted; left alone, the exchange is accepted, which is the
 //! negative control.
 //!

@@ -423,7 +423,7 @@ pub struct BootstrapHello {
 pub struct BootstrapAdmit {
     /// DER of the request for the admin's certificate, signed by the admin's key.
     pub admin_csr: Der,
-    /// Exact JSON bytes of the [`crate::bootstrap::AdminStatement`] that the admin signed.
+    /// Exact JSON bytes of the `config_attest::bootstrap::AdminStatement` that the admin signed.
     pub statement: Blob<16384>,
     /// DER ECDSA signature over the statement by the admin's key.
     pub signature: Blob<256>,

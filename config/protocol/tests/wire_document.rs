@@ -1,13 +1,13 @@
 //! WIRE.md says what the code does.
 
-use config_attest::testing::{EkKind, World};
-use config_attest::wire::{self, Claims, Transcript};
-use config_attest::{Code, Consequence, Purpose, unproven};
 use config_kube::policy::TpmVersion;
+use config_protocol::wire::{self, Claims, Transcript};
+use config_protocol::{Code, Consequence, Purpose, unproven};
 use config_tpm::Digest;
 use config_tpm::eventlog::{Event, EventLog, kind};
 use config_tpm::pcr::{NK_PCRS, QUOTE_PCRS, Selection};
 use config_tpm::{Attest, Attested, ClockInfo, EcdsaSignature, PcrSelection};
+use tests_machines::{EkKind, World};
 
 const DOCUMENT: &str = include_str!("../WIRE.md");
 

@@ -90,8 +90,8 @@ pub struct Answer {
     transcript: Transcript,
 }
 
-/// Step 3, first half: computes Q. `csr_hash` and `claims` are those of the hello (at bootstrap: see
-/// [`crate::bootstrap`]). The caller activates `challenge.credential`.
+/// Step 3, first half: computes Q. `csr_hash` and `claims` are those of the hello (at bootstrap `csr_hash` is the SHA-256 of
+/// the root's DER). The caller activates `challenge.credential`.
 ///
 /// # Errors
 /// [`ProverError::Selection`] where the challenge asks for other registers than [`QUOTE_PCRS`]; [`ProverError::Key`]

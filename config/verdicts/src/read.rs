@@ -68,9 +68,9 @@ fn parse(line: &[u8]) -> Result<Line<'_>, String> {
         .decode(signature)
         .map_err(|error| format!("the signature is not base64: {error}"))?;
     let parsed = if json.starts_with(b"{\"format\"") {
-        crate::wire::parse(json).map(Parsed::Segment)
+        config_protocol::wire::parse(json).map(Parsed::Segment)
     } else {
-        crate::wire::parse(json).map(Parsed::Record)
+        config_protocol::wire::parse(json).map(Parsed::Record)
     };
     Ok(Line {
         json,
@@ -303,7 +303,7 @@ fn log_key(segment: &Segment, pins: &[Digest]) -> Result<Vec<u8>, String> {
             pin.to_text()
         ));
     }
-    let by_root = crate::x509::signed_by(&leaf, &root);
+    let by_root = config_certificates::x509::signed_by(&leaf, &root);
     let subject = leaf
         .subject()
         .iter_common_name()

@@ -2,21 +2,21 @@
 
 use config_attest::bootstrap::{AdminStatement, ProvedMaster};
 use config_attest::release::Manifest;
-use config_attest::testing::{EkKind, SoftKeyed, World};
-use config_attest::verdicts::{Entry, FORMAT, Kind, Record, Segment};
-use config_attest::wire::{
+use config_kube::machine::ProvenConfig;
+use config_protocol::wire::{
     Blob, BootstrapAdmit, BootstrapAdmitted, BootstrapHello, Certificates, Challenge, Claims, Der,
     Evidence, Hello, Proof, code_of, parse,
 };
-use config_attest::{Code, Purpose, unproven};
-use config_kube::machine::ProvenConfig;
+use config_protocol::{Code, Purpose, unproven};
 use config_tpm::Digest;
 use config_tpm::boot::ExpectedEvent;
+use config_verdicts::{Entry, FORMAT, Kind, Record, Segment};
 use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::ops::Range;
+use tests_machines::{EkKind, SoftKeyed, World};
 
 /// Reads bytes as one kind of message and says what was read.
 type Reader = fn(&[u8]) -> serde_json::Result<Value>;
@@ -42,7 +42,7 @@ fn message<T: Serialize + DeserializeOwned>(message: &T) -> Message {
 }
 
 fn manifest() -> Manifest {
-    let text = include_str!("../vectors/guest-manifest.json");
+    let text = include_str!("../../attest/vectors/guest-manifest.json");
     let mut manifest = Manifest::parse(text).expect("the manifest of a real build");
     // Of each list one element says as much as all.
     manifest.parts.truncate(1);
@@ -250,8 +250,8 @@ fn every_message_parses_to_what_was_written() {
 #[test]
 fn captured_exchanges_parse() {
     for text in [
-        include_str!("../vectors/swtpm-rsa-2048.json"),
-        include_str!("../vectors/swtpm-p-384.json"),
+        include_str!("../../attest/vectors/swtpm-rsa-2048.json"),
+        include_str!("../../attest/vectors/swtpm-p-384.json"),
     ] {
         let vector: Value = serde_json::from_str(text).expect("a vector");
         parse::<Hello>(vector["hello"].to_string().as_bytes()).expect("the hello");

@@ -3,9 +3,9 @@
 use super::SeededRng;
 use super::image::SoftImage;
 use super::requests::Requester;
-use crate::prover::{self, TpmOutputs};
-use crate::question::{Channel, Purpose};
-use crate::wire::{
+use config_protocol::prover::{self, TpmOutputs};
+use config_protocol::question::{Channel, Purpose};
+use config_protocol::wire::{
     Challenge, Claims, ConfigEvent, Credential, Der, Evidence, Hello, Keys, Proof, Signed,
 };
 use config_tpm::Digest;
@@ -355,9 +355,12 @@ impl SoftMachine {
     pub fn sign_bytes(&self, bytes: &[u8]) -> Signed {
         let signature: Signature = self.ak.sign(bytes);
         Signed {
-            attest: crate::wire::Blob::new(bytes).expect("an attestation within the limit"),
-            signature: crate::wire::Blob::new(EcdsaSignature::from(&signature).to_bytes())
-                .expect("a signature"),
+            attest: config_protocol::wire::Blob::new(bytes)
+                .expect("an attestation within the limit"),
+            signature: config_protocol::wire::Blob::new(
+                EcdsaSignature::from(&signature).to_bytes(),
+            )
+            .expect("a signature"),
         }
     }
 

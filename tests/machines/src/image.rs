@@ -1,6 +1,6 @@
 //! An image that exists only as its measurements.
 
-use crate::release::{MANIFEST_VERSION, Manifest};
+use config_attest::release::{MANIFEST_VERSION, Manifest};
 use config_tpm::Digest;
 use config_tpm::boot::{Boot, ExpectedEvent};
 use config_tpm::eventlog::{Event, EventLog, kind};

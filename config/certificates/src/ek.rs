@@ -3,7 +3,7 @@
 //! Every certificate that the cluster's configuration lists for an issuer is a trust anchor of that issuer; where the list
 //! also holds an anchor's own issuer, that one must be valid too.
 
-use crate::code::Code;
+use crate::x509;
 use std::fmt;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry::Oid;
@@ -99,30 +99,45 @@ fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
         .map(|(_, certificate)| certificate)
 }
 
-/// Checks an EK certificate: of this key (`spki`), for an EK, valid at `now`, signed by one of `issuers`.
+/// Why an EK certificate is not taken; the text says what was found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EkFault {
+    /// It cannot be parsed.
+    #[error("not a DER certificate")]
+    Malformed,
+    /// It is of another key.
+    #[error("the certificate's key differs from the endorsement key")]
+    OtherKey,
+    /// It is not one for an endorsement key.
+    #[error("{0}")]
+    Usage(&'static str),
+    /// It, or its issuer's certificate, is not valid at this time.
+    #[error("{0}")]
+    Expired(String),
+    /// None of the issuers signed it; the text is the issuer that it names.
+    #[error("{0}")]
+    Issuer(String),
+}
+
+/// Checks an EK certificate: of this key (`spki`, DER), for an EK, valid at `now` (Unix seconds), signed by one of `issuers`.
 /// Returns the issuer's name.
-pub(crate) fn check<'a>(
+///
+/// # Errors
+/// The first of these that is not so.
+pub fn check_ek_certificate<'a>(
     der: &[u8],
     spki: &[u8],
     issuers: &[&'a EkIssuer],
     now: u64,
-) -> Result<&'a str, (Code, String)> {
-    let certificate = parse(der).ok_or_else(|| {
-        (
-            Code::EkCertificateMalformed,
-            "not a DER certificate".to_owned(),
-        )
-    })?;
+) -> Result<&'a str, EkFault> {
+    let certificate = parse(der).ok_or(EkFault::Malformed)?;
     if !same_key(&certificate, spki) {
-        return Err((
-            Code::EkCertificateOtherKey,
-            "the certificate's key differs from the endorsement key".to_owned(),
-        ));
+        return Err(EkFault::OtherKey);
     }
-    usage(&certificate).map_err(|fault| (Code::EkCertificateUsage, fault.to_owned()))?;
+    usage(&certificate).map_err(EkFault::Usage)?;
     let mut expired = !valid(&certificate, now);
     if expired {
-        return Err((Code::EkCertificateExpired, validity(&certificate)));
+        return Err(EkFault::Expired(validity(&certificate)));
     }
     for issuer in issuers {
         match anchored(&certificate, issuer, now) {
@@ -133,12 +148,10 @@ pub(crate) fn check<'a>(
     }
     let issuer = certificate.issuer().to_string();
     if expired {
-        return Err((
-            Code::EkCertificateExpired,
-            format!("the certificate of {issuer} is not valid now"),
-        ));
+        let found = format!("the certificate of {issuer} is not valid now");
+        return Err(EkFault::Expired(found));
     }
-    Err((Code::EkCertificateIssuer, issuer))
+    Err(EkFault::Issuer(issuer))
 }
 
 /// Whether the certificate's key is the one in `spki`. Only the key bits are compared: some makers write another algorithm
@@ -242,5 +255,5 @@ fn anchored(certificate: &X509Certificate<'_>, issuer: &EkIssuer, now: u64) -> A
 }
 
 fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certificate<'_>) -> bool {
-    may_issue(parent) && crate::x509::signed_by(certificate, parent)
+    may_issue(parent) && x509::signed_by(certificate, parent)
 }
