@@ -516,9 +516,10 @@ impl Worker {
         match result {
             Ok(()) => {
                 self.notes.failures.remove(name);
-                self.shared
-                    .events
-                    .normal(pod, "Started", format!("Started container {name}"));
+                // The engine makes and starts it in one step; upstream tells of two.
+                let events = &self.shared.events;
+                events.normal(pod, "Created", format!("Created container: {name}"));
+                events.normal(pod, "Started", format!("Started container {name}"));
                 let id = container_id(&self.pod.uid, name, number);
                 let host = self.host(pod);
                 self.hooks.begin_post_start(pod, name, &id, host);
