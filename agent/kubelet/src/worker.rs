@@ -86,7 +86,8 @@ impl Worker {
         news: Arc<Notify>,
     ) -> Self {
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
-        let probes = Probes::new(runtime.clone(), events.clone(), news.clone());
+        let counted = shared.figures.probed();
+        let probes = Probes::new(runtime.clone(), events.clone(), counted, news.clone());
         let hooks = Hooks::new(runtime, events, news.clone());
         let sandbox = Own::find(&shared, &pod.uid);
         Self {

@@ -1,5 +1,6 @@
 //! The figures of a node, and the questions for them.
 
+use crate::probed::Probed;
 use crate::reading::{Reading, Sources};
 use crate::subjects::Subjects;
 use crate::{resource, summary};
@@ -21,6 +22,8 @@ pub enum Question {
     },
     /// `/metrics/resource`.
     Resource,
+    /// `/metrics/probes`.
+    Probes,
 }
 
 impl Question {
@@ -39,6 +42,7 @@ impl Question {
                 only_cpu_and_memory: only(),
             }),
             ["metrics", "resource"] => Some(Self::Resource),
+            ["metrics", "probes"] => Some(Self::Probes),
             _ => None,
         }
     }
@@ -48,7 +52,7 @@ impl Question {
     pub fn media_type(self) -> &'static str {
         match self {
             Self::Summary { .. } => "application/json",
-            Self::Resource => config_figures::CONTENT_TYPE,
+            Self::Resource | Self::Probes => config_figures::CONTENT_TYPE,
         }
     }
 }
@@ -62,6 +66,7 @@ pub struct Figures {
     last: Mutex<Option<Arc<Reading>>>,
     /// Who reads; the others wait for what is read.
     turn: tokio::sync::Mutex<()>,
+    probed: Probed,
 }
 
 impl Figures {
@@ -81,7 +86,14 @@ impl Figures {
             least,
             last: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            probed: Probed::default(),
         }
+    }
+
+    /// Where probes are counted.
+    #[must_use]
+    pub fn probed(&self) -> Probed {
+        self.probed.clone()
     }
 
     /// The answer to a question. `subjects` says whose figures are read, if they are.
@@ -89,12 +101,16 @@ impl Figures {
     where
         F: Future<Output = Subjects>,
     {
-        let reading = self.reading(subjects).await;
         match question {
             Question::Summary {
                 only_cpu_and_memory,
-            } => summary::text(&self.node, &reading, only_cpu_and_memory),
-            Question::Resource => resource::text(&reading),
+            } => summary::text(
+                &self.node,
+                &*self.reading(subjects).await,
+                only_cpu_and_memory,
+            ),
+            Question::Resource => resource::text(&*self.reading(subjects).await),
+            Question::Probes => self.probed.text(),
         }
     }
 
@@ -131,8 +147,9 @@ impl Figures {
             .clone()
     }
 
-    /// Forgets the last reading if it has a pod that is not here any more, by its UID.
+    /// Forgets the probes of pods that are not here any more, and the last reading if it has one of them, by UID.
     pub fn retain(&self, is_here: impl Fn(&str) -> bool) {
+        self.probed.retain(&is_here);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(reading) = last.as_mut() else {
             return;
@@ -250,6 +267,8 @@ mod tests {
         assert_eq!(Question::of(&["stats", "summary"], only), summary(true));
         let resource = Question::of(&["metrics", "resource"], None);
         assert_eq!(resource, Some(Question::Resource));
+        let probes = Question::of(&["metrics", "probes"], None);
+        assert_eq!(probes, Some(Question::Probes));
         for other in [&["stats"][..], &["metrics"], &["metrics", "cadvisor"]] {
             assert_eq!(Question::of(other, None), None, "{other:?}");
         }
@@ -322,11 +341,21 @@ mod tests {
     async fn what_is_kept_of_a_pod_goes_with_it() {
         let lab = Lab::new(Duration::from_secs(24 * 3600));
         assert!(lab.ask(Question::Resource).await.contains("container="));
+        let pod = serde_json::json!({"metadata": {"name": "a", "uid": "uid-a"}});
+        let pod = serde_json::from_value(pod).unwrap();
+        let took = Duration::from_millis(1);
+        lab.figures
+            .probed()
+            .count(&pod, "main", "Liveness", true, took);
         lab.figures.retain(|uid| uid == "uid-a");
+        assert!(lab.ask(Question::Probes).await.contains("uid-a"));
         assert_eq!(lab.figures.last().unwrap().pods.len(), 1);
         lab.figures.retain(|_| false);
         assert!(lab.figures.last().unwrap().pods.is_empty());
-        assert!(!lab.ask(Question::Resource).await.contains("container="));
+        for question in [Question::Resource, Question::Probes] {
+            let told = lab.ask(question).await;
+            assert!(!told.contains("container="), "{told}");
+        }
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! [`qos`] says what a pod may use: its service class, its control group, the limits of its containers. [`Figures`] tells what
 //! the node, its pods and their containers use, in the two forms of upstream's kubelet: `/stats/summary` (JSON) and
-//! `/metrics/resource` (Prometheus' text).
+//! `/metrics/resource` (Prometheus' text). [`Probed`] counts what came of probes, for `/metrics/probes`.
 //!
 //! There are no tasks and no channels. A question reads the control groups, unless the last reading is younger than
 //! [`figures::LEAST`]; of several at once one reads, and all get its figures. CPU per second comes of two readings. The last
@@ -12,6 +12,7 @@
 
 mod counters;
 pub mod figures;
+mod probed;
 pub mod qos;
 mod rate;
 mod reading;
@@ -20,4 +21,5 @@ mod subjects;
 mod summary;
 
 pub use figures::{Figures, Question};
+pub use probed::Probed;
 pub use subjects::{Disk, Subjects};
