@@ -1,7 +1,7 @@
 //! What pods use, by the real control groups of the real containerd: at the kubelet's port, through the master's API.
 
 use crate::pods::shell;
-use crate::site::eventually;
+use crate::site::{IMAGE, eventually};
 use crate::tunnels::Site;
 use config_kube::identity::USAGE_USER;
 use master_client::UserInfo;
@@ -83,6 +83,28 @@ async fn the_kubelet_tells_what_its_containers_use() {
         resource.contains("\nresource_scrape_error 0\n"),
         "{resource}"
     );
+
+    let cadvisor = site.told("/metrics/cadvisor").await;
+    let has = |family: &str, labels: &[&str]| {
+        let name = format!("container_{family}{{");
+        let mut lines = cadvisor.lines().filter(|line| line.starts_with(&name));
+        let has = lines.any(|line| labels.iter().all(|label| line.contains(label)));
+        assert!(has, "{family} {labels:?} in {cadvisor}");
+    };
+    for name in ["busy", "idle"] {
+        let pod = format!("namespace=\"default\",pod=\"{name}\"");
+        for family in [
+            "cpu_usage_seconds_total",
+            "memory_working_set_bytes",
+            "threads",
+        ] {
+            has(family, &[&pod, "container=\"main\"", IMAGE]);
+            has(family, &[&pod, "container=\"\""]);
+        }
+    }
+    has("memory_rss", &["id=\"/\""]);
+    has("fs_usage_bytes", &["id=\"/\""]);
+    assert!(cadvisor.contains("\nmachine_cpu_cores "), "{cadvisor}");
 
     site.cluster.delete("busy", 0).await;
     eventually("the figures of a pod that went to go with it", || async {
