@@ -27,7 +27,6 @@ mod hostile;
 mod kubelet;
 mod launch;
 mod logs;
-mod machine_facts;
 mod names;
 mod network;
 mod node;

@@ -7,8 +7,8 @@
 use crate::api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use crate::config::Config;
 use crate::kubelet::Shared;
-use crate::machine_facts::{Facts, free_pids, memory};
 use crate::notices::{Notice, news};
+use agent_resources::machine::{Facts, free_pids, memory};
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{

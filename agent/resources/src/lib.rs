@@ -4,6 +4,8 @@
 //! the node, its pods and their containers use, in the forms of upstream's kubelet: `/stats/summary` (JSON),
 //! `/metrics/resource` and `/metrics/cadvisor` (Prometheus' text). [`Probed`] counts what came of probes, for `/metrics/probes`.
 //!
+//! [`machine`] has the facts of the machine that a node's status tells.
+//!
 //! There are no tasks and no channels. A question reads the control groups, unless the last reading is younger than
 //! [`figures::LEAST`]; of several at once one reads, and all get its figures. CPU per second comes of two readings. The last
 //! reading alone is kept, and of it only pods that are still here ([`Figures::retain`]).
@@ -13,6 +15,7 @@
 mod cadvisor;
 mod counters;
 pub mod figures;
+pub mod machine;
 mod probed;
 pub mod qos;
 mod rate;
