@@ -14,6 +14,7 @@ mod api;
 mod cleanup;
 mod cluster;
 mod config;
+mod configz;
 mod content;
 mod debug;
 mod drain;

@@ -4,6 +4,7 @@
 //! ([`agent_port::Access`]). Nothing is told to others, not even health.
 
 use crate::cleanup::MAX_LOGS;
+use crate::configz;
 use crate::kubelet::Shared;
 use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name, pod_ref};
@@ -233,6 +234,10 @@ impl Server {
             ["healthz"] => text(StatusCode::OK, "ok"),
             ["pods"] => self.pods(),
             ["metrics"] => figures(),
+            ["configz"] => {
+                let body = configz::text(&self.shared.config, &self.shared.sandboxes);
+                answer(StatusCode::OK, "application/json", body.into())
+            }
             ["containerLogs", namespace, pod, container] => self.logs(
                 namespace,
                 pod,

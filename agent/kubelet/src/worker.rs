@@ -42,7 +42,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 /// A look at the latest after this time; volumes are refreshed then.
-const RESYNC: Duration = Duration::from_secs(60);
+pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 /// How long a step waits for the master to take a status, before it goes on with the containers.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after the engine or the master could not be reached.

@@ -46,7 +46,7 @@ pub use confine::capabilities::{capability_fault, withheld};
 pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
 pub use keyring::{Keyring, KeyringError, PullSecret};
-pub use log::rotated;
+pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
     Error, ErrorClass, ExecOutput, Image, Kind, Mount, Pending, PodNamespaces, PodRef, PullPolicy,
