@@ -27,7 +27,6 @@ mod hooks;
 mod hostile;
 mod kubelet;
 mod launch;
-mod logs;
 mod names;
 mod network;
 mod node;

@@ -6,12 +6,12 @@
 use crate::cleanup::MAX_LOGS;
 use crate::configz;
 use crate::kubelet::Shared;
-use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name, pod_ref};
 use crate::network::is_on_host;
 use agent_pods::find;
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};
+use agent_runtime::logs::{Reader, Wish};
 use agent_runtime::{ContainerState, Error, PodRef};
 use agent_sys::beneath::Beneath;
 use agent_sys::namespace::Kind;
@@ -359,7 +359,7 @@ fn pieces(
             loop {
                 let mut piece = Vec::new();
                 while piece.len() < PIECE
-                    && let Some(text) = reader.next()?
+                    && let Some(text) = reader.piece()?
                 {
                     piece.extend(text);
                 }

@@ -8,6 +8,8 @@
 //! Images: `registry` says where one may be had and by which credentials, `session` proves to a registry who asks, `http`
 //! and `reach` keep requests from where they must not go, `access` remembers who may run what was fetched.
 //!
+//! Logs: `log` writes what containers print, [`logs`] reads it for who asks.
+//!
 //! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit into a
 //! record on the container; each running container has one log pump, a task that reads its two FIFOs.
 //! Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that lags lists anew.
@@ -28,6 +30,7 @@ mod images;
 mod keyring;
 mod labels;
 mod log;
+pub mod logs;
 mod memory;
 mod model;
 mod open;
