@@ -195,3 +195,56 @@ async fn probes_and_hooks_ask_over_tls_whatever_certificate_the_server_has() {
     .await;
     assert!(secure.was_asked("/stopping kube-lifecycle/1.36"));
 }
+
+/// A server without TLS: it answers what is no request with 400, as servers do, and writes down the heads of requests.
+async fn plain() -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let seen = heads.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut bytes = vec![0; 16 << 10];
+            let count = stream.read(&mut bytes).await.unwrap_or_default();
+            let head = String::from_utf8_lossy(&bytes[..count]).into_owned();
+            let status = if head.starts_with("GET ") {
+                seen.lock().unwrap().push(head);
+                204
+            } else {
+                400
+            };
+            let answer = format!("HTTP/1.1 {status} It\r\nconnection: close\r\n\r\n");
+            drop(stream.write_all(answer.as_bytes()).await);
+        }
+    });
+    (port, heads)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_tls_to_a_server_without_it_a_hook_is_sent_in_the_clear_and_a_probe_fails() {
+    let cluster = Cluster::new().await;
+    let (port, heads) = plain().await;
+    let get = |path: &str| {
+        let secret = json!([{"name": "Authorization", "value": "Bearer secret"}, {"name": "x-own", "value": "1"}]);
+        json!({"httpGet": {"scheme": "HTTPS", "port": port, "path": path, "httpHeaders": secret}})
+    };
+    let mut main = shell("sleep 600");
+    main["lifecycle"] = json!({"postStart": get("/started")});
+    let mut probe = get("/ready");
+    probe["periodSeconds"] = json!(1);
+    probe["timeoutSeconds"] = json!(60);
+    main["readinessProbe"] = probe;
+    let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 1});
+    cluster.create("plain", spec).await;
+    let words = format!(
+        "Readiness probe failed: Get \"https://127.0.0.1:{port}/ready\": http: server gave HTTP response to HTTPS client"
+    );
+    told(&cluster, "Unhealthy", &words).await;
+    let heads = heads.lock().unwrap().clone();
+    let [head] = heads.as_slice() else {
+        panic!("the hook alone is sent, and once: {heads:?}");
+    };
+    assert!(head.starts_with("GET /started HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("x-own: 1\r\n"), "{head}");
+    assert!(!head.to_ascii_lowercase().contains("secret"), "{head}");
+}
