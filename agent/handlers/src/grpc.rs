@@ -75,11 +75,7 @@ pub(crate) async fn check(
     agent: &str,
     limit: Duration,
 ) -> Result<(), String> {
-    let address = if place.contains(':') {
-        format!("[{place}]:{port}")
-    } else {
-        format!("{place}:{port}")
-    };
+    let address = crate::address(place, port);
     let stage = std::sync::atomic::AtomicBool::new(false);
     let call = async {
         let stream = TcpStream::connect((place, port))

@@ -1,4 +1,5 @@
-//! What probes and lifecycle hooks do: a command in the container, a request over HTTP, TCP or gRPC, a sleep.
+//! What probes and lifecycle hooks do: a command in the container, a request over HTTP or HTTPS, TCP or gRPC, a
+//! sleep.
 //!
 //! Enter by [`Target`], which names the container and where its pod is reached: [`Target::probe`] and [`Target::hook`] act once
 //! and say what came of it, in upstream's words. Who acts, how often, and what follows from it, is the kubelet's to decide.
@@ -9,6 +10,7 @@
 mod grpc;
 mod http;
 
+use crate::http::Failure;
 use agent_runtime::Runtime;
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerPort, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe,
@@ -50,7 +52,8 @@ impl Target {
         if let Some(exec) = &probe.exec {
             self.run(exec, limit).await
         } else if let Some(get) = &probe.http_get {
-            let status = self.get(get, PROBE_AGENT, limit).await?;
+            let asked = timeout(limit, self.get(get, PROBE_AGENT)).await;
+            let status = asked.map_err(|_elapsed| late(limit))??;
             if (200..400).contains(&status) {
                 Ok(())
             } else {
@@ -74,7 +77,8 @@ impl Target {
         if let Some(exec) = &hook.exec {
             self.run(exec, limit).await
         } else if let Some(get) = &hook.http_get {
-            self.get(get, HOOK_AGENT, limit).await.map(drop)
+            let asked = timeout(limit, self.get_by_hook(get)).await;
+            Ok(asked.map_err(|_elapsed| late(limit))?.map(drop)?)
         } else if let Some(sleep) = &hook.sleep {
             let seconds = u64::try_from(sleep.seconds).unwrap_or_default();
             tokio::time::sleep(Duration::from_secs(seconds).min(limit)).await;
@@ -99,12 +103,19 @@ impl Target {
     }
 
     /// The status of the answer.
-    async fn get(&self, get: &HTTPGetAction, agent: &str, limit: Duration) -> Result<u16, String> {
-        let port = self.port(&get.port)?;
+    async fn get(&self, get: &HTTPGetAction, agent: &str) -> Result<u16, Failure> {
+        let port = self.port(&get.port).map_err(Failure::Other)?;
         let place = self.place(get.host.as_deref());
-        timeout(limit, http::get(get, &place, port, agent))
-            .await
-            .map_err(|_elapsed| late(limit))?
+        http::get(get, &place, port, agent).await
+    }
+
+    /// A hook over HTTPS whose server does not speak TLS is sent in the clear, without its credentials (upstream's rule: hooks
+    /// once ignored the scheme).
+    async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<u16, Failure> {
+        match self.get(get, HOOK_AGENT).await {
+            Err(Failure::InTheClear(_)) => self.get(&http::in_the_clear(get), HOOK_AGENT).await,
+            asked => asked,
+        }
     }
 
     async fn connect(&self, tcp: &TCPSocketAction, limit: Duration) -> Outcome {
@@ -149,6 +160,15 @@ impl Target {
         number
             .and_then(|number| u16::try_from(number).ok())
             .ok_or_else(|| format!("the container has no port {port:?}"))
+    }
+}
+
+/// A place and a port as URLs and headers write them.
+fn address(place: &str, port: u16) -> String {
+    if place.contains(':') {
+        format!("[{place}]:{port}")
+    } else {
+        format!("{place}:{port}")
     }
 }
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 /// Between two looks (upstream's).
 const PERIOD: Duration = Duration::from_secs(300);
 /// Percent of the disk in use above which images are removed, and below which that stops (upstream's).
-const HIGH: u64 = 85;
-const LOW: u64 = 80;
+pub(crate) const HIGH: u64 = 85;
+pub(crate) const LOW: u64 = 80;
 /// An image that was just fetched is kept for the container that is to come (upstream's).
-const YOUNG: Duration = Duration::from_secs(120);
+pub(crate) const YOUNG: Duration = Duration::from_secs(120);
 
 /// Looks at the disk for ever.
 pub(crate) async fn collect(shared: Arc<Shared>) {

@@ -1,10 +1,10 @@
 //! What a pod can do to its own files, done to the agent.
 
+use crate::cleanup;
 use crate::config::{Config, tests::config};
 use crate::env::Sources;
 use crate::volumes::{self, Source};
-use crate::{cleanup, logs};
-use agent_runtime::PodRef;
+use agent_runtime::{PodRef, logs};
 use agent_sys::beneath::{Beneath, Links};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use serde_json::{Value, json};

@@ -7,8 +7,8 @@
 use crate::api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use crate::config::Config;
 use crate::kubelet::Shared;
-use crate::machine_facts::{Facts, free_pids, memory};
 use crate::notices::{Notice, news};
+use agent_resources::machine::{Facts, free_pids, memory};
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -30,23 +30,23 @@ use std::time::{Duration, Instant};
 /// The version of Kubernetes whose behaviour this is.
 pub(crate) const KUBELET_VERSION: &str = "v1.36.0";
 /// Period of measuring and of renewing.
-const PERIOD: Duration = Duration::from_secs(10);
+pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 /// Period while the node isn't ready or can't say so: nobody should wait for it longer than needed.
 const HASTE: Duration = Duration::from_millis(500);
 /// Images are listed anew after this time.
 const IMAGES_PERIOD: Duration = Duration::from_secs(60);
 /// The status is written at the latest after this time.
-const REPORT: Duration = Duration::from_secs(300);
+pub(crate) const REPORT: Duration = Duration::from_secs(300);
 /// Pause after the lease could not be renewed.
 const LEASE_RETRY: Duration = Duration::from_secs(2);
 /// Seconds after which a silent node is given up.
-const LEASE_SECONDS: i32 = 40;
+pub(crate) const LEASE_SECONDS: i32 = 40;
 /// Free memory below which the node says so (upstream's eviction threshold).
 const LOW_MEMORY: u64 = 100 << 20;
 /// Free process ids below which the node says so.
 const LOW_PIDS: u64 = 500;
 /// Images that are listed (upstream's limit).
-const MAX_IMAGES: usize = 50;
+pub(crate) const MAX_IMAGES: usize = 50;
 
 /// Keeps the Node's status true.
 pub(crate) async fn keep_status(shared: Arc<Shared>) {

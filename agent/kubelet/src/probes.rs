@@ -6,6 +6,7 @@
 use crate::events::Recorder;
 use agent_handlers::Target;
 use agent_pods::{Death, Notes, Progress, Verdict, find};
+use agent_resources::Probed;
 use agent_runtime::{Container as Seen, ContainerState, Kind, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Defaults of the API (upstream's).
 const PERIOD: u64 = 10;
@@ -27,6 +28,7 @@ type Verdicts = Arc<Mutex<BTreeMap<String, Verdict>>>;
 pub(crate) struct Probes {
     runtime: Arc<dyn Runtime>,
     events: Recorder,
+    probed: Probed,
     news: Arc<Notify>,
     verdicts: Verdicts,
     tasks: BTreeMap<String, AbortHandle>,
@@ -51,10 +53,16 @@ impl Role {
 }
 
 impl Probes {
-    pub(crate) fn new(runtime: Arc<dyn Runtime>, events: Recorder, news: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        runtime: Arc<dyn Runtime>,
+        events: Recorder,
+        probed: Probed,
+        news: Arc<Notify>,
+    ) -> Self {
         Self {
             runtime,
             events,
+            probed,
             news,
             verdicts: Verdicts::default(),
             tasks: BTreeMap::new(),
@@ -107,6 +115,7 @@ impl Probes {
         lock(&self.verdicts).insert(id.clone(), first);
         let prober = Prober {
             events: self.events.clone(),
+            probed: self.probed.clone(),
             news: self.news.clone(),
             verdicts: self.verdicts.clone(),
             pod,
@@ -170,6 +179,7 @@ fn was_started(pod: &Pod, id: &str) -> bool {
 /// The task of one container.
 struct Prober {
     events: Recorder,
+    probed: Probed,
     news: Arc<Notify>,
     verdicts: Verdicts,
     pod: Arc<Pod>,
@@ -221,7 +231,12 @@ impl Prober {
         sleep(seconds(probe.initial_delay_seconds, 0)).await;
         let (mut good, mut bad) = (0_u32, 0_u32);
         loop {
-            match self.target.probe(probe, limit).await {
+            let begun = Instant::now();
+            let outcome = self.target.probe(probe, limit).await;
+            let (name, took) = (&self.target.container.name, begun.elapsed());
+            self.probed
+                .count(&self.pod, name, role.name(), outcome.is_ok(), took);
+            match outcome {
                 Ok(()) => (good, bad) = (good.saturating_add(1), 0),
                 Err(why) => {
                     (good, bad) = (0, bad.saturating_add(1));

@@ -1,11 +1,13 @@
 //! A pod's sandbox as the pod's task keeps it: found, made before anything of the pod runs, and removed after all has ended.
 
+use crate::config::Config;
 use crate::kubelet::Shared;
 use crate::network::{self, Addresses};
-use agent_cluster::Sandbox;
+use agent_cluster::{Sandbox, Sandboxes};
 use agent_proxy::HostPort;
 use agent_runtime::{Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The sandbox of one pod.
@@ -117,16 +119,17 @@ impl Own {
             Some(sandbox) => sandbox.addresses.clone(),
             None => Vec::new(),
         };
-        let serves = shared.config.cluster.is_some();
-        let mut of_node = shared.sandboxes.own_addresses().into_iter();
-        let dns = of_node
-            .next()
-            .filter(|_| serves)
-            .map(|(address, _)| address);
         Addresses {
             host,
             pod: own,
-            dns,
+            dns: resolver(&shared.config, &shared.sandboxes),
         }
     }
+}
+
+/// The node's address at which it answers names of the cluster, if it does.
+pub(crate) fn resolver(config: &Config, sandboxes: &Sandboxes) -> Option<IpAddr> {
+    config.cluster.as_ref()?;
+    let of_node = sandboxes.own_addresses();
+    of_node.first().map(|(address, _)| *address)
 }

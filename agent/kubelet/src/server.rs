@@ -4,13 +4,14 @@
 //! ([`agent_port::Access`]). Nothing is told to others, not even health.
 
 use crate::cleanup::MAX_LOGS;
+use crate::configz;
 use crate::kubelet::Shared;
-use crate::logs::{Reader, Wish};
 use crate::names::{log_folder, log_name, pod_ref};
 use crate::network::is_on_host;
 use agent_pods::find;
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};
+use agent_runtime::logs::{Reader, Wish};
 use agent_runtime::{ContainerState, Error, PodRef};
 use agent_sys::beneath::Beneath;
 use agent_sys::namespace::Kind;
@@ -233,6 +234,10 @@ impl Server {
             ["healthz"] => text(StatusCode::OK, "ok"),
             ["pods"] => self.pods(),
             ["metrics"] => figures(),
+            ["configz"] => {
+                let body = configz::text(&self.shared.config, &self.shared.sandboxes);
+                answer(StatusCode::OK, "application/json", body.into())
+            }
             ["containerLogs", namespace, pod, container] => self.logs(
                 namespace,
                 pod,
@@ -354,7 +359,7 @@ fn pieces(
             loop {
                 let mut piece = Vec::new();
                 while piece.len() < PIECE
-                    && let Some(text) = reader.next()?
+                    && let Some(text) = reader.piece()?
                 {
                     piece.extend(text);
                 }

@@ -42,7 +42,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 /// A look at the latest after this time; volumes are refreshed then.
-const RESYNC: Duration = Duration::from_secs(60);
+pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 /// How long a step waits for the master to take a status, before it goes on with the containers.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after the engine or the master could not be reached.
@@ -86,7 +86,8 @@ impl Worker {
         news: Arc<Notify>,
     ) -> Self {
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
-        let probes = Probes::new(runtime.clone(), events.clone(), news.clone());
+        let counted = shared.figures.probed();
+        let probes = Probes::new(runtime.clone(), events.clone(), counted, news.clone());
         let hooks = Hooks::new(runtime, events, news.clone());
         let sandbox = Own::find(&shared, &pod.uid);
         Self {
@@ -529,9 +530,10 @@ impl Worker {
         match result {
             Ok(()) => {
                 self.notes.failures.remove(name);
-                self.shared
-                    .events
-                    .normal(pod, "Started", format!("Started container {name}"));
+                // The engine makes and starts it in one step; upstream tells of two.
+                let events = &self.shared.events;
+                events.normal(pod, "Created", format!("Created container: {name}"));
+                events.normal(pod, "Started", format!("Started container {name}"));
                 let id = container_id(&self.pod.uid, name, number);
                 let host = self.host(pod);
                 self.hooks.begin_post_start(pod, name, &id, host);

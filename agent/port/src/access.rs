@@ -20,9 +20,9 @@ use tokio::time::{Instant, timeout};
 /// Answers that are remembered of each kind.
 const MOST: usize = 512;
 /// For how long a "yes" is believed: a right that is taken away ends with it.
-const GRANTED: Duration = Duration::from_secs(30);
+pub const GRANTED: Duration = Duration::from_secs(30);
 /// For how long a "no" is.
-const REFUSED: Duration = Duration::from_secs(10);
+pub const REFUSED: Duration = Duration::from_secs(10);
 /// Reviews at once.
 const REVIEWS: usize = 16;
 /// Longest time for a review, with the wait for its turn.

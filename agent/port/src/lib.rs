@@ -11,7 +11,7 @@ mod asked;
 mod caller;
 mod serve;
 
-pub use access::{Access, Denied, Reviews, Unreviewed};
+pub use access::{Access, Denied, GRANTED, REFUSED, Reviews, Unreviewed};
 pub use asked::Asked;
 pub use caller::{Caller, User};
 pub use serve::{Answer, Body, Service, Work, answer, serve, text};

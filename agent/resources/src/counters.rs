@@ -161,6 +161,13 @@ pub(crate) fn booted(stat: &str) -> Option<i64> {
     i64::try_from(line(stat, "btime")?).ok()
 }
 
+/// Logical processors that are on (proc_stat(5)): a line `cpuN` for each.
+pub(crate) fn cores(stat: &str) -> u64 {
+    let number = |line: &str| line.strip_prefix("cpu")?.chars().next();
+    let lines = stat.lines().filter_map(number);
+    lines.filter(char::is_ascii_digit).map(|_| 1).sum()
+}
+
 /// Processes and threads that there are (proc_loadavg(5)).
 fn threads(loadavg: &str) -> Option<u64> {
     let counts = loadavg.split_whitespace().nth(3)?;
@@ -296,6 +303,7 @@ mod tests {
         assert_eq!(memory.available(), Some(500 << 10));
         assert_eq!((memory.rss, memory.faults), (200 << 10, 7));
         assert_eq!((found.swap, found.processes), (Some(30 << 10), Some(345)));
+        assert_eq!(cores("cpu  1 2\ncpu0 1\ncpu1 1\ncpus x\nbtime 1\n"), 2);
         assert_eq!(booted("cpu 1\nbtime 1700000000\n"), Some(1_700_000_000));
     }
 }

@@ -1,8 +1,9 @@
 //! The figures of a node, and the questions for them.
 
+use crate::probed::Probed;
 use crate::reading::{Reading, Sources};
 use crate::subjects::Subjects;
-use crate::{resource, summary};
+use crate::{cadvisor, resource, summary};
 use agent_sys::cgroup::Groups;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +22,10 @@ pub enum Question {
     },
     /// `/metrics/resource`.
     Resource,
+    /// `/metrics/probes`.
+    Probes,
+    /// `/metrics/cadvisor`.
+    Cadvisor,
 }
 
 impl Question {
@@ -39,6 +44,8 @@ impl Question {
                 only_cpu_and_memory: only(),
             }),
             ["metrics", "resource"] => Some(Self::Resource),
+            ["metrics", "probes"] => Some(Self::Probes),
+            ["metrics", "cadvisor"] => Some(Self::Cadvisor),
             _ => None,
         }
     }
@@ -48,7 +55,7 @@ impl Question {
     pub fn media_type(self) -> &'static str {
         match self {
             Self::Summary { .. } => "application/json",
-            Self::Resource => config_figures::CONTENT_TYPE,
+            Self::Resource | Self::Probes | Self::Cadvisor => config_figures::CONTENT_TYPE,
         }
     }
 }
@@ -62,6 +69,7 @@ pub struct Figures {
     last: Mutex<Option<Arc<Reading>>>,
     /// Who reads; the others wait for what is read.
     turn: tokio::sync::Mutex<()>,
+    probed: Probed,
 }
 
 impl Figures {
@@ -81,7 +89,14 @@ impl Figures {
             least,
             last: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            probed: Probed::default(),
         }
+    }
+
+    /// Where probes are counted.
+    #[must_use]
+    pub fn probed(&self) -> Probed {
+        self.probed.clone()
     }
 
     /// The answer to a question. `subjects` says whose figures are read, if they are.
@@ -89,12 +104,17 @@ impl Figures {
     where
         F: Future<Output = Subjects>,
     {
-        let reading = self.reading(subjects).await;
         match question {
             Question::Summary {
                 only_cpu_and_memory,
-            } => summary::text(&self.node, &reading, only_cpu_and_memory),
-            Question::Resource => resource::text(&reading),
+            } => summary::text(
+                &self.node,
+                &*self.reading(subjects).await,
+                only_cpu_and_memory,
+            ),
+            Question::Resource => resource::text(&*self.reading(subjects).await),
+            Question::Cadvisor => cadvisor::text(&*self.reading(subjects).await),
+            Question::Probes => self.probed.text(),
         }
     }
 
@@ -131,8 +151,9 @@ impl Figures {
             .clone()
     }
 
-    /// Forgets the last reading if it has a pod that is not here any more, by its UID.
+    /// Forgets the probes of pods that are not here any more, and the last reading if it has one of them, by UID.
     pub fn retain(&self, is_here: impl Fn(&str) -> bool) {
+        self.probed.retain(&is_here);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(reading) = last.as_mut() else {
             return;
@@ -170,7 +191,10 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let write = |file: &str, text: &str| write(dir.path(), file, text);
             write("groups/cgroup.controllers", "cpu memory");
-            write("proc/stat", "cpu  100 0 0 900\nbtime 1700000000\n");
+            write(
+                "proc/stat",
+                "cpu  100 0 0 900\ncpu0 50 0 0 450\ncpu1 50 0 0 450\nbtime 1700000000\n",
+            );
             write(
                 "proc/meminfo",
                 "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
@@ -180,7 +204,7 @@ mod tests {
                 write(&format!("groups/{group}/memory.current"), "5000\n");
                 write(
                     &format!("groups/{group}/memory.stat"),
-                    "anon 3000\ninactive_file 1000\n",
+                    "anon 3000\ninactive_file 1000\npgfault 7\npgmajfault 2\n",
                 );
             }
             let groups = Groups::at(&dir.path().join("groups"));
@@ -196,6 +220,7 @@ mod tests {
             self.asked.fetch_add(1, Ordering::Relaxed);
             let container = ContainerSubject {
                 name: "main".into(),
+                image: "registry.example/a:1".into(),
                 group: format!("/{POD}/id"),
                 started: Timestamp::from_second(1_700_000_100).unwrap(),
             };
@@ -250,7 +275,11 @@ mod tests {
         assert_eq!(Question::of(&["stats", "summary"], only), summary(true));
         let resource = Question::of(&["metrics", "resource"], None);
         assert_eq!(resource, Some(Question::Resource));
-        for other in [&["stats"][..], &["metrics"], &["metrics", "cadvisor"]] {
+        let probes = Question::of(&["metrics", "probes"], None);
+        assert_eq!(probes, Some(Question::Probes));
+        let cadvisor = Question::of(&["metrics", "cadvisor"], None);
+        assert_eq!(cadvisor, Some(Question::Cadvisor));
+        for other in [&["stats"][..], &["metrics"], &["metrics", "slis"]] {
             assert_eq!(Question::of(other, None), None, "{other:?}");
         }
     }
@@ -322,11 +351,21 @@ mod tests {
     async fn what_is_kept_of_a_pod_goes_with_it() {
         let lab = Lab::new(Duration::from_secs(24 * 3600));
         assert!(lab.ask(Question::Resource).await.contains("container="));
+        let pod = serde_json::json!({"metadata": {"name": "a", "uid": "uid-a"}});
+        let pod = serde_json::from_value(pod).unwrap();
+        let took = Duration::from_millis(1);
+        lab.figures
+            .probed()
+            .count(&pod, "main", "Liveness", true, took);
         lab.figures.retain(|uid| uid == "uid-a");
+        assert!(lab.ask(Question::Probes).await.contains("uid-a"));
         assert_eq!(lab.figures.last().unwrap().pods.len(), 1);
         lab.figures.retain(|_| false);
         assert!(lab.figures.last().unwrap().pods.is_empty());
-        assert!(!lab.ask(Question::Resource).await.contains("container="));
+        for question in [Question::Resource, Question::Probes] {
+            let told = lab.ask(question).await;
+            assert!(!told.contains("container="), "{told}");
+        }
     }
 
     #[tokio::test]
@@ -363,6 +402,69 @@ mod tests {
         assert_eq!(value("node_swap_usage_bytes ").unwrap()[0], "0");
         assert_eq!(value("resource_scrape_error ").unwrap(), ["0"]);
         assert_eq!(value("scrape_error ").unwrap(), ["0"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_measured_has_cadvisor_s_names_too() {
+        let lab = Lab::new(Duration::ZERO);
+        write(
+            lab.dir.path(),
+            &format!("groups/{POD}/id/memory.max"),
+            "6000\n",
+        );
+        let text = lab.ask(Question::Cadvisor).await;
+        let value = |sample: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(sample));
+            line.and_then(|line| line.split_whitespace().next())
+        };
+        let of = format!(
+            "container=\"main\",id=\"/{POD}/id\",image=\"registry.example/a:1\",name=\"id\",namespace=\"default\",pod=\"a\""
+        );
+        let of_pod = format!(
+            "container=\"\",id=\"/{POD}\",image=\"\",name=\"\",namespace=\"default\",pod=\"a\""
+        );
+        let of_node = "container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\"";
+        let fault = |kind: &str| format!("failure_type=\"{kind}\",scope=\"hierarchy\",{of}");
+        for (family, labels, told) in [
+            (
+                "cpu_usage_seconds_total",
+                &*format!("cpu=\"total\",{of}"),
+                "1",
+            ),
+            (
+                "cpu_usage_seconds_total",
+                &*format!("cpu=\"total\",{of_pod}"),
+                "1",
+            ),
+            ("memory_usage_bytes", &of, "5000"),
+            ("memory_working_set_bytes", &of, "4000"),
+            ("memory_working_set_bytes", &of_pod, "4000"),
+            ("memory_working_set_bytes", of_node, "512000"),
+            ("memory_rss", &of, "3000"),
+            ("memory_failures_total", &fault("pgfault"), "7"),
+            ("memory_failures_total", &fault("pgmajfault"), "2"),
+            ("spec_memory_limit_bytes", &of, "6000"),
+            ("spec_memory_limit_bytes", &of_pod, "0"),
+            ("start_time_seconds", &of, "1700000100"),
+            ("start_time_seconds", of_node, "1700000000"),
+            ("fs_usage_bytes", of_node, "70"),
+            ("fs_inodes_free", of_node, "4"),
+        ] {
+            let sample = format!("container_{family}{{{labels}}} ");
+            assert_eq!(value(&sample), Some(told), "{sample} in\n{text}");
+        }
+        let machine_limit = format!("container_spec_memory_limit_bytes{{{of_node}}}");
+        assert_eq!(value(&machine_limit), None, "nobody set one");
+        assert_eq!(value("machine_cpu_cores "), Some("2"));
+        assert_eq!(value("machine_memory_bytes "), Some("1024000"));
+        assert_eq!(value("container_scrape_error "), Some("0"));
+        let mut families: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("# T"))
+            .collect();
+        let all = families.len();
+        families.dedup();
+        assert_eq!(families.len(), all, "each family is told once");
     }
 
     #[tokio::test]

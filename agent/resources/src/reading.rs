@@ -1,6 +1,6 @@
 //! One reading of all counters, and CPU per second since the reading before.
 
-use crate::counters::{Counters, booted};
+use crate::counters::{Counters, booted, cores};
 use crate::rate::nano_cores;
 use crate::subjects::{Disk, Subjects};
 use agent_sys::cgroup::Groups;
@@ -55,7 +55,9 @@ impl Used {
 #[derive(Debug)]
 pub(crate) struct Named {
     pub(crate) name: String,
-    group: String,
+    /// A container's; empty for others.
+    pub(crate) image: String,
+    pub(crate) group: String,
     pub(crate) used: Used,
 }
 
@@ -64,7 +66,7 @@ pub(crate) struct PodUsed {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    group: String,
+    pub(crate) group: String,
     pub(crate) used: Used,
     pub(crate) containers: Vec<Named>,
 }
@@ -78,6 +80,8 @@ pub(crate) struct Reading {
     pub(crate) system: Vec<Named>,
     pub(crate) pods: Vec<PodUsed>,
     pub(crate) disk: Disk,
+    /// Logical processors; 0 where the kernel did not tell.
+    pub(crate) cores: u64,
     /// Something that should be counted was not.
     pub(crate) incomplete: bool,
 }
@@ -131,24 +135,26 @@ impl Reading {
     pub(crate) fn take(sources: &Sources, subjects: Subjects, last: Option<&Self>) -> Self {
         let taken = Instant::now();
         let before = Before::of(last, taken);
-        let since_boot = sources
-            .machine("stat")
-            .and_then(|stat| Timestamp::from_second(booted(&stat)?).ok());
+        let stat = sources.machine("stat").unwrap_or_default();
+        let since_boot = booted(&stat).and_then(|at| Timestamp::from_second(at).ok());
         let of_node = Counters::of_machine(|file| sources.machine(file));
         let node = before.used("", of_node, since_boot);
-        let named = |name: &str, group: &str, started| Named {
+        let named = |name: &str, image: String, group: &str, started| Named {
             name: name.to_owned(),
+            image,
             used: before.used(group, sources.group(group), started),
             group: group.to_owned(),
         };
-        let system = SYSTEM.iter().map(|(name, group)| named(name, group, None));
+        let system = SYSTEM
+            .iter()
+            .map(|(name, group)| named(name, String::new(), group, None));
         let system = system.filter(|one| one.used.is_known()).collect();
         let mut incomplete = subjects.incomplete || !node.is_known();
         let mut pods = Vec::with_capacity(subjects.pods.len());
         for pod in subjects.pods {
             let containers = pod.containers.into_iter();
             let containers: Vec<Named> = containers
-                .map(|one| named(&one.name, &one.group, Some(one.started)))
+                .map(|one| named(&one.name, one.image, &one.group, Some(one.started)))
                 .filter(|one| one.used.is_known())
                 .collect();
             let used = before.used(&pod.group, sources.group(&pod.group), pod.started);
@@ -170,6 +176,7 @@ impl Reading {
             system,
             pods,
             disk: subjects.disk,
+            cores: cores(&stat),
             incomplete,
         }
     }

@@ -42,6 +42,8 @@ pub(crate) struct PodSubject {
 #[derive(Debug)]
 pub(crate) struct ContainerSubject {
     pub(crate) name: String,
+    /// As the pod names it.
+    pub(crate) image: String,
     pub(crate) group: String,
     pub(crate) started: Timestamp,
 }
@@ -107,6 +109,7 @@ fn containers(group: &str, seen: Vec<Seen>) -> Vec<ContainerSubject> {
         let subject = ContainerSubject {
             group: format!("{group}/{}", one.id),
             started: started_at,
+            image: one.image,
             name: name.clone(),
         };
         newest.insert(name, (attempt, subject));

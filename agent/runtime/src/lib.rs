@@ -8,6 +8,8 @@
 //! Images: `registry` says where one may be had and by which credentials, `session` proves to a registry who asks, `http`
 //! and `reach` keep requests from where they must not go, `access` remembers who may run what was fetched.
 //!
+//! Logs: `log` writes what containers print, [`logs`] reads it for who asks.
+//!
 //! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit into a
 //! record on the container; each running container has one log pump, a task that reads its two FIFOs.
 //! Channels: [`Runtime::changes`] is a broadcast of pod uids that changed; a reader that lags lists anew.
@@ -28,6 +30,7 @@ mod images;
 mod keyring;
 mod labels;
 mod log;
+pub mod logs;
 mod memory;
 mod model;
 mod open;
@@ -46,7 +49,7 @@ pub use confine::capabilities::{capability_fault, withheld};
 pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
 pub use keyring::{Keyring, KeyringError, PullSecret};
-pub use log::rotated;
+pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
     Error, ErrorClass, ExecOutput, Image, Kind, Mount, Pending, PodNamespaces, PodRef, PullPolicy,

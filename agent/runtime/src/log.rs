@@ -20,10 +20,10 @@ use tokio::task::JoinHandle;
 
 /// Longest text of one line in the file; what is longer becomes several parts.
 const MAX_LINE: usize = 16 * 1024;
-/// A file that reaches this size is put aside (upstream's containerLogMaxSize).
-const MAX_FILE: u64 = 10 << 20;
-/// Files put aside that are kept (upstream's containerLogMaxFiles less the current one).
-const KEPT_FILES: usize = 4;
+/// A log that reaches this size in bytes is put aside (upstream's containerLogMaxSize).
+pub const LONGEST_LOG: u64 = 10 << 20;
+/// Logs put aside that are kept (upstream's containerLogMaxFiles less the current one).
+pub const KEPT_LOGS: usize = 4;
 /// Names that are looked at in a container's folder of logs; there are a handful of an attempt, and two attempts.
 const MAX_NAMES: usize = 4096;
 /// Bytes taken from a FIFO at once.
@@ -65,7 +65,7 @@ impl LogFile {
     }
 
     fn write(&mut self, bytes: &[u8], now: Timestamp) -> io::Result<()> {
-        if self.size >= MAX_FILE {
+        if self.size >= LONGEST_LOG {
             self.rotate(now)?;
         }
         self.file.write_all(bytes)?;
@@ -78,7 +78,7 @@ impl LogFile {
         let aside = format!("{}{}", self.name, now.strftime(".%Y%m%d-%H%M%S-%3f"));
         self.dir.rename(Path::new(&self.name), Path::new(&aside))?;
         let old = rotated(&self.dir, &self.name)?;
-        for name in old.iter().take(old.len().saturating_sub(KEPT_FILES)) {
+        for name in old.iter().take(old.len().saturating_sub(KEPT_LOGS)) {
             self.dir.remove_file(Path::new(name))?;
         }
         self.file = self.dir.append(Path::new(&self.name), 0o640)?;
@@ -403,7 +403,7 @@ mod tests {
         let path = dir.path().join("0.log");
         let mut file = LogFile::open(dir.path(), &path).unwrap();
         for second in 0..8 {
-            file.size = MAX_FILE;
+            file.size = LONGEST_LOG;
             file.write(
                 format!("{second}\n").as_bytes(),
                 Timestamp::from_second(second).unwrap(),
@@ -414,7 +414,7 @@ mod tests {
             rotated(&Beneath::root(dir.path()).unwrap(), "0.log")
                 .unwrap()
                 .len(),
-            KEPT_FILES
+            KEPT_LOGS
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), "7\n");
     }

@@ -9,11 +9,13 @@
 //! | [`NamedServer`] | the API server towards a node | a chain to a root of the cluster, the node's own subject, and no objection |
 //! | [`signed_by_client`] | a node towards other nodes | a chain to a root of the cluster, for clients, whose leaf's key signed a message |
 //! | [`unverified_server`] | discovery, and the admin's tool before a proof | that the server holds the key which it shows, and nothing else |
+//! | [`unproven_probe_server`] | probes and lifecycle hooks | nothing |
 
 mod chain;
 mod clients;
 mod named;
 mod pinned;
+mod probed;
 mod signed;
 #[cfg(test)]
 mod testing;
@@ -23,5 +25,6 @@ pub use chain::ends_in;
 pub use clients::{CurrentClients, Roots, RootsError, Strangers};
 pub use named::{NamedServer, Objection};
 pub use pinned::{Pin, PinnedVerifier, Pins, ShownRoot, not_pinned, pins_text, spki_hash};
+pub use probed::unproven_probe_server;
 pub use signed::{NotSigned, signed_by_client};
 pub use unverified::unverified_server;

@@ -92,6 +92,8 @@ const NOT_IN_CONFIG: &[&str] = &[
     "Instant::now",
     "tokio::",
 ];
+/// The way to a server of which nothing is proven, and the rooms that may name it: its own, and that of probes and hooks.
+const UNPROVEN: (&str, [&str; 2]) = ("unproven_probe_server", ["config/tls/", "agent/handlers/"]);
 /// The files whose tables say which test enforces which promise.
 const PROMISES: [&str; 2] = ["tests/PROMISES.md", "config/attest/SECURITY.md"];
 /// Bytes of README at most: it is the door, and the guides lie beside their rooms.
@@ -364,6 +366,12 @@ fn source(file: &str, text: &str, faults: &mut Vec<String>) {
                 "{place}: {word} in config, which does no I/O and reads no clock"
             ));
         }
+        let (unproven, may) = UNPROVEN;
+        if code.contains(unproven) && !may.iter().any(|room| file.starts_with(room)) {
+            faults.push(format!(
+                "{place}: {unproven} proves nothing; it is for probes and hooks alone"
+            ));
+        }
         if !policies && names_policy(code) {
             faults.push(format!(
                 "{place}: a policy by its name; ask PolicyName::decides, or its own file"
@@ -605,6 +613,19 @@ mod tests {
         ] {
             assert_eq!(faults_of(file, named), 0, "{file}");
         }
+    }
+
+    #[test]
+    fn a_server_of_which_nothing_is_proven_is_for_probes_and_hooks_alone() {
+        let faults_of = |file: &str| {
+            let mut faults = Vec::new();
+            let text = "fn f() { config_tls::unproven_probe_server(); }";
+            source(file, text, &mut faults);
+            faults.len()
+        };
+        assert_eq!(faults_of("agent/handlers/src/http.rs"), 0);
+        assert_eq!(faults_of("agent/runtime/src/http.rs"), 1);
+        assert_eq!(faults_of("master/gateway/src/secure.rs"), 1);
     }
 
     #[test]

@@ -209,6 +209,30 @@ async fn the_agents_figures_are_for_the_master_alone() {
     assert_eq!(other.as_deref(), Some("HTTP/1.1 403 Forbidden"));
 }
 
+#[tokio::test]
+async fn the_kubelet_s_settings_are_told_to_the_master_and_not_to_all() {
+    let lab = Lab::new(limits()).await;
+    let own = Ipv4Addr::LOCALHOST;
+    let told = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), "/configz");
+    let told = told.await.expect("an answer");
+    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
+    assert!(
+        told.contains("\r\ncontent-type: application/json\r\n"),
+        "{told}"
+    );
+    let (_, body) = told.split_once("\r\n\r\n").expect("a body");
+    let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    let settings = &body["kubeletconfig"];
+    assert_eq!(settings["port"], crate::PORT);
+    assert_eq!(settings["maxPods"], 10);
+    assert!(
+        settings.get("clusterDNS").is_none(),
+        "this node serves no names"
+    );
+    let other = lab.ask(own, Some("system:node:other"), "/configz").await;
+    assert_eq!(other.as_deref(), Some("HTTP/1.1 403 Forbidden"));
+}
+
 /// Strangers who hold every place in the handshake, and take each one again that they lose, keep the master out of nothing: from one
 /// address, and from every address of the master's own network.
 #[tokio::test]

@@ -54,7 +54,7 @@ async fn is_gone(cluster: &Cluster, name: &str) {
 }
 
 /// Waits for an event with this reason whose message is this one.
-async fn told(cluster: &Cluster, reason: &str, message: &str) {
+pub(crate) async fn told(cluster: &Cluster, reason: &str, message: &str) {
     eventually(message, || async {
         let params = ListParams::default();
         let events = cluster.admin.list::<Event>(Some("default"), &params).await;

@@ -423,7 +423,7 @@ async fn a_pod_runs_is_ready_and_goes_with_its_grace() {
     .await;
     assert_eq!(texts(&cluster.log(&pod, 0))[0], "web from the map");
 
-    for reason in ["Pulling", "Pulled", "Started"] {
+    for reason in ["Pulling", "Pulled", "Created", "Started"] {
         eventually(reason, || async {
             let events = cluster
                 .admin

@@ -281,7 +281,10 @@ async fn callers_with_a_certificate_or_a_token_get_what_the_master_grants_and_no
     let watcher = authority.client(Some((&authority, "watcher")));
     for (path, status) in [
         ("/metrics", StatusCode::OK),
+        ("/metrics/cadvisor", StatusCode::OK),
+        ("/metrics/probes", StatusCode::OK),
         ("/stats/summary", StatusCode::OK),
+        ("/configz", StatusCode::FORBIDDEN),
         ("/pods", StatusCode::FORBIDDEN),
         ("/containerLogs/default/a/b", StatusCode::FORBIDDEN),
         ("/exec/default/a/b?command=sh", StatusCode::FORBIDDEN),
@@ -309,8 +312,10 @@ async fn callers_with_a_certificate_or_a_token_get_what_the_master_grants_and_no
     for (authorization, path, status) in [
         (&*good, "/pods", StatusCode::OK),
         (&good, "/healthz", StatusCode::OK),
+        (&good, "/configz", StatusCode::OK),
         // The right to read nodes/proxy reads, and neither figures nor runs anything.
         (&good, "/metrics", StatusCode::FORBIDDEN),
+        (&good, "/metrics/probes", StatusCode::FORBIDDEN),
         (&good, "/exec/default/a/b?command=sh", StatusCode::FORBIDDEN),
         (&good, "/portForward/default/a", StatusCode::FORBIDDEN),
         ("Bearer forged", "/pods", StatusCode::UNAUTHORIZED),

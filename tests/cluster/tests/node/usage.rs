@@ -1,10 +1,11 @@
 //! What pods use, by the real control groups of the real containerd: at the kubelet's port, through the master's API.
 
-use crate::site::eventually;
+use crate::pods::shell;
+use crate::site::{IMAGE, eventually};
 use crate::tunnels::Site;
 use config_kube::identity::USAGE_USER;
 use master_client::UserInfo;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 impl Site {
     /// What the node's kubelet tells at a path.
@@ -83,11 +84,74 @@ async fn the_kubelet_tells_what_its_containers_use() {
         "{resource}"
     );
 
+    let cadvisor = site.told("/metrics/cadvisor").await;
+    let has = |family: &str, labels: &[&str]| {
+        let name = format!("container_{family}{{");
+        let mut lines = cadvisor.lines().filter(|line| line.starts_with(&name));
+        let has = lines.any(|line| labels.iter().all(|label| line.contains(label)));
+        assert!(has, "{family} {labels:?} in {cadvisor}");
+    };
+    for name in ["busy", "idle"] {
+        let pod = format!("namespace=\"default\",pod=\"{name}\"");
+        for family in [
+            "cpu_usage_seconds_total",
+            "memory_working_set_bytes",
+            "threads",
+        ] {
+            has(family, &[&pod, "container=\"main\"", IMAGE]);
+            has(family, &[&pod, "container=\"\""]);
+        }
+    }
+    has("memory_rss", &["id=\"/\""]);
+    has("fs_usage_bytes", &["id=\"/\""]);
+    assert!(cadvisor.contains("\nmachine_cpu_cores "), "{cadvisor}");
+
     site.cluster.delete("busy", 0).await;
     eventually("the figures of a pod that went to go with it", || async {
         of_pod(&site.summary().await, "busy")
             .is_none()
             .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kubelet_counts_what_came_of_probes() {
+    let site = Site::new().await;
+    let probe = |command: &str| json!({"exec": {"command": ["/bin/sh", "-c", command]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 100_000});
+    let mut main = shell("sleep 100000");
+    main["readinessProbe"] = probe("true");
+    main["livenessProbe"] = probe("false");
+    let spec = json!({"containers": [main], "terminationGracePeriodSeconds": 1});
+    site.cluster.create("probed", spec).await;
+    let of = "container=\"main\",namespace=\"default\",pod=\"probed\",probe_type=";
+    let told = eventually("a result of each probe", || async {
+        let told = site.told("/metrics/probes").await;
+        let has = |role: &str, result: &str| {
+            let labels = format!("prober_probe_total{{{of}\"{role}\",");
+            let result = format!("result=\"{result}\"}} ");
+            told.lines()
+                .any(|line| line.starts_with(&labels) && line.contains(&result))
+        };
+        let both = has("Readiness", "successful") && has("Liveness", "failed");
+        assert!(!has("Readiness", "failed") && !has("Liveness", "successful"));
+        both.then_some(told)
+    })
+    .await;
+    let times = format!("prober_probe_duration_seconds_count{{{of}");
+    let times: Vec<&str> = told
+        .lines()
+        .filter_map(|line| line.strip_prefix(&times))
+        .collect();
+    assert!(
+        times.len() == 1 && times[0].starts_with("\"Readiness\"} "),
+        "times of probes that passed: {times:?}"
+    );
+
+    site.cluster.delete("probed", 0).await;
+    eventually("the figures of the pod to go with it", || async {
+        let told = site.told("/metrics/probes").await;
+        (!told.contains("probed")).then_some(())
     })
     .await;
 }

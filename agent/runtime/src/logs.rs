@@ -1,6 +1,6 @@
 //! Reading container logs: from the CRI format back to what the container wrote, with the limits of a request.
 
-use agent_runtime::rotated;
+use crate::log::rotated;
 use agent_sys::beneath::Beneath;
 use jiff::Timestamp;
 use std::fs::File;
@@ -15,20 +15,29 @@ const MAX_LINE: u64 = 64 * 1024;
 
 /// What a request wants of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
-    pub(crate) follow: bool,
-    pub(crate) previous: bool,
-    pub(crate) timestamps: bool,
-    pub(crate) tail_lines: Option<u64>,
-    pub(crate) since: Option<Timestamp>,
-    pub(crate) limit_bytes: Option<u64>,
+pub struct Wish {
+    /// What comes later, too.
+    pub follow: bool,
+    /// The log of the attempt before the newest.
+    pub previous: bool,
+    /// Each line begins with its time.
+    pub timestamps: bool,
+    /// So many lines from the end.
+    pub tail_lines: Option<u64>,
+    /// Lines from then on.
+    pub since: Option<Timestamp>,
+    /// So many bytes of what the container wrote.
+    pub limit_bytes: Option<u64>,
     /// `Stdout` or `Stderr` alone.
-    pub(crate) stream: Option<&'static str>,
+    pub stream: Option<&'static str>,
 }
 
 impl Wish {
-    /// Reads the query of a request; the fault names the parameter.
-    pub(crate) fn parse(query: &str, now: Timestamp) -> Result<Self, String> {
+    /// Reads the query of a request.
+    ///
+    /// # Errors
+    /// Names the parameter that is not understood.
+    pub fn parse(query: &str, now: Timestamp) -> Result<Self, String> {
         let mut wish = Self::default();
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             let value = unescape(value);
@@ -74,7 +83,7 @@ fn unescape(text: &str) -> String {
 
 /// Reads one container's log, file after file; never blocks for more to come.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub struct Reader {
     wish: Wish,
     /// The folder of the container's logs, and the name of this one.
     dir: Beneath,
@@ -94,7 +103,7 @@ impl Reader {
     ///
     /// # Errors
     /// If the log is no regular file: a link, say, is followed by nobody.
-    pub(crate) fn open(dir: Beneath, name: &str, wish: Wish) -> io::Result<Self> {
+    pub fn open(dir: Beneath, name: &str, wish: Wish) -> io::Result<Self> {
         let left = wish.limit_bytes;
         let mut older = rotated(&dir, name)?;
         older.reverse();
@@ -149,7 +158,10 @@ impl Reader {
     }
 
     /// The next piece of the log; `None` at the end of what is written; [`Reader::finished`] tells whether more can follow.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
         while !self.finished() {
             let Some((file, _)) = &mut self.file else {
                 return Ok(None);
@@ -198,7 +210,7 @@ impl Reader {
     }
 
     /// The limit is reached.
-    pub(crate) fn finished(&self) -> bool {
+    pub fn finished(&self) -> bool {
         self.left == Some(0)
     }
 
@@ -310,7 +322,7 @@ mod tests {
     fn read(path: &Path, query: &str) -> String {
         let mut reader = open(path, Wish::parse(query, Timestamp::now()).unwrap());
         let mut all = Vec::new();
-        while let Some(text) = reader.next().unwrap() {
+        while let Some(text) = reader.piece().unwrap() {
             all.extend(text);
         }
         String::from_utf8(all).unwrap()
@@ -378,11 +390,11 @@ mod tests {
                 ..Wish::default()
             },
         );
-        assert_eq!(reader.next().unwrap().unwrap(), b"one\n");
-        assert_eq!(reader.next().unwrap(), None);
+        assert_eq!(reader.piece().unwrap().unwrap(), b"one\n");
+        assert_eq!(reader.piece().unwrap(), None);
         fs::rename(&path, dir.path().join("0.log.20260101-000000-000")).unwrap();
         fs::write(&path, line(2, "stdout", "F", "two")).unwrap();
-        assert_eq!(reader.next().unwrap().unwrap(), b"two\n");
+        assert_eq!(reader.piece().unwrap().unwrap(), b"two\n");
     }
 
     proptest! {
@@ -392,7 +404,7 @@ mod tests {
             let path = dir.path().join("0.log");
             fs::write(&path, content).unwrap();
             let mut reader = open(&path, Wish { tail_lines: tail, ..Wish::default() });
-            while reader.next().unwrap().is_some() {}
+            while reader.piece().unwrap().is_some() {}
         }
     }
 }

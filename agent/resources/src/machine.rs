@@ -1,25 +1,32 @@
-//! Facts of the machine for the node's status: CPUs, memory, disk, versions, ids.
+//! Facts of the machine: CPUs, memory, disk, versions, ids.
 
-use agent_resources::Disk;
+use crate::Disk;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Facts that don't change while the agent runs, and the place where disk space is measured.
 #[derive(Debug, Clone)]
-pub(crate) struct Facts {
-    pub(crate) cpus: u64,
+pub struct Facts {
+    /// Logical processors that the agent may use.
+    pub cpus: u64,
     /// Bytes.
-    pub(crate) memory: u64,
-    pub(crate) kernel: String,
-    pub(crate) machine_id: String,
-    pub(crate) system_uuid: String,
-    pub(crate) boot_id: String,
-    pub(crate) hostname: String,
+    pub memory: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The file `/etc/machine-id`, or the firmware's UUID without its dashes.
+    pub machine_id: String,
+    /// The firmware's UUID.
+    pub system_uuid: String,
+    /// Another one with each boot.
+    pub boot_id: String,
+    /// The machine's name for itself.
+    pub hostname: String,
     disk: PathBuf,
 }
 
 impl Facts {
-    pub(crate) fn of_machine(disk: &Path) -> Self {
+    /// Reads them. Space will be measured at `disk`, or the nearest folder above it that exists.
+    pub fn of_machine(disk: &Path) -> Self {
         let text = |path: &str| {
             fs::read_to_string(path)
                 .unwrap_or_default()
@@ -49,7 +56,7 @@ impl Facts {
     }
 
     /// Space where pods' data lies; nothing where it can't be measured.
-    pub(crate) fn space(&self) -> Disk {
+    pub fn space(&self) -> Disk {
         let there = self
             .disk
             .ancestors()
@@ -65,7 +72,7 @@ impl Facts {
 }
 
 /// A line of meminfo, in bytes.
-pub(crate) fn memory(line: &str) -> Option<u64> {
+pub fn memory(line: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let value = text
         .lines()
@@ -79,7 +86,7 @@ pub(crate) fn memory(line: &str) -> Option<u64> {
 }
 
 /// Free process ids: the limit, less the threads that there are.
-pub(crate) fn free_pids() -> Option<u64> {
+pub fn free_pids() -> Option<u64> {
     let limit: u64 = fs::read_to_string("/proc/sys/kernel/pid_max")
         .ok()?
         .trim()

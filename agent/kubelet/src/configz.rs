@@ -1,0 +1,109 @@
+//! `/configz`: by what this kubelet works, under the names of upstream's `KubeletConfiguration`
+//! (`kubelet.config.k8s.io/v1beta1`). What has no counterpart here is left out; nothing of it is secret.
+
+use crate::config::Config;
+use crate::sandbox::resolver;
+use crate::{garbage, node, worker};
+use agent_cluster::Sandboxes;
+use agent_port::{GRANTED, REFUSED};
+use agent_proxy::DOMAIN;
+use agent_runtime::{KEPT_LOGS, LONGEST_LOG};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// The answer.
+pub(crate) fn text(config: &Config, sandboxes: &Sandboxes) -> String {
+    let mut told = settings(config);
+    if config.cluster.is_some() {
+        told["clusterDomain"] = json!(DOMAIN);
+        // Pods ask their own node.
+        told["clusterDNS"] = json!(resolver(config, sandboxes).as_slice());
+    }
+    json!({"kubeletconfig": told}).to_string()
+}
+
+fn settings(config: &Config) -> Value {
+    json!({
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true, "cacheTTL": written(GRANTED)},
+            "x509": {},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {
+                "cacheAuthorizedTTL": written(GRANTED),
+                "cacheUnauthorizedTTL": written(REFUSED),
+            },
+        },
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": true,
+        "containerLogMaxFiles": KEPT_LOGS + 1,
+        "containerLogMaxSize": format!("{}Mi", LONGEST_LOG >> 20),
+        "enableDebuggingHandlers": true,
+        "enableServer": true,
+        "imageGCHighThresholdPercent": garbage::HIGH,
+        "imageGCLowThresholdPercent": garbage::LOW,
+        "imageMinimumGCAge": written(garbage::YOUNG),
+        "localStorageCapacityIsolation": true,
+        "maxPods": config.max_pods,
+        "nodeLeaseDurationSeconds": node::LEASE_SECONDS,
+        "nodeStatusMaxImages": node::MAX_IMAGES,
+        "nodeStatusReportFrequency": written(node::REPORT),
+        "nodeStatusUpdateFrequency": written(node::PERIOD),
+        "podLogsDir": config.logs,
+        "port": config.port,
+        // The master makes the Node, once the machine is proven.
+        "registerNode": false,
+        "resolvConf": config.resolv_conf,
+        "rotateCertificates": true,
+        "seccompDefault": true,
+        "syncFrequency": written(worker::RESYNC),
+        "systemReserved": {
+            "cpu": format!("{}m", config.reserved_cpu_millis),
+            "memory": config.reserved_memory.to_string(),
+        },
+    })
+}
+
+/// Whole seconds as Go writes durations, which is their form in upstream's API.
+fn written(time: Duration) -> String {
+    let all = time.as_secs();
+    let (hours, minutes, seconds) = (all / 3600, all / 60 % 60, all % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{seconds}s"),
+        _ => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_told_in_the_forms_of_upstream() {
+        let config = Config {
+            reserved_memory: 256 << 20,
+            reserved_cpu_millis: 100,
+            ..crate::config::tests::config(std::path::Path::new("/there"))
+        };
+        let told = settings(&config);
+        for (place, value) in [
+            ("/authentication/anonymous/enabled", json!(false)),
+            ("/authorization/webhook/cacheUnauthorizedTTL", json!("10s")),
+            ("/containerLogMaxFiles", json!(5)),
+            ("/containerLogMaxSize", json!("10Mi")),
+            ("/imageMinimumGCAge", json!("2m0s")),
+            ("/maxPods", json!(10)),
+            ("/nodeStatusReportFrequency", json!("5m0s")),
+            ("/podLogsDir", json!("/there/logs")),
+            ("/systemReserved/cpu", json!("100m")),
+            ("/systemReserved/memory", json!("268435456")),
+        ] {
+            assert_eq!(told.pointer(place), Some(&value), "{place}");
+        }
+        assert_eq!(written(Duration::from_secs(3_600)), "1h0m0s");
+        assert_eq!(written(Duration::ZERO), "0s");
+    }
+}

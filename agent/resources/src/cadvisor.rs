@@ -1,0 +1,234 @@
+//! `/metrics/cadvisor`: figures under the names that cAdvisor has in upstream's kubelet, in Prometheus' text format; pure.
+//!
+//! Only what this node measures: processor time, memory, processes, times and limits of memory of control groups, the machine's
+//! size and the file system with the pods' data. There is nothing of networks, of input and output, of containers' disks, of
+//! CPU limits and of throttling.
+
+use crate::reading::{Reading, Used};
+use config_figures::{Figure, Text};
+use jiff::Timestamp;
+
+const NANOS: f64 = 1e9;
+
+/// A control group by its labels.
+struct Group {
+    labels: String,
+    /// The machine as a whole has no limits that were set.
+    is_machine: bool,
+    used: Used,
+}
+
+/// A figure of one family: how it is had of a group.
+type Take = fn(&Group) -> Option<Figure>;
+
+/// A family: its name, its type, what it is, labels of its own, how it is had.
+type Family = (&'static str, &'static str, &'static str, &'static str, Take);
+
+const FAMILIES: [Family; 11] = [
+    (
+        "container_cpu_usage_seconds_total",
+        "counter",
+        "Cumulative cpu time consumed in seconds.",
+        "cpu=\"total\",",
+        |group| Some(real(group.used.counters.cpu?, NANOS)),
+    ),
+    (
+        "container_last_seen",
+        "gauge",
+        "Last time a container was seen by the exporter",
+        "",
+        |group| Some(seconds(group.used.at)),
+    ),
+    (
+        "container_memory_failures_total",
+        "counter",
+        "Cumulative count of memory allocation failures.",
+        "failure_type=\"pgfault\",scope=\"hierarchy\",",
+        |group| Some(group.used.counters.memory?.faults.into()),
+    ),
+    (
+        "container_memory_failures_total",
+        "counter",
+        "",
+        "failure_type=\"pgmajfault\",scope=\"hierarchy\",",
+        |group| Some(group.used.counters.memory?.major_faults.into()),
+    ),
+    (
+        "container_memory_rss",
+        "gauge",
+        "Size of RSS in bytes.",
+        "",
+        |group| Some(group.used.counters.memory?.rss.into()),
+    ),
+    (
+        "container_memory_swap",
+        "gauge",
+        "Container swap usage in bytes.",
+        "",
+        |group| Some(group.used.counters.swap?.into()),
+    ),
+    (
+        "container_memory_usage_bytes",
+        "gauge",
+        "Current memory usage in bytes, including all memory regardless of when it was accessed",
+        "",
+        |group| Some(group.used.counters.memory?.usage.into()),
+    ),
+    (
+        "container_memory_working_set_bytes",
+        "gauge",
+        "Current working set in bytes.",
+        "",
+        |group| Some(group.used.counters.memory?.working_set.into()),
+    ),
+    (
+        "container_spec_memory_limit_bytes",
+        "gauge",
+        "Memory limit for the container; 0 where there is none.",
+        "",
+        limit,
+    ),
+    (
+        "container_start_time_seconds",
+        "gauge",
+        "Start time of the container since unix epoch in seconds.",
+        "",
+        |group| Some(seconds(group.used.started?)),
+    ),
+    (
+        "container_threads",
+        "gauge",
+        "Number of threads running inside the container",
+        "",
+        |group| Some(group.used.counters.processes?.into()),
+    ),
+];
+
+fn limit(group: &Group) -> Option<Figure> {
+    let memory = group.used.counters.memory.filter(|_| !group.is_machine)?;
+    Some(memory.limit.unwrap_or_default().into())
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the format's numbers are floating-point"
+)]
+fn real(value: u64, divisor: f64) -> Figure {
+    (value as f64 / divisor).into()
+}
+
+fn seconds(at: Timestamp) -> Figure {
+    at.as_second().into()
+}
+
+/// The labels of a group in cAdvisor's order. Names, ids and paths of groups need no escaping; an image is what an author wrote.
+fn labels(id: &str, [container, image, name]: [&str; 3], [namespace, pod]: [&str; 2]) -> String {
+    let image = image.replace('\\', "\\\\").replace('"', "\\\"");
+    let image = image.replace('\n', "\\n");
+    format!(
+        "container=\"{container}\",id=\"{id}\",image=\"{image}\",name=\"{name}\",namespace=\"{namespace}\",pod=\"{pod}\""
+    )
+}
+
+/// The machine, its own programs, pods, and containers.
+fn groups(reading: &Reading) -> Vec<Group> {
+    let group = |labels, used| Group {
+        labels,
+        is_machine: false,
+        used,
+    };
+    let plain = |id: &str| labels(id, [""; 3], [""; 2]);
+    let mut all = vec![Group {
+        is_machine: true,
+        ..group(plain("/"), reading.node)
+    }];
+    let system = reading.system.iter();
+    all.extend(system.map(|one| group(plain(&one.group), one.used)));
+    for pod in &reading.pods {
+        let of = [pod.namespace.as_str(), pod.name.as_str()];
+        all.push(group(labels(&pod.group, [""; 3], of), pod.used));
+        for one in &pod.containers {
+            // The last part of the group's name is the container's id.
+            let (_, id) = one.group.rsplit_once('/').unwrap_or_default();
+            let own = [one.name.as_str(), one.image.as_str(), id];
+            all.push(group(labels(&one.group, own, of), one.used));
+        }
+    }
+    all
+}
+
+/// The answer.
+pub(crate) fn text(reading: &Reading) -> String {
+    let mut text = Text::default();
+    let groups = groups(reading);
+    let mut last = "";
+    for (name, kind, help, own, take) in FAMILIES {
+        if name != last {
+            text.family(name, kind, help);
+            last = name;
+        }
+        for group in &groups {
+            if let Some(value) = take(group) {
+                let labels = format!("{own}{}", group.labels);
+                text.sample_at(name, &labels, value, group.used.at.as_millisecond());
+            }
+        }
+    }
+    disk(&mut text, reading);
+    let error = "1 if there was an error while getting container metrics, 0 otherwise";
+    let incomplete = u64::from(reading.incomplete);
+    text.single("container_scrape_error", "gauge", error, incomplete);
+    if reading.cores > 0 {
+        let cores = "Number of logical CPU cores.";
+        text.single("machine_cpu_cores", "gauge", cores, reading.cores);
+    }
+    if let Some(bytes) = reading.node.counters.memory.and_then(|memory| memory.limit) {
+        let memory = "Amount of memory installed on the machine.";
+        text.single("machine_memory_bytes", "gauge", memory, bytes);
+    }
+    text.finish()
+}
+
+/// The file system with the pods' data, as the machine's own.
+fn disk(text: &mut Text, reading: &Reading) {
+    let (disk, at) = (&reading.disk, reading.at.as_millisecond());
+    if disk.size == 0 {
+        return;
+    }
+    let labels = labels("/", [""; 3], [""; 2]);
+    for (name, help, value) in [
+        (
+            "container_fs_inodes_free",
+            "Number of available Inodes",
+            disk.free_inodes,
+        ),
+        ("container_fs_inodes_total", "Number of Inodes", disk.inodes),
+        (
+            "container_fs_limit_bytes",
+            "Number of bytes that can be consumed by the container on this filesystem.",
+            disk.size,
+        ),
+        (
+            "container_fs_usage_bytes",
+            "Number of bytes that are consumed by the container on this filesystem.",
+            disk.size.saturating_sub(disk.free),
+        ),
+    ] {
+        text.family(name, "gauge", help);
+        text.sample_at(name, &labels, value, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_can_not_end_its_label() {
+        let labels = labels("/a", ["c", "x\\\"}\n", "n"], ["s", "p"]);
+        assert_eq!(
+            labels,
+            r#"container="c",id="/a",image="x\\\"}\n",name="n",namespace="s",pod="p""#
+        );
+    }
+}

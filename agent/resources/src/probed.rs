@@ -1,0 +1,245 @@
+//! `/metrics/probes`: what came of probes, under upstream's names, in Prometheus' text format.
+//!
+//! Bounded: a series for each probe of a container that is here, [`MOST`] at most; they go with their pod.
+
+use config_figures::Text;
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Probes that are counted; those that come when there are so many are not.
+const MOST: usize = 4096;
+/// Upper bounds of durations in seconds (Prometheus' defaults, as upstream's).
+const BOUNDS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+
+/// One probe of a container.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    namespace: String,
+    pod: String,
+    container: String,
+    /// `Liveness`, `Readiness` or `Startup`.
+    role: &'static str,
+    uid: String,
+}
+
+impl Key {
+    /// The labels of a duration. They name no UID (upstream's), so that pods of one name share them.
+    fn labels(&self) -> String {
+        let Self {
+            namespace,
+            pod,
+            container,
+            role,
+            uid: _,
+        } = self;
+        // Names by RFC 1123 and words of this program, which need no escaping.
+        format!(
+            "container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\",probe_type=\"{role}\""
+        )
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default)]
+struct Counts {
+    failed: u64,
+    passed: u64,
+    times: Times,
+}
+
+/// How long the probes took that passed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    /// By [`BOUNDS`]; the last counts what is above all of them.
+    counts: [u64; BOUNDS.len() + 1],
+    /// Seconds.
+    sum: f64,
+}
+
+impl Times {
+    fn add(&mut self, took: Duration) {
+        let took = took.as_secs_f64();
+        let at = BOUNDS.iter().position(|bound| took <= *bound);
+        if let Some(count) = self.counts.get_mut(at.unwrap_or(BOUNDS.len())) {
+            *count = count.saturating_add(1);
+        }
+        self.sum += took;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count = count.saturating_add(more);
+        }
+        self.sum += other.sum;
+    }
+}
+
+/// What came of the probes of a node's pods; clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Probed(Arc<Mutex<BTreeMap<Key, Counts>>>);
+
+impl Probed {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Counts>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a probe of a container by its role (`Liveness`, `Readiness`, `Startup`), and the time of one that passed.
+    pub fn count(
+        &self,
+        pod: &Pod,
+        container: &str,
+        role: &'static str,
+        passed: bool,
+        took: Duration,
+    ) {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let key = Key {
+            namespace: text(&pod.metadata.namespace),
+            pod: text(&pod.metadata.name),
+            container: container.to_owned(),
+            role,
+            uid: text(&pod.metadata.uid),
+        };
+        let mut all = self.lock();
+        if all.len() >= MOST && !all.contains_key(&key) {
+            return;
+        }
+        let counts = all.entry(key).or_default();
+        if passed {
+            counts.passed = counts.passed.saturating_add(1);
+            counts.times.add(took);
+        } else {
+            counts.failed = counts.failed.saturating_add(1);
+        }
+    }
+
+    /// Forgets pods that are not here any more, by their UID.
+    pub(crate) fn retain(&self, is_here: impl Fn(&str) -> bool) {
+        self.lock().retain(|key, _| is_here(&key.uid));
+    }
+
+    /// The answer.
+    pub(crate) fn text(&self) -> String {
+        let all = self.lock().clone();
+        let mut text = Text::default();
+        let total = "prober_probe_total";
+        text.family(
+            total,
+            "counter",
+            "Cumulative number of a liveness, readiness or startup probe for a container by result.",
+        );
+        let mut times: BTreeMap<String, Times> = BTreeMap::new();
+        for (key, counts) in &all {
+            let (labels, uid) = (key.labels(), &key.uid);
+            for (result, count) in [("failed", counts.failed), ("successful", counts.passed)] {
+                if count > 0 {
+                    let labels = format!("{labels},pod_uid=\"{uid}\",result=\"{result}\"");
+                    text.sample(total, &labels, count);
+                }
+            }
+            if counts.passed > 0 {
+                times.entry(labels).or_default().merge(&counts.times);
+            }
+        }
+        let duration = "prober_probe_duration_seconds";
+        text.family(
+            duration,
+            "histogram",
+            "Duration in seconds of probes that passed.",
+        );
+        for (labels, times) in &times {
+            text.histogram(duration, labels, &BOUNDS, &times.counts, times.sum);
+        }
+        text.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str, uid: &str) -> Pod {
+        let meta = json!({"namespace": "default", "name": name, "uid": uid});
+        serde_json::from_value(json!({"metadata": meta})).unwrap()
+    }
+
+    fn lines(text: &str, family: &str) -> Vec<String> {
+        let lines = text.lines().filter(|line| line.starts_with(family));
+        lines.map(str::to_owned).collect()
+    }
+
+    const TOOK: Duration = Duration::from_millis(250);
+
+    #[test]
+    fn probes_are_counted_by_result_and_those_that_passed_by_time() {
+        let probed = Probed::default();
+        let pod = pod("a", "uid-a");
+        probed.count(&pod, "main", "Readiness", false, TOOK);
+        probed.count(&pod, "main", "Readiness", true, TOOK);
+        probed.count(&pod, "main", "Readiness", true, Duration::from_secs(60));
+        probed.count(&pod, "main", "Liveness", false, TOOK);
+        let text = probed.text();
+        let of = |role: &str| {
+            format!("container=\"main\",namespace=\"default\",pod=\"a\",probe_type=\"{role}\"")
+        };
+        let (lives, ready) = (of("Liveness"), of("Readiness"));
+        assert_eq!(
+            lines(&text, "prober_probe_total{"),
+            [
+                format!("prober_probe_total{{{lives},pod_uid=\"uid-a\",result=\"failed\"}} 1"),
+                format!("prober_probe_total{{{ready},pod_uid=\"uid-a\",result=\"failed\"}} 1"),
+                format!("prober_probe_total{{{ready},pod_uid=\"uid-a\",result=\"successful\"}} 2"),
+            ]
+        );
+        let times = lines(&text, "prober_probe_duration_seconds_");
+        assert_eq!(times.len(), 14, "one histogram: {times:?}");
+        for (end, value) in [
+            ("_bucket{L,le=\"0.1\"}", "0"),
+            ("_bucket{L,le=\"0.25\"}", "1"),
+            ("_bucket{L,le=\"10\"}", "1"),
+            ("_bucket{L,le=\"+Inf\"}", "2"),
+            ("_sum{L}", "60.25"),
+            ("_count{L}", "2"),
+        ] {
+            let end = end.replace('L', &ready);
+            let line = format!("prober_probe_duration_seconds{end} {value}");
+            assert!(times.contains(&line), "{line}: {times:?}");
+        }
+    }
+
+    #[test]
+    fn pods_of_one_name_share_a_histogram_and_each_goes_with_its_pod() {
+        let probed = Probed::default();
+        for uid in ["old", "new"] {
+            probed.count(&pod("a", uid), "main", "Startup", true, TOOK);
+        }
+        let count = "prober_probe_duration_seconds_count{";
+        let [both] = &lines(&probed.text(), count)[..] else {
+            panic!("no series is told twice");
+        };
+        assert!(both.ends_with(" 2"), "{both}");
+        probed.retain(|uid| uid == "new");
+        let text = probed.text();
+        assert!(!text.contains("old") && text.contains("new"), "{text}");
+        assert!(lines(&text, count)[0].ends_with(" 1"), "{text}");
+    }
+
+    #[test]
+    fn so_many_probes_are_counted_and_no_more() {
+        let probed = Probed::default();
+        for number in 0..MOST + 7 {
+            let pod = pod(&format!("p{number}"), &format!("u{number}"));
+            probed.count(&pod, "main", "Liveness", true, TOOK);
+        }
+        probed.count(&pod("p0", "u0"), "main", "Liveness", true, TOOK);
+        let text = probed.text();
+        assert_eq!(lines(&text, "prober_probe_total{").len(), MOST);
+        let first = "pod=\"p0\",probe_type=\"Liveness\",pod_uid=\"u0\",result=\"successful\"} 2";
+        assert!(text.contains(first), "what is known goes on to be counted");
+    }
+}
