@@ -5,8 +5,8 @@
 //! stays as it is: they come back with the machine, or go with its Node.
 
 use crate::hooks::Hooks;
-use crate::kubelet::Shared;
 use crate::sandbox::Own;
+use crate::shared::Shared;
 use agent_pods::{Action, DEFAULT_GRACE, Ending, Notes, grace, later, plan_orphan};
 use agent_runtime::{Container, ContainerState, Error};
 use config_kube::k8s_openapi::api::core::v1::Pod;

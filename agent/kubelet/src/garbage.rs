@@ -1,6 +1,6 @@
 //! Images that nobody uses are removed when the disk fills up.
 
-use crate::kubelet::Shared;
+use crate::shared::Shared;
 use agent_resources::Disk;
 use agent_runtime::{Error, Image, Reference};
 use std::collections::{BTreeMap, BTreeSet};

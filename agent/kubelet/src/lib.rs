@@ -11,6 +11,7 @@
 //! `Notify` to each worker (something changed, look), a bounded `mpsc` to `events`.
 
 mod api;
+mod capacity;
 mod cleanup;
 mod cluster;
 mod config;
@@ -22,6 +23,7 @@ mod env;
 mod events;
 mod failures;
 mod garbage;
+mod handle;
 mod hooks;
 #[cfg(test)]
 mod hostile;
@@ -38,6 +40,7 @@ mod ranges;
 mod reviews;
 mod sandbox;
 mod server;
+mod shared;
 mod stage;
 mod storage;
 mod support;

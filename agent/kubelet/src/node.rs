@@ -5,9 +5,10 @@
 //! latest after five minutes; the lease is renewed every ten seconds (upstream's periods).
 
 use crate::api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
+use crate::capacity;
 use crate::config::Config;
-use crate::kubelet::Shared;
 use crate::notices::{Notice, news};
+use crate::shared::Shared;
 use agent_resources::machine::{Facts, free_pids, memory};
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -251,8 +252,8 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
         .map(|address| ("InternalIP", address.to_string()));
     let addresses = addresses.chain([("Hostname", facts.hostname.clone())]);
     NodeStatus {
-        capacity: Some(quantities(capacity(config, facts))),
-        allocatable: Some(quantities(allocatable(config, facts))),
+        capacity: Some(quantities(capacity::of(config, facts))),
+        allocatable: Some(quantities(capacity::allocatable(config, facts))),
         addresses: Some(
             addresses
                 .map(|(type_, address)| NodeAddress {
@@ -281,36 +282,6 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
         }),
         ..NodeStatus::default()
     }
-}
-
-fn units(amount: u64) -> Amount {
-    Amount::units(i64::try_from(amount).unwrap_or(i64::MAX))
-}
-
-fn capacity(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
-    BTreeMap::from([
-        ("cpu", units(facts.cpus)),
-        ("memory", units(facts.memory)),
-        ("ephemeral-storage", units(facts.space().size)),
-        ("pods", units(u64::from(config.max_pods))),
-    ])
-}
-
-/// The capacity less what is kept from pods.
-pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
-    let mut amounts = capacity(config, facts);
-    let millis = (facts.cpus * 1000).saturating_sub(config.reserved_cpu_millis);
-    amounts.insert(
-        "cpu",
-        Amount::milli(i64::try_from(millis).unwrap_or(i64::MAX)),
-    );
-    amounts.insert(
-        "memory",
-        units(facts.memory.saturating_sub(config.reserved_memory)),
-    );
-    // A tenth stays free, below which pods would be evicted (upstream's threshold).
-    amounts.insert("ephemeral-storage", units(facts.space().size / 10 * 9));
-    amounts
 }
 
 fn conditions(

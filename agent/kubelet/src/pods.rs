@@ -2,8 +2,9 @@
 
 use crate::api::{ApiError, Lines, get};
 use crate::cleanup;
-use crate::kubelet::Shared;
+use crate::handle::Handle;
 use crate::names::{is_plain, pod_ref};
+use crate::shared::Shared;
 use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
 use agent_runtime::{Change, PodRef};
@@ -25,32 +26,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const WATCH_SECONDS: u32 = 300;
 /// Everything is looked at anew this often.
 const RELIST: Duration = Duration::from_secs(600);
-
-/// The handle of one pod's task.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) pod: PodRef,
-    wanted: watch::Sender<Wanted>,
-    news: Arc<Notify>,
-}
-
-impl Handle {
-    /// Whether the pod is over: it takes no room any more.
-    pub(crate) fn is_over(&self) -> bool {
-        let phase = self
-            .latest()
-            .and_then(|pod| pod.status.as_ref()?.phase.clone());
-        matches!(phase.as_deref(), Some("Succeeded" | "Failed"))
-    }
-
-    /// The last version of the pod, if the master still has it.
-    pub(crate) fn latest(&self) -> Option<Arc<Pod>> {
-        match &*self.wanted.borrow() {
-            Wanted::Pod(pod) => Some(pod.clone()),
-            Wanted::Gone(_) => None,
-        }
-    }
-}
 
 /// How long containers may take to end whose pod went while no agent looked (upstream's).
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);

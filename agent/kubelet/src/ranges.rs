@@ -2,7 +2,7 @@
 //! from there. Pods that need an address wait for them; pods on the machine's network don't.
 
 use crate::api::{ApiError, get};
-use crate::kubelet::Shared;
+use crate::shared::Shared;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_model::format::Cidr;
 use std::sync::Arc;

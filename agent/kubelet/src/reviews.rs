@@ -1,7 +1,7 @@
 //! Callers at the kubelet's port, as the master judges them.
 
 use crate::api::{Api, ApiError, JSON, post};
-use crate::kubelet::Shared;
+use crate::shared::Shared;
 use agent_port::{Reviews, Unreviewed, User};
 use serde::Deserialize;
 use serde_json::{Value, json};

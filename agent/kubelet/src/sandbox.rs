@@ -1,8 +1,8 @@
 //! A pod's sandbox as the pod's task keeps it: found, made before anything of the pod runs, and removed after all has ended.
 
 use crate::config::Config;
-use crate::kubelet::Shared;
 use crate::network::{self, Addresses};
+use crate::shared::Shared;
 use agent_cluster::{Sandbox, Sandboxes};
 use agent_proxy::HostPort;
 use agent_runtime::{Error, ErrorClass};

@@ -5,9 +5,9 @@
 
 use crate::cleanup::MAX_LOGS;
 use crate::configz;
-use crate::kubelet::Shared;
 use crate::names::{log_folder, log_name, pod_ref};
 use crate::network::is_on_host;
+use crate::shared::Shared;
 use agent_pods::find;
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};

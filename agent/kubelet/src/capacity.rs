@@ -1,0 +1,37 @@
+//! What the machine has for pods.
+
+use crate::config::Config;
+use agent_resources::machine::Facts;
+use config_kube::quantity::Amount;
+use std::collections::BTreeMap;
+
+fn units(amount: u64) -> Amount {
+    Amount::units(i64::try_from(amount).unwrap_or(i64::MAX))
+}
+
+/// What the machine has, by resource.
+pub(crate) fn of(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
+    BTreeMap::from([
+        ("cpu", units(facts.cpus)),
+        ("memory", units(facts.memory)),
+        ("ephemeral-storage", units(facts.space().size)),
+        ("pods", units(u64::from(config.max_pods))),
+    ])
+}
+
+/// The capacity less what is kept from pods.
+pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
+    let mut amounts = of(config, facts);
+    let millis = (facts.cpus * 1000).saturating_sub(config.reserved_cpu_millis);
+    amounts.insert(
+        "cpu",
+        Amount::milli(i64::try_from(millis).unwrap_or(i64::MAX)),
+    );
+    amounts.insert(
+        "memory",
+        units(facts.memory.saturating_sub(config.reserved_memory)),
+    );
+    // A tenth stays free, below which pods would be evicted (upstream's threshold).
+    amounts.insert("ephemeral-storage", units(facts.space().size / 10 * 9));
+    amounts
+}
