@@ -75,8 +75,6 @@ const DOORS: &[(&str, &[&str])] = &[
 const LARGEST_ROOM: usize = 8_000;
 /// Files of a room at most that all need one another.
 const LARGEST_CIRCLE: usize = 5;
-/// Rooms with a larger circle still, and the size beyond which it must not grow. Lower a number when its circle has become smaller.
-const LARGER_CIRCLES: &[(&str, usize)] = &[("agent/kubelet", 9)];
 /// The one room that may say `unsafe`.
 const UNSAFE_ROOM: &str = "agent/sys";
 /// The program with which tests attack a machine from inside a container; no crate, and compiled by those tests alone.
@@ -291,13 +289,10 @@ fn limits(address: &str, extent: &Extent, faults: &mut Vec<String>) {
             extent.lines
         ));
     }
-    let most = LARGER_CIRCLES
-        .iter()
-        .find(|(room, _)| *room == address)
-        .map_or(LARGEST_CIRCLE, |(_, most)| *most);
-    for circle in extent.circles.iter().filter(|circle| circle.len() > most) {
+    let circles = extent.circles.iter();
+    for circle in circles.filter(|circle| circle.len() > LARGEST_CIRCLE) {
         faults.push(format!(
-            "{address}: {} files need one another ({most} at most): {}",
+            "{address}: {} files need one another ({LARGEST_CIRCLE} at most): {}",
             circle.len(),
             circle.join(" ")
         ));
@@ -547,13 +542,6 @@ mod tests {
         assert_eq!(faults_of("master/auth", LARGEST_ROOM, LARGEST_CIRCLE), 0);
         assert_eq!(faults_of("master/auth", LARGEST_ROOM + 1, 1), 1);
         assert_eq!(faults_of("master/auth", 1, LARGEST_CIRCLE + 1), 1);
-        // A circle that is larger already may not grow.
-        for (room, most) in LARGER_CIRCLES {
-            assert_eq!(
-                [*most, most + 1].map(|circle| faults_of(room, 1, circle)),
-                [0, 1]
-            );
-        }
     }
 
     #[test]
