@@ -36,6 +36,7 @@ mod tunnel;
 mod unproven;
 
 use clap::{Args, Parser, Subcommand};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -165,11 +166,14 @@ fn main() -> ExitCode {
         }
         Err(error) => Err(error::Error::Runtime(error)),
     };
-    match outcome {
-        Ok(code) => ExitCode::from(code),
+    let code = match outcome {
+        Ok(code) => code,
         Err(error) => {
             tracing::error!("{}", config_errors::chain(&error));
-            ExitCode::from(error.exit_code())
+            error.exit_code()
         }
-    }
+    };
+    // A reader that is gone wants nothing more.
+    drop(std::io::stdout().flush());
+    agent_sys::process::leave(code)
 }

@@ -199,6 +199,14 @@ pub fn keep_private() -> Result<()> {
     nix::sys::prctl::set_dumpable(false).at("keep to itself", "this process")
 }
 
+/// Ends this process with a code and runs none of the handlers that libraries registered for its end (`_exit(2)`, not `exit(3)`).
+/// For programs with threads that are not waited for: OpenSSL's handler frees what a thread that still closes the TPM uses, and
+/// the process would end by a fault (SIGSEGV) after its work was done. Flush standard output before.
+pub fn leave(code: u8) -> ! {
+    // SAFETY: the call takes a number, reads and writes no memory of this process, and does not return.
+    unsafe { nix::libc::_exit(i32::from(code)) }
+}
+
 /// Asks a process to end (SIGTERM). A process already gone is no error.
 ///
 /// # Errors
@@ -250,5 +258,27 @@ mod tests {
         assert_eq!(nix::sys::prctl::get_dumpable(), Ok(true));
         super::keep_private().unwrap();
         assert_eq!(nix::sys::prctl::get_dumpable(), Ok(false));
+    }
+
+    #[test]
+    fn who_leaves_runs_no_handler_of_a_library() {
+        extern "C" fn handler() {
+            // SAFETY: as in `leave`.
+            unsafe { nix::libc::_exit(9) }
+        }
+        const CHILD: &str = "PRATIQUE_TEST_LEAVES";
+        if std::env::var_os(CHILD).is_some() {
+            // SAFETY: the handler may run at any time: it only ends the process.
+            let refused = unsafe { nix::libc::atexit(handler) };
+            assert_eq!(refused, 0);
+            super::leave(7);
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([
+            "--exact",
+            "process::tests::who_leaves_runs_no_handler_of_a_library",
+        ]);
+        let status = child.env(CHILD, "1").status().unwrap();
+        assert_eq!(status.code(), Some(7));
     }
 }
