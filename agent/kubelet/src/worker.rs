@@ -5,8 +5,9 @@
 //! the time that the plan named, or at the latest after [`RESYNC`].
 
 mod claims;
+mod report;
 
-use crate::api::{ApiError, STRATEGIC_MERGE, get, send};
+use crate::api::{get, send};
 use crate::env::Sources;
 use crate::hooks::Hooks;
 use crate::launch::{self, Attempt};
@@ -23,8 +24,8 @@ use crate::volumes::Source;
 use crate::wanted::{self, Wanted};
 use crate::{cleanup, debug, env, failures, storage, support, volumes};
 use agent_pods::{
-    Action, Ending, Notes, Plan, Refusal, View, base, between, change, end_of, find, later, plan,
-    plan_orphan, recover, status,
+    Action, Ending, Notes, Plan, Refusal, View, between, end_of, find, later, plan, plan_orphan,
+    recover,
 };
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Image, Kind, PodRef, container_id,
@@ -209,23 +210,6 @@ impl Worker {
         next
     }
 
-    /// A master that is away is no news of each pod; one that refuses a status is.
-    fn not_written(&self, error: &ApiError) {
-        let (pod, reason) = (&self.pod.name, error.chain());
-        if matches!(
-            error,
-            ApiError::Status {
-                code: 400..=499,
-                ..
-            }
-        ) && !error.is_conflict()
-        {
-            tracing::warn!(pod, reason, "status refused");
-        } else {
-            tracing::debug!(pod, reason, "status not written");
-        }
-    }
-
     /// Brings probes and hooks in line with what runs, and writes down what came of them.
     fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         self.known = Some(pod.clone());
@@ -321,55 +305,6 @@ impl Worker {
                 .warning(pod, refusal.reason, refusal.message.clone());
         }
         self.refused = refusal;
-    }
-
-    /// Writes the status where it differs from what was written last; returns what is written now. A conflict is an error like
-    /// others: the same status is sent again, or the watch tells that the pod went and another has its name.
-    async fn report(&self, pod: &Pod, view: View<'_>) -> Result<Option<PodStatus>, ApiError> {
-        let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
-        let old = base(pod, self.written.as_ref());
-        let status = status(
-            view,
-            &old,
-            self.refused.as_ref(),
-            &self.addresses(pod),
-            &messages,
-        );
-        if self.written.as_ref() == Some(&status) {
-            return Ok(None);
-        }
-        let path = format!("{}/status", pod_path(&self.pod));
-        let change = change(&status).map_err(ApiError::Decode)?;
-        let change = json!({"metadata": {"uid": self.pod.uid}, "status": change});
-        match send(
-            &*self.shared.api,
-            http::Method::PATCH,
-            path,
-            STRATEGIC_MERGE,
-            &change,
-        )
-        .await
-        {
-            Ok(()) => {}
-            // Gone: the watch says so soon, and ending must not wait for it.
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-        if pod.metadata.deletion_timestamp.is_none() {
-            self.tell_back_off(pod, &status);
-        }
-        Ok(Some(status))
-    }
-
-    /// An event for each container that begins to wait between two attempts.
-    fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
-        for (failed, text) in wanted::waits(status, &self.pod.name) {
-            if failed {
-                self.shared.events.warning(pod, "BackOff", text);
-            } else {
-                self.shared.events.normal(pod, "BackOff", text);
-            }
-        }
     }
 
     /// Brings volumes up to date now and then.

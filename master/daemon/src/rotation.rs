@@ -473,7 +473,7 @@ impl Extensions for Paths {
 pub(crate) struct RotationPaths(pub(crate) Arc<Rotator>);
 
 impl Extensions for RotationPaths {
-    /// Before the bootstrap nothing but that is answered.
+    /// Until the cluster is bootstrapped the attestation answers every path.
     fn claims(&self, path: &str) -> bool {
         path.starts_with("/authority/") && self.0.service.is_bootstrapped()
     }

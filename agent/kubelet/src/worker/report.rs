@@ -1,0 +1,81 @@
+//! A pod's status, told to the master.
+
+use super::Worker;
+use crate::api::{ApiError, STRATEGIC_MERGE, send};
+use crate::names::pod_path;
+use crate::{cleanup, wanted};
+use agent_pods::{View, base, change, status};
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::json;
+
+impl Worker {
+    /// Writes the status where it differs from what was written last; returns what is written now. A conflict is an error like
+    /// others: the same status is sent again, or the watch tells that the pod went and another has its name.
+    pub(super) async fn report(
+        &self,
+        pod: &Pod,
+        view: View<'_>,
+    ) -> Result<Option<PodStatus>, ApiError> {
+        let messages = |id: &str| cleanup::last_words(&self.shared.config, view, id);
+        let old = base(pod, self.written.as_ref());
+        let status = status(
+            view,
+            &old,
+            self.refused.as_ref(),
+            &self.addresses(pod),
+            &messages,
+        );
+        if self.written.as_ref() == Some(&status) {
+            return Ok(None);
+        }
+        let path = format!("{}/status", pod_path(&self.pod));
+        let change = change(&status).map_err(ApiError::Decode)?;
+        let change = json!({"metadata": {"uid": self.pod.uid}, "status": change});
+        match send(
+            &*self.shared.api,
+            http::Method::PATCH,
+            path,
+            STRATEGIC_MERGE,
+            &change,
+        )
+        .await
+        {
+            Ok(()) => {}
+            // Gone: the watch says so soon, and ending must not wait for it.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        if pod.metadata.deletion_timestamp.is_none() {
+            self.tell_back_off(pod, &status);
+        }
+        Ok(Some(status))
+    }
+
+    /// An event for each container that begins to wait between two attempts.
+    fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
+        for (failed, text) in wanted::waits(status, &self.pod.name) {
+            if failed {
+                self.shared.events.warning(pod, "BackOff", text);
+            } else {
+                self.shared.events.normal(pod, "BackOff", text);
+            }
+        }
+    }
+
+    /// A master that is away is no news of each pod; one that refuses a status is.
+    pub(super) fn not_written(&self, error: &ApiError) {
+        let (pod, reason) = (&self.pod.name, error.chain());
+        if matches!(
+            error,
+            ApiError::Status {
+                code: 400..=499,
+                ..
+            }
+        ) && !error.is_conflict()
+        {
+            tracing::warn!(pod, reason, "status refused");
+        } else {
+            tracing::debug!(pod, reason, "status not written");
+        }
+    }
+}
