@@ -5,6 +5,7 @@ use crate::tools::Tools;
 use crate::wait::eventually;
 use crate::{Error, Result, file_error};
 use config_machine::containerd::{Places, configuration};
+use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -23,6 +24,7 @@ const SCRIPT: &str = "set -e; mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr et
 pub struct Engine {
     process: Owned,
     dir: PathBuf,
+    users: Users,
     /// Dropped after the process.
     _shared: Shared,
 }
@@ -72,6 +74,7 @@ impl Engine {
         });
         std::fs::write(&config, text).map_err(file_error("cannot write", &config))?;
         let shared = Shared::make(share)?;
+        let users = Users::join(&std::env::temp_dir().join("pratique-test-cgroups.lock"))?;
         let mut command = Command::new("unshare");
         command.args([
             "--mount",
@@ -91,6 +94,7 @@ impl Engine {
         let engine = Self {
             process: Owned::start(command, &log)?,
             dir,
+            users,
             _shared: shared,
         };
         eventually(
@@ -118,27 +122,66 @@ impl Engine {
 
     /// Kills containerd alone; the containers live on, and it comes back.
     pub fn kill_containerd(&self) -> Result<()> {
-        let missing = || {
-            Error::Missing(
-                "containerd is not among the processes that were started here".to_owned(),
-            )
-        };
-        let found = descendants(self.process.pid).into_iter().find(|pid| {
-            std::fs::read_to_string(format!("/proc/{pid}/comm"))
-                .is_ok_and(|name| name.trim() == "containerd")
+        let containerd = |pid: &i32| {
+            is_named(*pid, "containerd")
                 && std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
                     .is_ok_and(|line| line.contains("--config"))
-        });
-        let pid = nix::unistd::Pid::from_raw(found.ok_or_else(missing)?);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)
-            .map_err(|error| Error::Missing(format!("containerd can't be killed: {error}")))
+        };
+        let mut all = descendants(self.process.pid).into_iter();
+        let missing = "containerd is not among the processes that were started here";
+        let pid = all
+            .find(containerd)
+            .ok_or_else(|| Error::Missing(missing.to_owned()))?;
+        signal(pid, Signal::SIGKILL)
     }
+
+    /// Stops the shims of all containers, so that containerd gets no answer of them, until what is returned is dropped.
+    pub fn stop_shims(&self) -> Result<StoppedShims> {
+        // The kernel keeps 15 characters of a name.
+        let all = descendants(self.process.pid).into_iter();
+        let shims = all
+            .filter(|pid| is_named(*pid, "containerd-shim"))
+            .collect();
+        let stopped = StoppedShims(shims);
+        if stopped.0.is_empty() {
+            return Err(Error::Missing("no container's shim runs".to_owned()));
+        }
+        for pid in &stopped.0 {
+            signal(*pid, Signal::SIGSTOP)?;
+        }
+        Ok(stopped)
+    }
+}
+
+/// Shims that do not run; they go on when this is dropped.
+#[derive(Debug)]
+pub struct StoppedShims(Vec<i32>);
+
+impl Drop for StoppedShims {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // One that has ended needs nothing.
+            signal(*pid, Signal::SIGCONT).ok();
+        }
+    }
+}
+
+fn is_named(pid: i32, name: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
+}
+
+fn signal(pid: i32, signal: Signal) -> Result<()> {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal)
+        .map_err(|error| Error::Missing(format!("no {signal} to process {pid}: {error}")))
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         // What can't be ended here is told by the next test that meets it.
         self.process.kill().ok();
+        if !self.users.is_last() {
+            return;
+        }
         let controllers = std::fs::read_dir("/sys/fs/cgroup")
             .into_iter()
             .flatten()
@@ -157,7 +200,30 @@ impl Drop for Engine {
 /// Control groups that containers of tests are in.
 const CGROUPS: [&str; 2] = ["kubepods", "pratique-test"];
 
-/// Removes a control group and those in it, where they are empty: what another test still uses stays.
+/// The programs on this host whose tests have containers, by a shared lock of one file. The last one removes the control
+/// groups of all: an empty group may be what another test is about to read, or to start a process in.
+#[derive(Debug)]
+struct Users(std::fs::File);
+
+impl Users {
+    fn join(path: &Path) -> Result<Self> {
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .map_err(file_error("cannot open", path))?;
+        file.lock_shared()
+            .map_err(file_error("cannot lock", path))?;
+        Ok(Self(file))
+    }
+
+    /// Whether no other is left; while this lives, none can join then.
+    fn is_last(&self) -> bool {
+        self.0.try_lock().is_ok()
+    }
+}
+
+/// Removes a control group and those in it, where they are empty.
 fn prune(dir: &Path) {
     for entry in std::fs::read_dir(dir)
         .into_iter()

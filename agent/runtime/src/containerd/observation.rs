@@ -1,13 +1,14 @@
 //! What containerd knows of an attempt: its record, its task, its layer; an end that is seen is written down.
 
 use super::Containerd;
-use crate::connection::{failed, is_absent, request, unlimited};
+use crate::connection::{CALL_LIMIT, failed, is_absent, request, unlimited};
 use crate::images::SNAPSHOTTER;
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::memory;
 use crate::model::{Container, ContainerState, Error, ErrorClass};
 use containerd_client::services::v1::{GetContainerRequest, GetRequest, ListContainersRequest};
+use containerd_client::tonic::Status;
 use containerd_client::types::v1::{Process, Status as TaskStatus};
 use jiff::Timestamp;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ const CODE_UNKNOWN: i32 = 255;
 
 impl Containerd {
     pub(super) async fn observe_all(&self, pod_uid: Option<&str>) -> Result<Vec<Container>, Error> {
-        let fail = || failed(ErrorClass::Create, "list containers");
+        let fail = failed(ErrorClass::Create, "list containers");
         // Quoted as containerd's filters want it; uids have no quotes, and what has is refused.
         let quoted = |uid: &str| uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         let filter = match pod_uid {
@@ -30,21 +31,26 @@ impl Containerd {
         let list = ListContainersRequest {
             filters: vec![filter],
         };
-        let mut stream = self
-            .containers()
-            .list_stream(unlimited(list))
-            .await
-            .map_err(fail())?
-            .into_inner();
-        let mut all = Vec::new();
-        while let Some(message) = stream.message().await.map_err(fail())? {
-            let Some(stored) = message.container else {
-                continue;
-            };
-            if let Some(record) = Record::read(&stored.labels) {
-                all.push((stored.id, record));
+        let reading = async {
+            let mut stream = self
+                .containers()
+                .list_stream(unlimited(list))
+                .await?
+                .into_inner();
+            let mut all = Vec::new();
+            while let Some(message) = stream.message().await? {
+                let stored = message.container.unwrap_or_default();
+                if let Some(record) = Record::read(&stored.labels) {
+                    all.push((stored.id, record));
+                }
             }
-        }
+            Ok(all)
+        };
+        // The limit of a call ends at its first answer; that of a list, at its last.
+        let all = tokio::time::timeout(CALL_LIMIT, reading)
+            .await
+            .unwrap_or_else(|_| Err(Status::deadline_exceeded("the list does not end")))
+            .map_err(fail)?;
         let mut observed = Vec::with_capacity(all.len());
         for (id, record) in all {
             observed.extend(self.observe(id, record).await?);
@@ -62,6 +68,11 @@ impl Containerd {
             .as_ref()
             .and_then(|task| TaskStatus::try_from(task.status).ok());
         match (task, status) {
+            // Unknown: its shim did not answer containerd in time (2 s), as on a busy machine. Then the record is what is
+            // known; taken for one that never started, a container that runs would be removed.
+            (Some(_), Some(TaskStatus::Unknown) | None) if record.started_at.is_some() => {
+                Ok(Some(self.container(id, record, true)))
+            }
             (Some(_), Some(TaskStatus::Running | TaskStatus::Paused | TaskStatus::Pausing)) => {
                 let fifos = Fifos::of(&self.options.fifos, &id);
                 if let Err(error) = self.pumps.begin(&id, &fifos, &record.log) {

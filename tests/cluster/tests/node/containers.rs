@@ -361,3 +361,33 @@ async fn an_end_by_memory_is_told_where_nobody_listened_for_it() {
     let site = Site::new();
     ends_by_memory(&site, &site.agent()).await;
 }
+
+/// containerd asks a container's shim for its state and calls it unknown after 2 s, as on a machine that is busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_whose_shim_is_slow_to_answer_goes_on_to_run() {
+    let site = Site::new();
+    let agent = site.agent();
+    agent
+        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+        .await
+        .unwrap();
+    let spec = site.spec("busy", "while :; do sleep 1; done");
+    agent.start(&spec).await.unwrap();
+
+    let stopped = site.engine.stop_shims().unwrap();
+    let seen = only(&agent, &spec).await.unwrap();
+    drop(stopped);
+
+    assert!(
+        matches!(seen.state, ContainerState::Running { .. }),
+        "{:?}",
+        seen.state
+    );
+    agent.kill(&seen.id).await.unwrap();
+    eventually("the end", || async {
+        only(&agent, &spec)
+            .await
+            .filter(|container| matches!(container.state, ContainerState::Exited { .. }))
+    })
+    .await;
+}
