@@ -119,7 +119,9 @@ const LATER: &str = "trying again by a reboot in a minute";
 const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine stored is lost";
 const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its board, or an image of its version; where the \
                            board is gone, `pratique recover-state` opens the state on this one (the admin's guide has the steps)";
-const MASTER_DAMAGED: &str = "a master's state is never made anew by itself: put back a copy of this disk that was taken after its last                               start, or write the image again and bring back the cluster from a snapshot by `master restore` (the                               admin's guide has the steps)";
+const MASTER_DAMAGED: &str = "a master's state is never made anew by itself: put back a copy of this disk that was taken after its \
+                              last start, or write the image again and bring back the cluster from a snapshot by `master restore` \
+                              (the admin's guide has the steps)";
 /// The master's keys as they came with a state from another board, until the master has sealed them to this one's TPM.
 pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
 

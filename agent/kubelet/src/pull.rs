@@ -39,6 +39,15 @@ struct Fetch {
     task: JoinSet<Result<Image, Error>>,
 }
 
+/// Tells of a fetch's end, however it ends: a panic too is news for the pod's task, which asks what came of it.
+struct AtItsEnd(Arc<Notify>);
+
+impl Drop for AtItsEnd {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
 impl Fetches {
     /// The container's image, once it is on the machine and the pod may run it; `None` while it is still fetched. `news` is
     /// told at the end.
@@ -56,9 +65,8 @@ impl Fetches {
             let (pod, reference, wanted) = (pod.clone(), reference.clone(), container.clone());
             let mut task = JoinSet::new();
             task.spawn(async move {
-                let image = puller.fetch(&shared, &pod, &reference, &wanted).await;
-                news.notify_one();
-                image
+                let _told = AtItsEnd(news);
+                puller.fetch(&shared, &pod, &reference, &wanted).await
             });
             Fetch {
                 image,
