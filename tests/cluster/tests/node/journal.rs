@@ -1,9 +1,10 @@
 //! A node's own logs, by the real kubectl through the master's API: no node has a shell to look from.
 
-use crate::site::eventually;
+use crate::site::{LIMIT, eventually};
 use crate::tunnels::Site;
 use config_machine::journal::{BOOT_ID, Boot, KEPT, Stamp};
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -34,6 +35,23 @@ impl Site {
         let (code, out, errors) = self.run(&words, None).await;
         let out = String::from_utf8(out).unwrap();
         if code == 0 { Ok(out) } else { Err(errors) }
+    }
+}
+
+/// `pratique logs` with the admin's kubeconfig: what it prints, or what it says instead.
+async fn pratique(site: &Site, words: &[&str]) -> Result<String, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let program = root.unwrap().join(".pratique/bin/pratique");
+    let mut command = tokio::process::Command::new(program);
+    command.arg("logs").args(words);
+    command.arg("--kubeconfig").arg(site.kubeconfig());
+    let ended = tokio::time::timeout(LIMIT, command.kill_on_drop(true).output()).await;
+    let ended = ended.expect("pratique ends in time").unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if ended.status.success() {
+        Ok(text(ended.stdout))
+    } else {
+        Err(text(ended.stderr))
     }
 }
 
@@ -74,6 +92,51 @@ async fn kubectl_reads_a_nodes_own_logs_by_a_query() {
     ] {
         let said = site.logs(&format!("?{query}"), &[]).await.unwrap();
         assert_eq!(texts(&said), wanted, "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_admin_reads_a_nodes_own_logs_by_pratique_and_is_told_what_to_do() {
+    let site = Site::new().await;
+    site.log("agent", 7_200_000, "two hours ago");
+    site.log("containerd", 2000, "just now");
+    site.log("agent", 1000, "REFUSED a+b");
+    let services = pratique(&site, &["worker-1", "--list"]).await.unwrap();
+    assert!(services.ends_with("containerd\nagent\n"), "{services}");
+    for (words, wanted) in [
+        (
+            &["worker-1", "kubelet", "containerd"][..],
+            &["two hours ago", "just now", "REFUSED a+b"][..],
+        ),
+        (&["worker-1", "agent", "--since", "10m"], &["REFUSED a+b"]),
+        (&["worker-1", "agent", "--until", "1h"], &["two hours ago"]),
+        (
+            &["worker-1", "agent", "--grep", r"^REFUSED a\+b$"],
+            &["REFUSED a+b"],
+        ),
+        (&["worker-1", "agent", "-b", "-n", "1"], &["REFUSED a+b"]),
+    ] {
+        let said = pratique(&site, words).await.unwrap();
+        assert_eq!(texts(&said), wanted, "{words:?}");
+    }
+    // All that there is, as no service is named; of the boot before nothing is kept.
+    let all = pratique(&site, &["worker-1", "--since", "1h"])
+        .await
+        .unwrap();
+    assert!(all.contains(" containerd: just now\n"), "{all}");
+    site.stop_port();
+    for (words, told) in [
+        (
+            &["worker-9", "agent"][..],
+            "`kubectl get nodes` names the nodes",
+        ),
+        (&["worker-1", "agent"], "tells whether it is Ready"),
+    ] {
+        let said = eventually("the refusal", || async {
+            let refused = pratique(&site, words).await;
+            refused.err().filter(|said| said.contains(told))
+        });
+        said.await;
     }
 }
 
