@@ -123,6 +123,9 @@ pub(crate) struct RunArguments {
     /// Folder of the pods' logs.
     #[arg(long, default_value = "/var/log/pods", hide = true)]
     pub(crate) pod_logs: PathBuf,
+    /// Folder of the logs of the machine's own programs.
+    #[arg(long, default_value = config_machine::journal::FOLDER, hide = true)]
+    pub(crate) machine_logs: PathBuf,
     /// containerd's folder, on whose file system images lie.
     #[arg(long, default_value = "/var/lib/containerd", hide = true)]
     pub(crate) containerd_root: PathBuf,

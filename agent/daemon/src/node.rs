@@ -11,8 +11,9 @@ use crate::services::Services;
 use crate::state_record;
 use crate::time::Clock;
 use crate::tunnel::Tunnel;
-use agent_cluster::{Places, Sandboxes};
+use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
+use agent_journal::{Journal, Places};
 use agent_kubelet::{Config, Drained, Kubelet, Notices};
 use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
@@ -78,7 +79,11 @@ pub(crate) async fn serve(
         tunnel,
     };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone(), sandboxes);
-    let (server, drain) = (kubelet.server(), kubelet.drain());
+    let journal = Journal::new(Places {
+        folder: arguments.machine_logs.clone(),
+        ..Places::default()
+    });
+    let (server, drain) = (kubelet.server(journal), kubelet.drain());
     let (end, ended) = watch::channel(false);
     let mut parts = JoinSet::new();
     let answering = ended.clone();
@@ -129,7 +134,7 @@ fn sandboxes(
     machine: &MachineConfig,
     on_machine: bool,
 ) -> Result<Sandboxes, Error> {
-    let places = Places {
+    let places = agent_cluster::Places {
         run: arguments.run.join("pods"),
         ledger: arguments.data.join("pod-addresses.json"),
         alone: on_machine,

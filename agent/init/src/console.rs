@@ -3,13 +3,17 @@
 //!
 //! Guarantees: a console that takes nothing (a line whose other end holds it up, a screen that somebody stopped) costs
 //! [`PATIENCE`] once and then nothing, until it takes text again; what it missed is counted. No other console waits for it.
+//!
+//! Init's own lines go into the kernel's log, too, where they stay for as long as the boot and the agent finds them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_sys::terminal::{open, set_speed, wait_writable};
+use config_machine::journal::{DAEMON, TAG};
 
 use crate::fatal::Fatal;
 use crate::spcr;
@@ -22,11 +26,19 @@ const FALLBACK: &str = "/dev/console";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Most consoles; more than a machine has.
 const MOST: usize = 8;
+/// The kernel's log.
+const LOG: &str = "/dev/kmsg";
+/// Most bytes of a line there: the kernel refuses records of more than 1024.
+const LONGEST: usize = 900;
 
 /// Every console of the machine, or nothing where it has none (it boots all the same). Clones write to the same ones, line
 /// by line.
 #[derive(Debug, Clone)]
-pub struct Console(Arc<Mutex<Vec<Outlet>>>);
+pub struct Console {
+    outlets: Arc<Mutex<Vec<Outlet>>>,
+    /// Where init's own lines are kept.
+    log: Option<PathBuf>,
+}
 
 impl Console {
     /// Opens what the kernel writes to, and the serial line that the firmware names.
@@ -49,19 +61,22 @@ impl Console {
         if files.is_empty() {
             files.extend(open(FALLBACK).ok());
         }
-        Self::of(files.into_iter().map(|file| (file, PATIENCE)))
+        let files = files.into_iter().map(|file| (file, PATIENCE));
+        Self::of(files, Some(LOG.into()))
     }
 
-    fn of(files: impl IntoIterator<Item = (File, Duration)>) -> Self {
+    fn of(files: impl IntoIterator<Item = (File, Duration)>, log: Option<PathBuf>) -> Self {
         let outlet = |(file, patience)| Outlet {
             file,
             patience,
             stalled: false,
             missed: 0,
         };
-        Self(Arc::new(Mutex::new(
-            files.into_iter().take(MOST).map(outlet).collect(),
-        )))
+        let outlets = files.into_iter().take(MOST).map(outlet).collect();
+        Self {
+            outlets: Arc::new(Mutex::new(outlets)),
+            log,
+        }
     }
 
     /// Writes `pratique: <ms since kernel start> <text>`.
@@ -77,12 +92,35 @@ impl Console {
         self.line(&fatal.line());
     }
 
-    /// Writes one line, cleaned of control characters, to every console.
+    /// Writes one line of init's own, cleaned of control characters, to every console and into the kernel's log.
     pub fn line(&self, text: &str) {
+        self.keep(text);
+        self.show(text);
+    }
+
+    /// Writes one line into the kernel's log, as a daemon's notice (RFC 5424: facility 3, severity 6), which a kernel that is
+    /// started with `quiet` does not print.
+    fn keep(&self, text: &str) {
+        let mut line = format!("<{}>{TAG}{}", (DAEMON << 3) | 6, clean(text));
+        let end = (0..=LONGEST).rev().find(|end| line.is_char_boundary(*end));
+        line.truncate(end.unwrap_or_default());
+        // Opened for each line: the kernel limits the rate of an opening.
+        let log = self.log.as_ref().map(|path| {
+            let mut open = File::options();
+            open.append(true).open(path)
+        });
+        if let Some(Ok(mut log)) = log {
+            // A log that takes nothing leaves the consoles.
+            drop(log.write_all(line.as_bytes()));
+        }
+    }
+
+    /// Writes one line, cleaned of control characters, to every console.
+    pub fn show(&self, text: &str) {
         let mut line = clean(text);
         line.push('\n');
         for outlet in self
-            .0
+            .outlets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .iter_mut()
@@ -164,7 +202,7 @@ pub fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Console, clean, names};
+    use super::{Console, LONGEST, clean, names};
     use std::fs::File;
     use std::io::Read as _;
     use std::os::fd::OwnedFd;
@@ -190,13 +228,27 @@ mod tests {
     }
 
     #[test]
+    fn what_init_says_itself_is_kept_in_one_record_of_the_kernels_size() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let console = Console::of([], Some(log.path().to_owned()));
+        console.show("agent: a line of a service");
+        console.line("pratique: held\u{1b}[2J");
+        let kept = std::fs::read_to_string(log.path()).unwrap();
+        assert_eq!(kept, "<30>init: pratique: held\u{fffd}[2J");
+        console.line(&"\u{e9}".repeat(2000));
+        let kept = std::fs::read(log.path()).unwrap().len() - kept.len();
+        assert!((LONGEST - 1..=LONGEST).contains(&kept), "{kept}");
+    }
+
+    #[test]
     fn a_dead_console_holds_nobody_up_and_the_others_get_every_line() {
         let ((dead, mut silent), (alive, mut heard)) = (pair(), pair());
         // So patient with the dead one that the test would take a quarter of an hour if every line waited for it.
-        let console = Console::of([
+        let both = [
             (dead, Duration::from_millis(50)),
             (alive, Duration::from_secs(3600)),
-        ]);
+        ];
+        let console = Console::of(both, None);
         let reader = std::thread::spawn(move || {
             let mut text = String::new();
             heard.read_to_string(&mut text).unwrap();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// Longest line; more is cut into several.
-pub const LONGEST: usize = 4096;
+pub use config_machine::journal::LONGEST;
+
 const BURST: u32 = 200;
 const PER_SECOND: u32 = 50;
 
-/// Cuts a byte stream into lines of at most [`LONGEST`] bytes, without their ends.
+/// Cuts a byte stream into lines of at most [`LONGEST`] bytes, without their ends; more is cut into several.
 #[derive(Debug, Default)]
 pub struct Splitter {
     rest: Vec<u8>,

@@ -1,7 +1,8 @@
 //! The writer thread: service output to bounded log files on the state partition and, rationed, to the console.
 //!
 //! The supervisor hands lines over by a bounded channel and never waits; lines that don't fit are counted, and the
-//! count is written when there is room again.
+//! count is written when there is room again. Each line is stored with its [`Stamp`], by which the agent reads it
+//! (`agent/journal`).
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -9,25 +10,35 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, SendError, SyncSender, TrySendError, sync_channel,
 };
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use config_machine::journal::{BOOT_ID, Boot, FOLDER, KEPT, LARGEST, Stamp};
 
 use crate::console::Console;
 use crate::lines::{Gate, Rotation};
 
-const DIRECTORY: &str = "/var/log/pratique";
 /// Lines on their way; with the longest lines 4 MiB.
 const QUEUE: usize = 1024;
 const ROTATION: Rotation = Rotation {
-    limit: 4 << 20,
-    keep: 3,
+    limit: LARGEST,
+    keep: KEPT,
 };
 /// Services whose lines `pratique: …` are shown as they are.
 const OURS: [&str; 2] = ["agent", "master"];
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 enum Message {
-    Line(usize, Vec<u8>),
+    Line(Line),
     Close(SyncSender<()>),
+}
+
+/// A line of a service, or init's own about it.
+struct Line {
+    service: usize,
+    stamp: Stamp,
+    text: Vec<u8>,
+    /// It goes to the console, too.
+    shown: bool,
 }
 
 /// The supervisor's end of the channel.
@@ -35,12 +46,13 @@ enum Message {
 pub struct Output {
     sender: SyncSender<Message>,
     dropped: Vec<u64>,
+    boot: Boot,
 }
 
 impl std::fmt::Debug for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Line(service, line) => write!(f, "Line({service}, {} bytes)", line.len()),
+            Self::Line(line) => write!(f, "Line({}, {} bytes)", line.service, line.text.len()),
             Self::Close(_) => f.write_str("Close"),
         }
     }
@@ -58,25 +70,40 @@ impl Output {
         Self {
             sender,
             dropped: vec![0; names.len()],
+            boot: Boot::of(&fs::read_to_string(BOOT_ID).unwrap_or_default()),
         }
     }
 
     /// Hands a service's line over, or counts it where the writer is behind.
-    pub fn line(&mut self, service: usize, line: Vec<u8>) {
+    pub fn line(&mut self, service: usize, text: Vec<u8>) {
+        self.hand_over(service, text, true);
+    }
+
+    /// Notes in a service's log what init has done with it; the console hears of it otherwise.
+    pub fn note(&mut self, service: usize, text: &str) {
+        self.hand_over(service, format!("init: {text}").into_bytes(), false);
+    }
+
+    fn hand_over(&mut self, service: usize, text: Vec<u8>, shown: bool) {
         let Some(dropped) = self.dropped.get_mut(service) else {
             return;
         };
+        let stamp = now(self.boot);
+        let line = |text: Vec<u8>, shown| {
+            Message::Line(Line {
+                service,
+                stamp,
+                text,
+                shown,
+            })
+        };
         if *dropped > 0 {
             let note = format!("init: {dropped} lines were lost: the disk or the console is slow");
-            if self
-                .sender
-                .try_send(Message::Line(service, note.into_bytes()))
-                .is_ok()
-            {
+            if self.sender.try_send(line(note.into_bytes(), true)).is_ok() {
                 *dropped = 0;
             }
         }
-        match self.sender.try_send(Message::Line(service, line)) {
+        match self.sender.try_send(line(text, shown)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => *dropped += 1,
         }
@@ -103,7 +130,7 @@ struct Sink {
 
 impl Sink {
     fn new(name: &'static str) -> Self {
-        let path = format!("{DIRECTORY}/{name}.log");
+        let path = format!("{FOLDER}/{name}.log");
         let file = open(&path);
         let size = file
             .as_ref()
@@ -120,8 +147,9 @@ impl Sink {
         }
     }
 
-    fn store(&mut self, line: &[u8]) {
-        let mut text = line.to_vec();
+    fn store(&mut self, stamp: Stamp, line: &[u8]) {
+        let mut text = format!("{stamp} ").into_bytes();
+        text.extend_from_slice(line);
         text.push(b'\n');
         let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
         let moves = ROTATION.before(&self.path, self.size, length);
@@ -155,16 +183,28 @@ impl Sink {
             return;
         };
         if held_back > 0 {
-            console.line(&format!(
+            console.show(&format!(
                 "{}: ({held_back} lines only in the log)",
                 self.name
             ));
         }
         if marked {
-            console.line(&text);
+            console.show(&text);
         } else {
-            console.line(&format!("{}: {text}", self.name));
+            console.show(&format!("{}: {text}", self.name));
         }
+    }
+}
+
+/// This moment, as far as the clock knows it.
+fn now(boot: Boot) -> Stamp {
+    let whole = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Stamp {
+        boot,
+        unix: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, whole),
+        since_boot: whole(agent_sys::clock::since_boot()),
     }
 }
 
@@ -180,10 +220,12 @@ fn open(path: &str) -> Option<File> {
 fn write_all(receiver: &Receiver<Message>, mut sinks: Vec<Sink>, console: &Console) {
     for message in receiver {
         match message {
-            Message::Line(service, line) => {
-                if let Some(sink) = sinks.get_mut(service) {
-                    sink.store(&line);
-                    sink.show(console, &line);
+            Message::Line(line) => {
+                if let Some(sink) = sinks.get_mut(line.service) {
+                    sink.store(line.stamp, &line.text);
+                    if line.shown {
+                        sink.show(console, &line.text);
+                    }
                 }
             }
             Message::Close(done) => {

@@ -13,6 +13,8 @@ use agent_sys::process::{self, Program};
 use agent_sys::signal::{Heard, Signals, wait_readable};
 use agent_sys::verity::{Health, health};
 
+use config_machine::journal::FOLDER;
+
 use crate::console::Console;
 use crate::fatal::Fatal;
 use crate::initrd::{Corrupted, ROOT_NAME};
@@ -201,10 +203,12 @@ impl Driver<'_> {
                 Effect::Start(index) => self.start(index),
                 Effect::TellRestart(index, how, pause) => {
                     let name = self.name(index);
-                    self.console.milestone(&format!(
-                        "{name} ended ({how:?}), starting it again in {} s",
+                    let told = format!(
+                        "ended ({how:?}), starting it again in {} s",
                         pause.as_secs()
-                    ));
+                    );
+                    self.console.milestone(&format!("{name} {told}"));
+                    self.note(index, &told);
                 }
                 Effect::TellStarted => self.console.milestone("services started"),
                 Effect::GaveUp(index) => self.gave_up(index),
@@ -243,6 +247,7 @@ impl Driver<'_> {
                     stream.pipes.truncate(1);
                     stream.pipes.insert(0, started.output);
                 }
+                self.note(index, &format!("started as process {}", started.pid));
                 Event::Started(index, started.pid)
             }
             Err(cause) => {
@@ -253,16 +258,24 @@ impl Driver<'_> {
         self.event(event);
     }
 
+    /// Notes in a service's log what became of it.
+    fn note(&mut self, index: usize, text: &str) {
+        if let Some(output) = self.output.as_mut() {
+            output.note(index, text);
+        }
+    }
+
     fn name(&self, index: usize) -> &'static str {
         self.services
             .get(index)
             .map_or("service", |service| service.name)
     }
 
-    fn gave_up(&self, index: usize) {
+    fn gave_up(&mut self, index: usize) {
         let name = self.name(index);
+        self.note(index, "can't be kept alive; rebooting");
         self.console.line(&format!(
-            "pratique: FATAL SERVICE: {name} can't be kept alive; rebooting, see /var/log/pratique/{name}.log"
+            "pratique: FATAL SERVICE: {name} can't be kept alive; rebooting, see {FOLDER}/{name}.log"
         ));
         // Where the state can't be written the count is lost, and the reboot itself is what helps or not.
         drop(fs::write(COUNTER, (unhealthy_boots() + 1).to_string()));

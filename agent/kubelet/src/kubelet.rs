@@ -10,6 +10,7 @@ use crate::ranges;
 use crate::shared::Shared;
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
+use agent_journal::Journal;
 use agent_resources::Figures;
 use agent_resources::machine::Facts;
 use agent_runtime::Runtime;
@@ -57,9 +58,9 @@ impl Kubelet {
         }
     }
 
-    /// What answers on the kubelet's port; see [`crate::serve`].
-    pub fn server(&self) -> crate::Server {
-        crate::Server::new(self.shared.clone())
+    /// What answers on the kubelet's port, with the machine's logs; see [`crate::serve`].
+    pub fn server(&self, journal: Journal) -> crate::Server {
+        crate::Server::new(self.shared.clone(), journal)
     }
 
     /// What ends the containers before the machine ends; see [`crate::Drain`].

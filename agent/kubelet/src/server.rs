@@ -1,4 +1,4 @@
-//! The kubelet's own API: logs, tunnels, pods, what they use, and the agent's figures.
+//! The kubelet's own API: logs of pods and of the machine, tunnels, pods, what they use, and the agent's figures.
 //!
 //! TLS verified a certificate to the cluster's root, or the caller has a token; the master says who that is and whether it may
 //! ([`agent_port::Access`]). Nothing is told to others, not even health.
@@ -8,6 +8,7 @@ use crate::configz;
 use crate::names::{log_folder, log_name, pod_ref};
 use crate::network::is_on_host;
 use crate::shared::Shared;
+use agent_journal::Journal;
 use agent_pods::find;
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
 use agent_resources::{Question, Subjects};
@@ -45,6 +46,7 @@ pub struct Server {
     shared: Arc<Shared>,
     tunnels: Tunnels,
     access: Access,
+    journal: Journal,
 }
 
 /// Serves the kubelet's API until `shutdown` is true or its sender is gone.
@@ -72,11 +74,12 @@ impl agent_port::Service for Server {
 }
 
 impl Server {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, journal: Journal) -> Self {
         Self {
             shared,
             tunnels: Tunnels::new(agent_tunnel::MOST),
             access: Access::default(),
+            journal,
         }
     }
 
@@ -93,6 +96,10 @@ impl Server {
             ["exec", space, pod, name] => self.exec(request, [space, pod, name]).await,
             ["attach", space, pod, name] => self.attach(request, [space, pod, name]).await,
             ["portForward", namespace, pod] => self.forward(request, namespace, pod),
+            ["logs", below @ ..] if request.method() == Method::GET => {
+                let query = uri.query().unwrap_or_default();
+                return Answer::Whole(self.journal.answer(below, query).await);
+            }
             [SERVED, name] => return Answer::Whole(self.volume(request, name).await),
             _ => return Answer::Whole(self.plain(request, &path)),
         };

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use config_http::{HttpError, Limits};
+use config_http::{Body, HttpError, Limits};
 use http::{Method, Request, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -115,33 +115,56 @@ impl Connection {
         content_type: &str,
         body: Vec<u8>,
     ) -> Result<(StatusCode, Bytes)> {
+        let request = self.request(method, path, content_type, body)?;
+        let answer = self.http.call(request).await;
+        let answer = answer.map_err(|error| unanswered(path, error))?;
+        Ok((answer.status(), answer.into_body()))
+    }
+
+    /// GET, whose answer is read piece by piece.
+    pub(crate) async fn stream(&mut self, path: &str) -> Result<(StatusCode, Body)> {
+        let request = self.request(Method::GET, path, "application/json", Vec::new())?;
+        let answer = self.http.send(request).await;
+        let answer = answer.map_err(|error| unanswered(path, error))?;
+        Ok((answer.status(), answer.into_body()))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Result<Request<Bytes>> {
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, &self.host)
             .header(header::CONTENT_TYPE, content_type)
             .header(header::ACCEPT, "application/json")
-            .body(Bytes::from(body))
-            .map_err(|e| Error::Answer {
-                what: path.to_owned(),
-                why: e.to_string(),
-            })?;
-        let answer = self.http.call(request).await;
-        let answer = answer.map_err(|error| match error {
-            HttpError::Silent(time) => Error::Answer {
-                what: path.to_owned(),
-                why: format!("none came in {} s", time.as_secs()),
-            },
-            HttpError::TooLong(_) => Error::Answer {
-                what: path.to_owned(),
-                why: error.to_string(),
-            },
-            HttpError::Exchange(_) => Error::Http {
+            .body(Bytes::from(body));
+        request.map_err(|e| Error::Answer {
+            what: path.to_owned(),
+            why: e.to_string(),
+        })
+    }
+}
+
+/// Why a request got no answer.
+fn unanswered(path: &str, error: HttpError) -> Error {
+    let why = match error {
+        HttpError::Silent(time) => format!("none came in {} s", time.as_secs()),
+        HttpError::TooLong(_) => error.to_string(),
+        HttpError::Exchange(_) => {
+            return Error::Http {
                 what: "waiting for an answer",
                 source: error,
-            },
-        })?;
-        Ok((answer.status(), answer.into_body()))
+            };
+        }
+    };
+    Error::Answer {
+        what: path.to_owned(),
+        why,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::{files, tls};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use config_http::Body;
 use http::Method;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -123,6 +124,11 @@ impl Api {
             status: status.as_u16(),
             message,
         })
+    }
+
+    /// GET, whose answer is read piece by piece.
+    pub(crate) async fn stream(&mut self, path: &str) -> Result<(http::StatusCode, Body)> {
+        self.connection.stream(path).await
     }
 
     /// As [`Api::call`], for what must be there.

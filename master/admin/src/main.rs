@@ -13,6 +13,7 @@ mod files;
 mod issue;
 mod key;
 mod kubeconfig;
+mod logs;
 mod machine;
 mod recover_state;
 mod root;
@@ -26,7 +27,7 @@ use error::{Error, Result};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Makes clusters and describes machines.
+/// Makes clusters, describes machines and reads their logs.
 #[derive(Debug, Parser)]
 #[command(name = "pratique", version, about)]
 struct Cli {
@@ -57,6 +58,8 @@ enum Command {
     /// Show the cluster's root, or rotate it: both roots count until the old one is ended.
     #[command(subcommand)]
     Root(root::RootCommand),
+    /// Read the logs of a node's own programs and of its kernel; no node has a shell to look from.
+    Logs(logs::LogsArgs),
     /// Check TOML documents and report all faults.
     Check {
         /// The documents.
@@ -118,6 +121,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Discovery(command) => discovery::run(command),
         Command::Policy { name, file } => policy(name.as_deref(), file),
         Command::Root(command) => root::run(command),
+        Command::Logs(args) => logs::run(args),
         Command::Check { files } => check(files),
         Command::AdminKey { out } => admin_key(out),
         Command::Digest { source, file } => {

@@ -23,10 +23,24 @@ pub fn for_node(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &Head
         .filter(|(name, _)| !OWN.contains(name) && !name.as_str().starts_with("impersonate-"))
 }
 
-/// Whether a path of the kubelet answers for as long as a container runs: followed logs.
+/// Whether a path of the kubelet answers for as long as a container runs, or a machine: followed logs.
 pub fn follows(path: &str, query: &str) -> bool {
-    path.starts_with("/containerLogs/")
+    let logs = ["/containerLogs/", "/logs/"];
+    logs.iter().any(|logs| path.starts_with(logs))
         && query
             .split('&')
             .any(|pair| matches!(pair, "follow=true" | "follow=1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::follows;
+
+    #[test]
+    fn only_logs_that_are_followed_take_their_time() {
+        assert!(follows("/containerLogs/a/b/c", "tailLines=1&follow=true"));
+        assert!(follows("/logs/", "query=agent&follow=1"));
+        assert!(!follows("/logs/", "query=agent"));
+        assert!(!follows("/pods", "follow=true"));
+    }
 }

@@ -345,6 +345,14 @@ impl Lab {
         run(root)
     }
 
+    /// `pratique logs`: what a node's own programs and its kernel say.
+    pub fn logs(&self, words: &[&str]) -> Result<String> {
+        let mut logs = self.pratique();
+        logs.arg("logs").args(words).arg("--kubeconfig");
+        logs.arg(self.kubeconfig());
+        run(logs)
+    }
+
     /// Runs kubectl with the admin's kubeconfig and returns what it printed.
     pub fn kubectl(&self, words: &[&str]) -> Result<String> {
         let mut kubectl = self.tools.command("kubectl");

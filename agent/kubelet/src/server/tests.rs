@@ -2,6 +2,7 @@
 
 use crate::{Answer, Api, Call, Kubelet, Lines};
 use agent_cluster::{Places, Sandboxes};
+use agent_journal::Journal;
 use agent_port::Limits;
 use agent_runtime::{Containerd, Options, Registries};
 use bytes::Bytes;
@@ -44,7 +45,7 @@ impl Api for NoMaster {
 
 /// A kubelet's port, and the cluster's authority.
 struct Lab {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     root: CertifiedIssuer<'static, KeyPair>,
     address: SocketAddr,
     _end: watch::Sender<bool>,
@@ -79,7 +80,11 @@ impl Lab {
             Arc::new(runtime),
             Arc::new(sandboxes),
         );
-        let server = kubelet.server();
+        let journal = Journal::new(agent_journal::Places {
+            folder: dir.path().join("machine"),
+            kernel: dir.path().join("no-kernel"),
+        });
+        let server = kubelet.server(journal);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (end, ended) = watch::channel(false);
@@ -103,7 +108,7 @@ impl Lab {
             ended,
         ));
         Self {
-            _dir: dir,
+            dir,
             root,
             address,
             _end: end,
@@ -231,6 +236,44 @@ async fn the_kubelet_s_settings_are_told_to_the_master_and_not_to_all() {
     );
     let other = lab.ask(own, Some("system:node:other"), "/configz").await;
     assert_eq!(other.as_deref(), Some("HTTP/1.1 403 Forbidden"));
+}
+
+#[tokio::test]
+async fn the_machine_s_logs_are_for_who_may_and_no_other_file_is() {
+    let lab = Lab::new(limits()).await;
+    let own = Ipv4Addr::LOCALHOST;
+    let folder = lab.dir.path().join("machine");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("agent.log"), "said of old\n").unwrap();
+    let told = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), "/logs/?query=kubelet");
+    let told = told.await.expect("an answer");
+    assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
+    assert!(told.contains(" agent: said of old\n"), "{told}");
+    for path in [
+        "/logs/agent.log",
+        "/logs/../../etc/shadow",
+        "/logs/..%2f..%2fetc/shadow",
+        "/logs//etc/shadow",
+    ] {
+        let status = lab.master(own, path).await;
+        assert_eq!(status, "HTTP/1.1 404 Not Found", "{path}");
+    }
+    for query in [
+        "query=/etc/shadow",
+        "query=master",
+        "query=agent&pattern=(",
+        "quer=agent",
+    ] {
+        let status = lab.master(own, &format!("/logs/?{query}")).await;
+        assert_eq!(status, "HTTP/1.1 400 Bad Request", "{query}");
+    }
+    for (name, status) in [
+        (None, "HTTP/1.1 401 Unauthorized"),
+        (Some("system:node:other"), "HTTP/1.1 403 Forbidden"),
+    ] {
+        let asked = lab.ask(own, name, "/logs/?query=agent").await;
+        assert_eq!(asked.as_deref(), Some(status));
+    }
 }
 
 /// Strangers who hold every place in the handshake, and take each one again that they lose, keep the master out of nothing: from one

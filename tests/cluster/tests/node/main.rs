@@ -13,6 +13,7 @@ mod floor;
 mod forward;
 mod health;
 mod hostile;
+mod journal;
 mod lifecycle;
 mod network;
 mod pods;

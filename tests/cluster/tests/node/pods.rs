@@ -2,6 +2,7 @@
 
 use crate::site::{IMAGE, LIMIT, Site, eventually, texts};
 use agent_cluster::{Places, Sandboxes};
+use agent_journal::Journal;
 use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server};
 use bytes::{Bytes, BytesMut};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
@@ -237,7 +238,11 @@ impl Cluster {
         };
         let sandboxes = Arc::new(Sandboxes::open(places).unwrap());
         let kubelet = Kubelet::new(self.config(), api, engine, sandboxes);
-        self.port = Some(kubelet.server());
+        let journal = Journal::new(agent_journal::Places {
+            folder: self.site.dir.path().join("machine-logs"),
+            ..agent_journal::Places::default()
+        });
+        self.port = Some(kubelet.server(journal));
         let running = tokio::spawn(kubelet.run(ended));
         self.kubelet = Some((shutdown, running, following));
     }

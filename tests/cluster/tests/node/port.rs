@@ -275,6 +275,8 @@ async fn callers_with_a_certificate_or_a_token_get_what_the_master_grants_and_no
 
     let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "watcher"});
     grant(&cluster, "figures", &["nodes/metrics", "nodes/stats"], user).await;
+    let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader"});
+    grant(&cluster, "logs", &["nodes/log"], user).await;
     let account = json!({"kind": "ServiceAccount", "name": "scraper", "namespace": "default"});
     grant(&cluster, "everything", &["nodes/proxy"], account).await;
 
@@ -285,11 +287,24 @@ async fn callers_with_a_certificate_or_a_token_get_what_the_master_grants_and_no
         ("/metrics/probes", StatusCode::OK),
         ("/stats/summary", StatusCode::OK),
         ("/configz", StatusCode::FORBIDDEN),
+        ("/logs/?query=kubelet", StatusCode::FORBIDDEN),
         ("/pods", StatusCode::FORBIDDEN),
         ("/containerLogs/default/a/b", StatusCode::FORBIDDEN),
         ("/exec/default/a/b?command=sh", StatusCode::FORBIDDEN),
     ] {
         let (seen, said) = get(at, watcher.clone(), path).await.unwrap();
+        assert_eq!(seen, status, "{path}: {said}");
+    }
+
+    let reader = authority.client(Some((&authority, "reader")));
+    for (path, status) in [
+        ("/logs/", StatusCode::OK),
+        ("/logs/?query=nothing", StatusCode::BAD_REQUEST),
+        ("/metrics", StatusCode::FORBIDDEN),
+        ("/pods", StatusCode::FORBIDDEN),
+        ("/containerLogs/default/a/b", StatusCode::FORBIDDEN),
+    ] {
+        let (seen, said) = get(at, reader.clone(), path).await.unwrap();
         assert_eq!(seen, status, "{path}: {said}");
     }
 
@@ -316,6 +331,7 @@ async fn callers_with_a_certificate_or_a_token_get_what_the_master_grants_and_no
         // The right to read nodes/proxy reads, and neither figures nor runs anything.
         (&good, "/metrics", StatusCode::FORBIDDEN),
         (&good, "/metrics/probes", StatusCode::FORBIDDEN),
+        (&good, "/logs/?query=kubelet", StatusCode::FORBIDDEN),
         (&good, "/exec/default/a/b?command=sh", StatusCode::FORBIDDEN),
         (&good, "/portForward/default/a", StatusCode::FORBIDDEN),
         ("Bearer forged", "/pods", StatusCode::UNAUTHORIZED),

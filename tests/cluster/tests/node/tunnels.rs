@@ -120,7 +120,7 @@ impl Site {
         self.node.send_replace(true);
     }
 
-    fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.cluster.site.dir.path().join("kubeconfig")
     }
 

@@ -152,6 +152,72 @@ pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
         .map(drop)
 }
 
+/// A machine without a shell shows what its kernel, init and programs say, to the admin who asks the API.
+pub(crate) fn logs_of_machines(world: &mut World) -> Result<()> {
+    let lab = &world.cluster()?.lab;
+    let kernel = "/api/v1/nodes/worker-1/proxy/logs/?query=kernel";
+    let said = lab.kubectl(&["get", "--raw", kernel])?;
+    expect(
+        said.contains(" kernel: Linux version "),
+        &format!("the kernel's log has no beginning:\n{said}"),
+    )?;
+    for (words, wanted) in [
+        (
+            &["worker-1", "--list"][..],
+            "kernel\ninit\ncontainerd\nagent\n",
+        ),
+        (&["worker-1", "init"], "state mounted"),
+        (
+            &["worker-1", "init", "--grep", "services started"],
+            " init: pratique: ",
+        ),
+        (
+            &["worker-1", "kubelet", "-b"],
+            "agent: init: started as process ",
+        ),
+        (
+            &[
+                "worker-1",
+                "agent",
+                "--grep",
+                "node worker-1 is served",
+                "-n",
+                "1",
+            ],
+            "agent: pratique: node worker-1 is served",
+        ),
+        (&["master-1", "master", "-n", "5"], " master: "),
+        (
+            &["worker-1", "--since", "7d"],
+            " containerd: init: started as process ",
+        ),
+    ] {
+        let said = lab.logs(words)?;
+        let words = words.join(" ");
+        expect(
+            said.contains(wanted),
+            &format!("`pratique logs {words}` does not tell {wanted:?}:\n{said}"),
+        )?;
+        let sorted = said.lines().is_sorted_by_key(|line| line.split(' ').next());
+        expect(
+            sorted || words.contains("--list"),
+            &format!("`pratique logs {words}` is not in the order of time:\n{said}"),
+        )?;
+    }
+    for words in [&["worker-9", "agent"][..], &["worker-1", "master"]] {
+        let refused = lab.logs(words);
+        let told = refused.as_ref().is_err_and(|error| {
+            let told = tests_harness::chain(error);
+            told.contains("worker-9") || told.contains("there are: kernel, init, containerd, agent")
+        });
+        expect(
+            told,
+            &format!("{words:?} is not refused as it should be: {refused:?}"),
+        )?;
+    }
+    Ok(())
+}
+
 /// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it wrote to a volume.
 pub(crate) fn kernel_as_the_table_says(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;

@@ -59,6 +59,10 @@ const STORIES: &[(&str, Story)] = &[
         join::nothing_to_hold_on_to,
     ),
     (
+        "machines_without_a_shell_show_their_logs",
+        join::logs_of_machines,
+    ),
+    (
         "the_kernel_is_as_its_table_says",
         join::kernel_as_the_table_says,
     ),

@@ -4,6 +4,7 @@ mod api;
 mod attest;
 mod documents;
 mod images;
+mod journal;
 mod machine;
 mod merge;
 mod tunnel;
@@ -21,6 +22,7 @@ pub fn all() -> io::Result<Vec<Target>> {
     all.extend(api::targets());
     all.extend(documents::targets());
     all.extend(images::targets());
+    all.extend(journal::targets());
     all.extend(machine::targets());
     all.extend(merge::targets());
     all.extend(tunnel::targets());

@@ -1,0 +1,50 @@
+//! A line, and where lines come from.
+
+use std::io;
+
+/// Microseconds since 1970; never beyond what a timestamp can say.
+pub(crate) type Micros = i64;
+/// The end of the year 9998.
+const LAST: Micros = 253_370_764_800_000_000;
+
+/// A line of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// When it was written.
+    pub(crate) time: Micros,
+    /// Without an end, and without control characters.
+    pub(crate) text: String,
+}
+
+/// Gives lines one after another, and never waits for more to come.
+pub(crate) trait Source: Send {
+    /// The next line; `None` at the end of what is there now.
+    ///
+    /// # Errors
+    /// The log can't be read.
+    fn next(&mut self) -> io::Result<Option<Line>>;
+}
+
+/// Milliseconds as microseconds, within what can be said.
+pub(crate) fn micros(millis: u64) -> Micros {
+    let all = i64::try_from(millis).map_or(LAST, |millis| millis.saturating_mul(1000));
+    within(all)
+}
+
+/// A time within what can be said: a torn line may hold any number.
+pub(crate) fn within(time: Micros) -> Micros {
+    time.clamp(0, LAST)
+}
+
+/// The text of a line as it may reach a terminal.
+pub(crate) fn clean(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    let plain = |c: char| {
+        if c.is_control() && c != '\t' {
+            char::REPLACEMENT_CHARACTER
+        } else {
+            c
+        }
+    };
+    text.chars().map(plain).collect()
+}
