@@ -1,6 +1,7 @@
 //! Images that nobody uses are removed when the disk fills up.
 
 use crate::shared::Shared;
+use agent_pressure::ImageMarks;
 use agent_resources::Disk;
 use agent_runtime::{Error, Image, Reference};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +10,6 @@ use std::time::{Duration, Instant};
 
 /// Between two looks (upstream's).
 const PERIOD: Duration = Duration::from_secs(300);
-/// Percent of the disk in use above which images are removed, and below which that stops (upstream's).
-pub(crate) const HIGH: u64 = 85;
-pub(crate) const LOW: u64 = 80;
 /// An image that was just fetched is kept for the container that is to come (upstream's).
 pub(crate) const YOUNG: Duration = Duration::from_secs(120);
 
@@ -52,7 +50,8 @@ async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> R
         .filter(old)
         .collect();
     unused.sort_by_key(|image| first_seen.get(&image.name));
-    for image in surplus(&unused, shared.facts.space()) {
+    let marks = shared.config.thresholds.images;
+    for image in surplus(&unused, shared.facts.space(), marks) {
         tracing::info!(
             image = image.name,
             size = image.size,
@@ -71,12 +70,13 @@ fn id(image: &Image) -> String {
 }
 
 /// The images, oldest first, whose removal brings the disk below the lower mark; none below the higher.
-fn surplus<'a>(unused: &[&'a Image], space: Disk) -> Vec<&'a Image> {
+fn surplus<'a>(unused: &[&'a Image], space: Disk, marks: ImageMarks) -> Vec<&'a Image> {
     let in_use = space.size.saturating_sub(space.free);
-    if space.size == 0 || in_use < space.size / 100 * HIGH {
+    let never = space.size == 0 || marks.high >= 100;
+    if never || in_use < space.size / 100 * marks.high {
         return Vec::new();
     }
-    let mut excess = in_use.saturating_sub(space.size / 100 * LOW);
+    let mut excess = in_use.saturating_sub(space.size / 100 * marks.low);
     let mut chosen = Vec::new();
     for image in unused {
         if excess == 0 {
@@ -91,6 +91,7 @@ fn surplus<'a>(unused: &[&'a Image], space: Disk) -> Vec<&'a Image> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_pressure::Thresholds;
 
     fn image(name: &str, size: u64) -> Image {
         Image {
@@ -121,13 +122,16 @@ mod tests {
     #[test]
     fn a_disk_with_room_loses_nothing() {
         let (a, b) = (image("a", 100), image("b", 100));
-        assert!(surplus(&[&a, &b], full(84)).is_empty());
+        let marks = Thresholds::default().images;
+        assert!(surplus(&[&a, &b], full(84), marks).is_empty());
+        assert!(surplus(&[&a, &b], full(100), Thresholds::none().images).is_empty());
     }
 
     #[test]
     fn as_many_go_as_are_needed_and_no_more() {
         let (a, b, c) = (image("a", 60), image("b", 60), image("c", 60));
-        let names: Vec<&str> = surplus(&[&a, &b, &c], full(90))
+        let marks = Thresholds::default().images;
+        let names: Vec<&str> = surplus(&[&a, &b, &c], full(90), marks)
             .iter()
             .map(|image| image.name.as_str())
             .collect();

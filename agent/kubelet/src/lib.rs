@@ -49,6 +49,7 @@ mod volumes;
 mod wanted;
 mod worker;
 
+pub use agent_pressure::{ImageMarks, Least, Signal, Thresholds};
 pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, post, send};
 pub use config::{Config, DEFAULT_MAX_PODS, PORT};
 pub use drain::{Drain, Drained};

@@ -2,7 +2,7 @@
 
 use crate::site::{IMAGE, LIMIT, Site, eventually, texts};
 use agent_cluster::{Places, Sandboxes};
-use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server};
+use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server, Thresholds};
 use bytes::{Bytes, BytesMut};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, ContainerStatus, Event, Node, Pod};
@@ -206,6 +206,8 @@ impl Cluster {
             privileged: false,
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
+            // What is left of this host says nothing of the node.
+            thresholds: Thresholds::none(),
             os_image: "Pratique test".into(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             hosts: PathBuf::from("/etc/hosts"),
