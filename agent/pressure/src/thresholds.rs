@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// What is measured, in upstream's order of repair: memory before disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,7 +103,7 @@ impl Least {
 }
 
 /// An amount as upstream writes it: by the largest binary suffix that leaves it whole.
-fn quantity(amount: u64) -> String {
+pub(crate) fn quantity(amount: u64) -> String {
     let suffixes = ["Ti", "Gi", "Mi", "Ki"].into_iter().zip([40, 30, 20, 10]);
     let mut whole = suffixes.filter(|(_, bits)| amount > 0 && amount.trailing_zeros() >= *bits);
     whole.next().map_or_else(
@@ -137,6 +138,8 @@ pub struct ImageMarks {
 pub struct Thresholds {
     /// What must be left, at once and without grace.
     pub hard: BTreeMap<Signal, Least>,
+    /// How long a condition stays after its last signal was below its threshold.
+    pub transition: Duration,
     /// When unused images are removed.
     pub images: ImageMarks,
 }
@@ -153,6 +156,7 @@ impl Default for Thresholds {
                 (Signal::ImagefsInodesFree, Least::Percent(5)),
                 (Signal::PidAvailable, Least::Amount(500)),
             ]),
+            transition: Duration::from_secs(300),
             images: ImageMarks { high: 85, low: 80 },
         }
     }
@@ -164,6 +168,7 @@ impl Thresholds {
     pub fn none() -> Self {
         Self {
             hard: BTreeMap::new(),
+            transition: Duration::ZERO,
             images: ImageMarks {
                 high: 100,
                 low: 100,
@@ -223,10 +228,9 @@ mod tests {
 
     #[test]
     fn the_defaults_are_upstreams() {
-        let Thresholds { hard, images } = Thresholds::default();
-        let told = Thresholds { hard, images }.written();
+        let defaults = Thresholds::default();
         assert_eq!(
-            told,
+            defaults.written(),
             json!({
                 "memory.available": "100Mi",
                 "nodefs.available": "10%",
@@ -236,7 +240,8 @@ mod tests {
                 "pid.available": "500",
             })
         );
-        assert_eq!((images.high, images.low), (85, 80));
+        assert_eq!((defaults.images.high, defaults.images.low), (85, 80));
+        assert_eq!(defaults.transition, Duration::from_secs(5 * 60));
     }
 
     #[test]
