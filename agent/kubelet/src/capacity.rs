@@ -20,7 +20,7 @@ pub(crate) fn of(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amoun
     ])
 }
 
-/// The capacity less what is kept from pods; of the disk that is the threshold below which the node is under pressure.
+/// The capacity less what is kept from pods, and less the thresholds below which the node is under pressure.
 pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
     let mut amounts = of(config, facts);
     let millis = (facts.cpus * 1000).saturating_sub(config.reserved_cpu_millis);
@@ -28,9 +28,16 @@ pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static s
         "cpu",
         Amount::milli(i64::try_from(millis).unwrap_or(i64::MAX)),
     );
+    let memory = config
+        .thresholds
+        .kept(Signal::MemoryAvailable, facts.memory);
     amounts.insert(
         "memory",
-        units(facts.memory.saturating_sub(config.reserved_memory)),
+        units(
+            facts
+                .memory
+                .saturating_sub(config.reserved_memory.saturating_add(memory)),
+        ),
     );
     let size = facts.space().size;
     let kept = config.thresholds.kept(Signal::NodefsAvailable, size);

@@ -13,18 +13,35 @@ const PERIOD: Duration = Duration::from_secs(300);
 /// An image that was just fetched is kept for the container that is to come (upstream's).
 pub(crate) const YOUNG: Duration = Duration::from_secs(120);
 
+/// When each image was first seen here.
+#[derive(Debug, Default)]
+pub(crate) struct Images(tokio::sync::Mutex<BTreeMap<String, Instant>>);
+
+/// How much is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// What brings the disk below the lower mark, where it is above the higher.
+    Marks,
+    /// All that nobody uses.
+    All,
+}
+
 /// Looks at the disk for ever.
 pub(crate) async fn collect(shared: Arc<Shared>) {
-    let mut first_seen = BTreeMap::new();
     loop {
-        tokio::time::sleep(PERIOD).await;
-        if let Err(error) = sweep(&shared, &mut first_seen).await {
+        if let Err(error) = sweep(&shared, Goal::Marks).await {
             tracing::warn!(reason = %error.chain(), "unused images not removed");
         }
+        tokio::time::sleep(PERIOD).await;
     }
 }
 
-async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> Result<(), Error> {
+/// Removes images that nobody uses, but for young ones; returns how many.
+///
+/// # Errors
+/// The engine does not tell what there is, or does not remove it.
+pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
+    let mut first_seen = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;
     // By what runs, not by what the pod calls it: a name without a host is that of the default registry.
     let used: BTreeSet<String> = shared
@@ -51,7 +68,11 @@ async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> R
         .collect();
     unused.sort_by_key(|image| first_seen.get(&image.name));
     let marks = shared.config.thresholds.images;
-    for image in surplus(&unused, shared.facts.space(), marks) {
+    let chosen = match goal {
+        Goal::Marks => surplus(&unused, shared.facts.space(), marks),
+        Goal::All => unused,
+    };
+    for image in &chosen {
         tracing::info!(
             image = image.name,
             size = image.size,
@@ -59,7 +80,7 @@ async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> R
         );
         shared.runtime.remove_image(&image.name).await?;
     }
-    Ok(())
+    Ok(chosen.len())
 }
 
 /// The id that containers of an image have.

@@ -287,8 +287,8 @@ fn conditions(
     old: &[NodeCondition],
     now: Timestamp,
 ) -> Vec<NodeCondition> {
-    let met = shared.config.thresholds.met(&shared.facts.levels());
-    let low = |condition| met.iter().any(|signal| signal.condition() == condition);
+    let pressures = shared.pressures();
+    let low = |condition| pressures.contains(&condition);
     let pressure =
         |low: bool, good: (&'static str, &'static str), bad: (&'static str, &'static str)| {
             let (reason, message) = if low { bad } else { good };

@@ -116,6 +116,8 @@ pub(crate) struct Cluster {
     pub(crate) server: ApiServer,
     pub(crate) admin: Client,
     host_paths: Vec<HostPath>,
+    /// None at first: what is left of this host says nothing of the node.
+    thresholds: Thresholds,
     /// Whether the node follows what the cluster's services and network policies are made of.
     follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
@@ -146,6 +148,7 @@ impl Cluster {
             server,
             admin,
             host_paths: Vec::new(),
+            thresholds: Thresholds::none(),
             follows: false,
             kubelet: None,
             away: Arc::default(),
@@ -159,6 +162,14 @@ impl Cluster {
     pub(crate) async fn again(mut self, host_paths: Vec<HostPath>) -> Self {
         self.end().await;
         self.host_paths = host_paths;
+        self.begin();
+        self
+    }
+
+    /// The same machine with other thresholds.
+    pub(crate) async fn under(mut self, thresholds: Thresholds) -> Self {
+        self.end().await;
+        self.thresholds = thresholds;
         self.begin();
         self
     }
@@ -206,8 +217,7 @@ impl Cluster {
             privileged: false,
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
-            // What is left of this host says nothing of the node.
-            thresholds: Thresholds::none(),
+            thresholds: self.thresholds.clone(),
             os_image: "Pratique test".into(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             hosts: PathBuf::from("/etc/hosts"),
