@@ -14,7 +14,7 @@ use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
 use agent_journal::{Journal, Places};
-use agent_kubelet::{Config, Drained, Kubelet, Notices};
+use agent_kubelet::{Config, Drained, Kubelet, Notices, Thresholds};
 use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
 use config_machine::end::LONGEST_GRACE;
@@ -248,6 +248,7 @@ fn config(
         privileged: machine.node.privileged,
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
+        thresholds: Thresholds::default(),
         os_image: image.os_image(),
         resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
         hosts: Path::new("/etc/hosts").to_owned(),

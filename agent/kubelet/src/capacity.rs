@@ -1,6 +1,7 @@
 //! What the machine has for pods.
 
 use crate::config::Config;
+use agent_pressure::Signal;
 use agent_resources::machine::Facts;
 use config_kube::quantity::Amount;
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ pub(crate) fn of(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amoun
     ])
 }
 
-/// The capacity less what is kept from pods.
+/// The capacity less what is kept from pods, and less the thresholds below which the node is under pressure.
 pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amount> {
     let mut amounts = of(config, facts);
     let millis = (facts.cpus * 1000).saturating_sub(config.reserved_cpu_millis);
@@ -27,11 +28,19 @@ pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static s
         "cpu",
         Amount::milli(i64::try_from(millis).unwrap_or(i64::MAX)),
     );
+    let memory = config
+        .thresholds
+        .kept(Signal::MemoryAvailable, facts.memory);
     amounts.insert(
         "memory",
-        units(facts.memory.saturating_sub(config.reserved_memory)),
+        units(
+            facts
+                .memory
+                .saturating_sub(config.reserved_memory.saturating_add(memory)),
+        ),
     );
-    // A tenth stays free, below which pods would be evicted (upstream's threshold).
-    amounts.insert("ephemeral-storage", units(facts.space().size / 10 * 9));
+    let size = facts.space().size;
+    let kept = config.thresholds.kept(Signal::NodefsAvailable, size);
+    amounts.insert("ephemeral-storage", units(size.saturating_sub(kept)));
     amounts
 }

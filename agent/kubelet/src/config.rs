@@ -1,6 +1,7 @@
 //! What the kubelet is told about itself.
 
 use crate::notices::Notices;
+use agent_pressure::Thresholds;
 use agent_proxy::View;
 use config_model::host_path::HostPath;
 use std::net::IpAddr;
@@ -39,6 +40,8 @@ pub struct Config {
     pub reserved_memory: u64,
     /// CPU kept from pods, in thousandths.
     pub reserved_cpu_millis: u64,
+    /// Below what the machine is under pressure.
+    pub thresholds: Thresholds,
     /// `status.nodeInfo.osImage`, such as `Pratique worker 0.1.0 (id)`.
     pub os_image: String,
     /// Name servers for pods with `dnsPolicy: Default`: the machine's own file.
@@ -78,6 +81,7 @@ pub(crate) mod tests {
             privileged: false,
             reserved_memory: 0,
             reserved_cpu_millis: 0,
+            thresholds: Thresholds::default(),
             os_image: "test".into(),
             resolv_conf: dir.join("resolv"),
             hosts: dir.join("hosts"),

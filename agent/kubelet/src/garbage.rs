@@ -1,6 +1,7 @@
 //! Images that nobody uses are removed when the disk fills up.
 
 use crate::shared::Shared;
+use agent_pressure::ImageMarks;
 use agent_resources::Disk;
 use agent_runtime::{Error, Image, Reference};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,24 +10,38 @@ use std::time::{Duration, Instant};
 
 /// Between two looks (upstream's).
 const PERIOD: Duration = Duration::from_secs(300);
-/// Percent of the disk in use above which images are removed, and below which that stops (upstream's).
-pub(crate) const HIGH: u64 = 85;
-pub(crate) const LOW: u64 = 80;
 /// An image that was just fetched is kept for the container that is to come (upstream's).
 pub(crate) const YOUNG: Duration = Duration::from_secs(120);
 
+/// When each image was first seen here.
+#[derive(Debug, Default)]
+pub(crate) struct Images(tokio::sync::Mutex<BTreeMap<String, Instant>>);
+
+/// How much is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// What brings the disk below the lower mark, where it is above the higher.
+    Marks,
+    /// All that nobody uses.
+    All,
+}
+
 /// Looks at the disk for ever.
 pub(crate) async fn collect(shared: Arc<Shared>) {
-    let mut first_seen = BTreeMap::new();
     loop {
-        tokio::time::sleep(PERIOD).await;
-        if let Err(error) = sweep(&shared, &mut first_seen).await {
+        if let Err(error) = sweep(&shared, Goal::Marks).await {
             tracing::warn!(reason = %error.chain(), "unused images not removed");
         }
+        tokio::time::sleep(PERIOD).await;
     }
 }
 
-async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> Result<(), Error> {
+/// Removes images that nobody uses, but for young ones; returns how many.
+///
+/// # Errors
+/// The engine does not tell what there is, or does not remove it.
+pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
+    let mut first_seen = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;
     // By what runs, not by what the pod calls it: a name without a host is that of the default registry.
     let used: BTreeSet<String> = shared
@@ -52,7 +67,12 @@ async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> R
         .filter(old)
         .collect();
     unused.sort_by_key(|image| first_seen.get(&image.name));
-    for image in surplus(&unused, shared.facts.space()) {
+    let marks = shared.config.thresholds.images;
+    let chosen = match goal {
+        Goal::Marks => surplus(&unused, shared.facts.space(), marks),
+        Goal::All => unused,
+    };
+    for image in &chosen {
         tracing::info!(
             image = image.name,
             size = image.size,
@@ -60,7 +80,7 @@ async fn sweep(shared: &Shared, first_seen: &mut BTreeMap<String, Instant>) -> R
         );
         shared.runtime.remove_image(&image.name).await?;
     }
-    Ok(())
+    Ok(chosen.len())
 }
 
 /// The id that containers of an image have.
@@ -71,12 +91,13 @@ fn id(image: &Image) -> String {
 }
 
 /// The images, oldest first, whose removal brings the disk below the lower mark; none below the higher.
-fn surplus<'a>(unused: &[&'a Image], space: Disk) -> Vec<&'a Image> {
+fn surplus<'a>(unused: &[&'a Image], space: Disk, marks: ImageMarks) -> Vec<&'a Image> {
     let in_use = space.size.saturating_sub(space.free);
-    if space.size == 0 || in_use < space.size / 100 * HIGH {
+    let never = space.size == 0 || marks.high >= 100;
+    if never || in_use < space.size / 100 * marks.high {
         return Vec::new();
     }
-    let mut excess = in_use.saturating_sub(space.size / 100 * LOW);
+    let mut excess = in_use.saturating_sub(space.size / 100 * marks.low);
     let mut chosen = Vec::new();
     for image in unused {
         if excess == 0 {
@@ -91,6 +112,7 @@ fn surplus<'a>(unused: &[&'a Image], space: Disk) -> Vec<&'a Image> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_pressure::Thresholds;
 
     fn image(name: &str, size: u64) -> Image {
         Image {
@@ -121,13 +143,16 @@ mod tests {
     #[test]
     fn a_disk_with_room_loses_nothing() {
         let (a, b) = (image("a", 100), image("b", 100));
-        assert!(surplus(&[&a, &b], full(84)).is_empty());
+        let marks = Thresholds::default().images;
+        assert!(surplus(&[&a, &b], full(84), marks).is_empty());
+        assert!(surplus(&[&a, &b], full(100), Thresholds::none().images).is_empty());
     }
 
     #[test]
     fn as_many_go_as_are_needed_and_no_more() {
         let (a, b, c) = (image("a", 60), image("b", 60), image("c", 60));
-        let names: Vec<&str> = surplus(&[&a, &b, &c], full(90))
+        let marks = Thresholds::default().images;
+        let names: Vec<&str> = surplus(&[&a, &b, &c], full(90), marks)
             .iter()
             .map(|image| image.name.as_str())
             .collect();

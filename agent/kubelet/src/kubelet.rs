@@ -4,6 +4,7 @@ use crate::api::Api;
 use crate::cluster;
 use crate::config::Config;
 use crate::events::{self, Queue, Recorder};
+use crate::garbage;
 use crate::node;
 use crate::pods::Pods;
 use crate::ranges;
@@ -49,6 +50,8 @@ impl Kubelet {
             sandboxes,
             policies: Arc::default(),
             events,
+            pressure: Mutex::default(),
+            images: garbage::Images::default(),
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
         };
@@ -88,7 +91,8 @@ impl Kubelet {
                 ));
             }
         }
-        tasks.spawn(crate::garbage::collect(shared.clone()));
+        tasks.spawn(garbage::collect(shared.clone()));
+        tasks.spawn(crate::pressure::keep(shared.clone()));
         tasks.spawn(events::write(
             queue,
             shared.api.clone(),

@@ -6,7 +6,8 @@
 //! time; `worker` is the only one who acts.
 //!
 //! Tasks: `pods` lists and watches the pods of this node and keeps one `worker` for each; `node` writes the Node's
-//! status and renews its lease; `events` writes events; `garbage` removes images when the disk fills up; one
+//! status and renews its lease; `events` writes events; `garbage` removes images when the disk fills up; `pressure` evicts pods
+//! when something runs out; one
 //! prober for each container with probes, one task for each hook that runs. Channels: a `watch` from `pods` to each worker (what is wanted), a
 //! `Notify` to each worker (something changed, look), a bounded `mpsc` to `events`.
 
@@ -21,7 +22,6 @@ mod debug;
 mod drain;
 mod env;
 mod events;
-mod failures;
 mod garbage;
 mod handle;
 mod hooks;
@@ -34,6 +34,7 @@ mod network;
 mod node;
 mod notices;
 mod pods;
+mod pressure;
 mod probes;
 mod pull;
 mod ranges;
@@ -49,6 +50,7 @@ mod volumes;
 mod wanted;
 mod worker;
 
+pub use agent_pressure::{ImageMarks, Least, Signal, Thresholds};
 pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, post, send};
 pub use config::{Config, DEFAULT_MAX_PODS, PORT};
 pub use drain::{Drain, Drained};

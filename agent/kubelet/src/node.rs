@@ -9,7 +9,8 @@ use crate::capacity;
 use crate::config::Config;
 use crate::notices::{Notice, news};
 use crate::shared::Shared;
-use agent_resources::machine::{Facts, free_pids, memory};
+use agent_pressure::Condition;
+use agent_resources::machine::Facts;
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -42,10 +43,6 @@ pub(crate) const REPORT: Duration = Duration::from_secs(300);
 const LEASE_RETRY: Duration = Duration::from_secs(2);
 /// Seconds after which a silent node is given up.
 pub(crate) const LEASE_SECONDS: i32 = 40;
-/// Free memory below which the node says so (upstream's eviction threshold).
-const LOW_MEMORY: u64 = 100 << 20;
-/// Free process ids below which the node says so.
-const LOW_PIDS: u64 = 500;
 /// Images that are listed (upstream's limit).
 pub(crate) const MAX_IMAGES: usize = 50;
 
@@ -290,11 +287,8 @@ fn conditions(
     old: &[NodeCondition],
     now: Timestamp,
 ) -> Vec<NodeCondition> {
-    let space = shared.facts.space();
-    let low_disk =
-        space.size > 0 && (space.free < space.size / 10 || space.free_inodes < space.inodes / 20);
-    let low_memory = memory("MemAvailable").is_some_and(|free| free < LOW_MEMORY);
-    let low_pids = free_pids().is_some_and(|free| free < LOW_PIDS);
+    let pressures = shared.pressures();
+    let low = |condition| pressures.contains(&condition);
     let pressure =
         |low: bool, good: (&'static str, &'static str), bad: (&'static str, &'static str)| {
             let (reason, message) = if low { bad } else { good };
@@ -313,7 +307,7 @@ fn conditions(
         ),
     };
     let memory = pressure(
-        low_memory,
+        low(Condition::MemoryPressure),
         (
             "KubeletHasSufficientMemory",
             "kubelet has sufficient memory available",
@@ -324,12 +318,12 @@ fn conditions(
         ),
     );
     let disk = pressure(
-        low_disk,
+        low(Condition::DiskPressure),
         ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
         ("KubeletHasDiskPressure", "kubelet has disk pressure"),
     );
     let pids = pressure(
-        low_pids,
+        low(Condition::PidPressure),
         (
             "KubeletHasSufficientPID",
             "kubelet has sufficient PID available",

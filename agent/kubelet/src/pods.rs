@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
@@ -256,7 +256,9 @@ impl Pods {
     fn spawn(&mut self, pod: PodRef, wanted: Wanted) {
         let (sender, receiver) = watch::channel(wanted);
         let news = Arc::new(Notify::new());
-        let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, news.clone());
+        let chosen = Arc::new(OnceLock::new());
+        let woken = (news.clone(), chosen.clone());
+        let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, woken);
         let uid = pod.uid.clone();
         self.handles().insert(
             uid.clone(),
@@ -264,6 +266,7 @@ impl Pods {
                 pod,
                 wanted: sender,
                 news,
+                chosen,
             },
         );
         self.tasks.spawn(async move {
@@ -273,10 +276,7 @@ impl Pods {
     }
 
     fn handles(&self) -> std::sync::MutexGuard<'_, HashMap<String, Handle>> {
-        self.shared
-            .pods
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.handles()
     }
 
     fn pass_on(&self, change: Result<Change, RecvError>) {

@@ -4,18 +4,20 @@ use crate::api::Api;
 use crate::capacity;
 use crate::config::Config;
 use crate::events::Recorder;
+use crate::garbage::Images;
 use crate::handle::Handle;
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
 use agent_pods::Refusal;
+use agent_pressure::Pressure;
 use agent_resources::Figures;
 use agent_resources::machine::Facts;
 use agent_runtime::{PodRef, Runtime};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::quantity::Amount;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
 /// What the tasks share.
@@ -27,6 +29,10 @@ pub(crate) struct Shared {
     /// Network policies, and for which pods they are in force.
     pub(crate) policies: Arc<Keeper>,
     pub(crate) events: Recorder,
+    /// Which conditions of pressure hold.
+    pub(crate) pressure: Mutex<Pressure>,
+    /// Since when images are here.
+    pub(crate) images: Images,
     /// Turns to start a container.
     pub(crate) turns: Semaphore,
     /// The machine's memory in bytes.
@@ -49,9 +55,14 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// Every pod's task, by uid.
+    pub(crate) fn handles(&self) -> MutexGuard<'_, HashMap<String, Handle>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Refuses the pod if the node has as many as it may already.
     pub(crate) fn too_many(&self, pod: &PodRef) -> Option<Refusal> {
-        let handles = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let handles = self.handles();
         let others = handles
             .iter()
             .filter(|(uid, handle)| **uid != pod.uid && !handle.is_over())
@@ -70,13 +81,13 @@ impl Shared {
 
     /// The pods that are wanted here, as last heard.
     pub(crate) fn all_pods(&self) -> Vec<Arc<Pod>> {
-        let handles = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let handles = self.handles();
         handles.values().filter_map(Handle::latest).collect()
     }
 
     /// A pod by namespace and name; the newest where one of the same name still ends.
     pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<PodRef> {
-        let handles = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let handles = self.handles();
         let named = handles
             .values()
             .filter(|handle| handle.pod.namespace == namespace && handle.pod.name == name);

@@ -5,11 +5,12 @@
 
 use crate::config::Config;
 use crate::names::log_folder;
-use agent_resources::qos;
-use agent_runtime::PodRef;
+use agent_resources::{DiskUse, qos};
+use agent_runtime::{Container as Seen, PodRef, Runtime};
 use agent_sys::beneath::{Beneath, Usage};
 use config_kube::k8s_openapi::api::core::v1::{Pod, Volume};
 use config_kube::quantity::Amount;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +26,41 @@ const EPHEMERAL: &str = "ephemeral-storage";
 pub(crate) struct Layer {
     pub(crate) container: String,
     pub(crate) path: PathBuf,
+}
+
+impl Layer {
+    /// The layer of a container, where it still has one.
+    pub(crate) async fn of(runtime: &dyn Runtime, seen: &Seen) -> Option<Self> {
+        let path = runtime.layer(&seen.id).await.ok()??;
+        Some(Self {
+            container: seen.key.container.clone(),
+            path,
+        })
+    }
+}
+
+/// What the pod takes of the disk. Blocks while it looks; what is more than was looked at counts as more than any disk has.
+pub(crate) fn taken(config: &Config, pod: &Pod, reference: &PodRef, layers: &[Layer]) -> DiskUse {
+    let bytes = |usage: Usage| if usage.more { u64::MAX } else { usage.bytes };
+    let mut total = usage(&config.pod_dir(&reference.uid));
+    let mut containers = BTreeMap::new();
+    for container in all(pod) {
+        let used = used_by(config, reference, layers, container);
+        total = sum(total, used);
+        containers.insert(container.clone(), bytes(used));
+    }
+    DiskUse {
+        bytes: bytes(total),
+        entries: total.entries,
+        containers,
+    }
+}
+
+/// A container's layers and logs.
+fn used_by(config: &Config, reference: &PodRef, layers: &[Layer], container: &str) -> Usage {
+    let layers = layers.iter().filter(|layer| layer.container == container);
+    let logs = usage(&config.logs.join(log_folder(reference, container)));
+    layers.map(|layer| usage(&layer.path)).fold(logs, sum)
 }
 
 /// Whether anything of the pod is limited.
@@ -65,12 +101,7 @@ pub(crate) fn excess(
     }
     let mut total = usage(&dir);
     for container in all(pod) {
-        let own = layers
-            .iter()
-            .filter(|layer| layer.container == *container)
-            .map(|layer| usage(&layer.path));
-        let logs = usage(&config.logs.join(log_folder(reference, container)));
-        let used = own.fold(logs, sum);
+        let used = used_by(config, reference, layers, container);
         total = sum(total, used);
         if let Some((_, limit, text)) = limits.iter().find(|(name, ..)| name == container)
             && over(used, *limit)
@@ -194,6 +225,12 @@ mod tests {
         );
         fs::remove_file(dir.path().join("layer/tmp/g")).unwrap();
         write(&config.pod_dir("u").join("volumes/empty-dir/v/f"), 60);
+        let taken = taken(&config, &pod, &reference, &layers);
+        assert_eq!(taken.containers["b"], 0);
+        assert!(
+            taken.containers["a"] >= 80 << 10 && taken.bytes >= taken.containers["a"] + (60 << 10)
+        );
+        assert!(taken.entries >= 3);
         assert_eq!(
             excess(),
             "Pod ephemeral local storage usage exceeds the total limit of containers 102400. "

@@ -5,6 +5,7 @@
 //! the time that the plan named, or at the latest after [`RESYNC`].
 
 mod claims;
+mod evict;
 mod report;
 
 use crate::api::{get, send};
@@ -18,11 +19,10 @@ use crate::pull::Fetches;
 use crate::sandbox::Own;
 use crate::shared::Shared;
 use crate::stage::Staged;
-use crate::storage::Layer;
 use crate::tokens::Tokens;
 use crate::volumes::Source;
-use crate::wanted::{self, Wanted};
-use crate::{cleanup, debug, env, failures, storage, support, volumes};
+use crate::wanted::Wanted;
+use crate::{cleanup, debug, env, storage, support, volumes};
 use agent_pods::{
     Action, Ending, Notes, Plan, Refusal, View, between, end_of, find, later, plan, plan_orphan,
     recover,
@@ -37,7 +37,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -62,6 +62,8 @@ pub(crate) struct Worker {
     pod: PodRef,
     wanted: watch::Receiver<Wanted>,
     news: Arc<Notify>,
+    /// Why the node under pressure has chosen the pod, once it has.
+    chosen: Arc<OnceLock<String>>,
     notes: Notes,
     probes: Probes,
     hooks: Hooks,
@@ -70,6 +72,8 @@ pub(crate) struct Worker {
     sandbox: Own,
     written: Option<PodStatus>,
     refused: Option<Refusal>,
+    /// The node has taken the pod: pods and pressure that come later are no reason to refuse it.
+    admitted: bool,
     volumes: Option<BTreeMap<String, Source>>,
     tokens: Tokens,
     fetches: Fetches,
@@ -84,7 +88,7 @@ impl Worker {
         shared: Arc<Shared>,
         pod: PodRef,
         wanted: watch::Receiver<Wanted>,
-        news: Arc<Notify>,
+        (news, chosen): (Arc<Notify>, Arc<OnceLock<String>>),
     ) -> Self {
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
         let counted = shared.figures.probed();
@@ -96,6 +100,7 @@ impl Worker {
             pod,
             wanted,
             news,
+            chosen,
             notes: Notes::default(),
             probes,
             hooks,
@@ -103,6 +108,7 @@ impl Worker {
             sandbox,
             written: None,
             refused: None,
+            admitted: false,
             volumes: None,
             tokens: Tokens::default(),
             fetches: Fetches::default(),
@@ -167,7 +173,7 @@ impl Worker {
         // Taken after the look: nothing seen is of a later time, unless somebody set the clock back.
         let now = Timestamp::now();
         let seen = recover(pod, seen, now);
-        self.measure(pod, &seen, now).await;
+        self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
         self.refuse(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
@@ -241,33 +247,6 @@ impl Worker {
         self.addresses(pod).pod.first().copied()
     }
 
-    /// Measures now and then what the pod takes of the disk, and evicts it where that is more than it may be.
-    async fn measure(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
-        self.limited =
-            self.notes.evicted.is_none() && end_of(pod, now).is_none() && storage::is_limited(pod);
-        if !self.limited || later(self.measured, storage::PERIOD) > now {
-            return;
-        }
-        self.measured = now;
-        let mut layers = Vec::new();
-        for seen in seen.iter().filter(|_| storage::counts_layers(pod)) {
-            if let Ok(Some(path)) = self.shared.runtime.layer(&seen.id).await {
-                layers.push(Layer {
-                    container: seen.key.container.clone(),
-                    path,
-                });
-            }
-        }
-        let (shared, pod_now, reference) = (self.shared.clone(), pod.clone(), self.pod.clone());
-        let measured = tokio::task::spawn_blocking(move || {
-            storage::excess(&shared.config, &pod_now, &reference, &layers)
-        });
-        if let Ok(Some(message)) = measured.await {
-            self.shared.events.warning(pod, "Evicted", message.clone());
-            self.notes.evicted = Some(message);
-        }
-    }
-
     fn addresses(&self, pod: &Pod) -> Addresses {
         self.sandbox.addresses(&self.shared, pod)
     }
@@ -294,11 +273,14 @@ impl Worker {
     /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
     fn refuse(&mut self, pod: &Pod, seen: &[Seen]) {
         // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
-        if self.refused.is_some() || !seen.is_empty() || end_of(pod, Timestamp::now()).is_some() {
+        let decided = self.admitted || self.refused.is_some();
+        if decided || !seen.is_empty() || end_of(pod, Timestamp::now()).is_some() {
             return;
         }
-        let refusal =
-            support::refusal(pod, &self.shared.config).or_else(|| self.shared.too_many(&self.pod));
+        let refusal = support::refusal(pod, &self.shared.config)
+            .or_else(|| self.shared.under_pressure(pod))
+            .or_else(|| self.shared.too_many(&self.pod));
+        self.admitted = refusal.is_none();
         if let Some(refusal) = &refusal {
             self.shared
                 .events
@@ -404,7 +386,7 @@ impl Worker {
         let (Some(pod), Some(seen)) = (pod, seen.iter().find(|seen| seen.id == id)) else {
             return;
         };
-        let text = wanted::killing(pod, &self.notes, seen);
+        let text = agent_pods::killing(pod, &self.notes, seen);
         self.shared.events.normal(pod, "Killing", text);
     }
 
@@ -492,7 +474,7 @@ impl Worker {
         self.shared
             .events
             .warning(pod, "Failed", format!("{what}: {}", error.chain()));
-        failures::remember(&mut self.notes, name, error);
+        agent_pods::remember(&mut self.notes, name, error, Timestamp::now());
     }
 
     async fn launch(&mut self, attempt: Attempt<'_>, image: Image) -> Result<(), Error> {

@@ -6,13 +6,15 @@
 //!
 //! `containers` finds a pod's containers and their attempts, `policy` says which of them are started again, `machine` starts
 //! them in order (init containers, sidecars, main containers), `ending` ends them in order and with their hooks, `state` tells
-//! of one container and `status` of the pod, `recover` remembers what the engine has lost.
+//! of one container and `status` of the pod, `recover` remembers what the engine has lost, `failures` what could
+//! not be started, and `words` has the texts of events.
 //!
 //! Properties are held by `simulation`, which drives the machine through whole lives.
 
 mod backoff;
 mod containers;
 mod ending;
+mod failures;
 mod machine;
 mod names;
 mod notes;
@@ -24,15 +26,18 @@ mod simulation;
 mod simulation_tests;
 mod state;
 mod status;
+mod words;
 
 pub use backoff::{after_failures, between, later};
 pub use containers::{
     all, ephemeral, find, initial, kind_of_initial, latest, mains, previous, target_of,
 };
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
+pub use failures::remember;
 pub use machine::{Action, End, Plan, View, end_of, plan};
 pub use names::{is_plain, pod_ref};
 pub use notes::{Begun, Death, Failure, Notes, Progress, Verdict};
 pub use policy::{restart, restarts};
 pub use recover::recover;
 pub use status::{Addresses, Refusal, base, change, status};
+pub use words::{killing, waits};

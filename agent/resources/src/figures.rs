@@ -1,10 +1,14 @@
 //! The figures of a node, and the questions for them.
 
+use crate::candidates::DiskUse;
 use crate::probed::Probed;
 use crate::reading::{Reading, Sources};
 use crate::subjects::Subjects;
-use crate::{cadvisor, resource, summary};
+use crate::{cadvisor, candidates, resource, summary};
+use agent_pressure::Candidate;
 use agent_sys::cgroup::Groups;
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -116,6 +120,19 @@ impl Figures {
             Question::Cadvisor => cadvisor::text(&*self.reading(subjects).await),
             Question::Probes => self.probed.text(),
         }
+    }
+
+    /// The pods among `pods` that have figures, as the choice of one that is evicted takes them; `subjects` as in [`Self::answer`].
+    pub async fn candidates<F>(
+        &self,
+        pods: &[Arc<Pod>],
+        subjects: impl FnOnce() -> F,
+        disks: &BTreeMap<String, DiskUse>,
+    ) -> Vec<Candidate>
+    where
+        F: Future<Output = Subjects>,
+    {
+        candidates::of_reading(&*self.reading(subjects).await, pods, disks)
     }
 
     /// A reading that is young enough.

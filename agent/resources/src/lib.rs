@@ -2,7 +2,7 @@
 //!
 //! [`qos`] says what a pod may use: its service class, its control group, the limits of its containers. [`Figures`] tells what
 //! the node, its pods and their containers use, in the forms of upstream's kubelet: `/stats/summary` (JSON),
-//! `/metrics/resource` and `/metrics/cadvisor` (Prometheus' text). [`Probed`] counts what came of probes, for `/metrics/probes`.
+//! `/metrics/resource` and `/metrics/cadvisor` (Prometheus' text), and to the choice of the pod that a node under pressure evicts. [`Probed`] counts what came of probes, for `/metrics/probes`.
 //!
 //! [`machine`] has the facts of the machine that a node's status tells.
 //!
@@ -13,6 +13,7 @@
 //! `counters` reads the kernel's texts, `rate` compares two readings, `summary`, `resource` and `cadvisor` write answers: all pure.
 
 mod cadvisor;
+mod candidates;
 mod counters;
 pub mod figures;
 pub mod machine;
@@ -24,6 +25,7 @@ mod resource;
 mod subjects;
 mod summary;
 
+pub use candidates::DiskUse;
 pub use figures::{Figures, Question};
 pub use probed::Probed;
 pub use subjects::{Disk, Subjects};

@@ -1,6 +1,7 @@
 //! Facts of the machine: CPUs, memory, disk, versions, ids.
 
 use crate::Disk;
+use agent_pressure::{Level, Levels, Signal};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -69,6 +70,27 @@ impl Facts {
             free_inodes: stat.files_available(),
         })
     }
+
+    /// What is left of the machine. Images lie where pods' data does.
+    pub fn levels(&self) -> Levels {
+        let space = self.space();
+        let level = |available, capacity| Level {
+            available,
+            capacity,
+        };
+        let bytes = level(space.free, space.size);
+        let inodes = level(space.free_inodes, space.inodes);
+        let memory = available_memory().map(|available| level(available, self.memory));
+        let pids = pids().map(|(limit, free)| level(free, limit));
+        Levels::from([
+            (Signal::MemoryAvailable, memory.unwrap_or_default()),
+            (Signal::NodefsAvailable, bytes),
+            (Signal::NodefsInodesFree, inodes),
+            (Signal::ImagefsAvailable, bytes),
+            (Signal::ImagefsInodesFree, inodes),
+            (Signal::PidAvailable, pids.unwrap_or_default()),
+        ])
+    }
 }
 
 /// A line of meminfo, in bytes.
@@ -85,8 +107,14 @@ pub fn memory(line: &str) -> Option<u64> {
         .map(|kib| kib * 1024)
 }
 
-/// Free process ids: the limit, less the threads that there are.
-pub fn free_pids() -> Option<u64> {
+/// Bytes of memory beside the working set, which is all but what is free and what of files was not used lately (upstream's
+/// `memory.available`).
+fn available_memory() -> Option<u64> {
+    Some(memory("MemFree")? + memory("Inactive(file)")?)
+}
+
+/// Process ids: the limit, and those of it that no thread has.
+fn pids() -> Option<(u64, u64)> {
     let limit: u64 = fs::read_to_string("/proc/sys/kernel/pid_max")
         .ok()?
         .trim()
@@ -100,7 +128,7 @@ pub fn free_pids() -> Option<u64> {
         .1
         .parse()
         .ok()?;
-    Some(limit.saturating_sub(threads))
+    Some((limit, limit.saturating_sub(threads)))
 }
 
 #[cfg(test)]
@@ -115,6 +143,18 @@ mod tests {
             facts.space().size > 0,
             "the nearest folder that exists is measured"
         );
-        assert!(free_pids().unwrap() > 0);
+        let levels = facts.levels();
+        let left = |signal| levels[&signal];
+        for signal in [
+            Signal::MemoryAvailable,
+            Signal::NodefsAvailable,
+            Signal::PidAvailable,
+        ] {
+            let Level {
+                available,
+                capacity,
+            } = left(signal);
+            assert!(available > 0 && available < capacity, "{signal:?}");
+        }
     }
 }

@@ -34,6 +34,26 @@ pub fn limit(container: &Container, resource: &str) -> Option<Amount> {
         .filter(|amount| *amount > Amount::ZERO)
 }
 
+/// What a pod asks for: what runs together, or more where an init container and the sidecars before it ask for more (KEP-753).
+pub fn pod_request(pod: &Pod, resource: &str) -> Amount {
+    let of = |container: &Container| request(container, resource).unwrap_or(Amount::ZERO);
+    let spec = pod.spec.iter();
+    let (mut sidecars, mut most) = (Amount::ZERO, Amount::ZERO);
+    for init in spec
+        .clone()
+        .flat_map(|spec| spec.init_containers.iter().flatten())
+    {
+        if init.restart_policy.as_deref() == Some("Always") {
+            sidecars = sidecars + of(init);
+            most = most.max(sidecars);
+        } else {
+            most = most.max(sidecars + of(init));
+        }
+    }
+    let mains = spec.flat_map(|spec| &spec.containers).map(of);
+    most.max(mains.fold(sidecars, |sum, one| sum + one))
+}
+
 /// `Guaranteed`, `Burstable` or `BestEffort`.
 pub fn class(pod: &Pod) -> &'static str {
     let Some(spec) = &pod.spec else {
@@ -156,6 +176,28 @@ mod tests {
         let score = |container| oom_score(&pod, container, 4 << 30);
         assert_eq!(score(&inits[0]), score(&spec.containers[1]));
         assert!(score(&inits[1]) > score(&inits[0]));
+    }
+
+    #[test]
+    fn a_pod_asks_for_what_runs_at_the_same_time() {
+        let asks = |memory: &str| json!({"requests": {"memory": memory}});
+        let asked = |inits: serde_json::Value| {
+            let containers = json!([
+                {"name": "a", "resources": asks("3Mi")},
+                {"name": "b", "resources": {"limits": {"memory": "4Mi"}}},
+                {"name": "c"},
+            ]);
+            let spec = json!({"initContainers": inits, "containers": containers});
+            let pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            pod_request(&pod, "memory").ceil_units() >> 20
+        };
+        let init = |memory: &str| json!({"name": "i", "resources": asks(memory)});
+        let sidecar = json!({"name": "s", "restartPolicy": "Always", "resources": asks("2Mi")});
+        assert_eq!(asked(json!([])), 7);
+        assert_eq!(asked(json!([init("6Mi")])), 7);
+        assert_eq!(asked(json!([init("9Mi"), sidecar])), 9);
+        assert_eq!(asked(json!([sidecar, init("9Mi")])), 11);
+        assert_eq!(pod_request(&Pod::default(), "memory"), Amount::ZERO);
     }
 
     #[test]

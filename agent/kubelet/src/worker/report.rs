@@ -2,8 +2,8 @@
 
 use super::Worker;
 use crate::api::{ApiError, STRATEGIC_MERGE, send};
+use crate::cleanup;
 use crate::names::pod_path;
-use crate::{cleanup, wanted};
 use agent_pods::{View, base, change, status};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
@@ -53,7 +53,7 @@ impl Worker {
 
     /// An event for each container that begins to wait between two attempts.
     fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
-        for (failed, text) in wanted::waits(status, &self.pod.name) {
+        for (failed, text) in agent_pods::waits(status, &self.pod.name) {
             if failed {
                 self.shared.events.warning(pod, "BackOff", text);
             } else {

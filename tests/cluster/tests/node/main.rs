@@ -18,6 +18,7 @@ mod lifecycle;
 mod network;
 mod pods;
 mod port;
+mod pressure;
 mod proxy;
 mod registry;
 mod site;

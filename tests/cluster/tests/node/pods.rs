@@ -3,7 +3,7 @@
 use crate::site::{IMAGE, LIMIT, Site, eventually, texts};
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
-use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server};
+use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server, Thresholds};
 use bytes::{Bytes, BytesMut};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, ContainerStatus, Event, Node, Pod};
@@ -117,6 +117,8 @@ pub(crate) struct Cluster {
     pub(crate) server: ApiServer,
     pub(crate) admin: Client,
     host_paths: Vec<HostPath>,
+    /// None at first: what is left of this host says nothing of the node.
+    thresholds: Thresholds,
     /// Whether the node follows what the cluster's services and network policies are made of.
     follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
@@ -147,6 +149,7 @@ impl Cluster {
             server,
             admin,
             host_paths: Vec::new(),
+            thresholds: Thresholds::none(),
             follows: false,
             kubelet: None,
             away: Arc::default(),
@@ -160,6 +163,14 @@ impl Cluster {
     pub(crate) async fn again(mut self, host_paths: Vec<HostPath>) -> Self {
         self.end().await;
         self.host_paths = host_paths;
+        self.begin();
+        self
+    }
+
+    /// The same machine with other thresholds.
+    pub(crate) async fn under(mut self, thresholds: Thresholds) -> Self {
+        self.end().await;
+        self.thresholds = thresholds;
         self.begin();
         self
     }
@@ -207,6 +218,7 @@ impl Cluster {
             privileged: false,
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
+            thresholds: self.thresholds.clone(),
             os_image: "Pratique test".into(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             hosts: PathBuf::from("/etc/hosts"),

@@ -1,6 +1,7 @@
 //! Starts that failed, in upstream's words.
 
-use agent_pods::{Failure, Notes, after_failures, later};
+use crate::backoff::{after_failures, later};
+use crate::notes::{Failure, Notes};
 use agent_runtime::{Error, ErrorClass};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 const CONFIG_RETRY: Duration = Duration::from_secs(10);
 
 /// Remembers a start that failed, so that the status shows it and the next one waits.
-pub(crate) fn remember(notes: &mut Notes, name: &str, error: &Error) {
+pub fn remember(notes: &mut Notes, name: &str, error: &Error, now: Timestamp) {
     let reason = match error.class {
         ErrorClass::InvalidImageName => "InvalidImageName",
         ErrorClass::ImageNeverPull => "ErrImageNeverPull",
@@ -22,7 +23,6 @@ pub(crate) fn remember(notes: &mut Notes, name: &str, error: &Error) {
             return;
         }
     };
-    let now = Timestamp::now();
     let count = notes
         .failures
         .get(name)

@@ -1,0 +1,143 @@
+//! The node under pressure: what is low is measured every ten seconds; first unused images go, then one pod at a time.
+//!
+//! Which pod goes is decided by `agent_pressure`, and ended by its own worker.
+
+use crate::garbage::{self, Goal};
+use crate::handle::Handle;
+use crate::shared::Shared;
+use crate::storage::{self, Layer};
+use agent_pods::{Refusal, pod_ref};
+use agent_pressure::{Candidate, Condition, EVICTED, Signal, choose, most_urgent, refusal};
+use agent_resources::{DiskUse, Subjects, qos};
+use agent_runtime::{Container as Seen, ContainerState, Error};
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two looks (upstream's).
+const PERIOD: Duration = Duration::from_secs(10);
+/// How long an evicted pod is awaited before another goes (upstream's).
+const CLEANUP: Duration = Duration::from_secs(30);
+
+/// Looks for ever.
+pub(crate) async fn keep(shared: Arc<Shared>) {
+    let mut last = None;
+    loop {
+        if let Err(error) = pass(&shared, &mut last).await {
+            tracing::warn!(reason = %error.chain(), "the node is under pressure, and what it runs was not seen");
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+/// One look, and at most one deed. `last` is the pod that went last.
+async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Result<(), Error> {
+    let thresholds = &shared.config.thresholds;
+    let levels = shared.facts.levels();
+    let met = thresholds.met(&levels);
+    shared
+        .pressure
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .observe(&met, Instant::now(), thresholds.transition);
+    let Some(signal) = most_urgent(&met) else {
+        return Ok(());
+    };
+    tracing::warn!(signal = signal.name(), "the node is under pressure");
+    if let Some((uid, at)) = last
+        && at.elapsed() < CLEANUP
+        && shared.runtime.list(Some(uid)).await?.iter().any(is_alive)
+    {
+        return Ok(());
+    }
+    // What that freed shows at the next look.
+    if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await? > 0 {
+        return Ok(());
+    }
+    let candidates = candidates(shared, signal).await?;
+    let Some(eviction) = choose(signal, thresholds, &levels, &candidates) else {
+        tracing::warn!(signal = signal.name(), "no pod may be evicted for it");
+        return Ok(());
+    };
+    let handles = shared.handles();
+    if let Some(handle) = handles.get(&eviction.uid) {
+        tracing::warn!(
+            pod = handle.pod.name,
+            namespace = handle.pod.namespace,
+            reason = eviction.message,
+            "pod evicted"
+        );
+        handle.evict(eviction.message);
+    }
+    *last = Some((eviction.uid, Instant::now()));
+    Ok(())
+}
+
+fn is_alive(seen: &Seen) -> bool {
+    matches!(seen.state, ContainerState::Running { .. })
+}
+
+/// The pods of which one may go: those that are neither over nor ending.
+async fn candidates(shared: &Arc<Shared>, signal: Signal) -> Result<Vec<Candidate>, Error> {
+    let stays = |handle: &Handle| {
+        let pod = handle.latest()?;
+        let ends = pod.metadata.deletion_timestamp.is_some() || handle.is_over();
+        (!ends && handle.chosen.get().is_none()).then_some(pod)
+    };
+    let pods: Vec<Arc<Pod>> = shared.handles().values().filter_map(stays).collect();
+    let seen = shared.runtime.list(None).await?;
+    let disks = if signal.is_of_disk() {
+        measure(shared, &pods, &seen).await
+    } else {
+        BTreeMap::new()
+    };
+    let subjects = || async { Subjects::new(&pods, Ok(seen), shared.facts.space()) };
+    Ok(shared.figures.candidates(&pods, subjects, &disks).await)
+}
+
+/// What each pod takes of the disk, by UID.
+async fn measure(
+    shared: &Arc<Shared>,
+    pods: &[Arc<Pod>],
+    seen: &[Seen],
+) -> BTreeMap<String, DiskUse> {
+    let mut all = BTreeMap::new();
+    for pod in pods {
+        let Some(reference) = pod_ref(pod) else {
+            continue;
+        };
+        let mut layers = Vec::new();
+        for seen in seen.iter().filter(|seen| seen.key.pod == reference) {
+            layers.extend(Layer::of(&*shared.runtime, seen).await);
+        }
+        let (shared, pod, uid) = (shared.clone(), pod.clone(), reference.uid.clone());
+        let taken = tokio::task::spawn_blocking(move || {
+            storage::taken(&shared.config, &pod, &reference, &layers)
+        });
+        if let Ok(taken) = taken.await {
+            all.insert(uid, taken);
+        }
+    }
+    all
+}
+
+impl Shared {
+    /// Conditions of the Node that something runs out.
+    pub(crate) fn pressures(&self) -> BTreeSet<Condition> {
+        let pressure = self.pressure.lock();
+        pressure
+            .unwrap_or_else(PoisonError::into_inner)
+            .conditions()
+    }
+
+    /// Refuses a new pod that a node under pressure does not take.
+    pub(crate) fn under_pressure(&self, pod: &Pod) -> Option<Refusal> {
+        let is_best_effort = qos::class(pod) == "BestEffort";
+        let message = refusal(&self.pressures(), pod, is_best_effort)?;
+        Some(Refusal {
+            reason: EVICTED,
+            message,
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! Which new pods a node under pressure takes, by upstream's rules.
+
+use crate::thresholds::Condition;
+use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
+use config_kube::taints::{NO_SCHEDULE, PRESSURES, tolerates};
+use std::collections::BTreeSet;
+
+/// Pods from this priority on are never evicted, nor refused under pressure (upstream's `SystemCriticalPriority`).
+const CRITICAL: i32 = 2_000_000_000;
+
+/// The reason of pods that are refused or evicted for pressure.
+pub const EVICTED: &str = "Evicted";
+
+/// The pod's priority.
+#[must_use]
+pub fn priority(pod: &Pod) -> i32 {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.priority).unwrap_or_default()
+}
+
+/// Whether the cluster or the node depends on the pod.
+#[must_use]
+pub fn is_critical(pod: &Pod) -> bool {
+    priority(pod) >= CRITICAL
+}
+
+/// Why a new pod is refused, if it is. Memory alone keeps out only pods without any request, unless they tolerate the taint
+/// of such nodes; everything else keeps out all but critical ones.
+#[must_use]
+pub fn refusal(
+    conditions: &BTreeSet<Condition>,
+    pod: &Pod,
+    is_best_effort: bool,
+) -> Option<String> {
+    if conditions.is_empty() || is_critical(pod) {
+        return None;
+    }
+    let memory_alone = conditions.iter().eq([&Condition::MemoryPressure]);
+    if memory_alone && (!is_best_effort || tolerates_pressure(pod)) {
+        return None;
+    }
+    let names: Vec<&str> = conditions.iter().map(|one| one.name()).collect();
+    Some(format!("The node had condition: [{}]. ", names.join(" ")))
+}
+
+fn tolerates_pressure(pod: &Pod) -> bool {
+    let memory = Condition::MemoryPressure.name();
+    let of_memory = |(condition, _): &&(&str, &str)| *condition == memory;
+    let Some((_, key)) = PRESSURES.iter().find(of_memory) else {
+        return false;
+    };
+    let taint = Taint {
+        key: (*key).to_owned(),
+        effect: NO_SCHEDULE.to_owned(),
+        ..Taint::default()
+    };
+    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter());
+    tolerations.flatten().any(|one| tolerates(one, &taint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn refused(conditions: &[Condition], spec: &Value, is_best_effort: bool) -> Option<String> {
+        let pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let conditions = conditions.iter().copied().collect();
+        refusal(&conditions, &pod, is_best_effort)
+    }
+
+    fn plain() -> Value {
+        json!({"containers": []})
+    }
+
+    #[test]
+    fn a_node_without_pressure_takes_all() {
+        assert_eq!(refused(&[], &plain(), true), None);
+    }
+
+    #[test]
+    fn memory_pressure_keeps_out_pods_that_ask_for_nothing() {
+        let memory = [Condition::MemoryPressure];
+        assert_eq!(
+            refused(&memory, &plain(), true).as_deref(),
+            Some("The node had condition: [MemoryPressure]. ")
+        );
+        assert_eq!(refused(&memory, &plain(), false), None);
+        let tolerates = json!({"containers": [], "tolerations": [
+            {"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"},
+        ]});
+        assert_eq!(refused(&memory, &tolerates, true), None);
+        let other = json!({"containers": [], "tolerations": [{"key": "a", "operator": "Exists"}]});
+        assert!(refused(&memory, &other, true).is_some());
+    }
+
+    #[test]
+    fn any_other_pressure_keeps_out_all_but_critical_pods() {
+        let everything = json!({"containers": [], "tolerations": [{"operator": "Exists"}]});
+        for condition in [Condition::DiskPressure, Condition::PidPressure] {
+            assert!(refused(&[condition], &everything, false).is_some());
+            let critical = json!({"containers": [], "priority": CRITICAL});
+            assert_eq!(refused(&[condition], &critical, true), None);
+        }
+        let both = [Condition::DiskPressure, Condition::MemoryPressure];
+        assert_eq!(
+            refused(&both, &everything, false).as_deref(),
+            Some("The node had condition: [MemoryPressure DiskPressure]. ")
+        );
+    }
+}

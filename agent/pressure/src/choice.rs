@@ -1,0 +1,394 @@
+//! Which pod goes, and what people are told of it: upstream's order for each signal.
+
+use crate::thresholds::{Levels, Signal, Thresholds, quantity};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// What is used of a resource, against what was asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Used; `None` where something runs that could not be measured.
+    pub used: Option<u64>,
+    /// Asked for.
+    pub request: u64,
+}
+
+/// A container of a candidate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// Bytes of its working set.
+    pub memory: Share,
+    /// Bytes of its writable layer and its log.
+    pub disk: Share,
+}
+
+/// A pod that runs here.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its UID.
+    pub uid: String,
+    /// Its priority.
+    pub priority: i32,
+    /// It is never evicted.
+    pub critical: bool,
+    /// Bytes of its working set.
+    pub memory: Share,
+    /// Bytes of its containers' layers and logs, and of its volumes on the disk.
+    pub disk: Share,
+    /// Files and folders of these.
+    pub inodes: Option<u64>,
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// Its containers that run.
+    pub containers: Vec<Container>,
+}
+
+/// A pod that is to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eviction {
+    /// Its UID.
+    pub uid: String,
+    /// Why, in upstream's words.
+    pub message: String,
+}
+
+/// Of two candidates the one with the lesser rank goes first: what can't be measured, what uses more than it asked for, the
+/// less important, and what uses the most beyond its request.
+type Rank = (bool, bool, i32, Reverse<i128>);
+
+impl Signal {
+    /// The resource that runs out, in upstream's words.
+    fn resource(self) -> &'static str {
+        match self {
+            Self::MemoryAvailable => "memory",
+            Self::NodefsAvailable | Self::ImagefsAvailable => "ephemeral-storage",
+            Self::NodefsInodesFree | Self::ImagefsInodesFree => "inodes",
+            Self::PidAvailable => "pids",
+        }
+    }
+
+    /// Whether pods' files matter to it.
+    #[must_use]
+    pub fn is_of_disk(self) -> bool {
+        matches!(self.resource(), "ephemeral-storage" | "inodes")
+    }
+}
+
+impl Candidate {
+    /// What it has of the signal's resource.
+    fn share(&self, signal: Signal) -> Share {
+        match signal {
+            Signal::MemoryAvailable => self.memory,
+            Signal::NodefsAvailable | Signal::ImagefsAvailable => self.disk,
+            Signal::NodefsInodesFree | Signal::ImagefsInodesFree => Share {
+                used: self.inodes,
+                request: 0,
+            },
+            Signal::PidAvailable => Share {
+                used: self.processes,
+                request: 0,
+            },
+        }
+    }
+
+    fn rank(&self, signal: Signal) -> Rank {
+        let Share { used, request } = self.share(signal);
+        let beyond = used.map_or(0, |used| i128::from(used) - i128::from(request));
+        // Nobody asks for process ids: there priority comes first.
+        let within = signal != Signal::PidAvailable && beyond <= 0;
+        (used.is_some(), within, self.priority, Reverse(beyond))
+    }
+
+    /// Why it goes.
+    fn message(&self, signal: Signal, thresholds: &Thresholds, levels: &Levels) -> String {
+        let resource = signal.resource();
+        let mut text = format!("The node was low on resource: {resource}. ");
+        // Writing to a text does not fail.
+        if let (Some(level), Some(least)) = (levels.get(&signal), thresholds.hard.get(&signal)) {
+            let (least, left) = (least.of(level.capacity), level.available);
+            let (least, left) = (quantity(least), quantity(left));
+            write!(text, "Threshold quantity: {least}, available: {left}. ").ok();
+        }
+        for container in &self.containers {
+            let share = match signal {
+                Signal::MemoryAvailable => container.memory,
+                Signal::NodefsAvailable | Signal::ImagefsAvailable => container.disk,
+                Signal::NodefsInodesFree | Signal::ImagefsInodesFree | Signal::PidAvailable => {
+                    continue;
+                }
+            };
+            let Some(used) = share.used.filter(|used| *used > share.request) else {
+                continue;
+            };
+            let (name, used) = (&container.name, quantity(used));
+            let asked = quantity(share.request);
+            write!(
+                text,
+                "Container {name} was using {used}, request is {asked}, has larger consumption of {resource}. "
+            )
+            .ok();
+        }
+        text
+    }
+}
+
+/// The signal that is mended first: memory before all others, as upstream does.
+#[must_use]
+pub fn most_urgent(met: &BTreeSet<Signal>) -> Option<Signal> {
+    met.first().copied()
+}
+
+/// The pod that goes for a signal. None where all that are left are critical or use nothing of what runs out.
+#[must_use]
+pub fn choose(
+    signal: Signal,
+    thresholds: &Thresholds,
+    levels: &Levels,
+    candidates: &[Candidate],
+) -> Option<Eviction> {
+    let may_go =
+        |one: &&Candidate| !one.critical && one.share(signal).used.is_none_or(|used| used > 0);
+    // Of equals the same goes each time.
+    let first = candidates
+        .iter()
+        .filter(may_go)
+        .min_by_key(|one| (one.rank(signal), &one.uid))?;
+    Some(Eviction {
+        uid: first.uid.clone(),
+        message: first.message(signal, thresholds, levels),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thresholds::Level;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+    const SIGNALS: [Signal; 6] = [
+        Signal::MemoryAvailable,
+        Signal::NodefsAvailable,
+        Signal::NodefsInodesFree,
+        Signal::ImagefsAvailable,
+        Signal::ImagefsInodesFree,
+        Signal::PidAvailable,
+    ];
+
+    fn share(used: u64, request: u64) -> Share {
+        Share {
+            used: Some(used),
+            request,
+        }
+    }
+
+    fn pod(uid: &str, priority: i32, used: u64, request: u64) -> Candidate {
+        Candidate {
+            uid: uid.into(),
+            priority,
+            memory: share(used, request),
+            disk: share(used, request),
+            inodes: Some(used),
+            processes: Some(used),
+            ..Candidate::default()
+        }
+    }
+
+    fn goes(signal: Signal, all: &[Candidate]) -> Option<String> {
+        let thresholds = Thresholds::default();
+        choose(signal, &thresholds, &Levels::new(), all).map(|eviction| eviction.uid)
+    }
+
+    /// The order in which all would go.
+    fn order(signal: Signal, all: &[Candidate]) -> Vec<String> {
+        let mut left = all.to_vec();
+        let mut gone = Vec::new();
+        while let Some(uid) = goes(signal, &left) {
+            left.retain(|one| one.uid != uid);
+            gone.push(uid);
+        }
+        gone
+    }
+
+    #[test]
+    fn who_exceeds_its_request_goes_first_then_the_less_important_then_the_larger() {
+        let all = [
+            pod("within", 0, 900, 1000),
+            pod("within-low", -1, 10, 1000),
+            pod("beyond-important", 5, 3000, 0),
+            pod("beyond-little", 0, 150, 100),
+            pod("beyond-much", 0, 1150, 1000),
+        ];
+        let expected = [
+            "beyond-much",
+            "beyond-little",
+            "beyond-important",
+            "within-low",
+            "within",
+        ];
+        for signal in [
+            Signal::MemoryAvailable,
+            Signal::NodefsAvailable,
+            Signal::ImagefsAvailable,
+        ] {
+            assert_eq!(order(signal, &all), expected, "{signal:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_asks_for_inodes_or_process_ids() {
+        let all = [
+            pod("few", 0, 10, 0),
+            pod("many", 0, 20, 1000),
+            pod("low", -1, 5, 1000),
+        ];
+        for signal in [
+            Signal::NodefsInodesFree,
+            Signal::ImagefsInodesFree,
+            Signal::PidAvailable,
+        ] {
+            assert_eq!(order(signal, &all), ["low", "many", "few"], "{signal:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_measured_goes_first_and_what_uses_nothing_stays() {
+        let unknown = Candidate {
+            memory: Share {
+                used: None,
+                request: 1000,
+            },
+            ..pod("unknown", 9, 0, 0)
+        };
+        let all = [pod("large", 0, 1 << 40, 0), unknown, pod("idle", 0, 0, 0)];
+        assert_eq!(order(Signal::MemoryAvailable, &all), ["unknown", "large"]);
+    }
+
+    #[test]
+    fn memory_is_mended_before_disks_and_these_before_process_ids() {
+        let mut met: BTreeSet<Signal> = SIGNALS.into_iter().collect();
+        assert_eq!(most_urgent(&met), Some(Signal::MemoryAvailable));
+        met.remove(&Signal::MemoryAvailable);
+        assert_eq!(most_urgent(&met), Some(Signal::NodefsAvailable));
+        assert_eq!(most_urgent(&BTreeSet::new()), None);
+        assert!(Signal::ImagefsInodesFree.is_of_disk() && !Signal::PidAvailable.is_of_disk());
+    }
+
+    #[test]
+    fn an_eviction_is_told_in_upstreams_words() {
+        let mut web = pod("web", 0, 300 * MIB, 200 * MIB);
+        let container = |name: &str, used, request| Container {
+            name: name.into(),
+            memory: share(used, request),
+            disk: share(used, request),
+        };
+        web.containers = vec![
+            container("main", 290 * MIB, 64 * MIB),
+            container("sidecar", 10 * MIB, 136 * MIB),
+        ];
+        let levels = Levels::from([
+            (
+                Signal::MemoryAvailable,
+                Level {
+                    available: 52 * MIB,
+                    capacity: 1 << 30,
+                },
+            ),
+            (
+                Signal::NodefsInodesFree,
+                Level {
+                    available: 49,
+                    capacity: 1000,
+                },
+            ),
+        ]);
+        let message = |signal| {
+            let chosen = choose(signal, &Thresholds::default(), &levels, &[web.clone()]);
+            chosen.unwrap().message
+        };
+        assert_eq!(
+            message(Signal::MemoryAvailable),
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. \
+             Container main was using 290Mi, request is 64Mi, has larger consumption of memory. "
+        );
+        assert_eq!(
+            message(Signal::NodefsInodesFree),
+            "The node was low on resource: inodes. Threshold quantity: 50, available: 49. "
+        );
+        assert_eq!(
+            message(Signal::PidAvailable),
+            "The node was low on resource: pids. ",
+            "what was not measured is not told"
+        );
+    }
+
+    fn candidate() -> impl Strategy<Value = Candidate> {
+        let used = || prop_oneof![Just(None), (0_u64..6).prop_map(Some)];
+        let shares = (used(), 0_u64..6, used(), 0_u64..6, used(), used());
+        (-2_i32..3, any::<bool>(), shares).prop_map(|(priority, critical, shares)| {
+            let (memory, asked, disk, asked_disk, inodes, processes) = shares;
+            let share = |used, request| Share { used, request };
+            Candidate {
+                priority,
+                critical,
+                memory: share(memory, asked),
+                disk: share(disk, asked_disk),
+                inodes,
+                processes,
+                ..Candidate::default()
+            }
+        })
+    }
+
+    fn named(all: Vec<Candidate>) -> Vec<Candidate> {
+        let each = all.into_iter().enumerate();
+        each.map(|(number, one)| Candidate {
+            uid: format!("{number:03}"),
+            ..one
+        })
+        .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn no_critical_pod_goes_and_none_that_uses_nothing(
+            all in prop::collection::vec(candidate(), 0..12), at in 0_usize..6,
+        ) {
+            let (all, signal) = (named(all), SIGNALS[at]);
+            let may = |one: &Candidate| !one.critical && one.share(signal).used != Some(0);
+            let mut gone = order(signal, &all);
+            gone.sort();
+            let expected: Vec<String> =
+                all.iter().filter(|one| may(one)).map(|one| one.uid.clone()).collect();
+            prop_assert_eq!(gone, expected);
+        }
+
+        #[test]
+        fn the_choice_does_not_depend_on_the_order_of_the_candidates(
+            all in prop::collection::vec(candidate(), 0..12), at in 0_usize..6,
+        ) {
+            let (all, signal) = (named(all), SIGNALS[at]);
+            let back: Vec<Candidate> = all.iter().rev().cloned().collect();
+            prop_assert_eq!(goes(signal, &all), goes(signal, &back));
+        }
+
+        #[test]
+        fn who_keeps_within_its_request_stays_while_another_exceeds_its_own(
+            all in prop::collection::vec(candidate(), 1..12), at in 0_usize..5,
+        ) {
+            let (all, signal) = (named(all), SIGNALS[at]);
+            let exceeds = |one: &Candidate| {
+                let Share { used, request } = one.share(signal);
+                used.is_none_or(|used| used > request)
+            };
+            let any = all.iter().any(|one| !one.critical && exceeds(one));
+            if let Some(uid) = goes(signal, &all).filter(|_| any) {
+                let chosen = all.iter().find(|one| one.uid == uid).unwrap();
+                prop_assert!(exceeds(chosen));
+            }
+        }
+    }
+}

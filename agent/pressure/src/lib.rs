@@ -1,0 +1,15 @@
+//! What a node does when it runs out of memory, disk or process ids.
+//!
+//! [`Thresholds`] say below which of its [`Level`]s the node is under pressure, [`Pressure`] which conditions hold, [`choose`]
+//! which pod goes, and [`refusal`] which new pods are not taken: upstream's rules ("Node-pressure
+//! Eviction" in the documentation of Kubernetes). All is pure: the kubelet measures, and acts.
+
+mod admit;
+mod choice;
+mod state;
+mod thresholds;
+
+pub use admit::{EVICTED, is_critical, priority, refusal};
+pub use choice::{Candidate, Container, Eviction, Share, choose, most_urgent};
+pub use state::Pressure;
+pub use thresholds::{Condition, ImageMarks, Least, Level, Levels, Signal, Thresholds};
