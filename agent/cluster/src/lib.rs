@@ -19,6 +19,7 @@ mod error;
 mod ledger;
 mod peers;
 pub mod policy;
+mod ranges;
 mod routes;
 pub mod rules;
 mod sandbox;
@@ -27,6 +28,7 @@ pub mod tunnel;
 
 pub use error::Error;
 pub use peers::{Peer, Unreached};
+pub use ranges::ranges;
 pub use routes::keep_routes;
 pub use sandbox::{Sandbox, Step, Wanted, link_name};
 pub use sandboxes::{Places, Sandboxes};

@@ -4,7 +4,7 @@ use crate::config::Config;
 use agent_runtime::PodRef;
 use std::path::PathBuf;
 
-pub(crate) use agent_pods::{is_plain, pod_ref};
+pub(crate) use agent_pods::{is_plain, log_folder, log_name, pod_logs, pod_ref};
 
 /// The pod's path at the API.
 pub(crate) fn pod_path(pod: &PodRef) -> String {
@@ -23,19 +23,4 @@ impl Config {
             .join(log_folder(pod, container))
             .join(log_name(attempt))
     }
-}
-
-/// The folder of the pod's logs, below [`Config::logs`].
-pub(crate) fn pod_logs(pod: &PodRef) -> PathBuf {
-    format!("{}_{}_{}", pod.namespace, pod.name, pod.uid).into()
-}
-
-/// The folder of a container's logs, below [`Config::logs`].
-pub(crate) fn log_folder(pod: &PodRef, container: &str) -> PathBuf {
-    pod_logs(pod).join(container)
-}
-
-/// The name of an attempt's log.
-pub(crate) fn log_name(attempt: u32) -> String {
-    format!("{attempt}.log")
 }

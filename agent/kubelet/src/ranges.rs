@@ -3,6 +3,7 @@
 
 use crate::api::{ApiError, get};
 use crate::shared::Shared;
+use agent_cluster::ranges;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_model::format::Cidr;
 use std::sync::Arc;
@@ -46,43 +47,10 @@ async fn look(shared: &Shared) -> Result<Vec<Cidr>, String> {
     ranges(&node)
 }
 
-/// The ranges that a Node names.
-fn ranges(node: &Node) -> Result<Vec<Cidr>, String> {
-    let all = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.as_ref());
-    all.into_iter()
-        .flatten()
-        .map(|text| {
-            text.parse::<Cidr>()
-                .map_err(|error| format!("podCIDR {text:?}: {error}"))
-        })
-        .collect()
-}
-
 async fn give(shared: &Shared, ranges: &[Cidr]) -> Result<(), String> {
     let (sandboxes, ranges) = (shared.sandboxes.clone(), ranges.to_vec());
     tokio::task::spawn_blocking(move || sandboxes.give_ranges(&ranges))
         .await
         .map_err(|error| error.to_string())?
         .map_err(|error| error.chain())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_node_names_its_ranges_or_none() {
-        let of = |spec: serde_json::Value| {
-            ranges(&serde_json::from_value(json!({"spec": spec})).unwrap())
-        };
-        assert_eq!(of(json!({})), Ok(vec![]));
-        let both = json!({"podCIDRs": ["10.1.0.0/24", "fd00::/64"]});
-        assert_eq!(of(both).unwrap().len(), 2);
-        assert!(
-            of(json!({"podCIDRs": ["ten"]}))
-                .unwrap_err()
-                .contains("\"ten\"")
-        );
-    }
 }

@@ -35,7 +35,7 @@ pub use containers::{
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
 pub use failures::remember;
 pub use machine::{Action, End, Plan, View, end_of, plan};
-pub use names::{is_plain, pod_ref};
+pub use names::{is_plain, log_folder, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Failure, Notes, Progress, Verdict};
 pub use policy::{restart, restarts};
 pub use recover::recover;

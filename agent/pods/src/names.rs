@@ -1,7 +1,8 @@
-//! A pod's identity, where its parts can stand in a path.
+//! A pod's identity, where its parts can stand in a path, and the names of its logs.
 
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::path::PathBuf;
 
 /// The pod's identity; `None` for an object that lacks part of it, or whose parts could leave a folder.
 pub fn pod_ref(pod: &Pod) -> Option<PodRef> {
@@ -20,6 +21,21 @@ pub fn is_plain(text: &str) -> bool {
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
     !text.is_empty() && text.len() <= 253 && fits && !text.starts_with('.')
+}
+
+/// The folder of the pod's logs, below the folder of all pods' logs (upstream's layout).
+pub fn pod_logs(pod: &PodRef) -> PathBuf {
+    format!("{}_{}_{}", pod.namespace, pod.name, pod.uid).into()
+}
+
+/// The folder of a container's logs, below the folder of all pods' logs (upstream's layout).
+pub fn log_folder(pod: &PodRef, container: &str) -> PathBuf {
+    pod_logs(pod).join(container)
+}
+
+/// The name of an attempt's log.
+pub fn log_name(attempt: u32) -> String {
+    format!("{attempt}.log")
 }
 
 #[cfg(test)]
