@@ -39,7 +39,7 @@ pub(crate) struct Files {
     /// The time of the last line; those without a stamp have it, too.
     last: Option<Micros>,
     lost: bool,
-    /// A line that comes after what is told of lost ones.
+    /// A line that is read already; the notice that lines were lost comes before it.
     held: Option<Vec<u8>>,
 }
 

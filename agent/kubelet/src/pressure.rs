@@ -31,7 +31,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-/// One look, and at most one deed. `last` is the pod that went last.
+/// Measures once, and evicts one pod at most. `last` is the UID of the pod that was evicted last, and when.
 async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Result<(), Error> {
     let thresholds = &shared.config.thresholds;
     let levels = shared.facts.levels();

@@ -5,6 +5,7 @@ use agent_runtime::{
     Change, Container, ContainerSpec, ContainerState, Containerd, ErrorClass, PullPolicy, Runtime,
     container_id,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 fn id_of(spec: &ContainerSpec) -> String {
@@ -26,6 +27,27 @@ pub(crate) async fn run_to_end(agent: &Containerd, spec: &ContainerSpec) -> (i32
         }
     });
     (code.await, std::fs::read_to_string(&spec.log_path).unwrap())
+}
+
+/// A site and its engine, which has the image.
+async fn with_image() -> (Site, Arc<Containerd>) {
+    let site = Site::new();
+    let agent = site.agent();
+    agent
+        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
+        .await
+        .unwrap();
+    (site, agent)
+}
+
+/// Waits for a container's end.
+async fn ends(agent: &Containerd, spec: &ContainerSpec) {
+    eventually("the end", || async {
+        only(agent, spec)
+            .await
+            .filter(|container| matches!(container.state, ContainerState::Exited { .. }))
+    })
+    .await;
 }
 
 /// Anyone who has the disk writes what he likes below containerd's root, where it would look for shims, libraries and plugins.
@@ -140,12 +162,7 @@ async fn a_container_runs_from_a_mirrored_image_and_its_end_and_output_are_seen(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_can_neither_see_nor_make_a_tpm_and_is_confined() {
-    let site = Site::new();
-    let agent = site.agent();
-    agent
-        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
-        .await
-        .unwrap();
+    let (site, agent) = with_image().await;
     let script = "ls /dev | grep tpm; ls /sys/class/tpm 2>/dev/null; \
         busybox mknod /dev/own c 10 224 && cat /dev/own; echo device $?; \
         busybox mount -t tmpfs none /tmp; echo mount $?; busybox unshare -m true; echo unshare $?; \
@@ -225,12 +242,7 @@ fn lines(spec: &ContainerSpec) -> Vec<usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_are_told_with_their_class_and_leave_nothing_running() {
-    let site = Site::new();
-    let agent = site.agent();
-    agent
-        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
-        .await
-        .unwrap();
+    let (site, agent) = with_image().await;
     let mut missing = site.spec("missing", "");
     missing.command = Some(vec!["/no/such/program".into()]);
     assert_eq!(
@@ -302,12 +314,7 @@ async fn an_archive_on_the_machine_needs_no_registry_and_commands_run_inside() {
         "sh as pid 1 ignores it"
     );
     agent.kill(&id).await.unwrap();
-    eventually("the end", || async {
-        only(&agent, &spec)
-            .await
-            .filter(|container| matches!(container.state, ContainerState::Exited { .. }))
-    })
-    .await;
+    ends(&agent, &spec).await;
     agent.remove(&id).await.unwrap();
     assert_eq!(agent.images().await.unwrap().len(), 1);
     agent.remove_image(image).await.unwrap();
@@ -365,12 +372,7 @@ async fn an_end_by_memory_is_told_where_nobody_listened_for_it() {
 /// containerd asks a container's shim for its state and calls it unknown after 2 s, as on a machine that is busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_whose_shim_is_slow_to_answer_goes_on_to_run() {
-    let site = Site::new();
-    let agent = site.agent();
-    agent
-        .ensure_image(IMAGE, PullPolicy::IfNotPresent)
-        .await
-        .unwrap();
+    let (site, agent) = with_image().await;
     let spec = site.spec("busy", "while :; do sleep 1; done");
     agent.start(&spec).await.unwrap();
 
@@ -384,10 +386,5 @@ async fn a_container_whose_shim_is_slow_to_answer_goes_on_to_run() {
         seen.state
     );
     agent.kill(&seen.id).await.unwrap();
-    eventually("the end", || async {
-        only(&agent, &spec)
-            .await
-            .filter(|container| matches!(container.state, ContainerState::Exited { .. }))
-    })
-    .await;
+    ends(&agent, &spec).await;
 }

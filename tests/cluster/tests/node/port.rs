@@ -126,7 +126,15 @@ async fn get(
     get_with(at, tls, path, "Basic nothing").await
 }
 
-/// The same with an `Authorization`.
+/// Asks for each path, and compares the status.
+async fn all_are(at: SocketAddr, tls: &Arc<ClientConfig>, answers: &[(&str, StatusCode)]) {
+    for (path, status) in answers {
+        let (seen, said) = get(at, tls.clone(), path).await.unwrap();
+        assert_eq!(seen, *status, "{path}: {said}");
+    }
+}
+
+/// The same as [`get`] with an `Authorization`.
 async fn get_with(
     at: SocketAddr,
     tls: Arc<ClientConfig>,
@@ -281,7 +289,7 @@ async fn callers_with_a_certificate_or_a_token_get_what_the_master_grants_and_no
     grant(&cluster, "everything", &["nodes/proxy"], account).await;
 
     let watcher = authority.client(Some((&authority, "watcher")));
-    for (path, status) in [
+    let answers = [
         ("/metrics", StatusCode::OK),
         ("/metrics/cadvisor", StatusCode::OK),
         ("/metrics/probes", StatusCode::OK),
@@ -291,22 +299,18 @@ async fn callers_with_a_certificate_or_a_token_get_what_the_master_grants_and_no
         ("/pods", StatusCode::FORBIDDEN),
         ("/containerLogs/default/a/b", StatusCode::FORBIDDEN),
         ("/exec/default/a/b?command=sh", StatusCode::FORBIDDEN),
-    ] {
-        let (seen, said) = get(at, watcher.clone(), path).await.unwrap();
-        assert_eq!(seen, status, "{path}: {said}");
-    }
+    ];
+    all_are(at, &watcher, &answers).await;
 
     let reader = authority.client(Some((&authority, "reader")));
-    for (path, status) in [
+    let answers = [
         ("/logs/", StatusCode::OK),
         ("/logs/?query=nothing", StatusCode::BAD_REQUEST),
         ("/metrics", StatusCode::FORBIDDEN),
         ("/pods", StatusCode::FORBIDDEN),
         ("/containerLogs/default/a/b", StatusCode::FORBIDDEN),
-    ] {
-        let (seen, said) = get(at, reader.clone(), path).await.unwrap();
-        assert_eq!(seen, status, "{path}: {said}");
-    }
+    ];
+    all_are(at, &reader, &answers).await;
 
     let account: ServiceAccount =
         serde_json::from_value(json!({"metadata": {"name": "scraper", "namespace": "default"}}))
