@@ -2,7 +2,7 @@
 
 use crate::machine::ImageDescription;
 use agent_tpm::Unlock;
-use config_unlock::approvals::{AREA, Approvals, Approver};
+use config_unlock::approvals::{AREA, Approvals, Approver, Role};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
@@ -13,7 +13,9 @@ use std::path::Path;
 ///
 /// A partition that cannot be read.
 pub(crate) fn read(image: &ImageDescription, partition: &Path) -> io::Result<Option<Unlock>> {
-    let approver = image.release_key.as_deref().and_then(Approver::from_hex);
+    let approver = Role::from_name(&image.role)
+        .zip(image.release_key.as_deref())
+        .and_then(|(role, key)| Approver::from_hex(key, role));
     let svn = image.svn.and_then(|svn| u64::try_from(svn).ok());
     let (Some(approver), Some(svn)) = (approver, svn) else {
         return Ok(None);

@@ -10,7 +10,7 @@ use config_protocol::wire::{Blob, Challenge, ConfigEvent, SessionId};
 use config_protocol::{Purpose, prover};
 use config_tpm::{Digest, pcr};
 use config_tpm::{Public, make_credential};
-use config_unlock::approvals::AREA;
+use config_unlock::approvals::{AREA, Role};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use p256::ecdsa::{SigningKey, VerifyingKey};
@@ -422,7 +422,7 @@ impl Board {
     fn boot(&mut self, key: u8, svn: u64, approved: u8, measured: u8) -> (Agent, PathBuf) {
         drop(images::boot(&mut self.swtpm, measured));
         let key = images::release_key(key);
-        let unlock = images::image(&key, svn, approved);
+        let unlock = images::image_of(Role::Master, &key, svn, approved);
         let mut area = unlock.approvals.to_bytes().expect("they fit");
         area.resize(AREA, 0);
         let path = |name: &str| self.dir.path().join(name);

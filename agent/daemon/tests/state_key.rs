@@ -9,7 +9,7 @@ use config_tpm::Digest;
 use config_tpm::Public;
 use config_tpm::boot::Boot;
 use config_tpm::pcr::extended;
-use config_unlock::approvals::{AREA, Approvals, Approver, CAP_EVENT, CAP_PCR};
+use config_unlock::approvals::{AREA, Approvals, Approver, CAP_EVENT, CAP_PCR, Role};
 use config_unlock::one_off;
 use config_unlock::one_off::Terms;
 use p256::ecdsa::SigningKey;
@@ -102,7 +102,8 @@ impl Machine {
             pcrs,
             events: BTreeMap::new(),
         };
-        let mut area = Approvals::sign(&key, image.svn, &[boot])
+        let role = Role::from_name(image.role).expect("a role");
+        let mut area = Approvals::sign(&key, role, image.svn, &[boot])
             .to_bytes()
             .expect("they fit");
         area.resize(AREA, 0);
@@ -111,7 +112,7 @@ impl Machine {
             [&[7; 4096][..], &area].concat(),
         )
         .expect("written");
-        let approver = Approver::from(*key.verifying_key()).to_hex();
+        let approver = Approver::new(*key.verifying_key(), role).to_hex();
         let Image { svn, role, .. } = image;
         let text =
             format!("id = \"x\"\nrole = \"{role}\"\nsvn = {svn}\nrelease_key = \"{approver}\"\n");
@@ -436,7 +437,7 @@ impl Machine {
         let key = SigningKey::from_slice(&[word.release_key; 32]).expect("a key");
         let terms = Terms {
             generation: word.generation,
-            approver: &Approver::from(*key.verifying_key()),
+            approver: &Approver::new(*key.verifying_key(), Role::Master),
             floor: word.floor,
             ek: &Public::parse(&ek.public).expect("an EK"),
         };

@@ -306,7 +306,12 @@ impl Device {
                 .policy_pcr(session, Digest::default(), pcrs)
                 .step(STEP)?;
             let policy = Digest::try_from(approval.policy.as_bytes()).step(STEP)?;
-            let reference = Nonce::try_from(approval.of.reference(approval.floor)).step(STEP)?;
+            let reference = Nonce::try_from(
+                approval
+                    .of
+                    .reference(unlock.approver.role(), approval.floor),
+            )
+            .step(STEP)?;
             context
                 .policy_authorize(session, policy, reference, &name, ticket)
                 .step(STEP)?;
@@ -326,7 +331,8 @@ impl Device {
             })
             .step("load the release key")?;
         let verified = (|| {
-            let digest = approval.of.approval(&approval.policy, approval.floor);
+            let role = unlock.approver.role();
+            let digest = approval.of.approval(role, &approval.policy, approval.floor);
             let digest = Digest::try_from(digest.as_bytes()).step(STEP)?;
             let (r, s) = approval.signature.split_at(32);
             let r = EccParameter::try_from(r).step(STEP)?;

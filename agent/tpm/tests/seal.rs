@@ -2,9 +2,9 @@
 
 use agent_tpm::{Error, SLOT_SIZE, Seal, Sealing, Tpm, Unlock};
 use config_tpm::Digest;
-use config_unlock::approvals::{CAP_EVENT, CAP_PCR, Use};
+use config_unlock::approvals::{CAP_EVENT, CAP_PCR, Role, Use};
 use tests_harness::swtpm::Swtpm;
-use tests_support::images::{boot, image, release_key, tapped, tool};
+use tests_support::images::{boot, image_of, release_key, tapped, tool};
 use zeroize::Zeroizing;
 
 type Opened = Result<Zeroizing<Vec<u8>>, Error>;
@@ -43,7 +43,10 @@ fn floor(tpm: &Tpm, unlock: &Unlock) -> Option<u64> {
 #[test]
 fn each_image_of_the_release_key_opens_a_seal_and_a_foreign_system_does_not() {
     let mut swtpm = Swtpm::new();
-    let (one, two) = (image(&release_key(1), 3, 1), image(&release_key(1), 4, 2));
+    let (one, two) = (
+        image_of(Role::Master, &release_key(1), 3, 1),
+        image_of(Role::Master, &release_key(1), 4, 2),
+    );
     let sealed = seal(&boot(&mut swtpm, 1), &one);
     // The next boot, an update, and a boot with Secure Boot switched the other way.
     for (seed, unlock) in [(1, &one), (2, &two), (0xEE, &two)] {
@@ -62,9 +65,13 @@ fn each_image_of_the_release_key_opens_a_seal_and_a_foreign_system_does_not() {
     let opened = tpm.unseal(&Sealing::AnyBoot, Seal::Current, &sealed);
     assert!(matches!(opened, Err(Error::BoundSeal)), "{opened:?}");
     // One with approvals of its own maker's, which the TPM believes of his own seals.
-    let own = image(&release_key(2), 3, 9);
+    let own = image_of(Role::Master, &release_key(2), 3, 9);
     opens(&tpm, &own, &seal(&tpm, &own));
     let opened = open(&tpm, &own, &sealed);
+    assert!(matches!(opened, Err(Error::OtherReleaseKey)), "{opened:?}");
+    // A worker's image of the same release key.
+    let worker = image_of(Role::Worker, &release_key(1), 3, 9);
+    let opened = open(&tpm, &worker, &sealed);
     assert!(matches!(opened, Err(Error::OtherReleaseKey)), "{opened:?}");
     // And one that leaves the checks of ours out: what is refused then is refused by the TPM.
     let lying = Unlock {
@@ -81,7 +88,7 @@ fn each_image_of_the_release_key_opens_a_seal_and_a_foreign_system_does_not() {
 #[test]
 fn the_tpm_opens_no_seal_without_the_policy() {
     let mut swtpm = Swtpm::new();
-    let unlock = image(&release_key(1), 3, 1);
+    let unlock = image_of(Role::Master, &release_key(1), 3, 1);
     let sealed = seal(&boot(&mut swtpm, 1), &unlock);
     // The same object under the head of a seal without a policy, which is opened by its (empty) auth value.
     let stripped = [&[1][..], &sealed[9..]].concat();
@@ -112,7 +119,7 @@ fn the_tpm_opens_no_seal_without_the_policy() {
 #[test]
 fn a_seal_opens_after_the_cap_and_the_configuration_and_not_after_an_argument_from_outside() {
     let mut swtpm = Swtpm::new();
-    let unlock = image(&release_key(1), 1, 1);
+    let unlock = image_of(Role::Master, &release_key(1), 1, 1);
     let tpm = boot(&mut swtpm, 1);
     let sealed = seal(&tpm, &unlock);
     for (pcr, event) in [(CAP_PCR, Digest::of(CAP_EVENT)), (13, Digest([5; 32]))] {
@@ -135,7 +142,10 @@ fn a_seal_opens_after_the_cap_and_the_configuration_and_not_after_an_argument_fr
 #[test]
 fn an_image_below_the_floor_opens_no_seal() {
     let mut swtpm = Swtpm::new();
-    let (old, new) = (image(&release_key(1), 4, 1), image(&release_key(1), 5, 2));
+    let (old, new) = (
+        image_of(Role::Master, &release_key(1), 4, 1),
+        image_of(Role::Master, &release_key(1), 5, 2),
+    );
     let tpm = boot(&mut swtpm, 1);
     assert_eq!(
         floor(&tpm, &old),
@@ -186,7 +196,7 @@ fn an_image_below_the_floor_opens_no_seal() {
 #[test]
 fn an_index_that_nobody_wrote_moves_no_floor() {
     let mut swtpm = Swtpm::new();
-    let unlock = image(&release_key(1), 4, 1);
+    let unlock = image_of(Role::Master, &release_key(1), 4, 1);
     raise(&boot(&mut swtpm, 1), &unlock, 0, 4);
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("policy");
@@ -206,7 +216,7 @@ fn an_index_that_nobody_wrote_moves_no_floor() {
 #[test]
 fn seals_of_before_open_once_more_and_only_where_they_are_asked_for() {
     let mut swtpm = Swtpm::new();
-    let unlock = image(&release_key(1), 3, 1);
+    let unlock = image_of(Role::Master, &release_key(1), 3, 1);
     let approved = Sealing::Approved(unlock.clone());
     let tpm = boot(&mut swtpm, 1);
     let bare = tpm
@@ -224,7 +234,7 @@ fn seals_of_before_open_once_more_and_only_where_they_are_asked_for() {
 #[test]
 fn a_listener_on_the_bus_hears_no_sealed_key() {
     let mut swtpm = Swtpm::new();
-    let unlock = image(&release_key(1), 1, 1);
+    let unlock = image_of(Role::Master, &release_key(1), 1, 1);
     drop(boot(&mut swtpm, 1));
     let (tcti, heard) = tapped(&swtpm);
     let tpm = Tpm::open(&tcti).expect("open");

@@ -3,9 +3,9 @@
 use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
 use config_tpm::Digest;
 use config_tpm::pcr::Selection;
-use config_unlock::approvals::{Approver, CAP_EVENT, CAP_PCR, Index, Use};
+use config_unlock::approvals::{Approver, CAP_EVENT, CAP_PCR, Index, Role, Use};
 use tests_harness::swtpm::Swtpm;
-use tests_support::images::{boot, image, release_key, tapped, tool};
+use tests_support::images::{boot, image, image_of, release_key, tapped, tool};
 use zeroize::Zeroizing;
 
 fn content(seed: u8) -> Zeroizing<Vec<u8>> {
@@ -56,9 +56,9 @@ fn the_policies_are_the_tpms_own() {
     );
     assert_eq!(Selection::of(Use::State.pcrs()).iter().count(), 6);
 
-    let approver = Approver::from(*release_key(1).verifying_key());
+    let approver = Approver::new(*release_key(1).verifying_key(), Role::Worker);
     std::fs::write(path("name"), approver.public().name().as_bytes()).expect("written");
-    std::fs::write(path("ref"), Use::State.reference(3)).expect("written");
+    std::fs::write(path("ref"), Use::State.reference(Role::Worker, 3)).expect("written");
     let session = path("session");
     tool(&swtpm, &format!("tpm2_startauthsession -S {session}")).expect("a trial");
     let line = format!(
@@ -109,6 +109,30 @@ fn each_image_of_the_release_key_opens_the_state_and_a_foreign_system_does_not()
     let own = image(&release_key(2), 3, 9);
     assert!(tpm.approved(&own).expect("asked"), "the negative control");
     assert_eq!(slot(&tpm, &own), Slot::Foreign);
+}
+
+/// One release key signs the images of both roles. A worker's image around a master's state would hand it to pods.
+#[test]
+fn an_image_of_the_other_role_does_not_open_the_state() {
+    let mut swtpm = Swtpm::new();
+    let master = image_of(Role::Master, &release_key(1), 3, 1);
+    let worker = image_of(Role::Worker, &release_key(1), 3, 2);
+    boot(&mut swtpm, 1)
+        .write_state_slot(&master, 0, 3, content(7))
+        .expect("written");
+    let tpm = boot(&mut swtpm, 2);
+    assert!(
+        tpm.approved(&worker).expect("asked"),
+        "the negative control"
+    );
+    assert_eq!(slot(&tpm, &worker), Slot::Foreign);
+    // A worker's image that takes itself for a master's: its approvals are of a worker's.
+    let lying = Unlock {
+        approver: master.approver.clone(),
+        ..worker
+    };
+    assert_eq!(slot(&tpm, &lying), Slot::Closed { floor: 3 });
+    assert_eq!(slot(&boot(&mut swtpm, 1), &master), open(3, 7));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A key in the TPM (an NV index with the state's key, or a sealed blob) carries one policy: "whatever policy this release
 //! key approved, under this reference" (PolicyAuthorize, TPM 2.0 part 3, 23.16). The image build approves the registers
 //! that it predicts for its own image (PolicyPCR, 23.7), so that each image of the same release key opens it and nothing
-//! else does. The reference carries a floor: an image of SVN n is approved for the floors up to n alone, so that a TPM whose
+//! else does. The reference names the image's role, so that a worker's image opens nothing of a master, and it carries a floor: an image of SVN n is approved for the floors up to n alone, so that a TPM whose
 //! floor was raised to f opens nothing for an image below f, without anybody's counting.
 //!
 //! Approvals need no secrecy and no place that is measured: the TPM verifies each signature before it believes one.
@@ -57,10 +57,10 @@ impl Use {
         }
     }
 
-    fn label(self) -> &'static [u8] {
+    fn name(self) -> &'static str {
         match self {
-            Self::State => b"pratique-state-svn-",
-            Self::Seal => b"pratique-seal-svn-",
+            Self::State => "state",
+            Self::Seal => "seal",
         }
     }
 
@@ -71,9 +71,10 @@ impl Use {
         }
     }
 
-    /// The policyRef of a floor: the label and the floor, 64 bits, big-endian.
-    pub fn reference(self, floor: u64) -> Vec<u8> {
-        [self.label(), &floor.to_be_bytes()].concat()
+    /// The policyRef of a role's images and a floor: `pratique-ROLE-USE-svn-` and the floor, 64 bits, big-endian.
+    pub fn reference(self, role: Role, floor: u64) -> Vec<u8> {
+        let label = format!("pratique-{}-{}-svn-", role.name(), self.name());
+        [label.as_bytes(), &floor.to_be_bytes()].concat()
     }
 
     /// The policyDigest of PolicyPCR over these values; a register without one counts as zero.
@@ -88,36 +89,76 @@ impl Use {
         ])
     }
 
-    /// The authPolicy of what an approved boot alone opens.
-    pub fn auth_policy(self, key: &Approver, floor: u64) -> Digest {
-        let name = key.public().name();
+    /// The authPolicy of what an approved boot of an image of the approver's role alone opens.
+    pub fn auth_policy(self, approver: &Approver, floor: u64) -> Digest {
+        let name = approver.public().name();
         let named =
             Digest::of_parts(&[Digest::ZERO.as_bytes(), &POLICY_AUTHORIZE, name.as_bytes()]);
-        Digest::of_parts(&[named.as_bytes(), &self.reference(floor)])
+        Digest::of_parts(&[named.as_bytes(), &self.reference(approver.role, floor)])
     }
 
     /// What is signed (part 3, 23.16): aHash = H(approvedPolicy ‖ policyRef).
-    pub fn approval(self, policy: &Digest, floor: u64) -> Digest {
-        Digest::of_parts(&[policy.as_bytes(), &self.reference(floor)])
+    pub fn approval(self, role: Role, policy: &Digest, floor: u64) -> Digest {
+        Digest::of_parts(&[policy.as_bytes(), &self.reference(role, floor)])
     }
 }
 
-/// The public half of a release key, as a TPM loads it.
+/// Whose images a release key approves. One key signs both, and neither opens what the other keeps: pods with a master's
+/// state in their hands would read the cluster's keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Images of nodes.
+    Worker,
+    /// Images of masters.
+    Master,
+}
+
+impl Role {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Worker, Self::Master];
+
+    /// The word in an image's description.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Master => "master",
+        }
+    }
+
+    /// The reverse of [`Role::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// The public half of a release key, as a TPM loads it, and the role of the images that it speaks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approver {
     key: VerifyingKey,
+    role: Role,
 }
 
 impl Approver {
+    /// A release key's word on images of a role.
+    pub fn new(key: VerifyingKey, role: Role) -> Self {
+        Self { key, role }
+    }
+
     /// From an uncompressed point (SEC 1), 65 bytes in hexadecimal: what the image says of itself.
-    pub fn from_hex(text: &str) -> Option<Self> {
+    pub fn from_hex(text: &str, role: Role) -> Option<Self> {
         let point = hex::decode(text).ok().filter(|point| point.len() == 65)?;
-        VerifyingKey::from_sec1_bytes(&point).ok().map(Self::from)
+        let key = VerifyingKey::from_sec1_bytes(&point).ok()?;
+        Some(Self { key, role })
     }
 
     /// The reverse of [`Approver::from_hex`].
     pub fn to_hex(&self) -> String {
         hex::encode(self.key.to_encoded_point(false).as_bytes())
+    }
+
+    /// The role of the images that it approves.
+    pub fn role(&self) -> Role {
+        self.role
     }
 
     /// The public area under which every TPM knows the key; its Name is part of the policy.
@@ -141,12 +182,6 @@ impl Approver {
     }
 }
 
-impl From<VerifyingKey> for Approver {
-    fn from(key: VerifyingKey) -> Self {
-        Self { key }
-    }
-}
-
 /// A release key's word that a boot may open something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approval {
@@ -161,11 +196,12 @@ pub struct Approval {
 }
 
 impl Approval {
-    /// Whether the key signed it. The TPM asks the same before it opens anything.
-    pub fn is_by(&self, key: &Approver) -> bool {
-        let digest = self.of.approval(&self.policy, self.floor);
+    /// Whether the approver's key signed it for images of its role. The TPM asks the same before it opens anything.
+    pub fn is_by(&self, approver: &Approver) -> bool {
+        let digest = self.of.approval(approver.role, &self.policy, self.floor);
         Signature::from_slice(&self.signature).is_ok_and(|signature| {
-            key.key
+            approver
+                .key
                 .verify_prehash(digest.as_bytes(), &signature)
                 .is_ok()
         })
@@ -188,8 +224,8 @@ pub enum ApprovalsError {
 pub struct Approvals(Vec<Approval>);
 
 impl Approvals {
-    /// Approves each way in which an image of `svn` may start. Signatures are deterministic (RFC 6979).
-    pub fn sign(key: &SigningKey, svn: u64, boots: &[Boot]) -> Self {
+    /// Approves each way in which an image of this role and `svn` may start. Signatures are deterministic (RFC 6979).
+    pub fn sign(key: &SigningKey, role: Role, svn: u64, boots: &[Boot]) -> Self {
         let mut all = Vec::new();
         for of in Use::ALL {
             let policies: std::collections::BTreeSet<Digest> = boots
@@ -199,7 +235,7 @@ impl Approvals {
                 .collect();
             for floor in svn.saturating_sub(FLOORS - 1)..=svn {
                 for &policy in &policies {
-                    let digest = of.approval(&policy, floor);
+                    let digest = of.approval(role, &policy, floor);
                     let signed: Result<Signature, _> = key.sign_prehash(digest.as_bytes());
                     // It fails for a digest shorter than half of the curve's order alone.
                     let Ok(signature) = signed else { continue };
@@ -366,10 +402,25 @@ mod tests {
         SigningKey::from_slice(&[seed; 32]).unwrap()
     }
 
+    fn worker(seed: u8) -> Approver {
+        Approver::new(*key(seed).verifying_key(), Role::Worker)
+    }
+
+    #[test]
+    fn an_image_of_one_role_is_not_approved_for_what_the_other_keeps() {
+        let approvals = Approvals::sign(&key(1), Role::Worker, 1, &[boot(1)]);
+        let master = Approver::new(*key(1).verifying_key(), Role::Master);
+        assert!(approvals.iter().all(|approval| approval.is_by(&worker(1))));
+        assert!(!approvals.iter().any(|approval| approval.is_by(&master)));
+        for of in Use::ALL {
+            assert_ne!(of.auth_policy(&worker(1), 1), of.auth_policy(&master, 1));
+        }
+    }
+
     #[test]
     fn an_image_is_approved_for_its_floor_and_those_below_alone() {
-        let approvals = Approvals::sign(&key(1), 40, &[boot(1), boot(2)]);
-        let approver = Approver::from(*key(1).verifying_key());
+        let approvals = Approvals::sign(&key(1), Role::Worker, 40, &[boot(1), boot(2)]);
+        let approver = worker(1);
         let values = variants(&boot(2), Use::State).remove(0);
         assert_eq!(
             values.keys().copied().collect::<Vec<_>>(),
@@ -381,10 +432,7 @@ mod tests {
             let approval = approvals
                 .find(Use::State, &policy, floor)
                 .expect("approved");
-            assert!(
-                approval.is_by(&approver)
-                    && !approval.is_by(&Approver::from(*key(2).verifying_key()))
-            );
+            assert!(approval.is_by(&approver) && !approval.is_by(&worker(2)));
             for wrong in [
                 Approval {
                     floor: floor + 1,
@@ -408,7 +456,9 @@ mod tests {
         );
         assert_eq!(approvals.iter().count(), 2 * 2 * 32);
         assert_eq!(
-            Approvals::sign(&key(1), 1, &[boot(1)]).iter().count(),
+            Approvals::sign(&key(1), Role::Worker, 1, &[boot(1)])
+                .iter()
+                .count(),
             2 * 2,
             "floors 0 and 1"
         );
@@ -426,15 +476,12 @@ mod tests {
 
     #[test]
     fn use_floor_and_key_make_another_policy() {
-        let (one, two) = (
-            Approver::from(*key(1).verifying_key()),
-            Approver::from(*key(2).verifying_key()),
-        );
+        let (one, two) = (worker(1), worker(2));
         let policy = Use::State.auth_policy(&one, 1);
         assert_ne!(policy, Use::State.auth_policy(&one, 2));
         assert_ne!(policy, Use::State.auth_policy(&two, 1));
         assert_ne!(policy, Use::Seal.auth_policy(&one, 1));
-        assert_eq!(Approver::from_hex(&one.to_hex()), Some(one));
+        assert_eq!(Approver::from_hex(&one.to_hex(), Role::Worker), Some(one));
     }
 
     /// The Name covers handle, attributes, policy and size.
@@ -470,7 +517,7 @@ mod tests {
         #[test]
         fn approvals_survive_their_encoding(svn in 0_u64..100, count in 0_u8..3) {
             let boots: Vec<Boot> = (0..count).map(boot).collect();
-            let approvals = Approvals::sign(&key(3), svn, &boots);
+            let approvals = Approvals::sign(&key(3), Role::Master, svn, &boots);
             let mut bytes = approvals.to_bytes().unwrap();
             prop_assert!(bytes.len() <= AREA);
             let whole = bytes.len();

@@ -213,6 +213,7 @@ fn cipher(key: &[u8]) -> Option<aead::LessSafeKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::approvals::Role;
     use config_tpm::template;
     use proptest::prelude::*;
     use rand_core::OsRng;
@@ -232,7 +233,7 @@ mod tests {
     }
 
     fn made() -> Vec<u8> {
-        let approver = Approver::from(*key(1).verifying_key());
+        let approver = Approver::new(*key(1).verifying_key(), Role::Master);
         let terms = Terms {
             generation: 7,
             approver: &approver,
@@ -253,8 +254,9 @@ mod tests {
             assert_eq!((read.generation, read.floor), (7, 3));
             assert_eq!(read.ek, Digest::of(&ek().spki().expect("DER")));
             assert_eq!(read.admin, Digest::of(spki.as_bytes()));
-            assert!(read.is_for(&Approver::from(*key(1).verifying_key())));
-            assert!(!read.is_for(&Approver::from(*key(2).verifying_key())));
+            assert!(read.is_for(&Approver::new(*key(1).verifying_key(), Role::Master)));
+            assert!(!read.is_for(&Approver::new(*key(2).verifying_key(), Role::Master)));
+            assert!(!read.is_for(&Approver::new(*key(1).verifying_key(), Role::Worker)));
             assert_eq!(read.open(&[7; 32]), None, "another secret");
             bytes.resize(64 << 10, 0);
         }
@@ -277,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_content_that_does_not_fit_is_refused() {
-        let approver = Approver::from(*key(1).verifying_key());
+        let approver = Approver::new(*key(1).verifying_key(), Role::Master);
         let terms = Terms {
             generation: 1,
             approver: &approver,

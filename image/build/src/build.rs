@@ -93,7 +93,7 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
     root::label(&mut contents.entries, &label);
     let root = root_disk(&tools, &contents.entries, &label, options, &work)?;
     let kernel = kernel(&tree, &contents.initrd, &root.hashed.root, &id, options)?;
-    let approvals = approvals(release_key.as_ref(), options.svn, &kernel.boots)?;
+    let approvals = approvals(release_key.as_ref(), options, &kernel.boots)?;
     let disk = disk::Content {
         id: &id,
         uki: &kernel.uki.bytes,
@@ -347,16 +347,16 @@ fn approver(options: &Options) -> Result<(Option<SigningKey>, Option<String>)> {
         .transpose()?;
     let hex = key
         .as_ref()
-        .map(|key| Approver::from(*key.verifying_key()).to_hex());
+        .map(|key| Approver::new(*key.verifying_key(), options.role.approved()).to_hex());
     Ok((key, hex))
 }
 
 /// What the release key says of the image's boots; nothing where there is no key.
-fn approvals(key: Option<&SigningKey>, svn: u64, boots: &[Boot]) -> Result<Vec<u8>> {
+fn approvals(key: Option<&SigningKey>, options: &Options, boots: &[Boot]) -> Result<Vec<u8>> {
     let Some(key) = key else {
         return Ok(Vec::new());
     };
-    let bytes = Approvals::sign(key, svn, boots).to_bytes();
+    let bytes = Approvals::sign(key, options.role.approved(), options.svn, boots).to_bytes();
     bytes.map_err(|_too_many| {
         Error::Image("the image may start in more ways than it has room to approve".to_owned())
     })

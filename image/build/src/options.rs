@@ -1,6 +1,7 @@
 //! What a build is asked for.
 
 use config_model::image::{Lockdown, Metadata};
+use config_unlock::approvals;
 use std::path::PathBuf;
 
 /// What an image is for.
@@ -18,6 +19,14 @@ impl Role {
         match self {
             Self::Worker => "worker",
             Self::Master => "master",
+        }
+    }
+
+    /// As the release key approves its boots.
+    pub(crate) fn approved(self) -> approvals::Role {
+        match self {
+            Self::Worker => approvals::Role::Worker,
+            Self::Master => approvals::Role::Master,
         }
     }
 }

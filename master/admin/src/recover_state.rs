@@ -11,7 +11,7 @@ use crate::{ek, files};
 use config_attest::release::{KnownRelease, ReleaseKey};
 use config_state::header::{self, Header, WrappingKey};
 use config_tpm::{Public, template};
-use config_unlock::approvals::Approver;
+use config_unlock::approvals::{Approver, Role};
 use config_unlock::one_off;
 use config_unlock::one_off::Terms;
 use master_ca::recovery::{Recovered, decrypt};
@@ -100,7 +100,7 @@ fn write(
     let header = disk.header(state_key)?;
     let terms = Terms {
         generation: header.generation,
-        approver: &Approver::from(release_key.key()),
+        approver: &Approver::new(release_key.key(), Role::Master),
         floor,
         ek,
     };
@@ -367,7 +367,7 @@ mod tests {
         let written = std::fs::read(desk.dir.path().join("one-off")).unwrap();
         let read = OneOff::parse(&written).unwrap();
         assert_eq!((read.generation, read.floor), (8, 3));
-        assert!(read.is_for(&Approver::from(desk.release_key.key())));
+        assert!(read.is_for(&Approver::new(desk.release_key.key(), Role::Master)));
         let clear = [&b"PRIVATE KEY"[..], &STATE_KEY];
         for part in clear {
             assert!(!written.windows(part.len()).any(|window| window == part));

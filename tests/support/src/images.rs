@@ -4,7 +4,7 @@ use agent_tpm::{Tpm, Unlock};
 use config_tpm::Digest;
 use config_tpm::boot::Boot;
 use config_tpm::pcr::extended;
-use config_unlock::approvals::{Approvals, Approver};
+use config_unlock::approvals::{Approvals, Approver, Role};
 use p256::ecdsa::SigningKey;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -21,8 +21,13 @@ pub fn release_key(seed: u8) -> SigningKey {
     SigningKey::from_slice(&[seed; 32]).expect("a key")
 }
 
-/// An image of `svn` that measures `seed`, approved by the key.
+/// A worker's image of `svn` that measures `seed`, approved by the key.
 pub fn image(key: &SigningKey, svn: u64, seed: u8) -> Unlock {
+    image_of(Role::Worker, key, svn, seed)
+}
+
+/// An image of a role, of `svn`, that measures `seed`, approved by the key.
+pub fn image_of(role: Role, key: &SigningKey, svn: u64, seed: u8) -> Unlock {
     let value = extended(&Digest::ZERO, &Digest([seed; 32]));
     let boot = |value| Boot {
         secure_boot: false,
@@ -30,9 +35,9 @@ pub fn image(key: &SigningKey, svn: u64, seed: u8) -> Unlock {
         events: BTreeMap::new(),
     };
     let other = extended(&Digest::ZERO, &Digest([0xEE; 32]));
-    let approvals = Approvals::sign(key, svn, &[boot(other), boot(value)]);
+    let approvals = Approvals::sign(key, role, svn, &[boot(other), boot(value)]);
     Unlock {
-        approver: Approver::from(*key.verifying_key()),
+        approver: Approver::new(*key.verifying_key(), role),
         approvals,
         svn,
     }

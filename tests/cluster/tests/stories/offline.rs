@@ -7,7 +7,7 @@ use crate::plant;
 use crate::world::{Cluster, World, expect};
 use agent_volume::header::{COPIES, DATA_OFFSET, Header};
 use agent_volume::{Kept, header};
-use config_unlock::approvals::{Approver, INDEX_ATTRIBUTES, Use};
+use config_unlock::approvals::{Approver, INDEX_ATTRIBUTES, Role, Use};
 use p256::pkcs8::DecodePublicKey as _;
 use std::path::{Path, PathBuf};
 use tests_harness::cluster::BOOT_LIMIT;
@@ -317,7 +317,7 @@ fn plant_key(cluster: &Cluster, dir: &Path, kept: &Kept) -> Result<()> {
     let key = p256::ecdsa::VerifyingKey::from_public_key_pem(&text)
         .map_err(|error| Error::Missing(format!("{}: {error}", pem.display())))?;
     let (policy, content) = (dir.join("policy"), dir.join("content"));
-    let digest = Use::State.auth_policy(&Approver::from(key), 1);
+    let digest = Use::State.auth_policy(&Approver::new(key, Role::Worker), 1);
     for (file, bytes) in [
         (&policy, digest.as_bytes()),
         (&content, &kept.to_bytes()[..]),

@@ -9,7 +9,7 @@ use agent_sys::verity::Superblock;
 use agent_volume::{Report, header as volume};
 use config_tpm::boot::Boot;
 use config_tpm::{Key, template};
-use config_unlock::approvals::{Approvals, Approver};
+use config_unlock::approvals::{Approvals, Approver, Role};
 use config_unlock::one_off;
 use config_unlock::one_off::{OneOff, Terms};
 use master_ca::recovery::Recovered;
@@ -212,7 +212,7 @@ fn approvals() -> Vec<u8> {
     let Ok(key) = p256::ecdsa::SigningKey::from_slice(&[1; 32]) else {
         return Vec::new();
     };
-    Approvals::sign(&key, 1, &[Boot::default()])
+    Approvals::sign(&key, Role::Worker, 1, &[Boot::default()])
         .to_bytes()
         .unwrap_or_default()
 }
@@ -231,7 +231,7 @@ fn one_off() -> Vec<u8> {
     }
     let terms = Terms {
         generation: 7,
-        approver: &Approver::from(*release.verifying_key()),
+        approver: &Approver::new(*release.verifying_key(), Role::Master),
         floor: 1,
         ek: &ek,
     };
