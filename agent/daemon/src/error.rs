@@ -26,6 +26,17 @@ pub(crate) enum Error {
     /// The configuration is good, and not for an agent.
     #[error("the configuration cannot be used: {0}")]
     NotForAnAgent(String),
+    /// The configuration is of another cluster than what the machine keeps.
+    #[error(
+        "what this machine keeps belongs to the cluster with the root {own}, and its user-data pins {pinned}: give it that \
+         cluster's `ca_pins`, or write the image again, which starts its state anew"
+    )]
+    OtherCluster {
+        /// Pins of the roots that the state belongs to.
+        own: String,
+        /// Pins of the configuration.
+        pinned: String,
+    },
     /// The TPM cannot be used.
     #[error("the TPM cannot be used")]
     Tpm(#[source] agent_tpm::Error),
@@ -50,7 +61,10 @@ impl Error {
     /// The class of the error as an exit code, in sysexits' numbers. 100 and 101 would ask init for the machine's end.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Configuration(_) | Self::NotForAnAgent(_) | Self::Identity(_) => 78,
+            Self::Configuration(_)
+            | Self::NotForAnAgent(_)
+            | Self::OtherCluster { .. }
+            | Self::Identity(_) => 78,
             Self::Tpm(agent_tpm::Error::Authorization { .. }) => state_key::AUTHORIZATION,
             Self::Tpm(agent_tpm::Error::Full { .. }) => state_key::FULL,
             Self::Tpm(_) | Self::NoTpm(_) => 69,

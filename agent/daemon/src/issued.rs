@@ -7,7 +7,7 @@ use crate::discovery::Location;
 use crate::error::Error;
 use crate::machine::ImageDescription;
 use crate::run::Ending;
-use crate::{node, settings};
+use crate::{node, settings, state_cluster};
 use agent_enroll::issued::{self, Issued};
 use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
@@ -42,10 +42,12 @@ pub(crate) async fn operate(
         () = ending.asked() => return Ok(()),
     };
     let location = location(machine, found)?;
+    state_cluster::bind(&arguments.data, &location.pins)?;
     let doubt = Arc::clone(&location.doubt);
     let (tcti, node) = (arguments.tcti.clone(), name.clone());
     let taken = tokio::task::spawn_blocking(move || take(&tcti, node, identity, location)).await;
     let (identity, end) = taken.map_err(|error| Error::Part("identity", error.into()))??;
+    state_cluster::spawn(&arguments.data, &identity, &mut tasks);
     watch_end(name, end, clock.notices(), &mut tasks);
     let outcome = node::serve(
         arguments,

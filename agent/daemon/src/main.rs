@@ -28,6 +28,7 @@ mod roots;
 mod run;
 mod services;
 mod settings;
+mod state_cluster;
 mod state_key;
 mod state_record;
 mod state_recovery;

@@ -7,7 +7,7 @@ use crate::discovery::Location;
 use crate::error::Error;
 use crate::machine::{self, ImageDescription};
 use crate::unproven::{self, Means};
-use crate::{RunArguments, approvals, issued, node, roots, settings, state_record};
+use crate::{RunArguments, approvals, issued, node, roots, settings, state_cluster, state_record};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
 use agent_tpm::Sealing;
 use config_errors::chain;
@@ -84,6 +84,7 @@ fn code(error: &Error) -> Option<&'static str> {
         Error::Tpm(agent_tpm::Error::Lacks { .. }) => Some("TPM_LACKS"),
         Error::Tpm(_) => Some("TPM"),
         Error::Configuration(_) | Error::NotForAnAgent(_) => Some("CONFIGURATION"),
+        Error::OtherCluster { .. } => Some("OTHER_CLUSTER"),
         Error::Identity(_) => Some("IDENTITY"),
         Error::Runtime(_) | Error::File { .. } | Error::Enroll(_) | Error::Part(..) => None,
     }
@@ -139,6 +140,7 @@ async fn operate(
         let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
         tasks.spawn(async move { match roots::follow(path, pins).await {} });
     }
+    state_cluster::spawn(&arguments.data, &identity, &mut tasks);
     tasks.spawn(async move {
         Err(Error::Part(
             "keeper of the identity",
@@ -231,6 +233,7 @@ async fn enroll(
         (None, Some((endpoints, pins))) => Location::new(endpoints, pins),
         (None, None) => own_master(arguments).await?,
     };
+    state_cluster::bind(&arguments.data, &pins)?;
     let addresses = machine::addresses(machine);
     let claims = machine::claims(name, image, &addresses, machine);
     let settings = Settings {

@@ -286,7 +286,7 @@ impl Enroller {
             &accepted.requests,
             &accepted.certificates,
             &self.party.node_key,
-            &self.party.pins.get(),
+            &self.party.pins.configured(),
         )
         .map(|_| accepted)
     }
@@ -301,7 +301,7 @@ impl Enroller {
             requests,
             certificates,
             &self.party.node_key,
-            &self.party.pins.get(),
+            &self.party.pins.configured(),
         )?;
         self.client.set(installed.client);
         self.serving.set(installed.serving);

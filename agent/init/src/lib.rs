@@ -19,6 +19,7 @@
 //! one writer thread takes lines from a bounded channel to log files and console ([`output`]). Decisions are pure
 //! functions: [`gpt`], [`smbios`], [`spcr`], [`label`], [`supervisor`], [`shutdown::unmount_order`].
 
+pub mod allowed;
 pub mod button;
 pub mod cloud;
 pub mod console;

@@ -20,7 +20,7 @@ use crate::settings::{self, Image};
 use crate::source::SourceError;
 use crate::state::Opened;
 use crate::supervisor::Terms;
-use crate::{cloud, hardening, measure, modules, source, state};
+use crate::{allowed, cloud, hardening, measure, modules, source, state};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
@@ -69,7 +69,8 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
         let cure = "read /var/log/pratique, then power off and on to try again";
         return Err(Fatal::hold("SERVICE", cure, Unhealthy(count)));
     }
-    configure(console, &image)?;
+    let digest = configure(console, &image)?;
+    allowed::check(Path::new(allowed::LIST), &digest)?;
     let domain = Domain::new().map_err(|cause| Fatal::hold("KERNEL", KERNEL_CURE, cause))?;
     Ok((table(&image, &state), domain))
 }
@@ -113,8 +114,8 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
     Ok(image)
 }
 
-/// Finds and measures the configuration.
-fn configure(console: &Console, image: &Image) -> Result<(), Fatal> {
+/// Finds and measures the configuration; its digest.
+fn configure(console: &Console, image: &Image) -> Result<[u8; 32], Fatal> {
     let service = agent_metadata::platform::choose(Setting::parse(&image.metadata), &cloud::dmi());
     let found = source::find(console, service).map_err(no_configuration)?;
     let name = settings::claimed_name(&found.bytes).unwrap_or_else(|| "localhost".to_owned());
@@ -134,7 +135,7 @@ fn configure(console: &Console, image: &Image) -> Result<(), Fatal> {
         "config {how} source={} digest={digest}",
         found.label
     ));
-    Ok(())
+    Ok(measurement.digest)
 }
 
 /// What to do about a configuration that was not found.
@@ -186,6 +187,8 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
             state::RECOVERY,
             "--recovered-keys",
             state::RECOVERED_KEYS,
+            "--config-event",
+            measure::EVENT,
         ];
         let admin = state
             .brought_by

@@ -27,7 +27,7 @@ use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
 use crate::unlock::{self, UnlockError};
-use crate::{ext4, generation};
+use crate::{allowed, ext4, generation};
 
 /// The finished partition's label.
 pub const LABEL: &str = "pratique-state";
@@ -207,7 +207,8 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             let node = decrypt(&place, key)?;
             // The header on the disk is still of the generation before.
             let ready = usable(&node, generation.saturating_sub(1))
-                .and_then(|()| take_over(keys).map_err(Cause::from));
+                .and_then(|()| take_over(keys).map_err(Cause::from))
+                .and_then(|()| allowed::forget(Path::new(allowed::LIST)).map_err(Cause::from));
             if let Err(cause) = ready {
                 drop(asked.finish(console, None));
                 return Err(Fatal::hold("STATE", CURE, cause));

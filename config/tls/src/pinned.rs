@@ -26,6 +26,8 @@ pub struct ShownRoot {
 #[derive(Debug, Clone)]
 pub struct Pins {
     pins: Arc<RwLock<Arc<[Pin]>>>,
+    /// While it is there, a pin counts only if it is among these.
+    within: Arc<RwLock<Option<Vec<Pin>>>>,
     shown: Arc<RwLock<Arc<[ShownRoot]>>>,
 }
 
@@ -33,6 +35,7 @@ impl From<Vec<Pin>> for Pins {
     fn from(pins: Vec<Pin>) -> Self {
         Self {
             pins: Arc::new(RwLock::new(pins.into())),
+            within: Arc::default(),
             shown: Arc::new(RwLock::new(Vec::new().into())),
         }
     }
@@ -44,9 +47,28 @@ impl Pins {
         *self.pins.write().unwrap_or_else(PoisonError::into_inner) = pins.into();
     }
 
-    /// Those of the moment.
+    /// Those of the moment that count.
     pub fn get(&self) -> Arc<[Pin]> {
+        let all = self.configured();
+        let within = self.within.read().unwrap_or_else(PoisonError::into_inner);
+        match &*within {
+            Some(within) => all
+                .iter()
+                .filter(|pin| within.contains(pin))
+                .copied()
+                .collect(),
+            None => all,
+        }
+    }
+
+    /// Those of the moment, also those that do not count: for what an authenticated master says of itself.
+    pub fn configured(&self) -> Arc<[Pin]> {
         Arc::clone(&self.pins.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Lets no pin count that is not among these, whatever replaces them, until all count again (`None`).
+    pub fn keep_within(&self, roots: Option<Vec<Pin>>) {
+        *self.within.write().unwrap_or_else(PoisonError::into_inner) = roots;
     }
 
     /// By which roots the master said it is known, pinned ones and others; they are worth no more than their pins.

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use config_attest::bootstrap::AdminStatement;
 use config_errors::chain;
 use config_kube::policy::POLICY_NAME;
-use config_kube::{CertificatePolicy, CertificatePolicySpec};
+use config_kube::{CertificatePolicy, CertificatePolicySpec, Machine};
 use config_protocol::Code;
 use config_protocol::attestor::{EvidenceAnswer, EvidenceRequest, HelloAnswer, Request};
 use config_protocol::wire::{
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Mutex, Semaphore, watch};
 
@@ -45,6 +45,14 @@ struct Record {
     signature: String,
 }
 
+impl Record {
+    /// What the admin stated; its signature was verified before it was kept.
+    fn stated(&self) -> Option<AdminStatement> {
+        let bytes = STANDARD.decode(&self.statement).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+}
+
 /// Answers the paths of the bootstrap.
 #[derive(Debug)]
 pub(crate) struct BootstrapService {
@@ -56,6 +64,8 @@ pub(crate) struct BootstrapService {
     /// The keys and claims of this machine. Its lock also makes admissions run one after another.
     shown: Mutex<Option<HelloAnswer>>,
     proofs: Semaphore,
+    /// The name of this master's Machine, once the admin stated it.
+    machine: OnceLock<String>,
     done: watch::Sender<bool>,
 }
 
@@ -66,7 +76,12 @@ impl BootstrapService {
         client: Client,
     ) -> Result<Self, Error> {
         let own = &config.bootstrap;
-        let done = own.admin_key.is_none() || read_record(&own.record)?.is_some();
+        let record = read_record(&own.record)?;
+        let done = own.admin_key.is_none() || record.is_some();
+        let machine = OnceLock::new();
+        if let Some(stated) = record.as_ref().and_then(Record::stated) {
+            drop(machine.set(stated.machine));
+        }
         let service = Self {
             cluster: config.cluster.clone(),
             config: own.clone(),
@@ -75,6 +90,7 @@ impl BootstrapService {
             client,
             shown: Mutex::new(None),
             proofs: Semaphore::new(PROOFS),
+            machine,
             done: watch::Sender::new(done),
         };
         if done {
@@ -192,6 +208,7 @@ impl BootstrapService {
             tracing::error!(error = %chain(&error), "the bootstrap could not be recorded");
             return Answer::unavailable("the master could not record the bootstrap; see its log");
         }
+        drop(self.machine.set(stated.machine));
         tracing::info!(
             admin = admin_key.to_text(),
             "bootstrapped: the cluster is the admin's"
@@ -201,6 +218,16 @@ impl BootstrapService {
             roots: self.authority.roots_pem(),
             ca_pin: self.authority.pin(),
         })
+    }
+
+    /// A Machine as the API has it: what this master's own lists is what its machine may boot with.
+    pub(crate) fn machine_is(&self, machine: &Machine) {
+        if let Some(configurations) = &self.config.configurations
+            && machine.metadata.name.is_some()
+            && machine.metadata.name.as_ref() == self.machine.get()
+        {
+            configurations.follow(machine);
+        }
     }
 
     /// Seeds what the configuration says, and tries again until the API takes it.
@@ -353,7 +380,7 @@ fn write_record(path: &Path, record: &Record) -> Result<(), Error> {
 }
 
 /// Writes a file atomically and durably: a synced temporary file, then a rename.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let fail = |source| Error::File {
         what: "write",
         path: path.to_owned(),

@@ -29,6 +29,7 @@ mod admit;
 mod answer;
 mod bootstrap;
 mod caller;
+mod configurations;
 mod decision;
 mod deny;
 mod dry_run;
@@ -59,6 +60,7 @@ mod statuses;
 mod time;
 mod unproven;
 
+pub use configurations::Configurations;
 pub use deny::MachineDenyList;
 pub use entropy::SystemEntropy;
 pub use error::Error;

@@ -180,6 +180,12 @@ impl AttestationService {
                 Change::Deleted(old) => vec![(Some(old.clone()), None)],
             };
             began = true;
+            // Before the inventory, for which the admin's request waits.
+            match &change {
+                Change::Listed(now) => now.iter().for_each(|new| self.bootstrap.machine_is(new)),
+                Change::Set(new) => self.bootstrap.machine_is(new),
+                Change::Deleted(_) => {}
+            }
             self.inventory.take_machine(change);
             for one in decided
                 .into_iter()

@@ -1,5 +1,6 @@
 //! The part of the cluster's configuration that attestation needs.
 
+use crate::configurations::Configurations;
 use config_attest::release::ReleaseKey;
 use config_certificates::EkIssuer;
 use config_kube::CertificatePolicySpec;
@@ -47,4 +48,6 @@ pub struct BootstrapConfig {
     pub name: String,
     /// Addresses in the configuration.
     pub addresses: Vec<String>,
+    /// With which configurations the machine may boot; `None` for a master that was not booted from an image.
+    pub configurations: Option<Configurations>,
 }

@@ -83,6 +83,9 @@ pub(crate) struct RunArgs {
     /// The cluster's keys as they came with a state from another board; sealed at the start, and removed.
     #[arg(long)]
     recovered_keys: Option<PathBuf>,
+    /// The record of the configuration that this boot measured; the data folder then names those that the machine may boot with.
+    #[arg(long)]
+    config_event: Option<PathBuf>,
     /// Hash of the admin's key by which the machine's state came from another board: the configuration must name it.
     #[arg(long, value_name = "sha256:HASH")]
     state_of: Option<String>,

@@ -14,7 +14,7 @@ use config_model::format::Endpoint;
 use config_tpm::Digest;
 use master_admission::services::Ranges;
 use master_api::{ApiServer, Options};
-use master_attest::{AttestationConfig, AttestationService, BootstrapConfig};
+use master_attest::{AttestationConfig, AttestationService, BootstrapConfig, Configurations};
 use master_ca::attestor::Attestor;
 use master_ca::{AttestorKeeper, Authority, FileKeeper, Keeper};
 use master_client::{ApiError, BoxFuture, Notice, UserInfo};
@@ -39,6 +39,8 @@ const ATTESTOR_PATIENCE: Duration = Duration::from_secs(120);
 const DESCRIPTORS: u64 = 65_536;
 /// Of these, for the store, the keys, the logs and the runtime itself.
 const OWN_DESCRIPTORS: u64 = 256;
+/// The configurations that the machine may boot with, in the data folder: init reads them before it starts a service.
+const CONFIGURATIONS: &str = "configurations";
 /// Where the agent of a master machine looks for the root's pin.
 const CA_PIN: &str = "/run/pratique/ca-pin";
 
@@ -489,6 +491,9 @@ fn attestation_config(
         .ca_pin
         .clone()
         .or_else(|| args.attestor.as_ref().map(|_| PathBuf::from(CA_PIN)));
+    let open = |event| Configurations::open(args.data.join(CONFIGURATIONS), event);
+    let configurations = args.config_event.as_deref().map(open).transpose();
+    let configurations = configurations.map_err(Error::Attest)?;
     Ok(AttestationConfig {
         cluster: cluster.name.to_string(),
         api_names: settings.api_names.clone(),
@@ -503,6 +508,7 @@ fn attestation_config(
             attestor,
             name: settings.name.clone().unwrap_or_default(),
             addresses: settings.addresses.clone(),
+            configurations,
         },
         exchanges: usize::try_from(cluster.api.limits.exchanges).unwrap_or(usize::MAX),
         log,

@@ -1,0 +1,118 @@
+//! The configurations with which this master's machine may boot, as init reads them before it starts a service.
+//!
+//! The state and the cluster's keys open for each image of the release key, whatever its configuration is: the register of
+//! the configuration is extended later. So that user-data of somebody else's (an `authorization` that allows all, a
+//! `client_cas` of his) is not served with them, the state itself names the configurations that it takes: the one it was
+//! first used with, which the admin's bootstrap attests, and from then on those in `spec.configDigests` of the master's own
+//! Machine. A list that is emptied leaves the last one in force.
+
+use crate::bootstrap::write_whole;
+use crate::error::Error;
+use config_kube::Machine;
+use config_protocol::wire::ConfigEvent;
+use std::path::{Path, PathBuf};
+
+/// The file of allowed configurations, one digest (`sha256:` and hex) a line.
+#[derive(Debug, Clone)]
+pub struct Configurations {
+    file: PathBuf,
+}
+
+impl Configurations {
+    /// Opens the file; makes it with the configuration of this boot where there is none yet.
+    ///
+    /// # Errors
+    /// The record of the configuration event cannot be read, or the file cannot be written.
+    pub fn open(file: PathBuf, event: &Path) -> Result<Self, Error> {
+        let opened = Self { file };
+        let known = opened.file.try_exists().map_err(|source| Error::File {
+            what: "read",
+            path: opened.file.clone(),
+            source,
+        })?;
+        if !known {
+            let bytes = std::fs::read(event).map_err(|source| Error::File {
+                what: "read",
+                path: event.to_owned(),
+                source,
+            })?;
+            let event: ConfigEvent =
+                serde_json::from_slice(&bytes).map_err(|source| Error::Record {
+                    path: event.to_owned(),
+                    source,
+                })?;
+            opened.write(&[event.digest.to_text()])?;
+        }
+        Ok(opened)
+    }
+
+    /// Takes over what the master's own Machine lists.
+    pub(crate) fn follow(&self, own: &Machine) {
+        let mut listed = own.spec.config_digests.clone();
+        listed.sort_unstable();
+        listed.dedup();
+        if listed.is_empty() || self.read().is_some_and(|known| known == listed) {
+            return;
+        }
+        match self.write(&listed) {
+            Ok(()) => tracing::info!(
+                machine = own.metadata.name.as_deref().unwrap_or_default(),
+                digests = listed.join(", "),
+                "this master's machine may boot with these configurations from now on"
+            ),
+            Err(error) => tracing::error!(
+                error = %config_errors::chain(&error),
+                "the configurations of this master's machine cannot be kept: it boots with the ones before alone"
+            ),
+        }
+    }
+
+    fn read(&self) -> Option<Vec<String>> {
+        let text = std::fs::read_to_string(&self.file).ok()?;
+        Some(text.lines().map(str::to_owned).collect())
+    }
+
+    fn write(&self, digests: &[String]) -> Result<(), Error> {
+        write_whole(&self.file, format!("{}\n", digests.join("\n")).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(byte: &str) -> String {
+        format!("sha256:{}", byte.repeat(32))
+    }
+
+    fn own(digests: &[&str]) -> Machine {
+        let mut machine = Machine::default();
+        machine.spec.config_digests = digests.iter().map(|byte| digest(byte)).collect();
+        machine
+    }
+
+    #[test]
+    fn the_first_configuration_counts_until_the_machine_lists_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, event) = (dir.path().join("allowed"), dir.path().join("event"));
+        assert!(Configurations::open(file.clone(), &event).is_err());
+        let record = |byte: &str| {
+            let digest = byte.repeat(32);
+            format!(
+                "{{\"pcr\":13,\"label\":\"nocloud\",\"length\":3,\"digest\":\"{digest}\",\"measured\":true}}\n"
+            )
+        };
+        std::fs::write(&event, record("0a")).unwrap();
+        let opened = Configurations::open(file.clone(), &event).unwrap();
+        let text = || std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text(), digest("0a") + "\n");
+        // Another boot adds nothing by itself.
+        std::fs::write(&event, record("0b")).unwrap();
+        Configurations::open(file.clone(), &event).unwrap();
+        assert_eq!(text(), digest("0a") + "\n");
+        opened.follow(&own(&["0c", "0b", "0b"]));
+        assert_eq!(text(), format!("{}\n{}\n", digest("0b"), digest("0c")));
+        opened.follow(&own(&[]));
+        assert_eq!(text(), format!("{}\n{}\n", digest("0b"), digest("0c")));
+    }
+}
