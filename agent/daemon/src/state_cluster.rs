@@ -74,7 +74,7 @@ async fn follow(data: PathBuf, pins: Pins, roots: Roots) -> Infallible {
                     kept = now;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the roots of this state's cluster cannot be kept; trying again")
+                    tracing::warn!(%error, "the roots of this state's cluster cannot be kept; trying again");
                 }
             }
         }

@@ -25,7 +25,7 @@ pub struct ShownRoot {
 /// document names others, all follow.
 #[derive(Debug, Clone)]
 pub struct Pins {
-    pins: Arc<RwLock<Arc<[Pin]>>>,
+    all: Arc<RwLock<Arc<[Pin]>>>,
     /// While it is there, a pin counts only if it is among these.
     within: Arc<RwLock<Option<Vec<Pin>>>>,
     shown: Arc<RwLock<Arc<[ShownRoot]>>>,
@@ -34,7 +34,7 @@ pub struct Pins {
 impl From<Vec<Pin>> for Pins {
     fn from(pins: Vec<Pin>) -> Self {
         Self {
-            pins: Arc::new(RwLock::new(pins.into())),
+            all: Arc::new(RwLock::new(pins.into())),
             within: Arc::default(),
             shown: Arc::new(RwLock::new(Vec::new().into())),
         }
@@ -44,7 +44,7 @@ impl From<Vec<Pin>> for Pins {
 impl Pins {
     /// Others from now on; open connections stay.
     pub fn replace(&self, pins: Vec<Pin>) {
-        *self.pins.write().unwrap_or_else(PoisonError::into_inner) = pins.into();
+        *self.all.write().unwrap_or_else(PoisonError::into_inner) = pins.into();
     }
 
     /// Those of the moment that count.
@@ -63,7 +63,7 @@ impl Pins {
 
     /// Those of the moment, also those that do not count: for what an authenticated master says of itself.
     pub fn configured(&self) -> Arc<[Pin]> {
-        Arc::clone(&self.pins.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.all.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Lets no pin count that is not among these, whatever replaces them, until all count again (`None`).

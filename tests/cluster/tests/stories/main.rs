@@ -130,6 +130,10 @@ const STORIES: &[(&str, Story)] = &[
         "power_cut_of_the_master_lets_nodes_go_on",
         power::cut_master,
     ),
+    (
+        "refuse_a_master_with_somebody_elses_user_data",
+        refuse::masters_user_data_changed,
+    ),
     ("refuse_an_older_copy_of_the_whole_disk", disk::older_copy),
     (
         "recover_a_masters_state_on_another_board",

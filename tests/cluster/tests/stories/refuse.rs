@@ -58,6 +58,40 @@ pub(crate) fn user_data_changed(world: &mut World) -> Result<()> {
     refused_as_machine(world, &blueprint, "edited", code::CONFIG)
 }
 
+/// The genuine master's machine, disk and TPM, with user-data that lets everybody do everything: its state opens, and nothing
+/// is served from it. With its own user-data it is the cluster's master again.
+pub(crate) fn masters_user_data_changed(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let path = cluster.master_blueprint.dir.join("user-data.toml");
+    let genuine = std::fs::read_to_string(&path).map_err(file_error("cannot read", &path))?;
+    cluster.master.cut_power()?;
+    let hostile = format!("{genuine}\n[cluster.api]\nauthorization = [\"AlwaysAllow\"]\n");
+    cluster
+        .lab
+        .give_user_data(&mut cluster.master_blueprint, &hostile)?;
+    let mark = cluster.master.mark();
+    cluster.master = cluster.master_blueprint.start(&cluster.lab.tools)?;
+    let line = cluster
+        .master
+        .wait_after(mark, "FATAL CONFIG_OTHER", BOOT_LIMIT)?;
+    cluster
+        .master
+        .wait_after(mark, "held: no service is started", BOOT_LIMIT)?;
+    expect(
+        line.contains("spec.configDigests"),
+        &format!("the console does not name the cure: {line}"),
+    )?;
+    cluster.master.cut_power()?;
+    cluster
+        .lab
+        .give_user_data(&mut cluster.master_blueprint, &genuine)?;
+    cluster.master = cluster.master_blueprint.start(&cluster.lab.tools)?;
+    for node in ["master-1", "worker-1"] {
+        cluster.lab.wait_ready(node, BOOT_LIMIT)?;
+    }
+    Ok(())
+}
+
 /// A kernel argument handed over by SMBIOS, which the stub measures into PCR 12.
 pub(crate) fn kernel_argument(world: &mut World) -> Result<()> {
     let (mut blueprint, _) = world.second_worker("argued")?;

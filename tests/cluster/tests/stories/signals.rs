@@ -46,9 +46,9 @@ pub(crate) fn stay_within_containers(world: &mut World) -> Result<()> {
 fn attack(cluster: &Cluster, node: &str, machine: &Machine) -> Result<Vec<String>> {
     let name = format!("signals-{node}");
     // All services are older than the shim, and have lower process ids. The pod waits for the word to begin, as signals to a
-    // containerd that has not answered for its start yet would end it by themselves.
+    // containerd that has not answered for its start yet would end it by themselves; and then until the word's own end was told.
     let script = format!(
-        "until /bin/busybox grep -q yes /signals/go; do /bin/busybox sleep 1; done; i=2; while [ $i -lt $PPID ]; do \
+        "until [ -e /tmp/go ]; do /bin/busybox sleep 1; done; /bin/busybox sleep 5; i=2; while [ $i -lt $PPID ]; do \
          kill -9 $i 2>/dev/null; i=$((i + 1)); done; for s in {TO_INIT}; do kill -$s 1 2>/dev/null; done; echo all sent; \
          exec /bin/busybox sleep 100000"
     );
@@ -56,17 +56,13 @@ fn attack(cluster: &Cluster, node: &str, machine: &Machine) -> Result<Vec<String
         "  hostNetwork: true\n",
         "  hostNetwork: true\n  hostPID: true\n  restartPolicy: Never\n",
     );
-    let word = format!(
-        "    volumeMounts: [{{name: signals, mountPath: /signals}}]\n  volumes: [{{name: signals, configMap: {{name: {name}}}}}]\n---\n\
-         apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{go: \"no\"}}\n"
-    );
     let mark = machine.mark();
-    cluster.apply(&name, &(manifest + &word))?;
+    cluster.apply(&name, &manifest)?;
     cluster.pod_phase(&name, "Running")?;
-    let go = "{\"data\":{\"go\":\"yes\"}}";
+    let go = "/bin/busybox mkdir -p /tmp && : >/tmp/go";
     cluster
         .lab
-        .kubectl(&["patch", "configmap", &name, "-p", go])?;
+        .kubectl(&["exec", &name, "--", "/bin/busybox", "sh", "-c", go])?;
     cluster.lab.kubectl_until(
         &["logs", &name],
         &format!("every signal sent on {node}"),
@@ -78,7 +74,7 @@ fn attack(cluster: &Cluster, node: &str, machine: &Machine) -> Result<Vec<String
     // The removal comes back from the node's agent, so that what a signal did before is on the console by then.
     cluster
         .lab
-        .kubectl(&["delete", "pod,configmap", &name, "--timeout=600s"])?;
+        .kubectl(&["delete", "pod", &name, "--timeout=600s"])?;
     Ok(damage(machine, mark)
         .into_iter()
         .map(|line| format!("{node}: {line}"))
