@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::launch::termination_file;
 use crate::names::{log_folder, log_name, pod_logs};
 use crate::stage;
-use agent_pods::{View, find};
+use agent_pods::{MAX_LOGS, View, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
 use std::fs;
@@ -15,8 +15,6 @@ use std::path::{Path, PathBuf};
 const MAX_WORDS: u64 = 4096;
 /// Longest end of a log that stands for last words (upstream's limit).
 const MAX_LOG_WORDS: u64 = 2048;
-/// Log files of one container that are looked at; there are a handful of an attempt, and two attempts.
-pub(crate) const MAX_LOGS: usize = 4096;
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 

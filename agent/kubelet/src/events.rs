@@ -3,7 +3,7 @@
 //! One task writes them; the channel to it is bounded, and an event that doesn't fit is dropped: events are a
 //! courtesy and must never hold up a container.
 
-use crate::api::{Api, JSON, STRATEGIC_MERGE, send};
+use agent_api::{Api, JSON, STRATEGIC_MERGE, send};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use http::Method;

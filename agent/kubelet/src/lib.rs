@@ -1,7 +1,7 @@
-//! The node: pods as a pure machine, the loop that drives it, status, lease and the kubelet's own API.
+//! The node: the loop that drives the pod machine, status, lease, and what the kubelet's own API answers from.
 //!
-//! Enter by [`Kubelet`], which needs a way to the master ([`Api`]) and a container engine
-//! (`agent_runtime::Runtime`), and by [`serve`], which answers the master on port 10250. What is done for a pod is
+//! Enter by [`Kubelet`], which needs a way to the master (`agent_api::Api`) and a container engine
+//! (`agent_runtime::Runtime`), and makes what answers the master on port 10250 (`agent_server`). What is done for a pod is
 //! decided by the pod machine (`agent_pods`), a pure function of the pod, the containers that are seen, and the
 //! time; `worker` is the only one who acts.
 //!
@@ -11,7 +11,6 @@
 //! prober for each container with probes, one task for each hook that runs. Channels: a `watch` from `pods` to each worker (what is wanted), a
 //! `Notify` to each worker (something changed, look), a bounded `mpsc` to `events`.
 
-mod api;
 mod capacity;
 mod cleanup;
 mod cluster;
@@ -38,9 +37,7 @@ mod pressure;
 mod probes;
 mod pull;
 mod ranges;
-mod reviews;
 mod sandbox;
-mod server;
 mod shared;
 mod stage;
 mod storage;
@@ -51,9 +48,7 @@ mod wanted;
 mod worker;
 
 pub use agent_pressure::{ImageMarks, Least, Signal, Thresholds};
-pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, post, send};
 pub use config::{Config, DEFAULT_MAX_PODS, PORT};
 pub use drain::{Drain, Drained};
 pub use kubelet::Kubelet;
 pub use notices::{Notice, Notices};
-pub use server::{Server, serve};

@@ -8,7 +8,6 @@ mod claims;
 mod evict;
 mod report;
 
-use crate::api::{get, send};
 use crate::env::Sources;
 use crate::hooks::Hooks;
 use crate::launch::{self, Attempt};
@@ -23,6 +22,7 @@ use crate::tokens::Tokens;
 use crate::volumes::Source;
 use crate::wanted::Wanted;
 use crate::{cleanup, debug, env, storage, support, volumes};
+use agent_api::{get, send};
 use agent_pods::{
     Action, Ending, Notes, Plan, Refusal, View, between, end_of, find, later, plan, plan_orphan,
     recover,
@@ -620,7 +620,7 @@ impl Worker {
             &*self.shared.api,
             http::Method::DELETE,
             path,
-            crate::api::JSON,
+            agent_api::JSON,
             &body,
         )
         .await

@@ -1,7 +1,7 @@
 //! The claims of a pod, asked of the master.
 
 use super::Worker;
-use crate::api::{ApiError, get};
+use agent_api::{ApiError, get};
 use agent_claims::{Claimed, Mounted};
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use std::collections::BTreeMap;

@@ -3,7 +3,9 @@
 use crate::site::{IMAGE, LIMIT, Site, eventually, texts};
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
-use agent_kubelet::{Answer, Api, ApiError, Call, Config, Kubelet, Lines, Server, Thresholds};
+use agent_api::{Answer, Api, ApiError, Call, Lines};
+use agent_kubelet::{Config, Kubelet, Thresholds};
+use agent_server::Server;
 use bytes::{Bytes, BytesMut};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, ContainerStatus, Event, Node, Pod};
@@ -82,7 +84,7 @@ impl Api for InProcess {
             let call = Call {
                 method: Method::GET,
                 path,
-                content_type: agent_kubelet::JSON,
+                content_type: agent_api::JSON,
                 body: Bytes::new(),
             };
             let body = self.ask(call).await?.into_body();
@@ -290,7 +292,7 @@ impl Cluster {
         let call = Call {
             method,
             path: path.to_owned(),
-            content_type: agent_kubelet::JSON,
+            content_type: agent_api::JSON,
             body: body.to_string().into(),
         };
         api.call(call).await.unwrap();

@@ -2,7 +2,7 @@
 
 use crate::pods::{Cluster, shell};
 use crate::site::eventually;
-use agent_kubelet::serve;
+use agent_server::serve;
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::ServiceAccount;
 use config_kube::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
