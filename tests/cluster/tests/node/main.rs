@@ -6,8 +6,10 @@
     reason = "tests may stop at the first surprise"
 )]
 
+mod api;
 mod attach;
 mod claims;
+mod cluster;
 mod containers;
 mod floor;
 mod forward;

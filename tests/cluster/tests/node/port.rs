@@ -1,6 +1,6 @@
 //! The kubelet's port: the master is answered, and callers to whom it grants what they ask for.
 
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::site::eventually;
 use agent_server::serve;
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! Tunnels into pods by the real kubectl, through the master's API to the kubelet's port and the real containerd.
 
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::port::Authority;
 use crate::site::{LIMIT, eventually};
 use agent_server::serve;
