@@ -3,13 +3,13 @@
 use crate::cluster;
 use crate::config::Config;
 use crate::configz;
-use crate::events::{self, Queue, Recorder};
 use crate::garbage;
 use crate::node;
 use crate::pods::Pods;
 use crate::ranges;
 use crate::shared::Shared;
 use agent_api::Api;
+use agent_api::events::{self, Queue, Recorder};
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_journal::Journal;

@@ -20,7 +20,6 @@ mod content;
 mod debug;
 mod drain;
 mod env;
-mod events;
 mod garbage;
 mod handle;
 mod hooks;

@@ -2,10 +2,10 @@
 
 use crate::capacity;
 use crate::config::Config;
-use crate::events::Recorder;
 use crate::garbage::Images;
 use crate::handle::Handle;
 use agent_api::Api;
+use agent_api::events::Recorder;
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;

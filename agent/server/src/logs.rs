@@ -149,3 +149,38 @@ async fn runs(parts: &Parts, uid: &str, path: &std::path::Path) -> bool {
         log == path && !matches!(seen.state, ContainerState::Exited { .. })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::mpsc;
+
+    /// The result of `work`, unless it hangs.
+    fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || sender.send(work()));
+        let limit = Duration::from_secs(60);
+        receiver.recv_timeout(limit).expect("reading a log hangs")
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_log_shows_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("secret"),
+            "2026-01-01T00:00:00Z stdout F secret\n",
+        )
+        .unwrap();
+        symlink("secret", dir.path().join("0.log")).unwrap();
+        nix::unistd::mkfifo(&dir.path().join("1.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for name in ["0.log", "1.log"] {
+            let folder = Beneath::root(dir.path()).unwrap();
+            assert!(
+                within(move || Reader::open(folder, name, Wish::default()).is_err()),
+                "{name}"
+            );
+        }
+    }
+}
