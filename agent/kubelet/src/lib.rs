@@ -6,10 +6,10 @@
 //! time; `worker` is the only one who acts.
 //!
 //! Tasks: `pods` lists and watches the pods of this node and keeps one `worker` for each; `node` writes the Node's
-//! status and renews its lease; `events` writes events; `garbage` removes images when the disk fills up; `pressure` evicts pods
-//! when something runs out; one
-//! prober for each container with probes, one task for each hook that runs. Channels: a `watch` from `pods` to each worker (what is wanted), a
-//! `Notify` to each worker (something changed, look), a bounded `mpsc` to `events`.
+//! status and renews its lease; `agent_api::events` writes events; `garbage` removes images when the disk fills up; `pressure`
+//! evicts pods when something runs out; one prober for each container with probes, one task for each fetch of an image, each
+//! start of a container, and each hook that runs. Channels: a `watch` from `pods` to each worker (what is wanted), a
+//! `Notify` to each worker (something changed, look), a bounded `mpsc` to the task that writes events.
 
 mod capacity;
 mod cleanup;
@@ -39,7 +39,9 @@ mod ranges;
 mod sandbox;
 mod shared;
 mod stage;
+mod starts;
 mod storage;
+mod supplies;
 mod support;
 mod tokens;
 mod volumes;

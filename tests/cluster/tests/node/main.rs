@@ -24,5 +24,6 @@ mod pressure;
 mod proxy;
 mod registry;
 mod site;
+mod starts;
 mod tunnels;
 mod usage;
