@@ -136,3 +136,48 @@ impl Node for Shared {
         configz::text(&self.config, &self.sandboxes)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use agent_api::{Answer, Call, Lines};
+    use agent_cluster::Places;
+    use agent_runtime::{Containerd, Options, Registries};
+    use std::path::Path;
+
+    /// A master that gives no answer.
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Api for Silent {
+        fn call(&self, _call: Call) -> Answer<'_, bytes::Bytes> {
+            Box::pin(std::future::pending())
+        }
+
+        fn watch(&self, _path: String) -> Answer<'_, Lines> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    /// What tasks share on a node whose master is silent and whose engine is not up; its folders all lie in `dir`.
+    pub(crate) fn shared(dir: &Path) -> Arc<Shared> {
+        let runtime = Containerd::new(Options {
+            socket: dir.join("containerd.sock"),
+            state: dir.join("state"),
+            fifos: dir.join("fifos"),
+            logs: dir.join("logs"),
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        });
+        let sandboxes = Sandboxes::open(Places {
+            run: dir.join("pods"),
+            ledger: dir.join("addresses.json"),
+            alone: true,
+            tunnel: false,
+        });
+        let config = crate::config::tests::config(dir);
+        let (runtime, sandboxes) = (Arc::new(runtime), Arc::new(sandboxes.unwrap()));
+        Kubelet::new(config, Arc::new(Silent), runtime, sandboxes).shared
+    }
+}

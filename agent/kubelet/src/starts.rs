@@ -13,9 +13,7 @@ use crate::shared::Shared;
 use crate::stage::Staged;
 use crate::supplies::Supplies;
 use agent_cluster::Sandbox;
-use agent_runtime::{
-    Container as Seen, Error, ErrorClass, Image, Kind, PodRef, container_id, withheld,
-};
+use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, container_id, withheld};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -38,7 +36,8 @@ pub(crate) struct Order {
     pub(crate) target: Option<String>,
     pub(crate) sandbox: Sandbox,
     pub(crate) addresses: Addresses,
-    pub(crate) image: Image,
+    /// Of the image that the pod may run.
+    pub(crate) digest: String,
 }
 
 /// What the task of a start and that of the pod agree upon, once.
@@ -199,7 +198,7 @@ async fn start(
     };
     let mut launch = launch::prepare(&shared.config, attempt, &sources, &volumes, shared.memory)
         .map_err(config)?;
-    launch.spec.image_digest = Some(order.image.digest.clone());
+    launch.spec.image_digest = Some(order.digest.clone());
     let withheld = withheld(&launch.spec.capabilities.add);
     if !launch.spec.privileged && !withheld.is_empty() {
         let text = format!(
@@ -217,4 +216,69 @@ async fn start(
     let started = shared.runtime.start(&launch.spec).await;
     drop(staged);
     started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubelet::tests::shared;
+    use agent_runtime::{ContainerKey, ContainerState};
+    use serde_json::json;
+
+    fn seen(pod: &PodRef, container: &str, attempt: u32) -> Seen {
+        Seen {
+            id: container_id(&pod.uid, container, attempt),
+            key: ContainerKey {
+                pod: pod.clone(),
+                container: container.to_owned(),
+                kind: Kind::Main,
+                attempt,
+            },
+            image: String::new(),
+            image_id: String::new(),
+            state: ContainerState::Created,
+            backoff: None,
+            this_boot: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_is_not_seen_before_its_end_and_given_up_while_the_engine_knows_nothing_of_it()
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared(dir.path());
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "spec": {
+                "containers": [{"name": "a"}],
+                "volumes": [{"name": "v", "configMap": {"name": "m"}}],
+            },
+        }))
+        .unwrap();
+        let reference = agent_pods::pod_ref(&pod).unwrap();
+        let supplies = Supplies::new(shared.clone(), reference.clone());
+        let mut starts = Starts::new(shared, Arc::default(), supplies);
+        starts.begin(Order {
+            container: pod.spec.as_ref().unwrap().containers[0].clone(),
+            pod: Arc::new(pod),
+            kind: Kind::Main,
+            number: 1,
+            backoff: None,
+            target: None,
+            sandbox: Sandbox::default(),
+            addresses: Addresses::default(),
+            digest: String::new(),
+        });
+        let all = [("a", 0), ("a", 1), ("b", 1)];
+        let all = all.map(|(name, attempt)| seen(&reference, name, attempt));
+        let whole = starts.whole(&reference, all.to_vec());
+        assert_eq!(whole, [all[0].clone(), all[2].clone()]);
+
+        tokio::task::yield_now().await;
+        assert!(starts.ended(false).is_empty(), "the master is silent");
+        let ended = starts.ended(true);
+        let ended: Vec<_> = ended.iter().map(|one| (&*one.name, one.number)).collect();
+        assert_eq!(ended, [("a", 1)]);
+        assert_eq!(starts.whole(&reference, all.to_vec()), all);
+    }
 }

@@ -466,7 +466,7 @@ impl Worker {
                     backoff,
                     target,
                     sandbox,
-                    image,
+                    digest: image.digest,
                 });
                 Ok(false)
             }
