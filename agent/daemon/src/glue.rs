@@ -1,8 +1,8 @@
 //! The kubelet's [`Api`] over the enrolled client.
 
 use crate::time::Clock;
+use agent_api::{Answer, Api, ApiError, Call, Lines};
 use agent_enroll::MasterClient;
-use agent_kubelet::{Answer, Api, ApiError, Call, Lines};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use std::sync::Arc;

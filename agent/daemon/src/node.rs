@@ -88,7 +88,7 @@ pub(crate) async fn serve(
     let mut parts = JoinSet::new();
     let answering = ended.clone();
     parts.spawn(async move {
-        agent_kubelet::serve(listener, tls, server, answering).await;
+        agent_server::serve(listener, tls, server, answering).await;
         "kubelet's server"
     });
     parts.spawn(async move { match condition.await {} });

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::launch::termination_file;
 use crate::names::{log_folder, log_name, pod_logs};
 use crate::stage;
-use agent_pods::{View, find};
+use agent_pods::{MAX_LOGS, View, find};
 use agent_runtime::{ContainerKey, ContainerState, PodRef};
 use agent_sys::beneath::Beneath;
 use std::fs;
@@ -15,8 +15,6 @@ use std::path::{Path, PathBuf};
 const MAX_WORDS: u64 = 4096;
 /// Longest end of a log that stands for last words (upstream's limit).
 const MAX_LOG_WORDS: u64 = 2048;
-/// Log files of one container that are looked at; there are a handful of an attempt, and two attempts.
-pub(crate) const MAX_LOGS: usize = 4096;
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -132,6 +130,7 @@ pub(crate) fn left_uids(config: &Config) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::config;
 
     #[test]
     fn the_end_of_a_long_file_is_kept() {
@@ -141,5 +140,24 @@ mod tests {
         assert_eq!(tail(&folder, Path::new("f"), 4).unwrap(), "6789");
         assert_eq!(tail(&folder, Path::new("f"), 40).unwrap(), "0123456789");
         assert_eq!(tail(&folder, Path::new("none"), 4), None);
+    }
+
+    #[test]
+    fn a_tree_deeper_than_any_stack_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        let pod = PodRef {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+        };
+        let root = config.pod_dir(&pod.uid);
+        fs::create_dir_all(&root).unwrap();
+        let mut at = Beneath::root(&root).unwrap();
+        for _ in 0..20_000 {
+            at = at.make_dirs(Path::new("d"), 0o700).unwrap();
+        }
+        clear(&config, &pod, None).unwrap();
+        assert!(!root.exists());
     }
 }

@@ -1,8 +1,8 @@
 //! What the node follows of the cluster: services, their endpoints and other nodes, network policies, namespaces and pods,
 //! once for all who need it (the service proxy, names, pods' variables, routes, the packet filter). It stays as it was while the master is away.
 
-use crate::api::{ApiError, get};
 use crate::shared::Shared;
+use agent_api::{ApiError, get};
 use agent_cluster::policy::World;
 use agent_cluster::policy::model as policy;
 use agent_proxy::{Key, Known, Node, Service, Slice, View};

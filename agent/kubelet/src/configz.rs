@@ -101,6 +101,7 @@ mod tests {
             ("/imageGCHighThresholdPercent", json!(85)),
             ("/imageMinimumGCAge", json!("2m0s")),
             ("/maxPods", json!(10)),
+            ("/port", json!(crate::PORT)),
             ("/nodeStatusReportFrequency", json!("5m0s")),
             ("/podLogsDir", json!("/there/logs")),
             ("/systemReserved/cpu", json!("100m")),
@@ -110,5 +111,22 @@ mod tests {
         }
         assert_eq!(written(Duration::from_secs(3_600)), "1h0m0s");
         assert_eq!(written(Duration::ZERO), "0s");
+    }
+    #[test]
+    fn a_node_that_serves_no_names_tells_of_no_resolver() {
+        let dir = tempfile::tempdir().unwrap();
+        let sandboxes = Sandboxes::open(agent_cluster::Places {
+            run: dir.path().join("pods"),
+            ledger: dir.path().join("addresses.json"),
+            alone: true,
+            tunnel: false,
+        })
+        .unwrap();
+        let mut config = crate::config::tests::config(dir.path());
+        let told =
+            |config: &Config| -> Value { serde_json::from_str(&text(config, &sandboxes)).unwrap() };
+        assert!(told(&config)["kubeletconfig"].get("clusterDNS").is_none());
+        config.cluster = Some(agent_proxy::View::default());
+        assert_eq!(told(&config)["kubeletconfig"]["clusterDNS"], json!([]));
     }
 }

@@ -3,7 +3,7 @@
 //! When a hook is begun, and what follows from its end, is the pod machine's work. A hook ends with its container, and one after
 //! the start also with its pod's life, as upstream's does.
 
-use crate::events::Recorder;
+use agent_api::events::Recorder;
 use agent_handlers::Target;
 use agent_pods::{Begun, Notes, Progress, find};
 use agent_runtime::{Container as Seen, ContainerState, Runtime};

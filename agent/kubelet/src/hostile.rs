@@ -1,10 +1,8 @@
 //! What a pod can do to its own files, done to the agent.
 
-use crate::cleanup;
 use crate::config::{Config, tests::config};
 use crate::env::Sources;
 use crate::volumes::{self, Source};
-use agent_runtime::{PodRef, logs};
 use agent_sys::beneath::{Beneath, Links};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use serde_json::{Value, json};
@@ -131,25 +129,6 @@ fn a_pod_gets_no_more_memory_for_its_content_than_there_is_for_one() {
     assert!(error.unwrap_err().contains("16 MiB"));
 }
 
-#[test]
-fn a_link_in_the_place_of_a_log_shows_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(
-        dir.path().join("secret"),
-        "2026-01-01T00:00:00Z stdout F secret\n",
-    )
-    .unwrap();
-    symlink("secret", dir.path().join("0.log")).unwrap();
-    nix::unistd::mkfifo(&dir.path().join("1.log"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for name in ["0.log", "1.log"] {
-        let folder = Beneath::root(dir.path()).unwrap();
-        assert!(
-            within(move || logs::Reader::open(folder, name, logs::Wish::default()).is_err()),
-            "{name}"
-        );
-    }
-}
-
 /// Runs `attempt` many times while a neighbour exchanges the folder `d` and a link `l` to `outside`, without a pause.
 fn flipping(base: &Path, outside: &Path, attempt: impl Fn() -> bool) -> usize {
     fs::create_dir_all(base.join("d/x")).unwrap();
@@ -244,67 +223,4 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_host_path() {
         fs::remove_dir_all(&base).unwrap();
         fs::create_dir(&base).unwrap();
     }
-}
-
-#[test]
-fn a_host_path_through_a_link_is_refused_and_says_so() {
-    let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    symlink(outside.path(), dir.path().join("link")).unwrap();
-    let own = tempfile::tempdir().unwrap();
-    let mut config = config(own.path());
-    let path = dir.path().display().to_string().parse().unwrap();
-    config.host_paths = vec![config_model::host_path::HostPath {
-        path,
-        writable: false,
-    }];
-    let host = |path: PathBuf| Source::Host(serde_json::from_value(json!({"path": path})).unwrap());
-    let error = volumes::place(&config, &host(dir.path().join("link")), None, true).unwrap_err();
-    assert!(error.contains("a link is on the way"), "{error}");
-    assert!(volumes::place(&config, &host(dir.path().to_owned()), None, true).is_ok());
-    assert!(
-        volumes::place(&config, &host(dir.path().to_owned()), None, false).is_err(),
-        "read-only"
-    );
-    assert!(
-        volumes::place(&config, &host(outside.path().to_owned()), None, true).is_err(),
-        "not listed"
-    );
-}
-
-#[test]
-fn the_agents_own_folders_are_given_to_nobody_even_if_they_are_listed() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = config(dir.path());
-    let path = dir.path().display().to_string().parse().unwrap();
-    config.host_paths = vec![config_model::host_path::HostPath {
-        path,
-        writable: true,
-    }];
-    for path in [dir.path(), &config.data, &config.run.join("held")] {
-        let source = Source::Host(serde_json::from_value(json!({"path": path})).unwrap());
-        assert!(
-            volumes::place(&config, &source, None, true).is_err(),
-            "{}",
-            path.display()
-        );
-    }
-}
-
-#[test]
-fn a_tree_deeper_than_any_stack_is_removed() {
-    let dir = tempfile::tempdir().unwrap();
-    let config = config(dir.path());
-    let pod = PodRef {
-        namespace: "n".into(),
-        name: "p".into(),
-        uid: "u".into(),
-    };
-    let root = config.pod_dir(&pod.uid);
-    fs::create_dir_all(&root).unwrap();
-    let mut at = Beneath::root(&root).unwrap();
-    for _ in 0..20_000 {
-        at = at.make_dirs(Path::new("d"), 0o700).unwrap();
-    }
-    cleanup::clear(&config, &pod, None).unwrap();
-    assert!(!root.exists());
 }

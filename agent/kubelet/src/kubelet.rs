@@ -1,20 +1,23 @@
 //! The kubelet as a whole: made, then run as a set of tasks.
 
-use crate::api::Api;
 use crate::cluster;
 use crate::config::Config;
-use crate::events::{self, Queue, Recorder};
+use crate::configz;
 use crate::garbage;
 use crate::node;
 use crate::pods::Pods;
 use crate::ranges;
 use crate::shared::Shared;
+use agent_api::Api;
+use agent_api::events::{self, Queue, Recorder};
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_journal::Journal;
 use agent_resources::Figures;
 use agent_resources::machine::Facts;
-use agent_runtime::Runtime;
+use agent_runtime::{PodRef, Runtime};
+use agent_server::{Node, Parts, Server};
+use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -41,9 +44,9 @@ impl Kubelet {
         let facts = Facts::of_machine(&config.data);
         let shared = Shared {
             memory: facts.memory,
-            folders: Folders::below(&config.data),
+            folders: Arc::new(Folders::below(&config.data)),
             facts,
-            figures: Figures::of_machine(&config.node_name),
+            figures: Arc::new(Figures::of_machine(&config.node_name)),
             config,
             api,
             runtime,
@@ -61,9 +64,22 @@ impl Kubelet {
         }
     }
 
-    /// What answers on the kubelet's port, with the machine's logs; see [`crate::serve`].
-    pub fn server(&self, journal: Journal) -> crate::Server {
-        crate::Server::new(self.shared.clone(), journal)
+    /// What answers on the kubelet's port, with the machine's logs; see [`agent_server::serve`].
+    pub fn server(&self, journal: Journal) -> Server {
+        let shared = &self.shared;
+        Server::new(Parts {
+            node: shared.clone(),
+            name: shared.config.node_name.clone(),
+            address: shared.config.addresses.first().copied(),
+            logs: shared.config.logs.clone(),
+            api: shared.api.clone(),
+            runtime: shared.runtime.clone(),
+            sandboxes: shared.sandboxes.clone(),
+            figures: shared.figures.clone(),
+            facts: shared.facts.clone(),
+            folders: shared.folders.clone(),
+            journal,
+        })
     }
 
     /// What ends the containers before the machine ends; see [`crate::Drain`].
@@ -104,5 +120,64 @@ impl Kubelet {
             ended = tasks.join_next() => tracing::error!(?ended, "a task of the kubelet ended by itself"),
         }
         tasks.shutdown().await;
+    }
+}
+
+impl Node for Shared {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        self.all_pods()
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<PodRef> {
+        self.pod_named(namespace, name)
+    }
+
+    fn settings(&self) -> String {
+        configz::text(&self.config, &self.sandboxes)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use agent_api::{Answer, Call, Lines};
+    use agent_cluster::Places;
+    use agent_runtime::{Containerd, Options, Registries};
+    use std::path::Path;
+
+    /// A master that gives no answer.
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Api for Silent {
+        fn call(&self, _call: Call) -> Answer<'_, bytes::Bytes> {
+            Box::pin(std::future::pending())
+        }
+
+        fn watch(&self, _path: String) -> Answer<'_, Lines> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    /// What tasks share on a node whose master is silent and whose engine is not up; its folders all lie in `dir`.
+    pub(crate) fn shared(dir: &Path) -> Arc<Shared> {
+        let runtime = Containerd::new(Options {
+            socket: dir.join("containerd.sock"),
+            state: dir.join("state"),
+            fifos: dir.join("fifos"),
+            logs: dir.join("logs"),
+            registries: Registries::new(Vec::new(), "registry.example", Vec::new()),
+            programs: None,
+            archives: Vec::new(),
+        });
+        let sandboxes = Sandboxes::open(Places {
+            run: dir.join("pods"),
+            ledger: dir.join("addresses.json"),
+            alone: true,
+            tunnel: false,
+        });
+        let config = crate::config::tests::config(dir);
+        let (runtime, sandboxes) = (Arc::new(runtime), Arc::new(sandboxes.unwrap()));
+        Kubelet::new(config, Arc::new(Silent), runtime, sandboxes).shared
     }
 }

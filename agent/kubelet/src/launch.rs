@@ -6,7 +6,7 @@ use crate::network::{self, hosts_text, resolv_text};
 use crate::stage::Wanted;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
-use agent_pods::pod_ref;
+use agent_pods::{is_on_host, log_file, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, PodNamespaces, Resources,
@@ -97,7 +97,7 @@ pub(crate) fn prepare(
         ..qos::resources(container)
     };
     let spec = ContainerSpec {
-        log_path: config.log_file(&reference, &container.name, number),
+        log_path: log_file(&config.logs, &reference, &container.name, number),
         oom_score_adj: qos::oom_score(pod, container, machine_memory),
         cgroup_parent: qos::cgroup(pod, &reference.uid),
         key: ContainerKey {
@@ -358,7 +358,7 @@ pub(crate) fn termination_file(id: &str) -> PathBuf {
 
 /// What the pod's programs have as their host's name.
 fn host_name(pod: &Pod) -> String {
-    if network::is_on_host(pod) {
+    if is_on_host(pod) {
         machine_name()
     } else {
         network::hostname(pod)

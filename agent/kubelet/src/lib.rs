@@ -1,17 +1,16 @@
-//! The node: pods as a pure machine, the loop that drives it, status, lease and the kubelet's own API.
+//! The node: the loop that drives the pod machine, status, lease, and what the kubelet's own API answers from.
 //!
-//! Enter by [`Kubelet`], which needs a way to the master ([`Api`]) and a container engine
-//! (`agent_runtime::Runtime`), and by [`serve`], which answers the master on port 10250. What is done for a pod is
+//! Enter by [`Kubelet`], which needs a way to the master (`agent_api::Api`) and a container engine
+//! (`agent_runtime::Runtime`), and makes what answers the master on port 10250 (`agent_server`). What is done for a pod is
 //! decided by the pod machine (`agent_pods`), a pure function of the pod, the containers that are seen, and the
 //! time; `worker` is the only one who acts.
 //!
 //! Tasks: `pods` lists and watches the pods of this node and keeps one `worker` for each; `node` writes the Node's
-//! status and renews its lease; `events` writes events; `garbage` removes images when the disk fills up; `pressure` evicts pods
-//! when something runs out; one
-//! prober for each container with probes, one task for each hook that runs. Channels: a `watch` from `pods` to each worker (what is wanted), a
-//! `Notify` to each worker (something changed, look), a bounded `mpsc` to `events`.
+//! status and renews its lease; `agent_api::events` writes events; `garbage` removes images when the disk fills up; `pressure`
+//! evicts pods when something runs out; one prober for each container with probes, one task for each fetch of an image, each
+//! start of a container, and each hook that runs. Channels: a `watch` from `pods` to each worker (what is wanted), a
+//! `Notify` to each worker (something changed, look), a bounded `mpsc` to the task that writes events.
 
-mod api;
 mod capacity;
 mod cleanup;
 mod cluster;
@@ -21,7 +20,6 @@ mod content;
 mod debug;
 mod drain;
 mod env;
-mod events;
 mod garbage;
 mod handle;
 mod hooks;
@@ -38,12 +36,12 @@ mod pressure;
 mod probes;
 mod pull;
 mod ranges;
-mod reviews;
 mod sandbox;
-mod server;
 mod shared;
 mod stage;
+mod starts;
 mod storage;
+mod supplies;
 mod support;
 mod tokens;
 mod volumes;
@@ -51,9 +49,7 @@ mod wanted;
 mod worker;
 
 pub use agent_pressure::{ImageMarks, Least, Signal, Thresholds};
-pub use api::{Answer, Api, ApiError, Call, JSON, Lines, STRATEGIC_MERGE, get, post, send};
 pub use config::{Config, DEFAULT_MAX_PODS, PORT};
 pub use drain::{Drain, Drained};
 pub use kubelet::Kubelet;
 pub use notices::{Notice, Notices};
-pub use server::{Server, serve};

@@ -16,11 +16,4 @@ impl Config {
     pub(crate) fn pod_dir(&self, uid: &str) -> PathBuf {
         self.data.join("pods").join(uid)
     }
-
-    /// The log of one attempt.
-    pub(crate) fn log_file(&self, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
-        self.logs
-            .join(log_folder(pod, container))
-            .join(log_name(attempt))
-    }
 }

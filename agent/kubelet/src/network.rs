@@ -2,6 +2,7 @@
 
 use agent_cluster::Wanted;
 pub(crate) use agent_pods::Addresses;
+use agent_pods::is_on_host;
 use agent_proxy::{DOMAIN, Key, Known, Service};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use std::net::IpAddr;
@@ -27,11 +28,6 @@ const SETTINGS: [&str; 12] = [
 const HOSTS: &str = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\
     ::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n\
     fe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n";
-
-/// Whether a pod is on the machine's network.
-pub(crate) fn is_on_host(pod: &Pod) -> bool {
-    spec(pod).is_some_and(|spec| spec.host_network == Some(true))
-}
 
 fn spec(pod: &Pod) -> Option<&PodSpec> {
     pod.spec.as_ref()

@@ -4,11 +4,11 @@
 //! processor, by which charts choose nodes, this side adds where they are missing. Its status is measured every ten seconds and written when it changed, at the
 //! latest after five minutes; the lease is renewed every ten seconds (upstream's periods).
 
-use crate::api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use crate::capacity;
 use crate::config::Config;
 use crate::notices::{Notice, news};
 use crate::shared::Shared;
+use agent_api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use agent_pressure::Condition;
 use agent_resources::machine::Facts;
 use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
@@ -411,7 +411,7 @@ async fn renew(shared: &Shared, known: Option<Lease>) -> Result<Lease, ApiError>
     spec.lease_duration_seconds = Some(LEASE_SECONDS);
     spec.renew_time = Some(MicroTime(Timestamp::now()));
     let body = serde_json::to_vec(&lease).map_err(ApiError::Decode)?;
-    let call = crate::api::Call {
+    let call = agent_api::Call {
         method,
         path,
         content_type: JSON,

@@ -1,12 +1,12 @@
 //! The pods of this node: one list and watch, and a task for each pod.
 
-use crate::api::{ApiError, Lines, get};
 use crate::cleanup;
 use crate::handle::Handle;
 use crate::names::{is_plain, pod_ref};
 use crate::shared::Shared;
 use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
+use agent_api::{ApiError, Lines, get};
 use agent_runtime::{Change, PodRef};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;

@@ -3,7 +3,7 @@
 //! The startup probe comes first and alone; then liveness and readiness side by side. A failed liveness or
 //! startup probe marks the container dead; ending it is the pod machine's work.
 
-use crate::events::Recorder;
+use agent_api::events::Recorder;
 use agent_handlers::Target;
 use agent_pods::{Death, Notes, Progress, Verdict, find};
 use agent_resources::Probed;

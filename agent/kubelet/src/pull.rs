@@ -6,9 +6,9 @@
 //!
 //! A fetch goes on beside the pod's steps ([`Fetches`]), so that a slow registry keeps no other container of the pod waiting.
 
-use crate::api::{ApiError, get};
 use crate::names::is_plain;
 use crate::shared::Shared;
+use agent_api::{ApiError, get};
 use agent_runtime::{Error, ErrorClass, Image, Keyring, PodRef, PullPolicy, PullSecret, Reference};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Secret};

@@ -1,8 +1,8 @@
 //! The node's ranges of pod addresses: the master writes them into the Node (`spec.podCIDRs`), and the pod network has them
 //! from there. Pods that need an address wait for them; pods on the machine's network don't.
 
-use crate::api::{ApiError, get};
 use crate::shared::Shared;
+use agent_api::{ApiError, get};
 use agent_cluster::ranges;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_model::format::Cidr;

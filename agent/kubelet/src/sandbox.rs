@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::network::{self, Addresses};
 use crate::shared::Shared;
 use agent_cluster::{Sandbox, Sandboxes};
+use agent_pods::is_on_host;
 use agent_proxy::HostPort;
 use agent_runtime::{Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -115,7 +116,7 @@ impl Own {
     pub(crate) fn addresses(&self, shared: &Shared, pod: &Pod) -> Addresses {
         let host = shared.config.addresses.clone();
         let own = match &self.found {
-            _ if network::is_on_host(pod) => host.clone(),
+            _ if is_on_host(pod) => host.clone(),
             Some(sandbox) => sandbox.addresses.clone(),
             None => Vec::new(),
         };

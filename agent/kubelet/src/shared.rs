@@ -1,11 +1,11 @@
 //! What the kubelet's tasks share.
 
-use crate::api::Api;
 use crate::capacity;
 use crate::config::Config;
-use crate::events::Recorder;
 use crate::garbage::Images;
 use crate::handle::Handle;
+use agent_api::Api;
+use agent_api::events::Recorder;
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
@@ -39,9 +39,9 @@ pub(crate) struct Shared {
     pub(crate) memory: u64,
     pub(crate) facts: Facts,
     /// The folders of persistent volumes.
-    pub(crate) folders: Folders,
+    pub(crate) folders: Arc<Folders>,
     /// What this node and its pods use.
-    pub(crate) figures: Figures,
+    pub(crate) figures: Arc<Figures>,
     /// Every pod's task, by uid.
     pub(crate) pods: Mutex<HashMap<String, Handle>>,
 }

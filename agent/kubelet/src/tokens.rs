@@ -2,7 +2,7 @@
 //!
 //! A token is bound to its pod (KEP-1205): the master refuses it once the pod is gone.
 
-use crate::api::{Api, JSON, post};
+use agent_api::{Api, JSON, post};
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use config_kube::k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};

@@ -415,7 +415,7 @@ mod tests {
     use config_kube::k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::{Value, json};
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// A folder in memory, as the content of volumes must be.
     fn in_memory() -> tempfile::TempDir {
@@ -608,5 +608,50 @@ mod tests {
         let meta = fs::metadata(place).unwrap();
         assert_eq!(meta.permissions().mode() & 0o7777, 0o2777);
         assert_eq!(std::os::unix::fs::MetadataExt::gid(&meta), 7);
+    }
+
+    #[test]
+    fn a_host_path_through_a_link_is_refused_and_says_so() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        symlink(outside.path(), dir.path().join("link")).unwrap();
+        let own = tempfile::tempdir().unwrap();
+        let mut config = config(own.path());
+        let path = dir.path().display().to_string().parse().unwrap();
+        config.host_paths = vec![host_path::HostPath {
+            path,
+            writable: false,
+        }];
+        let host =
+            |path: PathBuf| Source::Host(serde_json::from_value(json!({"path": path})).unwrap());
+        let error = place(&config, &host(dir.path().join("link")), None, true).unwrap_err();
+        assert!(error.contains("a link is on the way"), "{error}");
+        assert!(place(&config, &host(dir.path().to_owned()), None, true).is_ok());
+        assert!(
+            place(&config, &host(dir.path().to_owned()), None, false).is_err(),
+            "read-only"
+        );
+        assert!(
+            place(&config, &host(outside.path().to_owned()), None, true).is_err(),
+            "not listed"
+        );
+    }
+
+    #[test]
+    fn the_agents_own_folders_are_given_to_nobody_even_if_they_are_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(dir.path());
+        let path = dir.path().display().to_string().parse().unwrap();
+        config.host_paths = vec![host_path::HostPath {
+            path,
+            writable: true,
+        }];
+        for path in [dir.path(), &config.data, &config.run.join("held")] {
+            let source = Source::Host(serde_json::from_value(json!({"path": path})).unwrap());
+            assert!(
+                place(&config, &source, None, true).is_err(),
+                "{}",
+                path.display()
+            );
+        }
     }
 }

@@ -4,38 +4,31 @@
 //! pod ever happens twice at once. Woken by: a new version of the pod, news from the engine or from a probe,
 //! the time that the plan named, or at the latest after [`RESYNC`].
 
-mod claims;
 mod evict;
 mod report;
 
-use crate::api::{get, send};
-use crate::env::Sources;
 use crate::hooks::Hooks;
-use crate::launch::{self, Attempt};
 use crate::names::pod_path;
 use crate::network::Addresses;
 use crate::probes::Probes;
 use crate::pull::Fetches;
 use crate::sandbox::Own;
 use crate::shared::Shared;
-use crate::stage::Staged;
-use crate::tokens::Tokens;
-use crate::volumes::Source;
+use crate::starts::{Ended, Order, Starts};
+use crate::supplies::Supplies;
 use crate::wanted::Wanted;
-use crate::{cleanup, debug, env, storage, support, volumes};
+use crate::{cleanup, debug, storage, support};
+use agent_api::send;
 use agent_pods::{
     Action, Ending, Notes, Plan, Refusal, View, between, end_of, find, later, plan, plan_orphan,
     recover,
 };
 use agent_runtime::{
-    Container as Seen, ContainerState, Error, ErrorClass, Image, Kind, PodRef, container_id,
-    withheld,
+    Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
 };
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use jiff::Timestamp;
-use serde::de::DeserializeOwned;
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -74,9 +67,9 @@ pub(crate) struct Worker {
     refused: Option<Refusal>,
     /// The node has taken the pod: pods and pressure that come later are no reason to refuse it.
     admitted: bool,
-    volumes: Option<BTreeMap<String, Source>>,
-    tokens: Tokens,
+    supplies: Supplies,
     fetches: Fetches,
+    starts: Starts,
     refreshed: Timestamp,
     /// The pod has limits of what it takes of the disk, and when that was measured last.
     limited: bool,
@@ -95,6 +88,8 @@ impl Worker {
         let probes = Probes::new(runtime.clone(), events.clone(), counted, news.clone());
         let hooks = Hooks::new(runtime, events, news.clone());
         let sandbox = Own::find(&shared, &pod.uid);
+        let supplies = Supplies::new(shared.clone(), pod.clone());
+        let starts = Starts::new(shared.clone(), news.clone(), supplies.clone());
         Self {
             shared,
             pod,
@@ -109,9 +104,9 @@ impl Worker {
             written: None,
             refused: None,
             admitted: false,
-            volumes: None,
-            tokens: Tokens::default(),
+            supplies,
             fetches: Fetches::default(),
+            starts,
             refreshed: Timestamp::now(),
             limited: false,
             measured: Timestamp::now(),
@@ -147,7 +142,8 @@ impl Worker {
     }
 
     async fn step_orphan(&mut self, grace: Duration) -> Next {
-        let seen = match self.shared.runtime.list(Some(&self.pod.uid)).await {
+        self.settle(true);
+        let seen = match self.look().await {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
@@ -166,7 +162,9 @@ impl Worker {
     }
 
     async fn step(&mut self, pod: &Arc<Pod>) -> Next {
-        let seen = match self.shared.runtime.list(Some(&self.pod.uid)).await {
+        // Before the look: what has started by then is seen as it is now.
+        self.settle(self.notes.evicted.is_some() || end_of(pod, Timestamp::now()).is_some());
+        let seen = match self.look().await {
             Ok(seen) => seen,
             Err(error) => return self.unreachable(&error),
         };
@@ -216,6 +214,37 @@ impl Worker {
         next
     }
 
+    /// What the engine shows of the pod, less what is still being started.
+    async fn look(&self) -> Result<Vec<Seen>, Error> {
+        let seen = self.shared.runtime.list(Some(&self.pod.uid)).await?;
+        Ok(self.starts.whole(&self.pod, seen))
+    }
+
+    /// Takes note of what has become of starts, and begins the hooks after those that went well.
+    fn settle(&mut self, ends: bool) {
+        for ended in self.starts.ended(ends) {
+            let Ended { name, pod, .. } = &ended;
+            self.notes.starting.remove(name);
+            match &ended.outcome {
+                Some(Ok(())) => {
+                    self.notes.failures.remove(name);
+                    // The engine makes and starts it in one step; upstream tells of two.
+                    let events = &self.shared.events;
+                    events.normal(pod, "Created", format!("Created container: {name}"));
+                    events.normal(pod, "Started", format!("Started container {name}"));
+                    let id = container_id(&self.pod.uid, name, ended.number);
+                    let host = self.host(pod);
+                    self.hooks.begin_post_start(pod, name, &id, host);
+                }
+                Some(Err(error)) if error.class == ErrorClass::Unavailable => {
+                    tracing::debug!(pod = self.pod.name, reason = %error.chain(), "start failed");
+                }
+                Some(Err(error)) => self.put_off(pod, name, error),
+                None => {}
+            }
+        }
+    }
+
     /// Brings probes and hooks in line with what runs, and writes down what came of them.
     fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         self.known = Some(pod.clone());
@@ -259,6 +288,7 @@ impl Worker {
             .and_then(|status| status.phase.as_deref());
         let over = matches!(phase, Some("Succeeded" | "Failed"));
         let ended = |seen: &Seen| matches!(seen.state, ContainerState::Exited { .. });
+        let over = over && self.notes.starting.is_empty();
         if over && self.sandbox.is_there() && seen.iter().all(ended) {
             return self.sandbox.remove(&self.shared).await;
         }
@@ -292,14 +322,12 @@ impl Worker {
     /// Brings volumes up to date now and then.
     async fn refresh(&mut self, pod: &Arc<Pod>, now: Timestamp) {
         let due = later(self.refreshed, RESYNC) <= now;
-        if due
-            && self.volumes.is_some()
-            && end_of(pod, now).is_none()
-            && self.notes.evicted.is_none()
-        {
+        if due && end_of(pod, now).is_none() && self.notes.evicted.is_none() {
             self.refreshed = now;
+            let addresses = self.addresses(pod);
             // A master that answers nothing must not keep the containers waiting; what is there stays until the next time.
-            if let Ok(Err(message)) = timeout(PATIENCE, self.prepare_volumes(pod)).await {
+            let refreshed = timeout(PATIENCE, self.supplies.refresh(pod, &addresses)).await;
+            if let Ok(Err(message)) = refreshed {
                 self.shared.events.warning(pod, "FailedMount", message);
             }
         }
@@ -312,11 +340,9 @@ impl Worker {
                 |action| matches!(action, Action::Start { container, .. } if container == name),
             )
         });
-        let (mut acted, mut fetching) = (false, false);
+        let mut acted = false;
         for action in plan.actions {
             let result = match action {
-                // Containers start in order: none for the first time while the image of one before it is fetched.
-                Action::Start { attempt: 0, .. } if fetching => continue,
                 Action::Start {
                     container,
                     kind,
@@ -325,9 +351,7 @@ impl Worker {
                 } => match pod {
                     Some(pod) => {
                         let next = (kind, attempt, backoff);
-                        let started = self.start(&pod.clone(), &container, next, seen).await;
-                        fetching |= attempt == 0 && matches!(started, Ok(false));
-                        started
+                        self.start(&pod.clone(), &container, next, seen).await
                     }
                     None => Ok(false),
                 },
@@ -401,7 +425,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Starts an attempt; what stands in the way becomes a note that the status shows. False while its image is still fetched.
+    /// Begins to start an attempt, once its image is there; what stands in the way becomes a note that the status shows. False
+    /// where its end is news.
     async fn start(
         &mut self,
         pod: &Arc<Pod>,
@@ -418,46 +443,35 @@ impl Worker {
             Ok(None)
         };
         let target = match debug {
-            Ok(target) => target,
+            Ok(target) => target.map(str::to_owned),
             Err(error) => {
                 self.put_off(pod, name, &error);
                 return Ok(true);
             }
         };
         let sandbox = self.sandbox.make(&self.shared, pod).await?;
-        let attempt = Attempt {
-            pod,
-            container: &container,
-            kind,
-            number,
-            backoff,
-            target,
-            sandbox: &sandbox,
-        };
         let fetched = self
             .fetches
             .image((&self.shared, &self.news), (pod, &self.pod), &container);
-        let Some(image) = fetched.await else {
-            return Ok(false);
-        };
-        let result = match image {
-            Ok(image) => self.launch(attempt, image).await,
-            Err(error) => Err(error),
-        };
-        match result {
-            Ok(()) => {
-                self.notes.failures.remove(name);
-                // The engine makes and starts it in one step; upstream tells of two.
-                let events = &self.shared.events;
-                events.normal(pod, "Created", format!("Created container: {name}"));
-                events.normal(pod, "Started", format!("Started container {name}"));
-                let id = container_id(&self.pod.uid, name, number);
-                let host = self.host(pod);
-                self.hooks.begin_post_start(pod, name, &id, host);
-                Ok(true)
+        match fetched.await {
+            None => Ok(false),
+            Some(Ok(image)) => {
+                self.notes.starting.insert(name.to_owned(), kind);
+                self.starts.begin(Order {
+                    pod: pod.clone(),
+                    addresses: self.addresses(pod),
+                    container: container.into_owned(),
+                    kind,
+                    number,
+                    backoff,
+                    target,
+                    sandbox,
+                    digest: image.digest,
+                });
+                Ok(false)
             }
-            Err(error) if error.class == ErrorClass::Unavailable => Err(error),
-            Err(error) => {
+            Some(Err(error)) if error.class == ErrorClass::Unavailable => Err(error),
+            Some(Err(error)) => {
                 self.put_off(pod, name, &error);
                 Ok(true)
             }
@@ -475,117 +489,6 @@ impl Worker {
             .events
             .warning(pod, "Failed", format!("{what}: {}", error.chain()));
         agent_pods::remember(&mut self.notes, name, error, Timestamp::now());
-    }
-
-    async fn launch(&mut self, attempt: Attempt<'_>, image: Image) -> Result<(), Error> {
-        let config = |message: String| Error::new(ErrorClass::Config, message);
-        if self.volumes.is_none()
-            && let Err(message) = self.prepare_volumes(attempt.pod).await
-        {
-            self.shared
-                .events
-                .warning(attempt.pod, "FailedMount", message.clone());
-            return Err(config(message));
-        }
-        let sources = self
-            .sources(attempt.pod, env::needs(attempt.container))
-            .await
-            .map_err(config)?;
-        let volumes = self.volumes.clone().unwrap_or_default();
-        let mut launch = launch::prepare(
-            &self.shared.config,
-            attempt,
-            &sources,
-            &volumes,
-            self.shared.memory,
-        )
-        .map_err(config)?;
-        launch.spec.image_digest = Some(image.digest);
-        let withheld = withheld(&launch.spec.capabilities.add);
-        if !launch.spec.privileged && !withheld.is_empty() {
-            let text = format!(
-                "container {}: ALL does not include {}",
-                attempt.container.name,
-                withheld.join(", ")
-            );
-            self.shared
-                .events
-                .normal(attempt.pod, "CapabilitiesNarrowed", text);
-        }
-        let _turn = self.shared.turns.acquire().await;
-        let staged =
-            Staged::make(&self.shared.config, &launch.id, &launch.wanted).map_err(config)?;
-        let started = self.shared.runtime.start(&launch.spec).await;
-        drop(staged);
-        started
-    }
-
-    async fn prepare_volumes(&mut self, pod: &Pod) -> Result<(), String> {
-        let kinds = volumes::tokens(pod);
-        self.tokens
-            .refresh(kinds, &*self.shared.api, pod, &self.pod, Timestamp::now())
-            .await?;
-        let sources = Sources {
-            tokens: self.tokens.clone(),
-            claims: self.claims(pod).await?,
-            ..self.sources(pod, volumes::needs(pod)).await?
-        };
-        self.volumes = Some(volumes::prepare(
-            pod,
-            &self.pod.uid,
-            &self.shared.config,
-            &sources,
-        )?);
-        Ok(())
-    }
-
-    /// Asks the master for config maps and secrets by name.
-    async fn sources(
-        &self,
-        pod: &Pod,
-        (maps, secrets): (BTreeSet<String>, BTreeSet<String>),
-    ) -> Result<Sources, String> {
-        Ok(Sources {
-            config_maps: self.objects("configmaps", maps).await?,
-            secrets: self.objects("secrets", secrets).await?,
-            tokens: Tokens::default(),
-            claims: BTreeMap::new(),
-            addresses: self.addresses(pod),
-            services: self.service_variables(pod)?,
-            allocatable: self.shared.allocatable(),
-        })
-    }
-
-    fn service_variables(&self, pod: &Pod) -> Result<Vec<(String, String)>, String> {
-        let Some(view) = &self.shared.config.cluster else {
-            return Ok(Vec::new());
-        };
-        let text = "services have not yet been read at least once, cannot construct envvars";
-        crate::network::service_variables(&view.now(), pod).ok_or_else(|| text.to_owned())
-    }
-
-    async fn objects<T: DeserializeOwned>(
-        &self,
-        resource: &str,
-        names: BTreeSet<String>,
-    ) -> Result<BTreeMap<String, Option<T>>, String> {
-        let mut found = BTreeMap::new();
-        for name in names {
-            if !crate::names::is_plain(&name) {
-                return Err(format!("{name:?} is no name of one of {resource}"));
-            }
-            let path = format!(
-                "/api/v1/namespaces/{}/{resource}/{name}",
-                self.pod.namespace
-            );
-            let object = match get(&*self.shared.api, path).await {
-                Ok(object) => Some(object),
-                Err(error) if error.is_not_found() => None,
-                Err(error) => return Err(format!("get {name} of {resource}: {}", error.chain())),
-            };
-            found.insert(name, object);
-        }
-        Ok(found)
     }
 
     /// Removes what is left of the pod here, then at the master.
@@ -620,7 +523,7 @@ impl Worker {
             &*self.shared.api,
             http::Method::DELETE,
             path,
-            crate::api::JSON,
+            agent_api::JSON,
             &body,
         )
         .await

@@ -4,6 +4,12 @@ use agent_runtime::{Container as Seen, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 use std::borrow::Cow;
 
+/// Whether a pod is on the machine's network.
+pub fn is_on_host(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    spec.is_some_and(|spec| spec.host_network == Some(true))
+}
+
 /// The pod's init containers, sidecars among them, in order.
 pub fn initial(pod: &Pod) -> &[Container] {
     let inits = pod

@@ -70,9 +70,10 @@ pub fn plan_orphan(ending: Ending<'_>) -> Plan {
 }
 
 impl Ending<'_> {
-    /// Asks all to end, each in its turn, and kills those that take too long; true when none is left.
+    /// Asks all to end, each in its turn, and kills those that take too long; true when none is left. What is being started is
+    /// waited for, and then ends like the others.
     pub(crate) fn stop_all(self, plan: &mut Plan) -> bool {
-        let mut over = true;
+        let mut over = self.notes.starting.is_empty();
         for container in self.seen {
             match container.state {
                 ContainerState::Exited { .. } => {}
@@ -138,15 +139,19 @@ impl Ending<'_> {
         if container.key.kind != Kind::Sidecar {
             return true;
         }
-        let place = |seen: &Seen| {
-            let name = &seen.key.container;
+        let place = |name: &str, kind: Kind| {
             self.pod
-                .and_then(|pod| all(pod).position(|(_, container)| container.name == *name))
-                .unwrap_or(usize::from(seen.key.kind == Kind::Main))
+                .and_then(|pod| all(pod).position(|(_, container)| container.name == name))
+                .unwrap_or(usize::from(kind == Kind::Main))
         };
-        let own = place(container);
-        !self.seen.iter().any(|other| {
-            !matches!(other.state, ContainerState::Exited { .. }) && place(other) > own
-        })
+        let alive = self
+            .seen
+            .iter()
+            .filter(|other| !matches!(other.state, ContainerState::Exited { .. }))
+            .map(|other| (&other.key.container, other.key.kind));
+        let starting = self.notes.starting.iter();
+        let mut others = alive.chain(starting.map(|(name, kind)| (name, *kind)));
+        let own = place(&container.key.container, container.key.kind);
+        !others.any(|(name, kind)| place(name, kind) > own)
     }
 }

@@ -30,12 +30,12 @@ mod words;
 
 pub use backoff::{after_failures, between, later};
 pub use containers::{
-    all, ephemeral, find, initial, kind_of_initial, latest, mains, previous, target_of,
+    all, ephemeral, find, initial, is_on_host, kind_of_initial, latest, mains, previous, target_of,
 };
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
 pub use failures::remember;
 pub use machine::{Action, End, Plan, View, end_of, plan};
-pub use names::{is_plain, log_folder, log_name, pod_logs, pod_ref};
+pub use names::{MAX_LOGS, is_plain, log_file, log_folder, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Failure, Notes, Progress, Verdict};
 pub use policy::{restart, restarts};
 pub use recover::recover;

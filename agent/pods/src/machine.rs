@@ -2,8 +2,9 @@
 //!
 //! Level-triggered. Invariants, held by property tests: no start while an attempt of the same container lives; init containers
 //! run one after the other, before all main ones; what comes after a sidecar starts when the sidecar has started; a main
-//! container starts when the hooks of those before it have ended; nothing is started for a pod that ends; a pod that is to go
-//! ends with nothing running, however its containers behave, sidecars after all others and in reverse order.
+//! container starts when the hooks of those before it have ended, and for the first time when those before it have started; nothing is started for a pod that ends; a pod that is to go ends with nothing running and no start under way,
+//! however its containers behave, sidecars after all others and in reverse order. A start takes its time, and what is done for
+//! other containers meanwhile does not depend on it.
 
 use crate::backoff::later;
 use crate::containers::{attempts, ephemeral, initial, kind_of_initial, latest, mains, previous};
@@ -73,6 +74,10 @@ impl View<'_> {
         })
     }
 
+    fn is_starting(&self, container: &Container) -> bool {
+        self.notes.starting.contains_key(&container.name)
+    }
+
     fn ending(&self) -> Ending<'_> {
         let grace = if self.notes.evicted.is_some() {
             EVICTION_GRACE
@@ -92,7 +97,8 @@ impl View<'_> {
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make and start an attempt; its hook after the start, if it has one, is begun at once.
+    /// Make and start an attempt, which is in [`Notes::starting`] until that has ended; its hook after the start, if it has one,
+    /// is begun then.
     Start {
         /// Its name.
         container: String,
@@ -300,19 +306,22 @@ fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
     true
 }
 
-/// Starts main containers in order: one whose hook after the start still runs holds up those after it, as upstream's does.
+/// Starts main containers in order: one whose hook after the start still runs holds up those after it, as upstream's does, and
+/// one that is started for the first time those that were never started, either.
 fn start_mains(view: View<'_>, plan: &mut Plan) {
-    let mut held = false;
+    let (mut held, mut first) = (false, false);
     for container in mains(view.pod) {
         let seen = latest(view.seen, &container.name);
         let alive = seen.is_some_and(|seen| matches!(seen.state, ContainerState::Running { .. }));
-        if held && !alive {
+        if (held && !alive) || (first && seen.is_none()) {
             continue;
         }
         step(view, container, Kind::Main, plan);
         held |= alive && seen.is_some_and(|seen| view.notes.is_held(&seen.id));
-        // Its hook is begun with its start, so that the next has to wait for news of it.
-        held |= !alive && has_post_start(container) && starts(plan, &container.name);
+        let starts = view.is_starting(container) || starts(plan, &container.name);
+        // Its hook is begun after its start, so that the next has to wait for news of it.
+        held |= starts && has_post_start(container);
+        first |= starts && seen.is_none();
     }
 }
 
@@ -329,6 +338,9 @@ fn starts(plan: &Plan, name: &str) -> bool {
 
 /// One container: start it, start it again, or end it because its probe or its hook failed.
 fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
+    if view.is_starting(container) {
+        return;
+    }
     let Some(seen) = latest(view.seen, &container.name) else {
         return start(view, container, kind, 0, None, plan);
     };

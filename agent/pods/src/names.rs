@@ -2,7 +2,10 @@
 
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Log files of one container that are looked at; there are a handful of an attempt, and two attempts.
+pub const MAX_LOGS: usize = 4096;
 
 /// The pod's identity; `None` for an object that lacks part of it, or whose parts could leave a folder.
 pub fn pod_ref(pod: &Pod) -> Option<PodRef> {
@@ -36,6 +39,12 @@ pub fn log_folder(pod: &PodRef, container: &str) -> PathBuf {
 /// The name of an attempt's log.
 pub fn log_name(attempt: u32) -> String {
     format!("{attempt}.log")
+}
+
+/// The log of one attempt; `logs` is the folder of all pods' logs.
+pub fn log_file(logs: &Path, pod: &PodRef, container: &str, attempt: u32) -> PathBuf {
+    logs.join(log_folder(pod, container))
+        .join(log_name(attempt))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What the machine remembers of a pod beyond what the engine shows.
 
+use agent_runtime::Kind;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
@@ -61,6 +62,9 @@ pub struct Begun {
 /// What the machine remembers beyond what the engine shows; lost with the agent, and then found out anew.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
+    /// Starts that are under way, by container name. Their attempts are not among those that are seen, whatever the engine shows
+    /// of them by then; the end of a start is news.
+    pub starting: BTreeMap<String, Kind>,
     /// Failed starts, by container name.
     pub failures: BTreeMap<String, Failure>,
     /// Containers that were asked to end, by id, and when.

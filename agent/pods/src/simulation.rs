@@ -20,6 +20,8 @@ use std::time::Duration;
 /// How one attempt behaves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Nature {
+    /// So many seconds pass from the order to start it until it runs.
+    pub(crate) takes: u16,
     /// After so many seconds it ends with a code, or it runs until it is ended.
     pub(crate) ends: Option<(u16, i32)>,
     /// It ends when asked.
@@ -36,6 +38,7 @@ impl Nature {
     /// Ends so, obeys, and is started at once.
     pub(crate) fn plain(ends: Option<(u16, i32)>) -> Self {
         Self {
+            takes: 0,
             ends,
             obeys: true,
             hook: (0, true),
@@ -81,6 +84,7 @@ pub(crate) struct Story {
 /// What is to happen to a running attempt by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
+    Started,
     Ends(i32),
     Starts,
     Dies,
@@ -92,6 +96,8 @@ enum Fate {
 pub(crate) struct World {
     pub(crate) pod: Pod,
     pub(crate) seen: Vec<Seen>,
+    /// Attempts whose start is under way, by id.
+    half: BTreeMap<String, (Seen, Nature)>,
     pub(crate) notes: Notes,
     pub(crate) now: Timestamp,
     grace: Duration,
@@ -149,6 +155,7 @@ impl World {
         Self {
             pod,
             seen: Vec::new(),
+            half: BTreeMap::new(),
             notes: Notes::default(),
             now: Timestamp::from_second(EPOCH).unwrap(),
             grace: seconds(story.grace),
@@ -225,8 +232,14 @@ impl World {
             "a pod whose work is over starts nothing"
         );
         prop_assert!(!self.runs(name), "{name} already runs");
-        let plain_alive = self.alive().any(|seen| seen.key.kind == Kind::Init);
-        let main_alive = self.alive().any(|seen| seen.key.kind == Kind::Main);
+        prop_assert!(!self.starts(name), "{name} is being started");
+        let alive = |kind| {
+            let starting = self.notes.starting.values();
+            starting
+                .chain(self.alive().map(|seen| &seen.key.kind))
+                .any(|one| *one == kind)
+        };
+        let (plain_alive, main_alive) = (alive(Kind::Init), alive(Kind::Main));
         match kind {
             Kind::Main => {
                 // A sidecar that has ended holds up nothing that comes after it; it is started again beside it.
@@ -242,9 +255,18 @@ impl World {
                 prop_assert!(!plain_alive, "main beside an init container");
                 let before = mains(&self.pod).iter().take_while(|main| main.name != name);
                 for main in before {
-                    let held = latest(&self.seen, &main.name)
+                    let seen = latest(&self.seen, &main.name);
+                    let held = seen
                         .is_some_and(|seen| self.runs(&main.name) && self.notes.is_held(&seen.id));
+                    let hooked = main
+                        .lifecycle
+                        .as_ref()
+                        .and_then(|own| own.post_start.as_ref());
+                    let held = held || (self.starts(&main.name) && hooked.is_some());
                     prop_assert!(!held, "{name} before the hook of {}", main.name);
+                    let first = seen.is_none() && self.starts(&main.name);
+                    let new = latest(&self.seen, name).is_none();
+                    prop_assert!(!(first && new), "{name} before {} has started", main.name);
                 }
             }
             Kind::Ephemeral => {}
@@ -286,7 +308,6 @@ impl World {
             self.started.insert(id.clone()),
             "attempt {attempt} of {name} is started twice"
         );
-        *self.starts.entry(name.to_owned()).or_default() += 1;
         let pod = PodRef {
             namespace: "n".into(),
             name: "p".into(),
@@ -298,19 +319,55 @@ impl World {
             kind,
             attempt,
         };
-        self.seen.push(Seen {
+        let seen = Seen {
             id: id.clone(),
             key,
             image: "registry.example/a:1".into(),
             image_id: "registry.example/a@sha256:0".into(),
-            state: ContainerState::Running {
-                started_at: self.now,
-            },
+            state: ContainerState::Created,
             backoff,
             this_boot: true,
-        });
-        self.give_nature(&id);
+        };
+        let nature = self.natures[self.started.len() % self.natures.len()];
+        self.half.insert(id.clone(), (seen, nature));
+        self.notes.starting.insert(name.to_owned(), kind);
+        if nature.takes == 0 {
+            self.come_to_life(&id);
+        } else {
+            self.fate(nature.takes, &id, Fate::Started);
+        }
         Ok(())
+    }
+
+    /// A start has ended, and the container runs.
+    fn come_to_life(&mut self, id: &str) {
+        let Some((seen, nature)) = self.half.remove(id) else {
+            return;
+        };
+        self.notes.starting.remove(&seen.key.container);
+        self.run(seen, nature);
+        self.give_nature(id, nature);
+    }
+
+    fn run(&mut self, seen: Seen, nature: Nature) {
+        let id = seen.id.clone();
+        let count = self.starts.entry(seen.key.container.clone());
+        *count.or_default() += 1;
+        let state = ContainerState::Running {
+            started_at: self.now,
+        };
+        self.seen.push(Seen { state, ..seen });
+        if let Some((after, code)) = nature.ends {
+            self.fate(after, &id, Fate::Ends(code));
+        }
+        if nature.obeys {
+            self.obeys.insert(id);
+        }
+    }
+
+    /// Whether a start of this container is under way.
+    fn starts(&self, name: &str) -> bool {
+        self.notes.starting.contains_key(name)
     }
 
     fn fate(&mut self, after: u16, id: &str, fate: Fate) {
@@ -318,14 +375,7 @@ impl World {
         self.fates.push((at, id.to_owned(), fate));
     }
 
-    fn give_nature(&mut self, id: &str) {
-        let nature = self.natures[self.started.len() % self.natures.len()];
-        if let Some((after, code)) = nature.ends {
-            self.fate(after, id, Fate::Ends(code));
-        }
-        if nature.obeys {
-            self.obeys.insert(id.to_owned());
-        }
+    fn give_nature(&mut self, id: &str, nature: Nature) {
         let lifecycle = self.container(id).and_then(|own| own.lifecycle);
         if lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some()) {
             self.notes
@@ -371,20 +421,19 @@ impl World {
             );
         }
         if self.view().ends() && seen.key.kind == Kind::Sidecar && in_time {
-            let others = self
+            let starting = self.notes.starting.iter().map(|(name, kind)| (name, *kind));
+            let alive = self
                 .alive()
-                .filter(|other| matches!(other.key.kind, Kind::Init | Kind::Main));
-            prop_assert_eq!(
-                others.count(),
-                0,
+                .map(|other| (&other.key.container, other.key.kind));
+            let all: Vec<_> = alive.chain(starting).collect();
+            let mut others = all.iter().map(|(_, kind)| kind);
+            prop_assert!(
+                !others.any(|kind| matches!(kind, Kind::Init | Kind::Main)),
                 "a sidecar is asked before those whom it serves"
             );
-            let place = |seen: &Seen| {
-                initial(&self.pod)
-                    .iter()
-                    .position(|init| init.name == seen.key.container)
-            };
-            let last = self.alive().all(|other| place(other) <= place(seen));
+            let place = |name: &str| initial(&self.pod).iter().position(|init| init.name == name);
+            let own = place(&seen.key.container);
+            let last = all.iter().all(|(name, _)| place(name) <= own);
             prop_assert!(last, "sidecars are asked in reverse order");
         }
         Ok(())
@@ -436,6 +485,13 @@ impl World {
             Action::Remove { id } => {
                 let running = self.alive().any(|seen| seen.id == id);
                 prop_assert!(!running, "what runs is not removed");
+                // Half of it was there, and it may be begun again.
+                if self
+                    .seen_of(&id)
+                    .is_some_and(|seen| seen.state == ContainerState::Created)
+                {
+                    self.started.remove(&id);
+                }
                 self.seen.retain(|seen| seen.id != id);
             }
             Action::Finish => {
@@ -443,6 +499,7 @@ impl World {
                     self.alive().next().is_none(),
                     "finished with something running"
                 );
+                prop_assert!(self.half.is_empty(), "finished with a start under way");
                 self.finished = true;
             }
         }
@@ -480,8 +537,8 @@ impl World {
         let over = |phase: &str| matches!(phase, "Succeeded" | "Failed");
         prop_assert!(!over(before) || before == phase, "{before} becomes {phase}");
         prop_assert!(
-            self.alive().next().is_none() || !over(phase),
-            "{phase} while a container runs"
+            (self.alive().next().is_none() && self.half.is_empty()) || !over(phase),
+            "{phase} while a container runs or is being started"
         );
         for condition in status.conditions.iter().flatten() {
             let changed = condition.last_transition_time.as_ref().map(|time| time.0);
@@ -523,7 +580,19 @@ impl World {
 
     pub(crate) fn blow(&mut self, blow: Blow) {
         match blow {
-            Blow::Delete => self.pod.metadata.deletion_timestamp = Some(Time(self.now)),
+            Blow::Delete => {
+                self.pod.metadata.deletion_timestamp = Some(Time(self.now));
+                // What the engine was not asked for yet is given up.
+                for (id, (seen, nature)) in std::mem::take(&mut self.half) {
+                    if nature.obeys {
+                        self.notes.starting.remove(&seen.key.container);
+                        self.started.remove(&id);
+                        self.fates.retain(|(_, of, _)| *of != id);
+                    } else {
+                        self.half.insert(id, (seen, nature));
+                    }
+                }
+            }
             Blow::Debug => {
                 let spec = self.pod.spec.as_mut().unwrap();
                 let all = spec.ephemeral_containers.get_or_insert_default();
@@ -532,6 +601,7 @@ impl World {
             }
             Blow::AgentRestart => {
                 self.forget();
+                self.break_off(|nature| nature.hook.1);
                 // Hooks that ran are not begun anew after a start, and probes begin from nothing.
                 self.fates
                     .retain(|(_, _, fate)| matches!(fate, Fate::Ends(_)));
@@ -546,8 +616,21 @@ impl World {
                 for id in ids {
                     self.end(&id, 255);
                 }
+                self.break_off(|_| false);
                 self.seen.iter_mut().for_each(|seen| seen.this_boot = false);
                 self.forget();
+            }
+        }
+    }
+
+    /// Starts that are under way have nobody any more who waits for them: what is there of them stays, or comes to life yet.
+    fn break_off(&mut self, lives: impl Fn(Nature) -> bool) {
+        self.fates.retain(|(_, _, fate)| *fate != Fate::Started);
+        for (seen, nature) in std::mem::take(&mut self.half).into_values() {
+            if lives(nature) {
+                self.run(seen, nature);
+            } else {
+                self.seen.push(seen);
             }
         }
     }
@@ -560,6 +643,7 @@ impl World {
             dead: None,
         };
         match fate {
+            Fate::Started => self.come_to_life(id),
             Fate::Ends(code) => self.end(id, code),
             Fate::Starts => *verdict.or_insert(plain) = plain,
             Fate::Dies => verdict.or_insert(plain).dead = Some(Death::Liveness),
@@ -591,7 +675,7 @@ impl World {
         self.fates = rest;
         let due: Vec<(Timestamp, String, Fate)> = due;
         for (_, id, fate) in due {
-            if self.alive().any(|seen| seen.id == id) {
+            if self.half.contains_key(&id) || self.alive().any(|seen| seen.id == id) {
                 self.befall(&id, fate);
             }
         }

@@ -18,8 +18,10 @@ fn story() -> impl Strategy<Value = Story> {
         (0_u16..90, proptest::bool::weighted(0.8)),
         0_u16..60,
         proptest::option::weighted(0.2, 0_u16..600),
+        prop_oneof![3 => Just(0_u16), 1 => 1_u16..300],
     )
-        .prop_map(|(ends, obeys, hook, starts, dies)| Nature {
+        .prop_map(|(ends, obeys, hook, starts, dies, takes)| Nature {
+            takes,
             ends,
             obeys,
             hook,
@@ -100,9 +102,10 @@ proptest! {
         let mut debuggers = world.starts.iter().filter(|(name, _)| name.starts_with("debug"));
         prop_assert!(debuggers.all(|(_, count)| *count == 1), "a debugger is started once");
         world.blow(Blow::Delete);
-        let limit = later(world.now, Duration::from_secs(u64::from(story.grace)) + LEAST);
-        world.live_until(limit)?;
-        prop_assert!(world.finished, "a deleted pod is gone after its grace");
+        let longest = story.natures.iter().map(|nature| nature.takes).max().unwrap_or_default();
+        let limit = Duration::from_secs(u64::from(story.grace) + u64::from(longest)) + LEAST;
+        world.live_until(later(world.now, limit))?;
+        prop_assert!(world.finished, "a deleted pod is gone after its grace, and what was being started then");
     }
 }
 
@@ -381,4 +384,65 @@ fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
     world.blow(Blow::Reboot);
     after(&mut world, 600);
     assert_eq!(world.starts["debug0"], 1);
+}
+
+/// A pod of three main containers, of which the first crashes every few seconds and the second takes long to start.
+/// It comes to life though nobody waits for it, if it is one that `lives`.
+fn with_a_slow_start(lives: bool) -> World {
+    let crashes = Nature::plain(Some((5, 1)));
+    let mut story = plain("Always", crashes);
+    story.mains = vec![Traits::default(); 3];
+    story.natures = vec![crashes; 8];
+    story.natures[2] = Nature {
+        takes: 300,
+        obeys: false,
+        hook: (0, lives),
+        ..Nature::plain(None)
+    };
+    World::new(&story)
+}
+
+#[test]
+fn a_slow_start_holds_up_the_first_start_of_those_after_it_and_nothing_else() {
+    let mut world = with_a_slow_start(true);
+    after(&mut world, 100);
+    assert!(world.starts["main0"] >= 3, "{:?}", world.starts);
+    assert_eq!(world.starts.len(), 1, "the others wait in their order");
+    let restarts = status_of(&world, "main0").restart_count;
+    assert_eq!(u32::try_from(restarts + 1), Ok(world.starts["main0"]));
+    for name in ["main1", "main2"] {
+        let reason = waiting_reason(&world, name);
+        assert_eq!(reason.as_deref(), Some("ContainerCreating"), "{name}");
+    }
+    assert_eq!(phase(&world), "Pending");
+    after(&mut world, 200);
+    assert_eq!((world.starts["main1"], world.starts["main2"]), (1, 1));
+}
+
+#[test]
+fn a_pod_that_is_deleted_during_a_start_waits_for_it_and_ends_what_came_of_it() {
+    let mut world = with_a_slow_start(true);
+    after(&mut world, 100);
+    world.blow(Blow::Delete);
+    after(&mut world, 199);
+    assert!(!world.finished && !world.starts.contains_key("main1"));
+    assert_eq!(phase(&world), "Pending");
+    after(&mut world, 1);
+    assert_eq!(world.asked.last().map(String::as_str), Some("main1"));
+    assert!(!world.finished, "it may take its least time");
+    after(&mut world, 2);
+    assert!(world.finished && !world.starts.contains_key("main2"));
+}
+
+#[test]
+fn an_agent_that_begins_during_a_start_clears_half_a_container_away_and_starts_it_again() {
+    for lives in [false, true] {
+        let mut world = with_a_slow_start(lives);
+        after(&mut world, 100);
+        world.blow(Blow::AgentRestart);
+        after(&mut world, 1);
+        assert_eq!(world.starts["main1"], 1, "{lives}");
+        let ids = world.alive().filter(|seen| seen.key.container == "main1");
+        assert_eq!(ids.map(|seen| seen.key.attempt).collect::<Vec<_>>(), [0]);
+    }
 }

@@ -60,6 +60,7 @@ pub fn status(
     let pod = view.pod;
     let end = view.end();
     let over = end.is_some()
+        && view.notes.starting.is_empty()
         && view
             .seen
             .iter()
@@ -229,9 +230,9 @@ impl Scene<'_> {
     /// The phase, by upstream's rules.
     fn phase(&self) -> String {
         let (pod, seen) = (self.view.pod, self.view.seen);
-        let alive = seen
-            .iter()
-            .any(|seen| matches!(seen.state, State::Running { .. }));
+        let running = |state: &State| matches!(state, State::Running { .. });
+        let alive =
+            seen.iter().any(|seen| running(&seen.state)) || !self.view.notes.starting.is_empty();
         if init_failed(pod, seen) {
             // No phase is the last one while something still runs: sidecars end after what they served.
             return if alive { "Pending" } else { "Failed" }.to_owned();

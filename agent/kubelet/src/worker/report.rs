@@ -1,9 +1,9 @@
 //! A pod's status, told to the master.
 
 use super::Worker;
-use crate::api::{ApiError, STRATEGIC_MERGE, send};
 use crate::cleanup;
 use crate::names::pod_path;
+use agent_api::{ApiError, STRATEGIC_MERGE, send};
 use agent_pods::{View, base, change, status};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! A container's own streams by the real kubectl: `attach` and `run`, beside the log.
 
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::site::{IMAGE, LIMIT, eventually, texts};
 use crate::tunnels::{Client, Site};
 use config_tunnel::command::{RESIZE, STDIN};

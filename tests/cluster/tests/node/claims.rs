@@ -1,6 +1,6 @@
 //! Persistent volumes from claim to data: the real kubectl, scheduler, controllers, kubelet and containerd.
 
-use crate::pods::shell;
+use crate::cluster::shell;
 use crate::site::{eventually, texts};
 use crate::tunnels::Site;
 use config_kube::identity::{CONTROLLER_MANAGER_USER, SCHEDULER_USER};

@@ -3,8 +3,8 @@
 //! The hostile program is compiled here and tries each way by each entry of the kernel. Stand-in for a TPM where the host has
 //! none: `/dev/kmsg`, a device that every kernel has and no container is given.
 
+use crate::cluster::{Cluster, shell};
 use crate::containers::run_to_end;
-use crate::pods::{Cluster, shell};
 use crate::site::{IMAGE, Site, texts};
 use agent_runtime::{ContainerSpec, Mount, PullPolicy, Runtime, Seccomp};
 use serde_json::{Value, json};

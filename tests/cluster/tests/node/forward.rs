@@ -1,7 +1,7 @@
 //! Ports of pods by the real kubectl, through the master's API to programs that listen on a pod's own loopback alone.
 
+use crate::cluster::shell;
 use crate::network::{create, on_a_machine, with_addresses};
-use crate::pods::shell;
 use crate::site::{LIMIT, eventually};
 use crate::tunnels::Site;
 use config_kube::k8s_openapi::api::apps::v1::Deployment;

@@ -1,8 +1,8 @@
 //! Servers on this host that probes and hooks ask: one of gRPC's health protocol, whose services are as healthy as a test says,
 //! and one over TLS.
 
+use crate::cluster::{Cluster, shell};
 use crate::lifecycle::told;
-use crate::pods::{Cluster, shell};
 use crate::site::eventually;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};

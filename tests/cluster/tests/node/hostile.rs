@@ -3,7 +3,7 @@
 //! One round of all of them is part of the ordinary run. `PRATIQUE_SOAK_MINUTES` makes
 //! [`hostile_pods_leave_the_host_as_it_was`] repeat its rounds for that long.
 
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::site::{eventually, texts};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use config_model::host_path::HostPath;

@@ -1,7 +1,7 @@
 //! The lives of containers: hooks, sidecars, health over gRPC. Between the master's API, in process, and the real containerd.
 
+use crate::cluster::{Cluster, shell};
 use crate::health::Health;
-use crate::pods::{Cluster, shell};
 use crate::site::{IMAGE, eventually, subdir};
 use config_kube::k8s_openapi::api::core::v1::Event;
 use config_model::host_path::HostPath;

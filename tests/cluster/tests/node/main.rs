@@ -6,8 +6,10 @@
     reason = "tests may stop at the first surprise"
 )]
 
+mod api;
 mod attach;
 mod claims;
+mod cluster;
 mod containers;
 mod floor;
 mod forward;
@@ -22,5 +24,6 @@ mod pressure;
 mod proxy;
 mod registry;
 mod site;
+mod starts;
 mod tunnels;
 mod usage;

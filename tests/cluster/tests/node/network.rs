@@ -1,7 +1,7 @@
 //! Pods with a network of their own: real containers in namespaces of a machine that is a namespace itself. What the packet
 //! filter keeps pods from is tested beside it (`agent/cluster`).
 
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::site::{eventually, texts};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};

@@ -1,8 +1,8 @@
 //! The kubelet's port: the master is answered, and callers to whom it grants what they ask for.
 
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::site::eventually;
-use agent_kubelet::serve;
+use agent_server::serve;
 use bytes::Bytes;
 use config_kube::k8s_openapi::api::core::v1::ServiceAccount;
 use config_kube::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};

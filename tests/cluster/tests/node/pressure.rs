@@ -1,6 +1,6 @@
 //! A node under pressure, by thresholds that this host can't keep: which pods go, in which order, and which are not taken.
 
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::site::{eventually, texts};
 use agent_kubelet::{Least, Signal, Thresholds};
 use config_kube::k8s_openapi::api::core::v1::Node;

@@ -1,8 +1,8 @@
 //! Programs in pods through the API's proxy, by the real `kubectl proxy`: what upstream's conformance tests of it ask (test/e2e,
 //! `network/proxy.go`), and what nobody may reach by it.
 
+use crate::cluster::shell;
 use crate::network::{create, on_a_machine, with_addresses};
-use crate::pods::shell;
 use crate::site::{LIMIT, eventually};
 use crate::tunnels::Site;
 use config_kube::k8s_openapi::api::core::v1::{Pod, Service};

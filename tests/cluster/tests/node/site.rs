@@ -25,6 +25,8 @@ pub(crate) struct Site {
     pub(crate) registries: Option<Registries>,
     /// Registries beside the one above.
     pub(crate) others: Vec<Registry>,
+    /// What containerd starts as the shim of a container.
+    pub(crate) shim: PathBuf,
 }
 
 impl Site {
@@ -58,6 +60,7 @@ impl Site {
             dir,
             registries: None,
             others: Vec::new(),
+            shim: programs::SHIM.into(),
         }
     }
 
@@ -86,7 +89,7 @@ impl Site {
             logs: self.dir.path().to_owned(),
             registries,
             programs: Some(Programs {
-                shim: programs::SHIM.into(),
+                shim: self.shim.clone(),
                 runc: programs::RUNC.into(),
             }),
             archives: vec![self.dir.path().join("archives")],

@@ -1,9 +1,9 @@
 //! Tunnels into pods by the real kubectl, through the master's API to the kubelet's port and the real containerd.
 
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::port::Authority;
 use crate::site::{LIMIT, eventually};
-use agent_kubelet::serve;
+use agent_server::serve;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_kube::k8s_openapi::api::core::v1::Node;

@@ -1,6 +1,6 @@
 //! What pods use, by the real control groups of the real containerd: at the kubelet's port, through the master's API.
 
-use crate::pods::shell;
+use crate::cluster::shell;
 use crate::site::{IMAGE, eventually};
 use crate::tunnels::Site;
 use config_kube::identity::USAGE_USER;

@@ -3,7 +3,7 @@
 use super::pem;
 use super::private::{basic, image, known};
 use super::upstream::{Authority, Upstream};
-use crate::pods::Cluster;
+use crate::cluster::Cluster;
 use crate::site::{Site, eventually};
 use agent_runtime::{DOCKER_HUB, Registries};
 use config_kube::k8s_openapi::api::core::v1::{Event, Secret, ServiceAccount};

@@ -1,7 +1,7 @@
 //! A registry that never answers, and the pods that have images of it.
 
 use super::upstream::{Body, Reply, Upstream};
-use crate::pods::{Cluster, shell};
+use crate::cluster::{Cluster, shell};
 use crate::site::{Site, eventually};
 use agent_runtime::Registry;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Callers at the kubelet's port, as the master judges them.
 
-use crate::api::{Api, ApiError, JSON, post};
-use crate::shared::Shared;
+use crate::Parts;
+use agent_api::{Api, ApiError, JSON, post};
 use agent_port::{Reviews, Unreviewed, User};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ async fn review<T: Default + for<'de> Deserialize<'de>>(
     }
 }
 
-impl Reviews for Shared {
+impl Reviews for Parts {
     async fn token(&self, token: &str) -> Result<Option<User>, Unreviewed> {
         let question = json!({
             "apiVersion": "authentication.k8s.io/v1",
@@ -88,7 +88,7 @@ impl Reviews for Shared {
                     "version": "v1",
                     "resource": "nodes",
                     "subresource": subresource,
-                    "name": self.config.node_name,
+                    "name": self.name,
                 },
             },
         });

@@ -3,7 +3,7 @@
 //! One task writes them; the channel to it is bounded, and an event that doesn't fit is dropped: events are a
 //! courtesy and must never hold up a container.
 
-use crate::api::{Api, JSON, STRATEGIC_MERGE, send};
+use crate::{Api, JSON, STRATEGIC_MERGE, send};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use http::Method;
@@ -34,26 +34,30 @@ struct News {
 
 /// Where events are told.
 #[derive(Debug, Clone)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     queue: mpsc::Sender<News>,
 }
 
 impl Recorder {
     /// The recorder, and the receiving end for [`write`].
-    pub(crate) fn new() -> (Self, Queue) {
+    #[must_use]
+    pub fn new() -> (Self, Queue) {
         let (queue, receiver) = mpsc::channel(QUEUE);
         (Self { queue }, Queue { receiver })
     }
 
-    pub(crate) fn normal(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
+    /// Tells of what is as it should be.
+    pub fn normal(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
         self.tell(pod_reference(pod), false, reason, &message.into());
     }
 
-    pub(crate) fn warning(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
+    /// Tells of what somebody may have to look at.
+    pub fn warning(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
         self.tell(pod_reference(pod), true, reason, &message.into());
     }
 
-    pub(crate) fn node(
+    /// Tells of the node.
+    pub fn node(
         &self,
         node: &Node,
         warning: bool,
@@ -70,13 +74,8 @@ impl Recorder {
         self.tell(about, warning, reason, &message.into());
     }
 
-    pub(crate) fn tell(
-        &self,
-        about: ObjectReference,
-        warning: bool,
-        reason: &'static str,
-        message: &str,
-    ) {
+    /// Tells of an object.
+    pub fn tell(&self, about: ObjectReference, warning: bool, reason: &'static str, message: &str) {
         let message = message.chars().take(MAX_MESSAGE).collect();
         let news = News {
             about,
@@ -105,12 +104,12 @@ fn pod_reference(pod: &Pod) -> ObjectReference {
 
 /// The events that wait.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub struct Queue {
     receiver: mpsc::Receiver<News>,
 }
 
 /// Writes events until every recorder is gone.
-pub(crate) async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
+pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
     let mut known: HashMap<(Option<String>, &'static str, String), (String, i32)> = HashMap::new();
     while let Some(news) = queue.receiver.recv().await {
         let namespace = news

@@ -1,12 +1,12 @@
 //! The claims of a pod, asked of the master.
 
-use super::Worker;
-use crate::api::{ApiError, get};
+use super::Supplies;
+use agent_api::{ApiError, get};
 use agent_claims::{Claimed, Mounted};
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use std::collections::BTreeMap;
 
-impl Worker {
+impl Supplies {
     /// What the claims of the pod's volumes lead to, by the volumes' names.
     pub(super) async fn claims(&self, pod: &Pod) -> Result<BTreeMap<String, Mounted>, String> {
         let mut found = BTreeMap::new();

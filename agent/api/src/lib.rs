@@ -1,4 +1,9 @@
-//! What the kubelet needs from the master: requests on paths of the Kubernetes API, and watches.
+//! The way to the master's API as the node's parts use it: calls, watches, events.
+//!
+//! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`], which make its calls. [`events`]
+//! tells people what happened: one task writes events, and the channel to it is bounded.
+
+pub mod events;
 
 use bytes::Bytes;
 use futures_util::Stream;

@@ -1,12 +1,17 @@
 //! The kubelet's port under strangers who hold what they can.
 
-use crate::{Answer, Api, Call, Kubelet, Lines};
+use crate::{Node, Parts, Server};
+use agent_api::{Answer, Api, Call, Lines};
+use agent_claims::Folders;
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
 use agent_port::Limits;
-use agent_runtime::{Containerd, Options, Registries};
+use agent_resources::Figures;
+use agent_resources::machine::Facts;
+use agent_runtime::{Containerd, Options, PodRef, Registries};
 use bytes::Bytes;
 use config_kube::identity::APISERVER_KUBELET_USER;
+use config_kube::k8s_openapi::api::core::v1::Pod;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -43,6 +48,24 @@ impl Api for NoMaster {
     }
 }
 
+/// A kubelet without pods.
+#[derive(Debug)]
+struct Idle;
+
+impl Node for Idle {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        Vec::new()
+    }
+
+    fn pod(&self, _namespace: &str, _name: &str) -> Option<PodRef> {
+        None
+    }
+
+    fn settings(&self) -> String {
+        r#"{"kubeletconfig":{"maxPods":10}}"#.to_owned()
+    }
+}
+
 /// A kubelet's port, and the cluster's authority.
 struct Lab {
     dir: tempfile::TempDir,
@@ -57,7 +80,6 @@ impl Lab {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let root = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let config = crate::config::tests::config(dir.path());
         let runtime = Containerd::new(Options {
             socket: dir.path().join("containerd.sock"),
             state: dir.path().join("state"),
@@ -74,17 +96,22 @@ impl Lab {
             tunnel: false,
         })
         .unwrap();
-        let kubelet = Kubelet::new(
-            config,
-            Arc::new(NoMaster),
-            Arc::new(runtime),
-            Arc::new(sandboxes),
-        );
-        let journal = Journal::new(agent_journal::Places {
-            folder: dir.path().join("machine"),
-            kernel: dir.path().join("no-kernel"),
+        let server = Server::new(Parts {
+            node: Arc::new(Idle),
+            name: "node".to_owned(),
+            address: None,
+            logs: dir.path().join("logs"),
+            api: Arc::new(NoMaster),
+            runtime: Arc::new(runtime),
+            sandboxes: Arc::new(sandboxes),
+            figures: Arc::new(Figures::of_machine("node")),
+            facts: Facts::of_machine(dir.path()),
+            folders: Arc::new(Folders::below(dir.path())),
+            journal: Journal::new(agent_journal::Places {
+                folder: dir.path().join("machine"),
+                kernel: dir.path().join("no-kernel"),
+            }),
         });
-        let server = kubelet.server(journal);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (end, ended) = watch::channel(false);
@@ -227,13 +254,7 @@ async fn the_kubelet_s_settings_are_told_to_the_master_and_not_to_all() {
     );
     let (_, body) = told.split_once("\r\n\r\n").expect("a body");
     let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
-    let settings = &body["kubeletconfig"];
-    assert_eq!(settings["port"], crate::PORT);
-    assert_eq!(settings["maxPods"], 10);
-    assert!(
-        settings.get("clusterDNS").is_none(),
-        "this node serves no names"
-    );
+    assert_eq!(body["kubeletconfig"]["maxPods"], 10);
     let other = lab.ask(own, Some("system:node:other"), "/configz").await;
     assert_eq!(other.as_deref(), Some("HTTP/1.1 403 Forbidden"));
 }

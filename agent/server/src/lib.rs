@@ -1,52 +1,85 @@
-//! The kubelet's own API: logs of pods and of the machine, tunnels, pods, what they use, and the agent's figures.
+//! The kubelet's own API on port 10250: logs of pods and of the machine, tunnels, pods, what they use, the agent's figures, and
+//! folders of persistent volumes.
 //!
-//! TLS verified a certificate to the cluster's root, or the caller has a token; the master says who that is and whether it may
-//! ([`agent_port::Access`]). Nothing is told to others, not even health.
+//! Enter by [`Server::new`], which takes the parts of the node that answers come from ([`Parts`]), and by [`serve`]. What only
+//! the kubelet knows, it tells by [`Node`]. TLS verified a certificate to the cluster's root, or the caller has a token; the
+//! master says who that is and whether it may (`reviews`, [`agent_port::Access`]). Nothing is told to others, not even health.
+//!
+//! Tasks: one for each connection, which are [`agent_port`]'s. There are no channels.
 
-use crate::cleanup::MAX_LOGS;
-use crate::configz;
-use crate::names::{log_folder, log_name, pod_ref};
-use crate::network::is_on_host;
-use crate::shared::Shared;
+mod logs;
+mod reviews;
+
+use agent_api::Api;
+use agent_claims::Folders;
+use agent_cluster::Sandboxes;
 use agent_journal::Journal;
-use agent_pods::find;
+use agent_pods::{find, is_on_host, pod_ref};
 use agent_port::{Access, Answer, Body, Caller, Limits, answer, text};
-use agent_resources::{Question, Subjects};
-use agent_runtime::logs::{Reader, Wish};
-use agent_runtime::{ContainerState, Error, PodRef};
-use agent_sys::beneath::Beneath;
+use agent_resources::machine::Facts;
+use agent_resources::{Figures, Question, Subjects};
+use agent_runtime::{Error, PodRef, Runtime};
 use agent_sys::namespace::Kind;
 use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
-use bytes::Bytes;
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::local_volume::SERVED;
 use config_tunnel::port::{FOLDER, PortPath};
-use futures_util::{StreamExt, stream};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
-use jiff::Timestamp;
+use hyper::body::Incoming;
 use rustls::ServerConfig;
+use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::sleep;
 
-/// Between two looks for more of a log that is followed.
-const FOLLOW: Duration = Duration::from_millis(200);
-/// Bytes of a log that are sent in one piece.
-const PIECE: usize = 32 * 1024;
+/// What only the node's kubelet knows.
+pub trait Node: Send + Sync + fmt::Debug + 'static {
+    /// The pods that are wanted here, as last heard.
+    fn pods(&self) -> Vec<Arc<Pod>>;
+
+    /// A pod by namespace and name; the newest where one of the same name still ends.
+    fn pod(&self, namespace: &str, name: &str) -> Option<PodRef>;
+
+    /// By what the kubelet works: the JSON document below `/configz`. Nothing of it is secret.
+    fn settings(&self) -> String;
+}
+
+/// What the answers come from.
+#[derive(Debug)]
+pub struct Parts {
+    /// The node's kubelet.
+    pub node: Arc<dyn Node>,
+    /// Name of the Node, for which the master is asked whether a caller may.
+    pub name: String,
+    /// The machine's address, at which pods in its network are reached.
+    pub address: Option<IpAddr>,
+    /// The folder of all pods' logs: `/var/log/pods`.
+    pub logs: PathBuf,
+    /// The way to the master, who knows the callers.
+    pub api: Arc<dyn Api>,
+    /// The container engine.
+    pub runtime: Arc<dyn Runtime>,
+    /// Where pods are reached.
+    pub sandboxes: Arc<Sandboxes>,
+    /// What this node and its pods use.
+    pub figures: Arc<Figures>,
+    /// What the machine has.
+    pub facts: Facts,
+    /// The folders of persistent volumes.
+    pub folders: Arc<Folders>,
+    /// The machine's own logs.
+    pub journal: Journal,
+}
 
 /// Answers requests to the kubelet.
 #[derive(Debug, Clone)]
 pub struct Server {
-    shared: Arc<Shared>,
+    parts: Arc<Parts>,
     tunnels: Tunnels,
     access: Access,
-    journal: Journal,
 }
 
 /// Serves the kubelet's API until `shutdown` is true or its sender is gone.
@@ -66,7 +99,7 @@ impl agent_port::Service for Server {
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let headers = request.headers().clone();
         let about = (&method, uri.path(), &headers);
-        match self.access.admit(&*self.shared, &caller, about).await {
+        match self.access.admit(&*self.parts, &caller, about).await {
             Ok(()) => self.asked(&mut request).await,
             Err(denied) => Answer::Whole(text(denied.status, &format!("{denied}\n"))),
         }
@@ -74,12 +107,12 @@ impl agent_port::Service for Server {
 }
 
 impl Server {
-    pub(crate) fn new(shared: Arc<Shared>, journal: Journal) -> Self {
+    /// A server that answers from these parts.
+    pub fn new(parts: Parts) -> Self {
         Self {
-            shared,
+            parts: Arc::new(parts),
             tunnels: Tunnels::new(agent_tunnel::MOST),
             access: Access::default(),
-            journal,
         }
     }
 
@@ -98,7 +131,7 @@ impl Server {
             ["portForward", namespace, pod] => self.forward(request, namespace, pod),
             ["logs", below @ ..] if request.method() == Method::GET => {
                 let query = uri.query().unwrap_or_default();
-                return Answer::Whole(self.journal.answer(below, query).await);
+                return Answer::Whole(self.parts.journal.answer(below, query).await);
             }
             [SERVED, name] => return Answer::Whole(self.volume(request, name).await),
             _ => return Answer::Whole(self.plain(request, &path)),
@@ -111,7 +144,7 @@ impl Server {
 
     /// A pod of this node.
     fn pod(&self, namespace: &str, name: &str) -> Result<PodRef, Refusal> {
-        let found = self.shared.pod_named(namespace, name);
+        let found = self.parts.node.pod(namespace, name);
         let why = || format!("pod {name:?} not found on this node");
         found.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))
     }
@@ -124,7 +157,7 @@ impl Server {
         pod: &str,
     ) -> Result<Tunnel, Refusal> {
         let pod = self.pod(namespace, pod)?;
-        let sandbox = self.shared.sandboxes.find(&pod.uid);
+        let sandbox = self.parts.sandboxes.find(&pod.uid);
         let why = || format!("pod {:?} is not running", pod.name);
         let sandbox = sandbox.ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, why()))?;
         let network = sandbox.held(Kind::Network);
@@ -140,8 +173,8 @@ impl Server {
         let asked = PortPath::parse(path);
         let asked = asked
             .ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this is no port of a pod"))?;
-        let shared = &self.shared;
-        let all = shared.all_pods();
+        let parts = &self.parts;
+        let all = parts.node.pods();
         let named = all.iter().find(|pod| {
             let meta = &pod.metadata;
             meta.uid.as_deref() == Some(asked.uid)
@@ -152,9 +185,9 @@ impl Server {
         let named = named.and_then(|pod| Some((pod, pod_ref(pod)?)));
         let (pod, reference) = named.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))?;
         let reach = || {
-            let sandbox = shared.sandboxes.find(asked.uid)?;
+            let sandbox = parts.sandboxes.find(asked.uid)?;
             if is_on_host(pod) {
-                return shared.config.addresses.first().copied().map(Reach::Machine);
+                return parts.address.map(Reach::Machine);
             }
             sandbox.addresses.first().copied().map(Reach::Own)
         };
@@ -166,12 +199,12 @@ impl Server {
 
     /// What the node and its pods use.
     async fn told(&self, asked: Question) -> Answer {
-        let shared = &self.shared;
+        let parts = &self.parts;
         let subjects = || async {
-            let seen = shared.runtime.list(None).await;
-            Subjects::new(&shared.all_pods(), seen, shared.facts.space())
+            let seen = parts.runtime.list(None).await;
+            Subjects::new(&parts.node.pods(), seen, parts.facts.space())
         };
-        let told = shared.figures.answer(asked, subjects).await;
+        let told = parts.figures.answer(asked, subjects).await;
         Answer::Whole(answer(StatusCode::OK, asked.media_type(), told.into()))
     }
 
@@ -182,7 +215,7 @@ impl Server {
         [namespace, pod, container]: [&str; 3],
     ) -> Result<Tunnel, Refusal> {
         let (_, id) = self.container(namespace, pod, container).await?;
-        self.tunnels.exec(request, self.shared.runtime.clone(), id)
+        self.tunnels.exec(request, self.parts.runtime.clone(), id)
     }
 
     /// The streams of a running container's own process. One of `stdinOnce` reads to the end of one client; a terminal has no
@@ -193,14 +226,14 @@ impl Server {
         [namespace, pod, container]: [&str; 3],
     ) -> Result<Tunnel, Refusal> {
         let (pod, id) = self.container(namespace, pod, container).await?;
-        let all = self.shared.all_pods();
+        let all = self.parts.node.pods();
         let own = all
             .iter()
             .find(|one| one.metadata.uid.as_ref() == Some(&pod.uid));
         let once = own
             .and_then(|pod| find(pod, container))
             .is_some_and(|(_, one)| one.stdin_once == Some(true) && one.tty != Some(true));
-        let runtime = self.shared.runtime.clone();
+        let runtime = self.parts.runtime.clone();
         self.tunnels.attach(request, runtime, id, once)
     }
 
@@ -212,7 +245,7 @@ impl Server {
         name: &str,
     ) -> Result<(PodRef, String), Refusal> {
         let pod = self.pod(namespace, pod)?;
-        let seen = self.shared.runtime.list(Some(&pod.uid)).await;
+        let seen = self.parts.runtime.list(Some(&pod.uid)).await;
         let down = |error: Error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.chain());
         let seen = seen.map_err(down)?;
         let id = agent_tunnel::running(&seen, &pod, name)?;
@@ -221,11 +254,11 @@ impl Server {
 
     /// The folder of a persistent volume is made or removed.
     async fn volume(&self, request: &Request<Incoming>, name: &str) -> Response<Body> {
-        let (shared, name) = (self.shared.clone(), name.to_owned());
+        let (parts, name) = (self.parts.clone(), name.to_owned());
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let done = tokio::task::spawn_blocking(move || {
             let query = uri.query().unwrap_or_default();
-            shared.folders.answer(method.as_str(), &name, query)
+            parts.folders.answer(method.as_str(), &name, query)
         });
         let (status, line) = done.await.unwrap_or((503, "the kubelet ends\n".to_owned()));
         let status = StatusCode::from_u16(status);
@@ -242,26 +275,20 @@ impl Server {
             ["pods"] => self.pods(),
             ["metrics"] => figures(),
             ["configz"] => {
-                let body = configz::text(&self.shared.config, &self.shared.sandboxes);
+                let body = self.parts.node.settings();
                 answer(StatusCode::OK, "application/json", body.into())
             }
-            ["containerLogs", namespace, pod, container] => self.logs(
-                namespace,
-                pod,
-                container,
-                request.uri().query().unwrap_or_default(),
-            ),
+            ["containerLogs", namespace, pod, container] => {
+                let query = request.uri().query().unwrap_or_default();
+                logs::answer(&self.parts, namespace, pod, container, query)
+            }
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
     }
 
     fn pods(&self) -> Response<Body> {
-        let items = self
-            .shared
-            .all_pods()
-            .iter()
-            .map(|pod| Pod::clone(pod))
-            .collect();
+        let pods = self.parts.node.pods();
+        let items = pods.iter().map(|pod| Pod::clone(pod)).collect();
         match serde_json::to_vec(&List::<Pod> {
             items,
             ..List::default()
@@ -270,135 +297,12 @@ impl Server {
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
         }
     }
-
-    fn logs(&self, namespace: &str, pod: &str, container: &str, query: &str) -> Response<Body> {
-        let wish = match Wish::parse(query, Timestamp::now()) {
-            Ok(wish) => wish,
-            Err(fault) => return text(StatusCode::BAD_REQUEST, &format!("{fault}\n")),
-        };
-        let Some(reference) = self.shared.pod_named(namespace, pod) else {
-            return text(StatusCode::NOT_FOUND, &format!("pod {pod:?} not found\n"));
-        };
-        let config = &self.shared.config;
-        let opened = crate::names::is_plain(container).then(|| {
-            let dir = Beneath::root(&config.logs)?.dir(&log_folder(&reference, container))?;
-            Ok(log_number(&dir, wish.previous)?.map(|number| (dir, number)))
-        });
-        let opened: std::io::Result<Option<_>> = opened.unwrap_or(Ok(None));
-        let (dir, number) = match opened {
-            Ok(Some(found)) => found,
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return broken(container, &error);
-            }
-            Ok(None) | Err(_) => {
-                let what = if wish.previous {
-                    "previous terminated container"
-                } else {
-                    "container"
-                };
-                let message =
-                    format!("{what} {container:?} in pod {pod:?} not found: it has not started\n");
-                return text(StatusCode::BAD_REQUEST, &message);
-            }
-        };
-        match Reader::open(dir, &log_name(number), wish.clone()) {
-            Ok(reader) => {
-                let path = config.log_file(&reference, container, number);
-                let body = StreamBody::new(pieces(
-                    self.shared.clone(),
-                    reader,
-                    wish.follow,
-                    reference.uid,
-                    path,
-                ));
-                let mut response = Response::new(BodyExt::boxed_unsync(body));
-                response.headers_mut().insert(
-                    http::header::CONTENT_TYPE,
-                    http::HeaderValue::from_static("text/plain"),
-                );
-                response
-            }
-            Err(error) => broken(container, &error),
-        }
-    }
 }
 
 /// What the kernel tells of the agent.
 fn figures() -> Response<Body> {
     let told = agent_sys::figures::of_this_process().text();
     answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
-}
-
-/// The number of the newest attempt that has a log, or of the one before it.
-fn log_number(dir: &Beneath, previous: bool) -> std::io::Result<Option<u32>> {
-    let number =
-        |name: std::ffi::OsString| name.to_str()?.strip_suffix(".log")?.parse::<u32>().ok();
-    let mut all: Vec<u32> = dir
-        .names(MAX_LOGS)?
-        .into_iter()
-        .filter_map(number)
-        .collect();
-    all.sort_unstable();
-    let newest = all.pop();
-    Ok(if previous { all.pop() } else { newest })
-}
-
-/// The answer where a log can't be read. The error names no path.
-fn broken(container: &str, error: &std::io::Error) -> Response<Body> {
-    text(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        &format!("log of {container:?}: {error}\n"),
-    )
-}
-
-/// The log in pieces; with `follow` until its container has ended and all was sent.
-fn pieces(
-    shared: Arc<Shared>,
-    reader: Reader,
-    follow: bool,
-    uid: String,
-    path: PathBuf,
-) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send {
-    let state = (shared, reader, uid, path, false);
-    stream::try_unfold(
-        state,
-        move |(shared, mut reader, uid, path, mut ended)| async move {
-            loop {
-                let mut piece = Vec::new();
-                while piece.len() < PIECE
-                    && let Some(text) = reader.piece()?
-                {
-                    piece.extend(text);
-                }
-                if !piece.is_empty() {
-                    return Ok(Some((
-                        Frame::data(Bytes::from(piece)),
-                        (shared, reader, uid, path, ended),
-                    )));
-                }
-                if !follow || reader.finished() || ended {
-                    return Ok(None);
-                }
-                sleep(FOLLOW).await;
-                // One more read follows: what was written before the end is in the file by then.
-                ended = !runs(&shared, &uid, &path).await;
-            }
-        },
-    )
-    .boxed()
-}
-
-/// True while the container whose log this is may write.
-async fn runs(shared: &Shared, uid: &str, path: &std::path::Path) -> bool {
-    let Ok(seen) = shared.runtime.list(Some(uid)).await else {
-        return true;
-    };
-    seen.iter().any(|seen| {
-        let log = shared
-            .config
-            .log_file(&seen.key.pod, &seen.key.container, seen.key.attempt);
-        log == path && !matches!(seen.state, ContainerState::Exited { .. })
-    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,284 @@
+//! Starts of a pod's containers, each a task beside the pod's steps: what is slow to start keeps no probe and no status of the
+//! others waiting.
+//!
+//! The task gathers what the container is given, waits for its turn, and has the engine make and start it. Until it has ended,
+//! the attempt is none of those that the pod machine sees: half a container has no state that a user knows. A start that the
+//! engine has not been asked for is given up when its pod ends; any other is waited for, since what is given up half way can
+//! still come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
+
+use crate::env;
+use crate::launch::{self, Attempt};
+use crate::network::Addresses;
+use crate::shared::Shared;
+use crate::stage::Staged;
+use crate::supplies::Supplies;
+use agent_cluster::Sandbox;
+use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, container_id, withheld};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+
+/// Pause after the engine could not be reached.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// An attempt that is to be started.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) container: Container,
+    pub(crate) kind: Kind,
+    pub(crate) number: u32,
+    pub(crate) backoff: Option<Duration>,
+    /// Id of the container whose processes it is to see.
+    pub(crate) target: Option<String>,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) addresses: Addresses,
+    /// Of the image that the pod may run.
+    pub(crate) digest: String,
+}
+
+/// What the task of a start and that of the pod agree upon, once.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    /// The engine is asked for it.
+    Asked,
+    /// It is not to be asked any more.
+    GivenUp,
+}
+
+/// A start that is under way; dropping it ends its task.
+#[derive(Debug)]
+struct Start {
+    pod: Arc<Pod>,
+    number: u32,
+    fate: Arc<OnceLock<Fate>>,
+    outcome: oneshot::Receiver<Result<(), Error>>,
+    _task: JoinSet<()>,
+}
+
+/// A start that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The container's name.
+    pub(crate) name: String,
+    /// The pod as it was then.
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) number: u32,
+    /// None where it was given up.
+    pub(crate) outcome: Option<Result<(), Error>>,
+}
+
+/// Tells of a start's end, however it ends: a panic too is news for the pod's task, which asks what came of it.
+struct AtItsEnd(Arc<Notify>);
+
+impl Drop for AtItsEnd {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// The starts of one pod that are under way, by container.
+#[derive(Debug)]
+pub(crate) struct Starts {
+    shared: Arc<Shared>,
+    news: Arc<Notify>,
+    supplies: Supplies,
+    running: BTreeMap<String, Start>,
+}
+
+impl Starts {
+    pub(crate) fn new(shared: Arc<Shared>, news: Arc<Notify>, supplies: Supplies) -> Self {
+        Self {
+            shared,
+            news,
+            supplies,
+            running: BTreeMap::new(),
+        }
+    }
+
+    /// Begins a start, whose end is news.
+    pub(crate) fn begin(&mut self, order: Order) {
+        let (name, pod, number) = (
+            order.container.name.clone(),
+            order.pod.clone(),
+            order.number,
+        );
+        let fate = Arc::<OnceLock<Fate>>::default();
+        let (told, outcome) = oneshot::channel();
+        let (news, own) = (self.news.clone(), fate.clone());
+        let (shared, supplies) = (self.shared.clone(), self.supplies.clone());
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            // Dropped after `told`: who hears the news finds the outcome.
+            let _news = AtItsEnd(news);
+            let told = told;
+            let result = start(&shared, &supplies, &order, &own).await;
+            if matches!(&result, Err(error) if error.class == ErrorClass::Unavailable) {
+                tokio::time::sleep(RETRY).await;
+            }
+            told.send(result).ok();
+        });
+        let start = Start {
+            pod,
+            number,
+            fate,
+            outcome,
+            _task: task,
+        };
+        self.running.insert(name, start);
+    }
+
+    /// The starts that have ended since the last call. Where the pod `ends`, those for which the engine was not asked yet end,
+    /// too.
+    pub(crate) fn ended(&mut self, ends: bool) -> Vec<Ended> {
+        let mut all = Vec::new();
+        self.running.retain(|name, start| {
+            let outcome = match start.outcome.try_recv() {
+                Ok(result) => Some(result),
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    let text = "the start ended without a word";
+                    Some(Err(Error::new(ErrorClass::Create, text)))
+                }
+                Err(oneshot::error::TryRecvError::Empty) => {
+                    if !ends || *start.fate.get_or_init(|| Fate::GivenUp) == Fate::Asked {
+                        return true;
+                    }
+                    None
+                }
+            };
+            all.push(Ended {
+                name: name.clone(),
+                pod: start.pod.clone(),
+                number: start.number,
+                outcome,
+            });
+            false
+        });
+        all
+    }
+
+    /// What is seen of the pod, less the attempts whose start is under way.
+    pub(crate) fn whole(&self, pod: &PodRef, mut seen: Vec<Seen>) -> Vec<Seen> {
+        seen.retain(|seen| {
+            let start = self.running.get(&seen.key.container);
+            start.is_none_or(|start| {
+                container_id(&pod.uid, &seen.key.container, start.number) != seen.id
+            })
+        });
+        seen
+    }
+}
+
+/// Gathers what the container needs, and has the engine make and start it unless that was given up meanwhile.
+async fn start(
+    shared: &Shared,
+    supplies: &Supplies,
+    order: &Order,
+    fate: &OnceLock<Fate>,
+) -> Result<(), Error> {
+    let config = |message: String| Error::new(ErrorClass::Config, message);
+    let (pod, at) = (&order.pod, &order.addresses);
+    let volumes = supplies.volumes(pod, at).await.map_err(|message| {
+        shared.events.warning(pod, "FailedMount", message.clone());
+        config(message)
+    })?;
+    let needs = env::needs(&order.container);
+    let sources = supplies.sources(pod, needs, at).await.map_err(config)?;
+    let attempt = Attempt {
+        pod,
+        container: &order.container,
+        kind: order.kind,
+        number: order.number,
+        backoff: order.backoff,
+        target: order.target.as_deref(),
+        sandbox: &order.sandbox,
+    };
+    let mut launch = launch::prepare(&shared.config, attempt, &sources, &volumes, shared.memory)
+        .map_err(config)?;
+    launch.spec.image_digest = Some(order.digest.clone());
+    let withheld = withheld(&launch.spec.capabilities.add);
+    if !launch.spec.privileged && !withheld.is_empty() {
+        let text = format!(
+            "container {}: ALL does not include {}",
+            order.container.name,
+            withheld.join(", ")
+        );
+        shared.events.normal(pod, "CapabilitiesNarrowed", text);
+    }
+    let _turn = shared.turns.acquire().await;
+    let staged = Staged::make(&shared.config, &launch.id, &launch.wanted).map_err(config)?;
+    if *fate.get_or_init(|| Fate::Asked) == Fate::GivenUp {
+        return Ok(());
+    }
+    let started = shared.runtime.start(&launch.spec).await;
+    drop(staged);
+    started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubelet::tests::shared;
+    use agent_runtime::{ContainerKey, ContainerState};
+    use serde_json::json;
+
+    fn seen(pod: &PodRef, container: &str, attempt: u32) -> Seen {
+        Seen {
+            id: container_id(&pod.uid, container, attempt),
+            key: ContainerKey {
+                pod: pod.clone(),
+                container: container.to_owned(),
+                kind: Kind::Main,
+                attempt,
+            },
+            image: String::new(),
+            image_id: String::new(),
+            state: ContainerState::Created,
+            backoff: None,
+            this_boot: true,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_is_not_seen_before_its_end_and_given_up_while_the_engine_knows_nothing_of_it()
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = shared(dir.path());
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "spec": {
+                "containers": [{"name": "a"}],
+                "volumes": [{"name": "v", "configMap": {"name": "m"}}],
+            },
+        }))
+        .unwrap();
+        let reference = agent_pods::pod_ref(&pod).unwrap();
+        let supplies = Supplies::new(shared.clone(), reference.clone());
+        let mut starts = Starts::new(shared, Arc::default(), supplies);
+        starts.begin(Order {
+            container: pod.spec.as_ref().unwrap().containers[0].clone(),
+            pod: Arc::new(pod),
+            kind: Kind::Main,
+            number: 1,
+            backoff: None,
+            target: None,
+            sandbox: Sandbox::default(),
+            addresses: Addresses::default(),
+            digest: String::new(),
+        });
+        let all = [("a", 0), ("a", 1), ("b", 1)];
+        let all = all.map(|(name, attempt)| seen(&reference, name, attempt));
+        let whole = starts.whole(&reference, all.to_vec());
+        assert_eq!(whole, [all[0].clone(), all[2].clone()]);
+
+        tokio::task::yield_now().await;
+        assert!(starts.ended(false).is_empty(), "the master is silent");
+        let ended = starts.ended(true);
+        let ended: Vec<_> = ended.iter().map(|one| (&*one.name, one.number)).collect();
+        assert_eq!(ended, [("a", 1)]);
+        assert_eq!(starts.whole(&reference, all.to_vec()), all);
+    }
+}
