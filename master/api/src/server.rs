@@ -9,7 +9,7 @@ use crate::verbs::{self, Call};
 use bytes::Bytes;
 use config_kube::identity;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
@@ -118,12 +118,7 @@ impl ApiServer {
             .caller(request.headers_mut(), certificate)
             .await
         {
-            Ok(user) => {
-                if !user.in_group(identity::UNAUTHENTICATED_GROUP) {
-                    peer.identify(&user.name);
-                }
-                self.handle_as(request, user, peer).await
-            }
+            Ok(user) => self.handle_as(request, user, peer).await,
             Err(error) => respond(&error),
         }
     }
@@ -138,13 +133,17 @@ impl ApiServer {
         peer: Peer,
     ) -> Response<Body> {
         if let Some(why) = self.denial(&user, &peer) {
+            peer.forget();
             return denied(&why);
         }
+        if !user.in_group(identity::UNAUTHENTICATED_GROUP) {
+            peer.identify(&user);
+        }
         let Some(caller) = Caller::of(&user, &peer) else {
-            return self.answer(request, user, peer).await;
+            return self.answer(request, user, peer, None).await;
         };
         // Subscribed before the last check, so that no change is missed between the two.
-        let response = self.answer(request, user, peer).await;
+        let response = self.answer(request, user, peer, Some(caller.clone())).await;
         let guarded = caller.clone().guard(self, response);
         match caller.denial(self) {
             Some(why) => denied(&why),
@@ -153,7 +152,13 @@ impl ApiServer {
     }
 
     /// Answers a caller that is not denied.
-    async fn answer(&self, request: Request<Body>, user: UserInfo, peer: Peer) -> Response<Body> {
+    async fn answer(
+        &self,
+        request: Request<Body>,
+        user: UserInfo,
+        peer: Peer,
+        caller: Option<Caller>,
+    ) -> Response<Body> {
         let began = Instant::now();
         let mut request = request;
         let user = match impersonate(&self.inner.authorizer, user, request.headers_mut()).await {
@@ -174,7 +179,7 @@ impl ApiServer {
         {
             Ok(query) => {
                 let encoding = Encoding::of(&parts.headers, query.get("pretty"));
-                let (about, answer) = self.route(parts, query, content, user, peer).await;
+                let (about, answer) = self.route(parts, query, content, user, peer, caller).await;
                 (about, encoding, answer)
             }
             Err(error) => (About::path("", ""), Encoding::default(), Err(error)),
@@ -205,6 +210,7 @@ impl ApiServer {
         content: Body,
         user: UserInfo,
         peer: Peer,
+        caller: Option<Caller>,
     ) -> (About, Result<Response<Body>, ApiError>) {
         let path = parts.uri.path();
         let target = match Target::parse(&parts.method, path, &query) {
@@ -250,6 +256,7 @@ impl ApiServer {
             uri,
             headers,
             upgrade,
+            caller,
         };
         let answer = match limit {
             None => self.resource(asked, user, peer, content).await,
@@ -279,6 +286,7 @@ impl ApiServer {
             uri,
             headers,
             upgrade,
+            caller,
         } = asked;
         let selector = match (&kind, target.verb) {
             (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
@@ -288,12 +296,27 @@ impl ApiServer {
         };
         authorize::resource(&self.inner.authorizer, &user, &target, &selector).await?;
         let kind = kind.ok_or_else(no_resource)?;
-        // Held until the answer is made; a watch's body has a permit of its own.
-        let _permit = self.permit(!reads(target.verb), &user, &peer)?;
+        // Held until the answer is made; a watch's body has a permit of its own. What is handed on to a node has its places
+        // there (`master/gateway`).
+        let (write, gate) = (!reads(target.verb), &self.inner.gate);
+        let (content, _held) = if target.is_stream() && target.verb != Verb::Watch {
+            (content, None)
+        } else {
+            let entered = gate.enter(write, content, &user, &peer).await;
+            let (content, held) = entered.inspect_err(|error| {
+                if error.code == StatusCode::TOO_MANY_REQUESTS.as_u16() {
+                    self.inner.metrics.refuse(write);
+                }
+            })?;
+            (content, Some(held))
+        };
+        // A body may have taken its time: nothing is done for who was shut out meanwhile.
+        if let Some(why) = caller.as_ref().and_then(|caller| caller.denial(self)) {
+            return Err(unauthorized(&why));
+        }
         let deprecated = kind.deprecated.clone();
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
-        let written =
-            (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
+        let written = (own && write).then(|| (target.plural.clone(), target.name.clone()));
         let call = Call {
             api: self.clone(),
             user,
@@ -307,6 +330,7 @@ impl ApiServer {
             method,
             uri,
             upgrade,
+            caller,
         };
         let answer = verbs::run(call, content).await;
         let answer = match (answer, written) {
@@ -378,10 +402,11 @@ fn reads(verb: Verb) -> bool {
 
 /// The answer to a denied caller.
 fn denied(why: &str) -> Response<Body> {
-    respond(&ApiError::new(
-        Reason::Unauthorized,
-        format!("Unauthorized: {why}"),
-    ))
+    respond(&unauthorized(why))
+}
+
+fn unauthorized(why: &str) -> ApiError {
+    ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}"))
 }
 
 /// A request for a resource, before authorization.
@@ -395,6 +420,8 @@ struct ResourceRequest {
     uri: Uri,
     headers: http::HeaderMap,
     upgrade: Option<OnUpgrade>,
+    /// Who asks, where the deny list may know it; not whom it impersonates.
+    caller: Option<Caller>,
 }
 
 fn out_of_time() -> ApiError {
