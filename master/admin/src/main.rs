@@ -15,6 +15,7 @@ mod key;
 mod kubeconfig;
 mod logs;
 mod machine;
+mod node;
 mod plain;
 mod recover_state;
 mod root;
@@ -64,6 +65,9 @@ enum Command {
     Logs(logs::LogsArgs),
     /// Show one page of a machine's status: its trust, image, state, conditions, resources, pods and warnings.
     Status(status::StatusArgs),
+    /// Drain a node of its pods, and take it into use again.
+    #[command(subcommand)]
+    Node(node::NodeCommand),
     /// Check TOML documents and report all faults.
     Check {
         /// The documents.
@@ -127,6 +131,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Root(command) => root::run(command),
         Command::Logs(args) => logs::run(args),
         Command::Status(args) => status::run(args),
+        Command::Node(command) => node::run(command),
         Command::Check { files } => check(files),
         Command::AdminKey { out } => admin_key(out),
         Command::Digest { source, file } => {
