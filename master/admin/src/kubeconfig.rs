@@ -102,10 +102,16 @@ impl Api {
         let bytes = body
             .map(|body| body.to_string().into_bytes())
             .unwrap_or_default();
+        // The only form of a change that the tool sends.
+        let content_type = if method == Method::PATCH {
+            "application/merge-patch+json"
+        } else {
+            "application/json"
+        };
         let what = format!("{method} {path}");
         let (status, answer) = self
             .connection
-            .send(method, path, "application/json", bytes)
+            .send(method, path, content_type, bytes)
             .await?;
         let value: Value = serde_json::from_slice(&answer).unwrap_or_default();
         if status.is_success() {

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::files::tell;
 use crate::kubeconfig::Api;
+use crate::plain::{clean, escaped, node_name};
 use bytes::Bytes;
 use config_http::Body;
 use http::StatusCode;
@@ -111,17 +112,6 @@ fn query(args: &LogsArgs, services: &[String]) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// A value as it may stand in a query (RFC 3986: all but the unreserved characters are escaped).
-fn escaped(text: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        other => format!("%{other:02X}"),
-    };
-    text.bytes().map(byte).collect::<Vec<_>>().concat()
-}
-
 /// Asks the node; what it or the master refuses is an error.
 async fn ask(api: &mut Api, args: &LogsArgs, query: &str) -> Result<Body> {
     let node = &args.node;
@@ -218,26 +208,6 @@ impl Lines {
     fn rest(&mut self) -> String {
         clean(&String::from_utf8_lossy(&std::mem::take(&mut self.0)))
     }
-}
-
-fn clean(text: &str) -> String {
-    let plain = |c: char| {
-        if c.is_control() && c != '\n' && c != '\t' {
-            char::REPLACEMENT_CHARACTER
-        } else {
-            c
-        }
-    };
-    text.chars().map(plain).collect()
-}
-
-/// A name that can stand in a path as it is (RFC 1123).
-fn node_name(text: &str) -> std::result::Result<String, String> {
-    let plain =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let fits = (1..=253).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('.');
-    fits.then(|| text.to_owned())
-        .ok_or_else(|| "a node's name has a-z, 0-9, `-` and `.`".to_owned())
 }
 
 /// A time, or how long ago.

@@ -15,8 +15,11 @@ mod key;
 mod kubeconfig;
 mod logs;
 mod machine;
+mod node;
+mod plain;
 mod recover_state;
 mod root;
+mod status;
 mod tls;
 mod verify;
 
@@ -27,7 +30,7 @@ use error::{Error, Result};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Makes clusters, describes machines and reads their logs.
+/// Makes clusters, describes machines and looks into them.
 #[derive(Debug, Parser)]
 #[command(name = "pratique", version, about)]
 struct Cli {
@@ -60,6 +63,11 @@ enum Command {
     Root(root::RootCommand),
     /// Read the logs of a node's own programs and of its kernel; no node has a shell to look from.
     Logs(logs::LogsArgs),
+    /// Show one page of a machine's status: its trust, image, state, conditions, resources, pods and warnings.
+    Status(status::StatusArgs),
+    /// Drain a node of its pods, and take it into use again.
+    #[command(subcommand)]
+    Node(node::NodeCommand),
     /// Check TOML documents and report all faults.
     Check {
         /// The documents.
@@ -122,6 +130,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Policy { name, file } => policy(name.as_deref(), file),
         Command::Root(command) => root::run(command),
         Command::Logs(args) => logs::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Node(command) => node::run(command),
         Command::Check { files } => check(files),
         Command::AdminKey { out } => admin_key(out),
         Command::Digest { source, file } => {

@@ -50,7 +50,7 @@ pub use plugins::Plugins;
 pub use preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
 pub use queue::{CAPACITY, Queue, Waiting};
 pub use request::PodRequest;
-pub use resources::Resources;
+pub use resources::{Resources, needed};
 pub use run::{Options, run};
 pub use snapshot::Snapshot;
 pub use storage::Storage;

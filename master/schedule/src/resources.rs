@@ -143,7 +143,7 @@ pub(crate) fn whole_percent(share: f64) -> i64 {
 
 /// A pod's peak requests: containers and sidecars, or one init container with the sidecars before
 /// it if that is more; requests at pod level replace these; plus the overhead.
-pub(crate) fn needed(spec: &PodSpec) -> Resources {
+pub fn needed(spec: &PodSpec) -> Resources {
     peak(spec, |container| {
         Resources::of(requests(container.resources.as_ref()))
     })

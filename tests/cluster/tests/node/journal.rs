@@ -1,10 +1,9 @@
 //! A node's own logs, by the real kubectl through the master's API: no node has a shell to look from.
 
-use crate::site::{LIMIT, eventually};
+use crate::site::eventually;
 use crate::tunnels::Site;
 use config_machine::journal::{BOOT_ID, Boot, KEPT, Stamp};
 use std::io::Write as _;
-use std::path::Path;
 use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -40,19 +39,8 @@ impl Site {
 
 /// `pratique logs` with the admin's kubeconfig: what it prints, or what it says instead.
 async fn pratique(site: &Site, words: &[&str]) -> Result<String, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-    let program = root.unwrap().join(".pratique/bin/pratique");
-    let mut command = tokio::process::Command::new(program);
-    command.arg("logs").args(words);
-    command.arg("--kubeconfig").arg(site.kubeconfig());
-    let ended = tokio::time::timeout(LIMIT, command.kill_on_drop(true).output()).await;
-    let ended = ended.expect("pratique ends in time").unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    if ended.status.success() {
-        Ok(text(ended.stdout))
-    } else {
-        Err(text(ended.stderr))
-    }
+    let said = site.pratique(&[&["logs"], words].concat()).await;
+    said.map(|(out, _)| out)
 }
 
 /// The texts of an answer, without times and services.

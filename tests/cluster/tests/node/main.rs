@@ -17,6 +17,7 @@ mod health;
 mod hostile;
 mod journal;
 mod lifecycle;
+mod machine;
 mod network;
 mod pods;
 mod port;

@@ -193,6 +193,24 @@ impl Site {
         (ended.status.code().unwrap_or(-1), ended.stdout, errors)
     }
 
+    /// `pratique` with the admin's kubeconfig: what it prints and what it says beside it, or what it says when it fails.
+    pub(crate) async fn pratique(&self, words: &[&str]) -> Result<(String, String), String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let program = root.unwrap().join(".pratique/bin/pratique");
+        let mut command = tokio::process::Command::new(program);
+        command.args(words);
+        command.arg("--kubeconfig").arg(self.kubeconfig());
+        let ended = timeout(LIMIT, command.kill_on_drop(true).output()).await;
+        let ended = ended.expect("pratique ends in time").unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let said = text(ended.stderr);
+        if ended.status.success() {
+            Ok((text(ended.stdout), said))
+        } else {
+            Err(said)
+        }
+    }
+
     pub(crate) async fn runs(&self, name: &str, script: &str) {
         let spec = json!({"restartPolicy": "Never", "containers": [shell(script)]});
         self.cluster.create(name, spec).await;

@@ -1,0 +1,61 @@
+//! `pratique node`: acts on a node, by way of the API server.
+
+mod drain;
+
+use crate::error::{Error, Result};
+use crate::files::tell;
+use crate::kubeconfig::Api;
+use crate::plain::node_name;
+use http::Method;
+use serde_json::json;
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Cordon a node and evict its pods, as disruption budgets allow; pods of DaemonSets stay.
+    Drain(drain::DrainArgs),
+    /// Let new pods onto a node again.
+    Uncordon(Access),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Access {
+    /// The node.
+    #[arg(value_parser = node_name)]
+    node: String,
+    /// The admin's kubeconfig.
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    kubeconfig: PathBuf,
+}
+
+/// Runs the command.
+pub(crate) fn run(command: &NodeCommand) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime
+        .map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
+    runtime.block_on(async {
+        match command {
+            NodeCommand::Drain(args) => drain::drain(args).await,
+            NodeCommand::Uncordon(access) => {
+                let mut api = Api::open(&access.kubeconfig).await?;
+                cordon(&mut api, &access.node, false).await
+            }
+        }
+    })
+}
+
+/// Keeps new pods off a node, or lets them onto it.
+async fn cordon(api: &mut Api, node: &str, off: bool) -> Result<()> {
+    let change = json!({"spec": {"unschedulable": off.then_some(true)}});
+    let path = format!("/api/v1/nodes/{node}");
+    api.must(Method::PATCH, &path, Some(&change)).await?;
+    let what = if off {
+        "takes no new pods (cordoned)"
+    } else {
+        "takes new pods (uncordoned)"
+    };
+    tell(&format!("node {node} {what}"));
+    Ok(())
+}

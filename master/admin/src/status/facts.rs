@@ -1,0 +1,258 @@
+//! What the API tells of a machine: each part, or why it is missing.
+
+use crate::error::{Error, Result};
+use crate::kubeconfig::Api;
+use config_kube::identity::NODE_LEASE_NAMESPACE;
+use config_kube::k8s_openapi::api::coordination::v1::Lease;
+use config_kube::k8s_openapi::api::core::v1::{Event, Node, Pod};
+use config_kube::{ImageRelease, Machine, NodeAttestation};
+use http::Method;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// The project's kinds.
+const OWN: &str = "/apis/pratique.dev/v1alpha1";
+/// Objects in one answer, and answers of one list.
+const PAGE: usize = 250;
+const PAGES: usize = 20;
+
+/// What was asked for, or why it is missing.
+#[derive(Debug)]
+pub(super) enum Part<T> {
+    Got(T),
+    Missing(String),
+}
+
+impl<T> Part<T> {
+    /// What was asked for, if it is there.
+    pub(super) fn got(&self) -> Option<&T> {
+        match self {
+            Self::Got(got) => Some(got),
+            Self::Missing(_) => None,
+        }
+    }
+}
+
+/// Everything that the page is made of.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) name: String,
+    pub(super) node: Part<Node>,
+    pub(super) machine: Part<Machine>,
+    /// The last record of an exchange.
+    pub(super) attestation: Part<NodeAttestation>,
+    pub(super) release: Part<ImageRelease>,
+    pub(super) lease: Part<Lease>,
+    pub(super) pods: Part<Vec<Pod>>,
+    /// Warnings of the whole cluster.
+    pub(super) warnings: Part<Vec<Event>>,
+    pub(super) used: Part<Used>,
+    /// Neither a Node nor a Machine was there to be found.
+    pub(super) absent: bool,
+}
+
+/// What a node tells that it uses (upstream's `stats/summary`, as far as it is shown).
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Used {
+    pub(super) node: UsedByNode,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct UsedByNode {
+    pub(super) cpu: UsedCpu,
+    pub(super) memory: UsedMemory,
+    pub(super) fs: UsedDisk,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct UsedCpu {
+    pub(super) usage_nano_cores: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct UsedMemory {
+    pub(super) working_set_bytes: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct UsedDisk {
+    pub(super) used_bytes: Option<u64>,
+}
+
+impl Facts {
+    /// Whether nothing of this name exists.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.absent
+    }
+}
+
+/// Asks for everything; only where the API itself can't be asked it is an error.
+pub(super) async fn gather(api: &mut Api, name: &str) -> Result<Facts> {
+    let node = one(api, &format!("/api/v1/nodes/{name}")).await?;
+    let machine = machine(api, name).await?;
+    let absent = matches!((&node, &machine), (Found::Nothing, Found::Nothing));
+    let node: Part<Node> = node.or("there is no Node of this name: the machine has not joined");
+    let machine: Part<Machine> =
+        machine.or("there is no Machine whose Node this is: nothing is proven about it");
+    let own = machine.got().and_then(|own| own.metadata.name.as_deref());
+    let attestation = match own {
+        Some(own) => last_attestation(api, own).await?,
+        None => Part::Missing("the Machine is not known".to_owned()),
+    };
+    let image = machine
+        .got()
+        .and_then(|machine| machine.status.as_ref()?.image.as_ref());
+    let release = match image {
+        Some(image) => one(api, &format!("{OWN}/imagereleases/{}", image.id))
+            .await?
+            .or("the release is gone: its images are not admitted any more"),
+        None if machine.got().is_none() => Part::Missing("the Machine is not known".to_owned()),
+        None => Part::Missing("no image is proven".to_owned()),
+    };
+    let lease = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASE_NAMESPACE}/leases");
+    let lease = one(api, &format!("{lease}/{name}")).await?;
+    let pods = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{name}");
+    let pods = list(api, &pods).await?;
+    let warnings = list(api, "/api/v1/events?fieldSelector=type%3DWarning").await?;
+    // Last, as a node that is silent costs the longest wait.
+    let used = one(api, &format!("/api/v1/nodes/{name}/proxy/stats/summary")).await?;
+    Ok(Facts {
+        name: name.to_owned(),
+        node,
+        machine,
+        attestation,
+        release,
+        lease: lease.or("the node has never renewed one"),
+        pods: pods.or("the API has no pods"),
+        warnings: warnings.or("the API has no events"),
+        used: used.or("the node does not tell it"),
+        absent,
+    })
+}
+
+/// What became of a question.
+enum Found<T> {
+    Here(T),
+    Nothing,
+    Hidden(String),
+}
+
+impl<T> Found<T> {
+    /// As a part of the page; `nothing` says why there may be nothing.
+    fn or(self, nothing: &str) -> Part<T> {
+        match self {
+            Self::Here(here) => Part::Got(here),
+            Self::Nothing => Part::Missing(nothing.to_owned()),
+            Self::Hidden(why) => Part::Missing(why),
+        }
+    }
+}
+
+/// One object.
+async fn one<T: DeserializeOwned>(api: &mut Api, path: &str) -> Result<Found<T>> {
+    let value = match api.call(Method::GET, path, None).await {
+        Ok(Some(value)) => value,
+        Ok(None) => return Ok(Found::Nothing),
+        Err(Error::Refused {
+            status, message, ..
+        }) => {
+            return Ok(Found::Hidden(why(status, &message)));
+        }
+        Err(Error::Answer { why, .. }) => return Ok(Found::Hidden(why)),
+        Err(error) => return Err(error),
+    };
+    let read = serde_json::from_value(value);
+    Ok(read.map_or_else(
+        |error| Found::Hidden(format!("the answer is not understood: {error}")),
+        Found::Here,
+    ))
+}
+
+/// A cause, with what helps.
+fn why(status: u16, message: &str) -> String {
+    match status {
+        401 => "who asks is not known: renew the kubeconfig with `pratique root trust`".to_owned(),
+        403 => format!("no right to see it: {message}"),
+        502..=504 => format!("the node does not answer: {message}"),
+        _ => format!("{message} ({status})"),
+    }
+}
+
+/// The objects of a list, page by page.
+async fn list<T: DeserializeOwned>(api: &mut Api, path: &str) -> Result<Found<Vec<T>>> {
+    #[derive(Deserialize)]
+    struct List<T> {
+        #[serde(default)]
+        metadata: Value,
+        #[serde(default = "Vec::new")]
+        items: Vec<T>,
+    }
+    let (mut all, mut next) = (Vec::new(), String::new());
+    let sign = if path.contains('?') { '&' } else { '?' };
+    for _ in 0..PAGES {
+        let page = format!("{path}{sign}limit={PAGE}&continue={next}");
+        match one::<List<T>>(api, &page).await? {
+            Found::Here(list) => {
+                all.extend(list.items);
+                let token = list.metadata.get("continue").and_then(Value::as_str);
+                match token.filter(|token| !token.is_empty()) {
+                    Some(token) => next = crate::plain::escaped(token),
+                    None => return Ok(Found::Here(all)),
+                }
+            }
+            Found::Nothing => return Ok(Found::Nothing),
+            Found::Hidden(why) => return Ok(Found::Hidden(why)),
+        }
+    }
+    Ok(Found::Hidden(format!(
+        "there are more than {}: ask kubectl",
+        PAGE * PAGES
+    )))
+}
+
+/// The Machine whose Node this is; it mostly has the same name.
+async fn machine(api: &mut Api, node: &str) -> Result<Found<Machine>> {
+    let same = one::<Machine>(api, &format!("{OWN}/machines/{node}")).await?;
+    match same {
+        Found::Here(machine) if machine.node_name() == node => Ok(Found::Here(machine)),
+        Found::Hidden(why) => Ok(Found::Hidden(why)),
+        Found::Here(_) | Found::Nothing => Ok(
+            match list::<Machine>(api, &format!("{OWN}/machines")).await? {
+                Found::Here(all) => all
+                    .into_iter()
+                    .find(|machine| machine.node_name() == node)
+                    .map_or(Found::Nothing, Found::Here),
+                Found::Nothing => Found::Nothing,
+                Found::Hidden(why) => Found::Hidden(why),
+            },
+        ),
+    }
+}
+
+/// The last record of an exchange with a Machine.
+async fn last_attestation(api: &mut Api, machine: &str) -> Result<Part<NodeAttestation>> {
+    let all = list::<NodeAttestation>(api, &format!("{OWN}/nodeattestations")).await?;
+    let last = |all: Vec<NodeAttestation>| {
+        let of = |one: &NodeAttestation| {
+            let status = one.status.as_ref();
+            status.is_some_and(|status| status.machine.as_deref() == Some(machine))
+        };
+        let time = |one: &NodeAttestation| {
+            let status = one.status.as_ref();
+            status.and_then(|status| status.time.parse::<jiff::Timestamp>().ok())
+        };
+        all.into_iter().filter(of).max_by_key(time)
+    };
+    Ok(match all {
+        Found::Here(all) => last(all).map_or(Found::Nothing, Found::Here),
+        Found::Nothing => Found::Nothing,
+        Found::Hidden(why) => Found::Hidden(why),
+    }
+    .or("none is kept: records live for a day"))
+}
