@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// Between two rounds (kubectl waits five seconds after a budget's refusal).
 const ROUND: Duration = Duration::from_secs(2);
-/// Pods in one answer.
-const PAGE: usize = 250;
+/// Pods in one answer, so that it stays within the 4 MiB that are read.
+const PAGE: usize = 100;
 /// Answers of one list: no node has more pods.
-const PAGES: usize = 20;
+const PAGES: usize = 50;
 /// Annotation of a pod that the node itself has from its configuration.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 

@@ -13,9 +13,9 @@ use serde_json::Value;
 
 /// The project's kinds.
 const OWN: &str = "/apis/pratique.dev/v1alpha1";
-/// Objects in one answer, and answers of one list.
-const PAGE: usize = 250;
-const PAGES: usize = 20;
+/// Objects in one answer, so that it stays within the 4 MiB that are read, and answers of one list.
+const PAGE: usize = 100;
+const PAGES: usize = 50;
 
 /// What was asked for, or why it is missing.
 #[derive(Debug)]
