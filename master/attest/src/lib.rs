@@ -24,9 +24,11 @@
 //! - *marks*: labels and taints that a rule puts on Nodes.
 //! - *static machine*: one with certificates that an admin issued; it does not attest.
 
+mod access;
 mod addresses;
 mod admit;
 mod answer;
+mod body_rooms;
 mod bootstrap;
 mod caller;
 mod configurations;
@@ -53,6 +55,7 @@ mod request;
 mod request_queue;
 mod requests;
 mod ring;
+mod rule_changes;
 mod service;
 mod session_tables;
 mod settings;

@@ -1,10 +1,10 @@
 //! Who listed the key: under a rule that enforces its verdict an endorsement key is one that an admin listed, by its hash or by
 //! its issuer, and not one that was seen once.
 
-use super::claimant::{claimed, open, person, queued, unseen};
+use super::claimant::{claimed, open, queued, unseen};
 use super::{Anonymous, accepted, expect, lab};
+use config_kube::PolicyName;
 use config_kube::machine::EkSelector;
-use config_kube::{Machine, PolicyName};
 use config_protocol::Code;
 use tests_machines::{EkKind, SoftMachine, World};
 
@@ -64,6 +64,7 @@ fn what_was_let_in_at_sight_passes_no_rule_that_enforces() {
         let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
         unseen(&mut world, &machine).expect("anybody");
         list(&mut world.object("worker-1").spec.ek, &machine);
+        world.object("worker-1").spec.addresses = vec!["192.168.77.11".to_owned()];
         world.rule = forms(&world)
             .into_iter()
             .find(|rule| rule.ek.hashes.is_empty())
@@ -131,6 +132,81 @@ fn a_key_that_was_taken_off_its_machine_neither_joins_nor_renews() {
             unknown_everywhere(&mut world, &mut machine, &format!("{how}, {what}"));
         }
     }
+}
+
+/// Another issuer in the place of the one whose certificate the board has, or an issuer in the place of its hash, replaces the board:
+/// it is no longer bound, and comes in again only with a certificate of the issuer that is named now.
+#[test]
+fn a_board_is_not_bound_by_an_issuer_that_did_not_sign_for_it() {
+    let known: [fn(&mut EkSelector); 2] = [
+        |_| {},
+        |ek| {
+            ek.hashes.clear();
+            ek.issuers = vec!["lab-ca".to_owned()];
+        },
+    ];
+    for name in known {
+        let (mut world, mut machine) = lab();
+        world.rule.ek.hashes.clear();
+        world.rule.ek.issuers.push("another-maker".to_owned());
+        name(&mut world.object("worker-1").spec.ek);
+        accepted(world.join(&machine));
+        let object = world.object("worker-1");
+        let status = object.status.clone().unwrap_or_default();
+        assert_eq!(status.ek_issuer.as_deref(), Some("lab-ca"));
+        assert!(object.binding().is_some());
+        object.spec.ek = EkSelector {
+            issuers: vec!["another-maker".to_owned()],
+            ..EkSelector::default()
+        };
+        assert_eq!(object.binding(), None, "{:?}", object.spec.ek);
+        machine.clock.clock += 1000;
+        for outcome in [world.join(&machine), world.renew(&machine)] {
+            assert!(outcome.is_err(), "of another maker");
+        }
+        // The control.
+        world.object("worker-1").spec.ek.issuers = vec!["lab-ca".to_owned()];
+        assert!(world.object("worker-1").binding().is_some());
+        accepted(world.join(&machine));
+    }
+    // Known by its hash alone, under a rule that asks for no certificate.
+    let (mut world, machine) = lab();
+    world.rule.ek.issuers.clear();
+    accepted(world.join(&machine));
+    let object = world.object("worker-1");
+    assert!(object.binding().is_some());
+    object.spec.ek.hashes.clear();
+    object.spec.ek.issuers = vec!["lab-ca".to_owned()];
+    assert_eq!(object.binding(), None);
+}
+
+/// What a machine that was let in at sight claims is its own word: it is in its status, and gives it nothing under a rule that looks
+/// at the inventory.
+#[test]
+fn what_was_claimed_at_sight_is_no_entry_of_the_inventory() {
+    let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
+    unseen(&mut world, &machine).expect("anybody");
+    let object = world.object("worker-1");
+    assert_eq!(object.spec.addresses, [] as [&str; 0]);
+    let names = object.status.clone().unwrap_or_default().serving_names;
+    assert!(names.contains(&"192.168.77.11".to_owned()), "{names:?}");
+    // It stays what it is as long as nobody looks.
+    machine.clock.clock += 1000;
+    let renewed = claimed(world.claim_renewal(&machine));
+    let nobody = config_attest::verifier::Approval::Nobody;
+    drop(world.approve(renewed, &nobody).expect("anybody"));
+    // Listed by its hash, it has the addresses that an admin lists.
+    let ek = machine.ek_hash().to_text();
+    world.object("worker-1").spec.ek.hashes = vec![ek];
+    world.rule.policy = PolicyName::CloudVerify;
+    "inventory".clone_into(&mut world.rule.certificate.sans);
+    world.rule.config.digests.clear();
+    machine.clock.clock += 1000;
+    expect(super::Proven, Code::CsrSan, world.join(&machine));
+    let object = world.object("worker-1");
+    object.spec.addresses = vec!["192.168.77.11".to_owned()];
+    object.status.get_or_insert_default().state = config_kube::MachineState::Pending;
+    accepted(world.join(&machine));
 }
 
 /// A person's word and nobody's word are not the admin's: what was taken off is not the Machine's under these either.
@@ -211,7 +287,7 @@ fn answered(world: &mut World, machine: &SoftMachine) -> bool {
 /// Brings a machine to a state.
 type Mount = fn(&mut World, &mut SoftMachine);
 /// What the inventory knows of a machine, by which an answer could differ.
-const STANDINGS: [(&str, Mount); 8] = [
+const STANDINGS: [(&str, Mount); 9] = [
     ("listed", |_, _| {}),
     ("bound", |world, machine| {
         drop(accepted(world.join(machine)));
@@ -239,6 +315,14 @@ const STANDINGS: [(&str, Mount); 8] = [
             issuers: vec!["lab-ca".to_owned()],
             ..EkSelector::default()
         };
+    }),
+    ("bound by its issuer", |world, machine| {
+        world.rule.ek.hashes.clear();
+        world.object("worker-1").spec.ek = EkSelector {
+            issuers: vec!["lab-ca".to_owned()],
+            ..EkSelector::default()
+        };
+        drop(accepted(world.join(machine)));
     }),
     ("known by another issuer", |world, _| {
         world.rule.ek.hashes.clear();
@@ -287,6 +371,30 @@ fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
         thief.ek_certificate.clone_from(&machine.ek_certificate);
         name.clone_into(&mut thief.claims.name);
         expect(Anonymous, Code::CredentialNotActivated, world.join(&thief));
+    }
+}
+
+/// Nor does the share of the sessions tell: where nonsense has filled it, the right name gets what a wrong one gets.
+#[test]
+fn a_full_share_of_sessions_tells_no_name() {
+    for (what, mount) in STANDINGS {
+        let (mut world, mut machine) = lab();
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
+        mount(&mut world, &mut machine);
+        let mut heard = Vec::new();
+        for name in ["worker-1", "worker-2", "nobody"] {
+            world.sessions = config_attest::sessions::Sessions::default();
+            for number in 0..5 {
+                machine.claims.name = format!("nonsense-{number}");
+                drop(world.challenge(&machine.hello().0));
+            }
+            name.clone_into(&mut machine.claims.name);
+            heard.push(world.challenge(&machine.hello().0).map_err(|no| no.code()));
+        }
+        let opened: Vec<bool> = heard.iter().map(Result::is_ok).collect();
+        assert!(!opened.contains(&true), "{what}: {heard:?}");
+        heard.dedup_by_key(|one| one.as_ref().err().copied());
+        assert_eq!(heard.len(), 1, "{what}: {heard:?} by the name");
     }
 }
 
@@ -371,132 +479,6 @@ fn a_verified_machine_asks_a_person_for_a_further_address() {
         claimed(world.claim_renewal(&machine)).prior_approval(),
         config_attest::verifier::PriorApproval::Unchanged
     );
-}
-
-/// Two machines under a rule that takes claimed addresses, the first of which holds a certificate for `10.9.9.9`.
-fn two_claimants(policy: PolicyName) -> (World, SoftMachine, SoftMachine) {
-    let (mut world, mut first) = lab();
-    let mut second = world.machine("worker-2", "192.168.77.12", EkKind::P256);
-    world.rule.certificate.sans.clear();
-    world.rule.policy = policy;
-    for machine in [&mut first, &mut second] {
-        machine.claims.addresses.push("10.9.9.9".to_owned());
-        machine.serving_request.names.push("10.9.9.9".to_owned());
-    }
-    (world, first, second)
-}
-
-/// What becomes of the machine that held the address.
-type Release = (&'static str, bool, fn(&mut World, &mut SoftMachine));
-
-#[test]
-fn one_address_is_in_the_certificates_of_one_machine() {
-    let releases: [Release; 8] = [
-        ("nothing", false, |_, _| {}),
-        ("it became Suspect", false, |world, _| {
-            world
-                .object("worker-1")
-                .status
-                .get_or_insert_default()
-                .state = config_kube::MachineState::Suspect;
-        }),
-        (
-            "it became Untrusted, and its certificate is good to others",
-            false,
-            |world, _| {
-                world
-                    .object("worker-1")
-                    .status
-                    .get_or_insert_default()
-                    .state = config_kube::MachineState::Untrusted;
-            },
-        ),
-        ("its Machine was deleted", true, |world, _| {
-            world
-                .machines
-                .retain(|machine| machine.node_name() != "worker-1");
-        }),
-        ("it was retired", true, |world, _| {
-            world.object("worker-1").spec.retired = true;
-        }),
-        ("its board was replaced", true, |world, _| {
-            let spare = SoftMachine::new("a spare board", EkKind::P256)
-                .ek_hash()
-                .to_text();
-            world.object("worker-1").spec.ek.hashes = vec![spare];
-        }),
-        (
-            "it gave the address up at its next proof",
-            true,
-            |world, machine| {
-                machine.claims.addresses.pop();
-                machine.serving_request.names.pop();
-                machine.clock.clock += 1000;
-                accepted(world.renew(machine));
-            },
-        ),
-        ("its certificate ended", true, |world, _| {
-            let status = world.object("worker-1").status.get_or_insert_default();
-            status.certificate.get_or_insert_default().not_after =
-                "2020-01-01T00:00:00Z".to_owned();
-        }),
-    ];
-    for (what, free, release) in releases {
-        let (mut world, mut first, mut second) = two_claimants(PolicyName::CloudVerify);
-        accepted(world.join(&first));
-        release(&mut world, &mut first);
-        let outcome = world.join(&second);
-        if free {
-            accepted(outcome);
-            continue;
-        }
-        let refusal = outcome.expect_err(what);
-        assert_eq!(
-            (refusal.code(), refusal.consequence()),
-            (Code::AddressTaken, None),
-            "{what}"
-        );
-        // What it asks for beside that is its own.
-        second.serving_request.names.pop();
-        accepted(world.join(&second));
-    }
-}
-
-/// The same in another form of the address, under the other policies, and for a machine that nobody knows.
-#[test]
-fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
-    for policy in [PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
-        let (mut world, first, mut second) = two_claimants(PolicyName::CloudVerify);
-        accepted(world.join(&first));
-        world.rule.policy = policy;
-        second.claims.addresses = vec!["::ffff:10.9.9.9".to_owned()];
-        second.serving_request.names = vec!["worker-2".to_owned(), "::ffff:10.9.9.9".to_owned()];
-        let refusal = world.claim(&second).expect_err("taken");
-        assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
-        world
-            .machines
-            .retain(|machine: &Machine| machine.node_name() != "worker-2");
-        let refusal = world.claim(&second).expect_err("taken, and a stranger's");
-        assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
-    }
-    // The inventory's own word goes before what others claimed.
-    let (mut world, first, second) = two_claimants(PolicyName::CloudVerify);
-    accepted(world.join(&first));
-    world
-        .object("worker-2")
-        .spec
-        .addresses
-        .push("10.9.9.9".to_owned());
-    accepted(world.join(&second));
-    // A renewal and a reboot of its own are no second machine.
-    let (mut world, mut first, _) = two_claimants(PolicyName::CloudVerify);
-    accepted(world.join(&first));
-    first.clock.clock += 1000;
-    accepted(world.renew(&first));
-    let image = world.image.clone();
-    first.boot(&image, "nocloud", b"version = 1\n");
-    accepted(world.join(&first));
-    drop(person(&claimed(world.claim(&first))));
 }
 
 /// The TPM's own firmware: recorded, held to the floor of its maker, at the join and at the renewal; who hides its maker has none.
