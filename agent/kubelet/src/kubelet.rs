@@ -18,6 +18,7 @@ use agent_resources::machine::Facts;
 use agent_runtime::{PodRef, Runtime};
 use agent_server::{Node, Parts, Server};
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -57,6 +58,7 @@ impl Kubelet {
             images: garbage::Images::default(),
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
+            listed: AtomicBool::default(),
         };
         Self {
             shared: Arc::new(shared),

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
@@ -96,6 +97,7 @@ impl Pods {
             there.extend(uid_of(&pod).map(str::to_owned));
             self.want_object(pod);
         }
+        self.shared.listed.store(true, Ordering::Release);
         let gone: Vec<String> = self
             .handles()
             .keys()

@@ -12,6 +12,7 @@ use agent_resources::{DiskUse, Subjects, qos};
 use agent_runtime::{Container as Seen, ContainerState, Error};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,10 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
     }
     // What that freed shows at the next look.
     if signal.is_of_disk() && garbage::sweep(shared, Goal::All).await? > 0 {
+        return Ok(());
+    }
+    // Of half a list the wrong pod would be chosen.
+    if !shared.listed.load(Ordering::Acquire) {
         return Ok(());
     }
     let candidates = candidates(shared, signal).await?;

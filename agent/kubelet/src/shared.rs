@@ -17,6 +17,7 @@ use agent_runtime::{PodRef, Runtime};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::quantity::Amount;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) figures: Arc<Figures>,
     /// Every pod's task, by uid.
     pub(crate) pods: Mutex<HashMap<String, Handle>>,
+    /// The master has told of all pods once.
+    pub(crate) listed: AtomicBool,
 }
 
 impl std::fmt::Debug for Shared {
