@@ -147,17 +147,17 @@ mod tests {
         begun: 50,
     };
 
-    const fn user(user: &str) -> Option<Taker<'_>> {
-        Some(Taker {
+    const fn user(user: &str) -> Taker<'_> {
+        Taker {
             user,
             kept_for: false,
-        })
+        }
     }
 
-    const NODE: Option<Taker<'static>> = Some(Taker {
+    const NODE: Taker<'static> = Taker {
         user: "system:node:n",
         kept_for: true,
-    });
+    };
 
     /// A body whose pieces the test sends.
     fn slow() -> (mpsc::UnboundedSender<&'static str>, Body) {
@@ -180,17 +180,24 @@ mod tests {
         let mut held = Vec::new();
         for name in ["a", "a", "a", "b", "b", "b"] {
             let (sender, body) = slow();
-            let mut reading = Box::pin(bodies.read(body, user(name)));
+            let mut reading = Box::pin(bodies.read(body, Some(user(name))));
             assert!(reading.as_mut().now_or_never().is_none(), "{name}");
             held.push((sender, reading));
         }
         assert_eq!(
-            code(bodies.read(body("x"), user("a")).await),
+            code(bodies.read(body("x"), Some(user("a"))).await),
             429,
             "its part"
         );
-        assert_eq!(code(bodies.read(body("x"), user("c")).await), 429, "of all");
-        assert_eq!(code(bodies.read(body("x".repeat(50)), NODE).await), 200);
+        assert_eq!(
+            code(bodies.read(body("x"), Some(user("c"))).await),
+            429,
+            "of all"
+        );
+        assert_eq!(
+            code(bodies.read(body("x".repeat(50)), Some(NODE)).await),
+            200
+        );
         assert_eq!(code(bodies.read(body("x"), None).await), 200, "an admin's");
         drop(held);
         assert_eq!(bodies.budget.taken(), 0);
@@ -199,13 +206,16 @@ mod tests {
     #[tokio::test]
     async fn bytes_count_as_they_come_and_until_their_request_is_answered() {
         let bodies = Bodies::new(LIMITS);
-        let first = bodies.read(body("x".repeat(60)), user("a")).await.unwrap();
+        let first = bodies
+            .read(body("x".repeat(60)), Some(user("a")))
+            .await
+            .unwrap();
         assert_eq!((first.bytes.len(), bodies.budget.taken()), (60, 110));
-        assert_eq!(code(bodies.read(body(""), user("a")).await), 429);
+        assert_eq!(code(bodies.read(body(""), Some(user("a"))).await), 429);
         drop(first);
         let (sender, content) = slow();
         sender.send("0123456789").unwrap();
-        let mut reading = Box::pin(bodies.read(content, user("a")));
+        let mut reading = Box::pin(bodies.read(content, Some(user("a"))));
         assert!(reading.as_mut().now_or_never().is_none());
         assert_eq!(bodies.budget.taken(), 60);
         drop(sender);
@@ -219,10 +229,13 @@ mod tests {
             time: Duration::from_millis(20),
             ..LIMITS
         });
-        assert_eq!(code(bodies.read(body("x".repeat(100)), NODE).await), 200);
+        assert_eq!(
+            code(bodies.read(body("x".repeat(100)), Some(NODE)).await),
+            200
+        );
         assert_eq!(code(bodies.read(body("x".repeat(101)), None).await), 413);
         let (_sender, content) = slow();
-        assert_eq!(code(bodies.read(content, user("a")).await), 504);
+        assert_eq!(code(bodies.read(content, Some(user("a"))).await), 504);
         assert_eq!(bodies.budget.taken(), 0);
     }
 }

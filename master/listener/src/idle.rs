@@ -179,6 +179,7 @@ pub(crate) fn counted(answer: Response<Body>, under_way: UnderWay) -> Response<B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body::Body as _;
 
     #[tokio::test]
     async fn a_request_under_way_keeps_its_connection_and_an_ended_one_does_not() {

@@ -172,7 +172,10 @@ fn needs_namespace(call: &Call) -> bool {
 impl Call {
     /// The reason why who asks is denied, if it is.
     pub(crate) fn denial(&self) -> Option<String> {
-        self.caller.as_ref()?.denial(&self.api)
+        match &self.caller {
+            Some(caller) => caller.denial(&self.api),
+            None => self.api.denial(&self.user, &self.peer),
+        }
     }
 
     /// The same request by a client that accepts plain JSON, for verbs that convert the answer.
