@@ -160,7 +160,8 @@ impl ApiServer {
             "gauge",
             "Requests in flight, without watches and tunnels.",
         );
-        for (kind, running) in self.running() {
+        let kinds = ["readOnly", "mutating"].into_iter();
+        for (kind, running) in kinds.zip(self.inner.gate.running()) {
             written.sample(name, &format!("request_kind=\"{kind}\""), running as u64);
         }
         let info = discovery::version();

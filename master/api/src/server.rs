@@ -9,7 +9,7 @@ use crate::verbs::{self, Call};
 use bytes::Bytes;
 use config_kube::identity;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
@@ -288,12 +288,23 @@ impl ApiServer {
         };
         authorize::resource(&self.inner.authorizer, &user, &target, &selector).await?;
         let kind = kind.ok_or_else(no_resource)?;
-        // Held until the answer is made; a watch's body has a permit of its own.
-        let _permit = self.permit(!reads(target.verb), &user, &peer)?;
+        // Held until the answer is made; a watch's body has a permit of its own. What is handed on to a node has its places
+        // there (`master/gateway`).
+        let (write, gate) = (!reads(target.verb), &self.inner.gate);
+        let (content, _held) = if target.is_stream() && target.verb != Verb::Watch {
+            (content, None)
+        } else {
+            let entered = gate.enter(write, content, &user, &peer).await;
+            let (content, held) = entered.inspect_err(|error| {
+                if error.code == StatusCode::TOO_MANY_REQUESTS.as_u16() {
+                    self.inner.metrics.refuse(write);
+                }
+            })?;
+            (content, Some(held))
+        };
         let deprecated = kind.deprecated.clone();
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
-        let written =
-            (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
+        let written = (own && write).then(|| (target.plural.clone(), target.name.clone()));
         let call = Call {
             api: self.clone(),
             user,

@@ -3,23 +3,22 @@
 
 use crate::hooks::{DenyList, Extensions, Hooks, NodeDialer};
 use crate::options::Options;
-use config_kube::identity::MASTERS_GROUP;
 use master_admission::{Chain, Parts};
 use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
 use master_gateway::NodeCalls;
 use master_kinds::builtin;
-use master_listener::Peer;
+use master_listener::{BodyLimits, Gate, Peer, too_many};
 use master_metrics::Metrics;
 use master_openapi::Current;
-use master_schema::error::{ApiError, Reason};
+use master_schema::error::ApiError;
 use master_schema::registry::Registry;
 use master_schema::served::Kinds;
 use master_store::{Direct, Reader, Store};
 use master_usage::Usage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Concurrent snapshots: each keeps entries in memory that the store has since compacted.
@@ -38,8 +37,7 @@ pub(crate) struct Inner {
     pub(crate) authorizer: Arc<Authorizer>,
     pub(crate) admission: Chain,
     pub(crate) metrics: Metrics,
-    reads: Semaphore,
-    writes: Semaphore,
+    pub(crate) gate: Gate,
     watches: Arc<Semaphore>,
     pub(crate) snapshots: Arc<Semaphore>,
     pub(crate) node_calls: Arc<NodeCalls>,
@@ -91,8 +89,14 @@ impl ApiServer {
             admission: Chain::new(&options.admission, &parts),
             reader,
             metrics: Metrics::default(),
-            reads: Semaphore::new(options.in_flight),
-            writes: Semaphore::new(options.in_flight_mutating),
+            gate: Gate::new(
+                options.in_flight,
+                options.in_flight_mutating,
+                BodyLimits {
+                    each: options.body_bytes,
+                    ..BodyLimits::default()
+                },
+            ),
             watches: Arc::new(Semaphore::new(options.watches)),
             snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
             node_calls: NodeCalls::answers(&options.nodes),
@@ -143,43 +147,6 @@ impl ApiServer {
 
     pub(crate) fn prepared(&self) -> bool {
         self.inner.prepared.load(Ordering::Acquire)
-    }
-
-    /// Requests in flight, under upstream's names of their kinds.
-    pub(crate) fn running(&self) -> [(&'static str, usize); 2] {
-        let (inner, options) = (&self.inner, &self.inner.options);
-        [
-            (
-                "readOnly",
-                options.in_flight - inner.reads.available_permits(),
-            ),
-            (
-                "mutating",
-                options.in_flight_mutating - inner.writes.available_permits(),
-            ),
-        ]
-    }
-
-    /// A permit to work on a request. Callers inside the process and members of `system:masters`
-    /// need none, so that an admin can act on an overloaded server (upstream exempts them too).
-    pub(crate) fn permit(
-        &self,
-        mutating: bool,
-        user: &UserInfo,
-        peer: &Peer,
-    ) -> Result<Option<SemaphorePermit<'_>>, ApiError> {
-        if peer.remote.is_none() || user.in_group(MASTERS_GROUP) {
-            return Ok(None);
-        }
-        let room = if mutating {
-            &self.inner.writes
-        } else {
-            &self.inner.reads
-        };
-        room.try_acquire().map(Some).map_err(|_full| {
-            self.inner.metrics.refuse(mutating);
-            too_many()
-        })
     }
 
     /// Ends open watches and makes `/readyz` fail. The listener calls it at shutdown.
@@ -246,12 +213,4 @@ impl ApiServer {
                 too_many()
             })
     }
-}
-
-fn too_many() -> ApiError {
-    ApiError::new(
-        Reason::TooManyRequests,
-        "too many requests, please try again later",
-    )
-    .retry_after(1)
 }

@@ -2,16 +2,20 @@
 //!
 //! Enter by [`serve`], which runs one task for each connection and owns them until it returns; what answers is a [`Service`].
 //! A [`Peer`] is the other end of one connection: its certificates, its address, its place within the [`ConnectionLimits`].
-//! There are no channels.
+//! A request has its place of work, and its body is read before, by a [`Gate`]. There are no channels.
 
+mod bodies;
 mod connections;
+mod gate;
 mod idle;
 mod peer;
 mod serve;
 mod service;
 mod write_timeout;
 
+pub use bodies::BodyLimits;
 pub use connections::ConnectionLimits;
+pub use gate::{Entered, Gate, too_many};
 pub use peer::{Exchange, Peer};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};
 pub use service::Service;

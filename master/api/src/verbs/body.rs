@@ -1,20 +1,16 @@
 //! Reads a request's body as an object of the kind, as strictly as the request asks.
 
 use super::Call;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header;
 use http_body_util::BodyExt;
-use master_client::Body;
+use master_client::{Body, BodyError};
 use master_schema::decode::{self, Decoded};
 use master_schema::error::{ApiError, Reason};
 use master_schema::schema::Checked;
 use master_schema::validate::Fields;
 use master_wire::protobuf;
 use serde_json::Value;
-use std::time::Duration;
-
-/// Time for the client to send its body.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// How unknown and duplicate fields are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +34,11 @@ impl Call {
         }
     }
 
-    /// The whole body, within limits of size and time.
+    /// The body, which was read before the verb was called, within limits: see [`master_listener::Bodies`].
     pub(super) async fn bytes(&self, content: Body) -> Result<Bytes, ApiError> {
-        read(content, self.api.inner.options.body_bytes).await
+        let early =
+            |error: BodyError| ApiError::new(Reason::BadRequest, format!("no body: {error}"));
+        Ok(content.collect().await.map_err(early)?.to_bytes())
     }
 
     /// The media type of the body, without parameters.
@@ -229,36 +227,4 @@ fn summary(bytes: &[u8]) -> String {
     } else {
         text
     }
-}
-
-/// Reads a body within limits.
-async fn read(content: Body, limit: usize) -> Result<Bytes, ApiError> {
-    let collected = tokio::time::timeout(TIME_LIMIT, collect(content, limit)).await;
-    collected.unwrap_or_else(|_elapsed| {
-        Err(ApiError::new(
-            Reason::Timeout,
-            "the request's body did not come in time",
-        ))
-    })
-}
-
-async fn collect(mut content: Body, limit: usize) -> Result<Bytes, ApiError> {
-    let mut bytes = BytesMut::new();
-    while let Some(frame) = content.frame().await {
-        let frame = frame.map_err(|error| {
-            ApiError::new(
-                Reason::BadRequest,
-                format!("the request's body ended early: {error}"),
-            )
-        })?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if bytes.len() + data.len() > limit {
-            let text = format!("Request entity too large: limit is {limit}");
-            return Err(ApiError::new(Reason::RequestEntityTooLarge, text));
-        }
-        bytes.extend_from_slice(&data);
-    }
-    Ok(bytes.freeze())
 }

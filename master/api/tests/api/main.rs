@@ -7,6 +7,7 @@ mod apply;
 mod authorization;
 mod builtin;
 mod common;
+mod crowded;
 mod deletion;
 mod guarded;
 mod hostile_nodes;

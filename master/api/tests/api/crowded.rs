@@ -1,0 +1,84 @@
+//! One caller that takes all it can get: others are served beside it, and nodes before all.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use crate::common::Local;
+use bytes::Bytes;
+use config_kube::identity::NODES_GROUP;
+use futures_util::FutureExt as _;
+use http::{Method, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use master_api::Options;
+use master_client::{Body, BodyError, UserInfo};
+use master_listener::Peer;
+use std::future::Future;
+use tokio::sync::mpsc;
+
+/// What every authenticated user may create.
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+const REVIEW: &str = r#"{"spec":{"resourceAttributes":{"verb":"get","resource":"pods"}}}"#;
+
+/// A caller over the network.
+pub(crate) fn peer() -> Peer {
+    let mut peer = Peer::default();
+    peer.remote = Some(([127, 0, 0, 1], 40_000).into());
+    peer
+}
+
+/// A body whose pieces the test sends.
+pub(crate) fn slow() -> (mpsc::UnboundedSender<&'static str>, Body) {
+    let (sender, mut pieces) = mpsc::unbounded_channel::<&'static str>();
+    let frames = futures_util::stream::poll_fn(move |context| {
+        let piece = pieces.poll_recv(context);
+        piece.map(|piece| {
+            piece.map(|piece| Ok::<_, BodyError>(Frame::data(Bytes::from_static(piece.as_bytes()))))
+        })
+    });
+    (sender, StreamBody::new(frames).boxed_unsync())
+}
+
+fn post<'a>(
+    local: &'a Local,
+    user: &UserInfo,
+    body: Body,
+) -> impl Future<Output = Response<Body>> + use<'a> {
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(REVIEWS)
+        .header("content-type", "application/json")
+        .body(body)
+        .unwrap();
+    local.api.handle_as(request, user.clone(), peer())
+}
+
+#[tokio::test]
+async fn who_sends_slowly_holds_up_nobody_else() {
+    let options = Options {
+        in_flight_mutating: 4,
+        ..Options::default()
+    };
+    let local = Local::with(options).await;
+    let pod = UserInfo::authenticated("system:serviceaccount:default:default", [""; 0]);
+    let mut open = Vec::new();
+    for _ in 0..32 {
+        let (sender, body) = slow();
+        sender.send("{").unwrap();
+        let mut answer = Box::pin(post(&local, &pod, body));
+        // As far as it goes without the rest of the body.
+        for _ in 0..64 {
+            assert!(answer.as_mut().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        open.push((sender, answer));
+    }
+    let node = UserInfo::authenticated("system:node:n", [NODES_GROUP]);
+    for user in [&node, &UserInfo::authenticated("jane", [""; 0]), &pod] {
+        let answer = post(&local, user, master_client::body(REVIEW)).await;
+        assert_eq!(answer.status(), StatusCode::CREATED, "{}", user.name);
+    }
+    // What comes slowly is answered like everything else.
+    let (sender, answer) = open.swap_remove(0);
+    sender.send(&REVIEW[1..]).unwrap();
+    drop(sender);
+    assert_eq!(answer.await.status(), StatusCode::CREATED);
+}
