@@ -141,10 +141,10 @@ impl ApiServer {
             return denied(&why);
         }
         let Some(caller) = Caller::of(&user, &peer) else {
-            return self.answer(request, user, peer).await;
+            return self.answer(request, user, peer, None).await;
         };
         // Subscribed before the last check, so that no change is missed between the two.
-        let response = self.answer(request, user, peer).await;
+        let response = self.answer(request, user, peer, Some(caller.clone())).await;
         let guarded = caller.clone().guard(self, response);
         match caller.denial(self) {
             Some(why) => denied(&why),
@@ -153,7 +153,13 @@ impl ApiServer {
     }
 
     /// Answers a caller that is not denied.
-    async fn answer(&self, request: Request<Body>, user: UserInfo, peer: Peer) -> Response<Body> {
+    async fn answer(
+        &self,
+        request: Request<Body>,
+        user: UserInfo,
+        peer: Peer,
+        caller: Option<Caller>,
+    ) -> Response<Body> {
         let began = Instant::now();
         let mut request = request;
         let user = match impersonate(&self.inner.authorizer, user, request.headers_mut()).await {
@@ -174,7 +180,7 @@ impl ApiServer {
         {
             Ok(query) => {
                 let encoding = Encoding::of(&parts.headers, query.get("pretty"));
-                let (about, answer) = self.route(parts, query, content, user, peer).await;
+                let (about, answer) = self.route(parts, query, content, user, peer, caller).await;
                 (about, encoding, answer)
             }
             Err(error) => (About::path("", ""), Encoding::default(), Err(error)),
@@ -205,6 +211,7 @@ impl ApiServer {
         content: Body,
         user: UserInfo,
         peer: Peer,
+        caller: Option<Caller>,
     ) -> (About, Result<Response<Body>, ApiError>) {
         let path = parts.uri.path();
         let target = match Target::parse(&parts.method, path, &query) {
@@ -250,6 +257,7 @@ impl ApiServer {
             uri,
             headers,
             upgrade,
+            caller,
         };
         let answer = match limit {
             None => self.resource(asked, user, peer, content).await,
@@ -279,6 +287,7 @@ impl ApiServer {
             uri,
             headers,
             upgrade,
+            caller,
         } = asked;
         let selector = match (&kind, target.verb) {
             (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
@@ -302,6 +311,10 @@ impl ApiServer {
             })?;
             (content, Some(held))
         };
+        // A body may have taken its time: nothing is done for who was shut out meanwhile.
+        if let Some(why) = caller.as_ref().and_then(|caller| caller.denial(self)) {
+            return Err(unauthorized(&why));
+        }
         let deprecated = kind.deprecated.clone();
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
         let written = (own && write).then(|| (target.plural.clone(), target.name.clone()));
@@ -318,6 +331,7 @@ impl ApiServer {
             method,
             uri,
             upgrade,
+            caller,
         };
         let answer = verbs::run(call, content).await;
         let answer = match (answer, written) {
@@ -389,10 +403,11 @@ fn reads(verb: Verb) -> bool {
 
 /// The answer to a denied caller.
 fn denied(why: &str) -> Response<Body> {
-    respond(&ApiError::new(
-        Reason::Unauthorized,
-        format!("Unauthorized: {why}"),
-    ))
+    respond(&unauthorized(why))
+}
+
+fn unauthorized(why: &str) -> ApiError {
+    ApiError::new(Reason::Unauthorized, format!("Unauthorized: {why}"))
 }
 
 /// A request for a resource, before authorization.
@@ -406,6 +421,8 @@ struct ResourceRequest {
     uri: Uri,
     headers: http::HeaderMap,
     upgrade: Option<OnUpgrade>,
+    /// Who asks, where the deny list may know it; not whom it impersonates.
+    caller: Option<Caller>,
 }
 
 fn out_of_time() -> ApiError {

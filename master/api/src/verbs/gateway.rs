@@ -149,7 +149,7 @@ pub(super) async fn speak(
     let connection = connection.with_upgrades();
     // The connection lives while the answer's body is read and the node is not denied; its task
     // ends with it.
-    let (api, user, peer) = (call.api.clone(), call.user.clone(), call.peer.clone());
+    let call = call.clone();
     let driver = tokio::spawn(async move {
         // Cancel-safe: either end of the wait ends the connection.
         tokio::select! {
@@ -158,7 +158,7 @@ pub(super) async fn speak(
                     tracing::debug!(%error, node, "connection to node failed");
                 }
             }
-            why = api.until_denied(|list| list.node_denied(&node).or_else(|| list.denied(&user, &peer))) => {
+            why = call.api.until_denied(|list| list.node_denied(&node).or_else(|| call.denial())) => {
                 tracing::info!(node, reason = why, "connection to node closed");
             }
         }

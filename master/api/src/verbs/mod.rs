@@ -29,6 +29,7 @@ mod watch;
 
 pub(crate) use create::warned;
 
+use crate::guard::Caller;
 use crate::state::ApiServer;
 use config_kube::identity::GROUP;
 use http::{HeaderMap, Method, Response, Uri};
@@ -65,6 +66,8 @@ pub(crate) struct Call {
     pub(crate) uri: Uri,
     /// The connection, where it can become something else than HTTP.
     pub(crate) upgrade: Option<OnUpgrade>,
+    /// Who asks, where the deny list may know it; not whom it impersonates.
+    pub(crate) caller: Option<Caller>,
 }
 
 /// Answers a request.
@@ -167,6 +170,14 @@ fn needs_namespace(call: &Call) -> bool {
 }
 
 impl Call {
+    /// The reason why who asks is denied, if it is.
+    pub(crate) fn denial(&self) -> Option<String> {
+        match &self.caller {
+            Some(caller) => caller.denial(&self.api),
+            None => self.api.denial(&self.user, &self.peer),
+        }
+    }
+
     /// The same request by a client that accepts plain JSON, for verbs that convert the answer.
     fn plain(&self) -> Self {
         let mut plain = self.clone();

@@ -236,10 +236,7 @@ pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
     let api = &call.api;
     let buffer = api.inner.options.nodes.tunnel_buffer;
     let draining = api.draining();
-    let denied = api.until_denied(|list| {
-        list.node_denied(&node)
-            .or_else(|| list.denied(&call.user, &call.peer))
-    });
+    let denied = api.until_denied(|list| list.node_denied(&node).or_else(|| call.denial()));
     let moving = async {
         let node = hyper::upgrade::on(answer).await?;
         let client = client.await?;

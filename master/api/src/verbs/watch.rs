@@ -98,7 +98,7 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let denied = call.api.deny_list().map(|list| list.changed());
     // A caller that was denied between authorization and this subscription would otherwise go
     // unnoticed.
-    if let Some(why) = call.api.denial(&call.user, &call.peer) {
+    if let Some(why) = call.denial() {
         return Err(ApiError::new(
             Reason::Unauthorized,
             format!("Unauthorized: {why}"),
@@ -350,7 +350,7 @@ impl Watch {
         let batch = tokio::select! {
             biased;
             () = changed(&mut self.denied) => {
-                self.ended = self.call.api.denial(&self.call.user, &self.call.peer).is_some();
+                self.ended = self.call.denial().is_some();
                 return;
             }
             batch = self.stream.next() => Some(batch),

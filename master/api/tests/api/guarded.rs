@@ -2,12 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
+use crate::crowded::{peer, slow};
 use bytes::Bytes;
 use config_kube::identity::NODES_GROUP;
+use futures_util::FutureExt as _;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
-use master_api::{DenyList, Extensions};
+use master_api::{DenyList, Extensions, Options};
+use master_auth::Mode;
 use master_client::{Body, BodyError, BoxFuture, UserInfo};
 use master_listener::Peer;
 use serde_json::{Value, json};
@@ -84,13 +87,6 @@ impl Extensions for Pieces {
     }
 }
 
-/// A caller over the network.
-fn peer() -> Peer {
-    let mut peer = Peer::default();
-    peer.remote = Some(([127, 0, 0, 1], 40_000).into());
-    peer
-}
-
 fn node(name: &str) -> UserInfo {
     UserInfo::authenticated(&format!("system:node:{name}"), [NODES_GROUP])
 }
@@ -156,6 +152,47 @@ async fn an_answer_that_was_made_is_not_given_to_a_caller_who_is_shut_out_by_the
     assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
     let body = answer.into_body().collect().await.unwrap().to_bytes();
     assert!(!body.windows(6).any(|window| window == b"secret"));
+}
+
+/// The rest of a write's body comes after its caller was shut out, in its own name or in another's.
+#[tokio::test]
+async fn a_write_whose_caller_is_shut_out_while_it_sends_is_not_made() {
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    let server = Local::with(Options {
+        authorization: vec![Mode::AlwaysAllow],
+        ..Options::default()
+    })
+    .await;
+    let list = List::hung_into(&server);
+    let mut open = Vec::new();
+    for (node, acts_as) in [("good", ""), ("bad", ""), ("bad", "jane")] {
+        let (sender, body) = slow();
+        sender.send(r#"{"metadata":{"generateName":"#).unwrap();
+        let mut request = Request::post(MAPS).header("content-type", "application/json");
+        if !acts_as.is_empty() {
+            request = request.header("impersonate-user", acts_as);
+        }
+        let (request, user) = (request.body(body).unwrap(), self::node(node));
+        let mut answer = Box::pin(server.api.handle_as(request, user, peer()));
+        for _ in 0..64 {
+            assert!(answer.as_mut().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        open.push((sender, answer));
+    }
+    list.deny("system:node:bad");
+    let mut codes = Vec::new();
+    for (sender, answer) in open {
+        sender.send(r#""made-"}}"#).unwrap();
+        drop(sender);
+        codes.push(answer.await.status().as_u16());
+    }
+    assert_eq!(codes, [201, 401, 401]);
+    let (_, maps) = server.admin_ask(Method::GET, MAPS, &Value::Null).await;
+    let names = maps["items"].as_array().unwrap().iter();
+    let names = names.map(|map| map["metadata"]["name"].as_str().unwrap());
+    let made: Vec<&str> = names.filter(|name| name.starts_with("made-")).collect();
+    assert_eq!(made.len(), 1, "{made:?}");
 }
 
 /// Shuts somebody out while it answers.

@@ -386,10 +386,19 @@ async fn a_tunnel_ends_with_the_right_of_its_caller_of_its_node_and_with_the_ser
     assert!(server.local.api.set_deny_list(list.clone()));
     let bad = server.authority.issue("bad", &["system:masters"], &[]);
     let (mut denied, _) = ask(&server, &bad, EXEC).await;
+    // Acting for another does not hide who asks.
+    let actor = server.authority.issue("actor", &["system:masters"], &[]);
+    let acting =
+        "HTTP/1.1\r\nimpersonate-user: jane\r\nimpersonate-group: system:masters\r\nx-end:";
+    let (mut acted, head) = ask(&server, &actor, &format!("{EXEC} {acting}")).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     let (mut kept, _) = ask(&server, &server.admin_identity(), EXEC).await;
     echoes(&mut denied, "before").await;
     list.deny("bad");
     assert!(is_cut(&mut denied).await);
+    echoes(&mut acted, "before").await;
+    list.deny("actor");
+    assert!(is_cut(&mut acted).await);
     echoes(&mut kept, "another's goes on").await;
     let (mut another, _) = ask(&server, &server.admin_identity(), EXEC).await;
     list.deny("n");
