@@ -4,9 +4,12 @@
 //! Every answer, of any path and status, is forwarded piece by piece, so that the node sends no
 //! faster than the client reads (back-pressure), and it ends with the client. An answer that is not
 //! followed is limited in bytes and in time; only the time spent waiting for the node counts, not
-//! that spent waiting for a slow client.
+//! that spent waiting for a slow client. Only a good answer (2xx) is followed: it has its place
+//! among those of its node, [`NodeLimits::follow_idle`] between two pieces, and lasts as long as its
+//! client and its node are there and not denied.
 
 use bytes::Bytes;
+use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -32,8 +35,8 @@ pub struct NodeLimits {
     pub program: Duration,
     /// Time between two pieces of an answer.
     pub idle: Duration,
-    /// The same for a followed log: a container may write nothing for hours (the kubelet's own
-    /// limit for streams).
+    /// The same for a followed log and for what a program in a pod answers: they may write nothing
+    /// for hours (the kubelet's own limit for streams).
     pub follow_idle: Duration,
     /// Total time spent waiting for a node, plus a second for each [`NodeLimits::slowest`] bytes
     /// received.
@@ -85,6 +88,17 @@ pub struct Expected {
     pub follow: bool,
     /// Bytes after which the client wants no more.
     pub at_most: Option<u64>,
+}
+
+impl Expected {
+    /// What comes with this status: a failure is not followed, whatever was asked for.
+    #[must_use]
+    pub fn with(self, status: StatusCode) -> Self {
+        Self {
+            follow: self.follow && status.is_success(),
+            ..self
+        }
+    }
 }
 
 /// The open calls to nodes.

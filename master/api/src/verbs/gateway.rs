@@ -78,6 +78,7 @@ pub(super) async fn send(
             ..ApiError::new(Reason::InternalError, text)
         });
     }
+    let expected = expected.with(answer.status());
     Ok(answer.map(|incoming| NodeBody::new((incoming, driver, place), limits.clone(), expected)))
 }
 

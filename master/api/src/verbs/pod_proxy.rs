@@ -204,7 +204,8 @@ fn handed_back(call: &Call, front: Front, side: NodeSide, head: bool) -> Respons
     let expected = Expected {
         follow: true,
         at_most: None,
-    };
+    }
+    .with(parts.status);
     let source = NodeBody::new((incoming, driver, place), limits, expected);
     let mut headers = front.answer(&parts.headers);
     let content = if is_page(&parts.headers) {

@@ -25,6 +25,17 @@ const BUFFERED: u64 = 512 << 10;
 const GIVE_UP_AT: u64 = 64 << 20;
 const LOG: &str = "/api/v1/namespaces/default/pods/p/log";
 const METRICS: &str = "/api/v1/nodes/n/proxy/metrics";
+/// What is followed only where it is good: logs, and what programs in pods answer.
+const FOLLOWED: [&str; 4] = [
+    "/api/v1/nodes/n/proxy/containerLogs/default/p/c?follow=true",
+    "/api/v1/nodes/n/proxy/logs/?query=agent&follow=1",
+    "/api/v1/namespaces/default/pods/p:8080/proxy/x",
+    "/api/v1/namespaces/default/services/s/proxy/x",
+];
+const FAILING: &str = "HTTP/1.1 500 Oops\r\n\r\n";
+/// How a kubelet agrees to lead to a port of a pod.
+const AGREES: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: pratique-pod-port\r\n\r\n";
 const PLAIN: &str = "HTTP/1.1 200 OK\r\n\r\n";
 
 /// What the kubelet sends after its header.
@@ -61,8 +72,13 @@ impl Hostile {
 
     async fn speak(self, mut stream: DuplexStream) -> std::io::Result<()> {
         let mut request = [0; 4096];
-        let asked = stream.read(&mut request).await?;
+        let mut asked = stream.read(&mut request).await?;
         assert!(asked > 0, "it is asked");
+        if request.starts_with(b"GET /podPort/") {
+            stream.write_all(AGREES.as_bytes()).await?;
+            asked = stream.read(&mut request).await?;
+            assert!(asked > 0, "the program is asked");
+        }
         stream.write_all(self.head.as_bytes()).await?;
         match self.then {
             Then::Endless(text) => {
@@ -121,13 +137,28 @@ async fn server(kubelet: &Hostile, limits: NodeLimits) -> Local {
     assert!(local.api.set_node_dialer(Arc::new(kubelet.clone())));
     let node = json!({"metadata": {"name": "n"}, "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
     let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "x:1"}]}});
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    let target = json!({"kind": "Pod", "namespace": "default", "name": "p"});
+    let slice = json!({
+        "metadata": {"name": "s", "labels": {"kubernetes.io/service-name": "s"}}, "addressType": "IPv4",
+        "ports": [{"name": "", "port": 8080}], "endpoints": [{"addresses": ["10.1.0.2"], "targetRef": target}],
+    });
     for (path, object) in [
         ("/api/v1/nodes", node),
         ("/api/v1/namespaces/default/pods", pod),
+        ("/api/v1/namespaces/default/services", service),
+        (
+            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+            slice,
+        ),
     ] {
         let (status, answer) = local.admin_ask(Method::POST, path, &object).await;
         assert_eq!(status, StatusCode::CREATED, "{answer}");
     }
+    let path = "/api/v1/namespaces/default/pods/p/status";
+    let status = json!({"status": {"podIP": "10.1.0.2", "podIPs": [{"ip": "10.1.0.2"}]}});
+    let (status, answer) = local.admin_ask(Method::PATCH, path, &status).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
     local
 }
 
@@ -213,13 +244,16 @@ async fn an_answer_without_end_has_a_bound_for_every_path_and_status() {
         ..NodeLimits::default()
     };
     let missing = "HTTP/1.1 404 Not Found\r\ntransfer-encoding: chunked\r\n\r\n";
-    let failing = "HTTP/1.1 500 Oops\r\n\r\n";
-    for (path, head, text) in [
+    let mut cases = vec![
         (LOG, PLAIN, "line\n"),
         (METRICS, PLAIN, "line\n"),
         (METRICS, missing, "4\r\nline\r\n"),
-        (METRICS, failing, "x"),
-    ] {
+        (METRICS, FAILING, "x"),
+    ];
+    for path in FOLLOWED {
+        cases.extend([(path, missing, "4\r\nline\r\n"), (path, FAILING, "x")]);
+    }
+    for (path, head, text) in cases {
         let kubelet = Hostile::new(head, Then::Endless(text));
         let local = server(&kubelet, limits.clone()).await;
         let (size, error) = read(ask(&local, path).await).await;
@@ -248,8 +282,9 @@ async fn a_node_that_sends_a_byte_now_and_then_has_its_time() {
         wait: Duration::from_millis(200),
         ..NodeLimits::default()
     };
-    for path in [LOG, METRICS] {
-        let kubelet = Hostile::new(PLAIN, Then::Trickle);
+    let failing = FOLLOWED.map(|path| (path, FAILING));
+    for (path, head) in [(LOG, PLAIN), (METRICS, PLAIN)].into_iter().chain(failing) {
+        let kubelet = Hostile::new(head, Then::Trickle);
         let local = server(&kubelet, limits.clone()).await;
         let (_, error) = read(ask(&local, path).await).await;
         assert!(
@@ -303,13 +338,11 @@ async fn a_followed_log_may_be_quiet_for_longer_than_an_answer_may() {
         bytes: 4,
         ..NodeLimits::default()
     };
-    for path in [
-        format!("{LOG}?follow=true"),
-        "/api/v1/nodes/n/proxy/containerLogs/default/p/c?follow=true".to_owned(),
-    ] {
+    let log = format!("{LOG}?follow=true");
+    for path in FOLLOWED.iter().copied().chain([log.as_str()]) {
         let kubelet = Hostile::new(PLAIN, Then::Wait);
         let local = server(&kubelet, limits.clone()).await;
-        let mut body = ask(&local, &path).await.into_body();
+        let mut body = ask(&local, path).await.into_body();
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, "one\n");
         let quiet = tokio::time::timeout(short * 10, body.frame()).await;
