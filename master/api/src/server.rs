@@ -118,12 +118,7 @@ impl ApiServer {
             .caller(request.headers_mut(), certificate)
             .await
         {
-            Ok(user) => {
-                if !user.in_group(identity::UNAUTHENTICATED_GROUP) {
-                    peer.identify(&user.name);
-                }
-                self.handle_as(request, user, peer).await
-            }
+            Ok(user) => self.handle_as(request, user, peer).await,
             Err(error) => respond(&error),
         }
     }
@@ -138,7 +133,11 @@ impl ApiServer {
         peer: Peer,
     ) -> Response<Body> {
         if let Some(why) = self.denial(&user, &peer) {
+            peer.forget();
             return denied(&why);
+        }
+        if !user.in_group(identity::UNAUTHENTICATED_GROUP) {
+            peer.identify(&user);
         }
         let Some(caller) = Caller::of(&user, &peer) else {
             return self.answer(request, user, peer, None).await;

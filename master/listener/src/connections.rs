@@ -6,7 +6,9 @@
 //! A caller that proves its identity leaves the group of strangers and cannot be displaced by one:
 //!
 //! - a client certificate of the cluster or a valid token makes a connection *identified*; each
-//!   user has a share;
+//!   user has a share. Certificates of nodes have a room of their own, with a few places for each
+//!   node, so that no number of tokens keeps a node out. Who is denied (a retired machine, and the
+//!   tokens of its pods) is a stranger;
 //! - an endorsement key of the inventory, shown in a hello, makes it *listed*; each key has a few
 //!   places. Endorsement keys are public, so these places are counted by key, and a connection that
 //!   loses one becomes a stranger again and stays open.
@@ -14,7 +16,7 @@
 //! So strangers behind one address cannot use up the connections of the machines behind the same
 //! address.
 
-use config_limits::{Network, PlaceId, Places, Width, networks};
+use config_limits::{Network, PlaceId, Places, Room, Share, Shares, Taker, Width, networks};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +40,10 @@ pub struct ConnectionLimits {
     pub identified: usize,
     /// Of these, per user; further ones count as strangers.
     pub per_user: usize,
+    /// Nodes that showed their certificate.
+    pub nodes: usize,
+    /// Of these, per node; further ones count as identified.
+    pub per_node: usize,
 }
 
 impl Default for ConnectionLimits {
@@ -52,6 +58,8 @@ impl Default for ConnectionLimits {
             per_key: 4,
             identified: 8192,
             per_user: 1024,
+            nodes: 8192,
+            per_node: 16,
         }
     }
 }
@@ -59,7 +67,7 @@ impl Default for ConnectionLimits {
 impl ConnectionLimits {
     /// The sum of all limits.
     pub fn total(&self) -> usize {
-        self.strangers + self.listed + self.identified
+        self.strangers + self.listed + self.identified + self.nodes
     }
 
     /// The same limits scaled down to a process that may hold this many connections.
@@ -77,6 +85,7 @@ impl ConnectionLimits {
             listed: part(self.listed),
             identified: part(self.identified),
             per_user: part(self.per_user),
+            nodes: part(self.nodes),
             ..self
         }
     }
@@ -96,17 +105,20 @@ impl ConnectionLimits {
 /// An endorsement key: the SHA-256 of its public part.
 type Key = [u8; 32];
 
-#[derive(Debug, PartialEq, Eq)]
-enum Room {
-    Strangers,
+#[derive(Debug)]
+enum Standing {
+    Stranger,
     Listed,
-    Identified(String),
+    /// Identified; a place among those of its kind.
+    Known {
+        _share: Share,
+    },
 }
 
 #[derive(Debug)]
 struct Open {
     from: IpAddr,
-    room: Room,
+    standing: Standing,
     end: CancellationToken,
 }
 
@@ -116,8 +128,6 @@ struct Rooms {
     open: HashMap<PlaceId, Open>,
     strangers: Places<Network>,
     listed: Places<Key>,
-    identified: usize,
-    users: HashMap<String, usize>,
 }
 
 /// The open connections.
@@ -125,6 +135,8 @@ struct Rooms {
 pub(crate) struct Connections {
     limits: ConnectionLimits,
     rooms: Mutex<Rooms>,
+    identified: Arc<Shares>,
+    nodes: Arc<Shares>,
 }
 
 /// One open connection; its place is freed when it is dropped.
@@ -143,12 +155,19 @@ impl Connections {
             open: HashMap::new(),
             strangers: Places::new(limits.strangers),
             listed: Places::new(limits.listed),
-            identified: 0,
-            users: HashMap::new(),
+        };
+        let shares = |total, part| {
+            Shares::new(Room {
+                total,
+                part,
+                kept: 0,
+            })
         };
         Arc::new(Self {
             limits,
             rooms: Mutex::new(rooms),
+            identified: shares(limits.identified, limits.per_user),
+            nodes: shares(limits.nodes, limits.per_node),
         })
     }
 
@@ -166,7 +185,7 @@ impl Connections {
             id,
             Open {
                 from,
-                room: Room::Strangers,
+                standing: Standing::Stranger,
                 end: end.clone(),
             },
         );
@@ -205,29 +224,45 @@ impl Slot {
         self.connections.rooms().strangers.touch(self.id);
     }
 
-    /// Counts the caller as this user, whose certificate or token was verified. If the user, or all
-    /// users together, are at their limit, the connection stays what it was.
-    pub(crate) fn identify(&self, user: &str) {
-        if self.is_identified() {
+    /// Counts the caller as this user, whose certificate or token was verified and who is not
+    /// denied; `node`: it is a node that showed its certificate. If the user, or all users
+    /// together, are at their limit, the connection stays what it was.
+    pub(crate) fn identify(&self, user: &str, node: bool) {
+        if self.is_identified() || self.end.is_cancelled() {
             return;
         }
-        let limits = self.connections.limits;
-        let mut rooms = self.connections.rooms();
-        let own = rooms.users.get(user).copied().unwrap_or_default();
-        if own >= limits.per_user
-            || rooms.identified >= limits.identified
-            || self.end.is_cancelled()
-        {
+        let connections = &self.connections;
+        let taker = Taker {
+            user,
+            kept_for: false,
+        };
+        let own = node.then(|| connections.nodes.take(taker, 1)).flatten();
+        let Some(share) = own.or_else(|| connections.identified.take(taker, 1)) else {
             return;
-        }
+        };
+        let mut rooms = connections.rooms();
         rooms.strangers.leave(self.id);
         rooms.listed.leave(self.id);
-        rooms.identified += 1;
-        rooms.users.insert(user.to_owned(), own + 1);
         if let Some(open) = rooms.open.get_mut(&self.id) {
-            open.room = Room::Identified(user.to_owned());
+            open.standing = Standing::Known { _share: share };
         }
         self.identified.store(true, Ordering::Release);
+    }
+
+    /// Counts an identified caller as a stranger again: it is denied by now.
+    pub(crate) fn forget(&self) {
+        let mut rooms = self.connections.rooms();
+        let rooms = &mut *rooms;
+        let Some(open) = rooms.open.get_mut(&self.id) else {
+            return;
+        };
+        if !matches!(open.standing, Standing::Known { .. }) {
+            return;
+        }
+        open.standing = Standing::Stranger;
+        self.identified.store(false, Ordering::Release);
+        let from = open.from;
+        self.connections.admit_stranger(rooms, self.id, from);
     }
 
     /// Counts the caller as listed: it showed an endorsement key of the inventory.
@@ -238,17 +273,17 @@ impl Slot {
         let Some(open) = rooms.open.get_mut(&self.id) else {
             return;
         };
-        if open.room != Room::Strangers || self.end.is_cancelled() {
+        if !matches!(open.standing, Standing::Stranger) || self.end.is_cancelled() {
             return;
         }
-        open.room = Room::Listed;
+        open.standing = Standing::Listed;
         rooms.strangers.leave(self.id);
         if let Some(out) = rooms
             .listed
             .enter(self.id, &[(key, connections.limits.per_key)])
             && let Some(open) = rooms.open.get_mut(&out)
         {
-            open.room = Room::Strangers;
+            open.standing = Standing::Stranger;
             let from = open.from;
             connections.admit_stranger(rooms, out, from);
         }
@@ -260,21 +295,7 @@ impl Drop for Slot {
         let mut rooms = self.connections.rooms();
         rooms.strangers.leave(self.id);
         rooms.listed.leave(self.id);
-        let Some(Open {
-            room: Room::Identified(user),
-            ..
-        }) = rooms.open.remove(&self.id)
-        else {
-            return;
-        };
-        rooms.identified -= 1;
-        let left = rooms.users.get_mut(&user).map(|count| {
-            *count -= 1;
-            *count
-        });
-        if left == Some(0) {
-            rooms.users.remove(&user);
-        }
+        rooms.open.remove(&self.id);
     }
 }
 
@@ -290,13 +311,16 @@ mod tests {
         per_key: 1,
         identified: 3,
         per_user: 2,
+        nodes: 2,
+        per_node: 1,
     };
 
     impl Connections {
-        /// Connections of strangers, listed and identified callers.
+        /// Connections of strangers, listed and identified callers, nodes aside.
         fn count(&self) -> [usize; 3] {
             let rooms = self.rooms();
-            [rooms.strangers.len(), rooms.listed.len(), rooms.identified]
+            let identified = self.identified.taken();
+            [rooms.strangers.len(), rooms.listed.len(), identified]
         }
     }
 
@@ -336,7 +360,7 @@ mod tests {
         let connections = Connections::new(LIMITS);
         let nat: IpAddr = "192.0.2.1".parse().unwrap();
         let (node, machine) = (connections.enter(nat), connections.enter(nat));
-        node.identify("system:node:n1");
+        node.identify("system:node:n1", false);
         machine.list([7; 32]);
         let crowd: Vec<Slot> = (0..100).map(|_| connections.enter(nat)).collect();
         assert!(!node.ended().is_cancelled() && !machine.ended().is_cancelled());
@@ -349,7 +373,7 @@ mod tests {
         );
         // The next node connects too, and stays until it has identified itself.
         let next = connections.enter(nat);
-        next.identify("system:node:n2");
+        next.identify("system:node:n2", false);
         drop(crowd);
         assert!(next.is_identified() && !next.ended().is_cancelled());
         assert_eq!(connections.count(), [0, 1, 2]);
@@ -361,7 +385,7 @@ mod tests {
         let at = |last: u8| connections.enter([10, last, 0, 1].into());
         let slots = [at(1), at(2), at(3)];
         for slot in &slots {
-            slot.identify("pod");
+            slot.identify("pod", false);
         }
         assert_eq!(
             slots.each_ref().map(Slot::is_identified),
@@ -377,7 +401,59 @@ mod tests {
         drop(slots);
         drop(keyed);
         assert_eq!(connections.count(), [0, 0, 0]);
-        assert!(connections.rooms().users.is_empty());
+    }
+
+    #[test]
+    fn tokens_leave_nodes_their_room_and_a_node_has_its_part_of_it() {
+        let connections = Connections::new(LIMITS);
+        let nat: IpAddr = "192.0.2.1".parse().unwrap();
+        let known = |user: &str, node: bool| {
+            let slot = connections.enter(nat);
+            slot.identify(user, node);
+            slot
+        };
+        // Service accounts take all that identified callers may have.
+        let crowd = ["a", "a", "b", "b"].map(|user| known(user, false));
+        assert_eq!(
+            crowd.each_ref().map(Slot::is_identified),
+            [true, true, true, false]
+        );
+        // A node that opens more than its part gets nothing of another's, and further nodes are strangers.
+        let nodes = ["n1", "n1", "n2", "n3"].map(|node| known(node, true));
+        assert_eq!(
+            nodes.each_ref().map(Slot::is_identified),
+            [true, false, true, false]
+        );
+        let strangers: Vec<Slot> = (0..20).map(|_| connections.enter(nat)).collect();
+        assert_eq!(cut(&nodes), [false, true, false, true]);
+        drop((crowd, nodes, strangers));
+        assert_eq!(connections.nodes.taken(), 0);
+        assert_eq!(connections.count(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn who_is_denied_counts_as_a_stranger_again() {
+        let connections = Connections::new(LIMITS);
+        let nat: IpAddr = "192.0.2.1".parse().unwrap();
+        let [pod, node] = [("pod", false), ("n", true)].map(|(user, node)| {
+            let slot = connections.enter(nat);
+            slot.identify(user, node);
+            slot
+        });
+        for slot in [&pod, &node] {
+            slot.forget();
+            slot.forget();
+            assert!(!slot.is_identified());
+        }
+        assert_eq!(
+            (connections.count(), connections.nodes.taken()),
+            ([2, 0, 0], 0)
+        );
+        let _stranger = connections.enter(nat);
+        assert!(pod.ended().is_cancelled() && !node.ended().is_cancelled());
+        // A good caller on the same connection makes it known again.
+        node.identify("jane", false);
+        assert!(node.is_identified());
     }
 
     #[test]

@@ -47,10 +47,19 @@ impl Peer {
         }
     }
 
-    /// Counts the connection among those of a user whose certificate or token was verified.
-    pub fn identify(&self, user: &str) {
+    /// Counts the connection among those of a user whose certificate or token was verified, and
+    /// who is not denied.
+    pub fn identify(&self, user: &UserInfo) {
         if let Some(slot) = &self.slot {
-            slot.identify(user);
+            let shown = self.user().is_some_and(|own| own.name == user.name);
+            slot.identify(&user.name, shown && user.node().is_some());
+        }
+    }
+
+    /// Counts the connection among those of strangers: its caller is denied.
+    pub fn forget(&self) {
+        if let Some(slot) = &self.slot {
+            slot.forget();
         }
     }
 

@@ -230,8 +230,8 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     };
     let peer = peer(&stream, remote, slot.clone());
     match peer.user() {
-        Some(user) => slot.identify(&user.name),
-        None => slot.touch(),
+        Some(user) if !service.is_denied(user, &peer) => peer.identify(user),
+        Some(_) | None => slot.touch(),
     }
     let draining = service.draining();
     let (deny_list, shown, requests) = (service.clone(), peer.clone(), Requests::new());
