@@ -1,28 +1,61 @@
-//! Idle connections: which requests count as open, and when a connection is idle.
+//! Idle connections: which requests count as open, and when a connection is idle, or its client takes nothing.
 
 use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use master_client::{Body, BodyError};
+use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Bytes that are handed to the connection at once, so that what a client takes of a large answer is seen.
+const PIECE: usize = 64 << 10;
 
 /// The open requests of one connection: from the header until the last byte of the answer is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Requests {
     open: watch::Sender<usize>,
+    answers: Arc<Mutex<Answers>>,
+}
+
+/// Answers that have something to send, and since when.
+#[derive(Debug, Default)]
+struct Answers {
+    next: u64,
+    offered: HashMap<u64, Instant>,
 }
 
 /// One open request.
 #[derive(Debug)]
-pub(crate) struct UnderWay(watch::Sender<usize>);
+pub(crate) struct UnderWay {
+    requests: Requests,
+    id: u64,
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.send_modify(|open| *open -= 1);
+        self.taken();
+        self.requests.open.send_modify(|open| *open -= 1);
+    }
+}
+
+impl UnderWay {
+    /// From now on it is the client's turn to take something.
+    fn offered(&self) {
+        self.requests
+            .answers()
+            .offered
+            .insert(self.id, Instant::now());
+    }
+
+    /// There is nothing for the client to take.
+    fn taken(&self) {
+        self.requests.answers().offered.remove(&self.id);
     }
 }
 
@@ -30,12 +63,22 @@ impl Requests {
     pub(crate) fn new() -> Self {
         Self {
             open: watch::Sender::new(0),
+            answers: Arc::default(),
         }
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn begin(&self) -> UnderWay {
         self.open.send_modify(|open| *open += 1);
-        UnderWay(self.open.clone())
+        let mut answers = self.answers();
+        answers.next += 1;
+        UnderWay {
+            requests: self.clone(),
+            id: answers.next,
+        }
     }
 
     /// Waits until no request has been open for `limit`. A watch counts as an open request.
@@ -49,40 +92,85 @@ impl Requests {
             }
         }
     }
+
+    /// Waits until the client has taken nothing for `limit` of an answer that has something to send: with HTTP/2, a client
+    /// says of each answer how much it takes, and may go on without. A watch without events has nothing to send.
+    pub(crate) async fn unread(&self, limit: Duration) {
+        let mut open = self.open.subscribe();
+        loop {
+            // The sender lives as long as `self`.
+            drop(open.wait_for(|open| *open > 0).await);
+            let oldest = self.answers().offered.values().min().copied();
+            let end = oldest.unwrap_or_else(Instant::now) + limit;
+            if oldest.is_some() && end <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(end).await;
+        }
+    }
 }
 
 /// An answer's body; its request is open until this is dropped.
 struct Counted {
     body: Body,
-    _under_way: UnderWay,
+    /// What the body has given, and the connection has not taken yet.
+    rest: Bytes,
+    under_way: UnderWay,
 }
 
 impl http_body::Body for Counted {
     type Data = Bytes;
     type Error = BodyError;
 
+    /// The connection asks for more once the client takes what it was given before.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        http_body::Body::poll_frame(Pin::new(&mut self.body), context)
+        let this = &mut *self;
+        if this.rest.is_empty() {
+            match http_body::Body::poll_frame(Pin::new(&mut this.body), context) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => this.rest = data,
+                    Err(trailers) => {
+                        this.under_way.offered();
+                        return Poll::Ready(Some(Ok(trailers)));
+                    }
+                },
+                other @ (Poll::Ready(_) | Poll::Pending) => {
+                    this.under_way.taken();
+                    return other;
+                }
+            }
+        }
+        this.under_way.offered();
+        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        http_body::Body::is_end_stream(&self.body)
+        self.rest.is_empty() && http_body::Body::is_end_stream(&self.body)
     }
 
     fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
+        let (body, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(body.lower().saturating_add(rest));
+        if let Some(upper) = body.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
     }
 }
 
 /// Keeps a request open until its answer has been sent.
 pub(crate) fn counted(answer: Response<Body>, under_way: UnderWay) -> Response<Body> {
+    under_way.offered();
     answer.map(|body| {
         Counted {
             body,
-            _under_way: under_way,
+            rest: Bytes::new(),
+            under_way,
         }
         .boxed_unsync()
     })
@@ -91,6 +179,7 @@ pub(crate) fn counted(answer: Response<Body>, under_way: UnderWay) -> Response<B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body::Body as _;
 
     #[tokio::test]
     async fn a_request_under_way_keeps_its_connection_and_an_ended_one_does_not() {
@@ -116,5 +205,37 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), idle)
             .await
             .expect("none is");
+    }
+    #[tokio::test]
+    async fn an_answer_that_nobody_takes_is_not_waited_for_and_one_without_events_is() {
+        let (requests, limit) = (Requests::new(), Duration::from_millis(50));
+        let ended = |patience: u32| tokio::time::timeout(limit * patience, requests.unread(limit));
+        let _worked_on = requests.begin();
+        assert!(ended(4).await.is_err(), "no answer yet");
+        let (sender, mut events) = tokio::sync::mpsc::unbounded_channel::<Bytes>();
+        let frames = futures_util::stream::poll_fn(move |context| {
+            let event = events.poll_recv(context);
+            event.map(|event| event.map(|event| Ok::<_, BodyError>(Frame::data(event))))
+        });
+        let watch = http_body_util::StreamBody::new(frames).boxed_unsync();
+        let mut watch = counted(Response::new(watch), requests.begin()).into_body();
+        assert!(futures_util::poll!(watch.frame()).is_pending());
+        assert!(ended(4).await.is_err(), "it has nothing to send");
+        // Larger than a piece: taken in parts, and each part is progress.
+        sender.send(vec![7; PIECE + 1].into()).unwrap();
+        let first = watch.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first.len(), PIECE);
+        assert!(!watch.is_end_stream() && watch.size_hint().lower() == 1);
+        ended(600).await.expect("the rest is not taken");
+        let second = watch.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(second.len(), 1);
+        assert!(futures_util::poll!(watch.frame()).is_pending());
+        assert!(ended(4).await.is_err(), "everything was taken");
+        drop(watch);
+        let untouched = counted(Response::new(master_client::body("x")), requests.begin());
+        assert_eq!(untouched.body().size_hint().exact(), Some(1));
+        ended(600).await.expect("nothing was taken of it");
+        drop(untouched);
+        assert!(ended(4).await.is_err());
     }
 }

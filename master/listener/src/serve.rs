@@ -50,6 +50,8 @@ pub struct ServeOptions {
     pub idle_stranger: Duration,
     /// Time for which a write may make no progress because the client does not read.
     pub write: Duration,
+    /// Time for which an HTTP/2 client may take nothing of an answer that has something to send.
+    pub unread: Duration,
     /// Bytes of a request's header.
     pub header_bytes: u32,
     /// Concurrent requests on one HTTP/2 connection (upstream: 250; lower here, as watches count
@@ -68,6 +70,7 @@ impl Default for ServeOptions {
             idle: Duration::from_secs(90),
             idle_stranger: Duration::from_secs(60),
             write: Duration::from_secs(60),
+            unread: Duration::from_secs(120),
             header_bytes: 64 << 10,
             streams: 250,
             drain: Duration::from_secs(10),
@@ -258,6 +261,10 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
             // Sends GOAWAY, so that an HTTP/2 client sends no request on a connection that ends.
             served.as_mut().graceful_shutdown();
             tokio::time::timeout(CLOSE_GRACE, served).await.unwrap_or(Ok(()))
+        }
+        () = requests.unread(options.unread) => {
+            tracing::debug!(%remote, "connection closed: its client takes nothing of an answer");
+            return;
         }
         () = until_denied(&*deny_list, &shown) => {
             tracing::info!(%remote, "connection closed: its caller is denied");

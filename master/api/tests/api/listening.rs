@@ -314,6 +314,40 @@ async fn a_connection_on_which_nothing_is_asked_ends_and_an_open_watch_does_not(
     server.stop().await;
 }
 
+/// An HTTP/2 client says how much it takes of each answer, and this one says none; its pings and its certificate do not help it.
+#[tokio::test]
+async fn a_connection_whose_client_takes_nothing_of_an_answer_ends() {
+    let limits = ServeOptions {
+        unread: Duration::from_millis(300),
+        ..ServeOptions::default()
+    };
+    assert!(
+        limits.idle > PATIENCE && limits.write > PATIENCE,
+        "what ends in time ends by this limit"
+    );
+    let server = Server::start(Options::default(), limits).await;
+    let admin = server.admin_identity();
+    let stream = server
+        .stream(server.client_tls(Some(&admin), b"h2"))
+        .await
+        .unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new())
+            .timer(hyper_util::rt::TokioTimer::new())
+            .initial_stream_window_size(0)
+            .keep_alive_interval(Duration::from_millis(50))
+            .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
+            .await
+            .unwrap();
+    let ended = tokio::spawn(connection);
+    let request = http::Request::get("https://127.0.0.1/api/v1/nodes").body(Full::default());
+    let answer = sender.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    let ended = tokio::time::timeout(PATIENCE, ended).await;
+    assert!(ended.is_ok(), "an answer that is not taken holds it open");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn headers_without_end_and_silent_clients_are_dropped() {
     // Two servers: with the short time limit, no handshake is sure to complete on a busy machine.
