@@ -4,7 +4,7 @@
 //! address, and no attack, and it is Ready.
 
 use crate::update::release_name;
-use crate::world::World;
+use crate::world::{World, expect};
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
