@@ -85,6 +85,15 @@ pub trait HalfOpen {
     fn party(&self) -> Digest;
 }
 
+/// A session that waits for its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenSession {
+    /// Seconds until it expires.
+    pub seconds_left: u64,
+    /// The endorsement key that it was opened with, if the inventory lists it.
+    pub listed: Option<Digest>,
+}
+
 #[derive(Debug)]
 enum Slot<P> {
     Open(Box<P>),
@@ -302,15 +311,21 @@ impl<P: HalfOpen> Sessions<P> {
         Ok(challenge)
     }
 
-    /// Seconds that an open session has left; none where it cannot be answered.
-    pub fn left(&self, session: &SessionId, now: u64) -> u64 {
-        match self.entries.get(session) {
-            Some(Entry {
-                opened,
-                slot: Slot::Open(_),
-                ..
-            }) => SESSION_SECONDS.saturating_sub(now.saturating_sub(*opened)),
-            Some(_) | None => 0,
+    /// Looks at a session that waits for its answer, and leaves it open.
+    ///
+    /// # Errors
+    /// As [`Sessions::take`].
+    pub fn look(&self, session: &SessionId, now: u64) -> Result<OpenSession, Code> {
+        let entry = self.entries.get(session).ok_or(Code::SessionUnknown)?;
+        let age = now.saturating_sub(entry.opened);
+        match &entry.slot {
+            _ if age >= REMEMBER_SECONDS => Err(Code::SessionUnknown),
+            Slot::Used => Err(Code::SessionUsed),
+            Slot::Open(_) if over(entry.opened, now) => Err(Code::SessionExpired),
+            Slot::Open(pending) => Ok(OpenSession {
+                seconds_left: SESSION_SECONDS.saturating_sub(age),
+                listed: (entry.class == Class::Listed).then(|| pending.party()),
+            }),
         }
     }
 
@@ -340,13 +355,6 @@ impl<P: HalfOpen> Sessions<P> {
                 Ok(*pending)
             }
         }
-    }
-
-    /// Whether a session was opened with an endorsement key of the inventory.
-    pub fn is_listed(&self, session: &SessionId) -> bool {
-        self.entries
-            .get(session)
-            .is_some_and(|entry| entry.class == Class::Listed)
     }
 
     /// Takes a place for a stranger's network, and removes the session that it evicts.

@@ -31,7 +31,7 @@ use master_client::{Body, Client};
 use master_listener::Peer;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Answers the exchange's paths.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ impl ExchangeService {
     }
 
     /// Takes a session, then reads its evidence of at most `limit` bytes. In this order a body without an open session is never
-    /// held in memory, and each session has at most one body.
+    /// held in memory and takes no room, and each session has at most one body.
     pub(crate) async fn take_session<P: HalfOpen, E: DeserializeOwned>(
         &self,
         sessions: &SessionTable<P>,
@@ -170,10 +170,14 @@ impl ExchangeService {
         limit: usize,
         peer: &Peer,
     ) -> Result<(P, E), Answer> {
-        let remaining = sessions.remaining(session);
-        let known = remaining.is_listed || renewing_peer(peer).is_some();
+        let open = match sessions.look(session) {
+            Ok(open) => open,
+            Err(code) => return Err(self.no_session(code, incoming, limit, peer).await),
+        };
         // Without room the session stays open, and the machine may send its evidence again.
-        let Some(_room) = self.limits.body_room(known) else {
+        let Some(room) = self.limits.body_room(peer, open.listed) else {
+            self.limits.count_request(peer, open.listed)?;
+            answer::discard(incoming, limit).await;
             return Err(Answer::problem(
                 Code::RateLimited,
                 "too much evidence is read at once; try again",
@@ -181,17 +185,28 @@ impl ExchangeService {
         };
         match sessions.take(session) {
             // Not counted by the rate limiter: its hello was, and a session is answered once.
-            Ok(pending) => Ok((
-                pending,
-                answer::read(incoming, limit, remaining.time).await?,
-            )),
+            Ok(pending) => {
+                let time = BODY_TIME.min(Duration::from_secs(open.seconds_left));
+                let evidence = answer::read(incoming, limit, time).await;
+                drop(room);
+                Ok((pending, evidence?))
+            }
+            // Another request has taken it since.
             Err(code) => {
-                self.limits.count_request(peer, None)?;
-                answer::discard(incoming, limit).await;
-                self.records.refused(peer, &Refusal::anonymous(code)).await;
-                Err(Answer::refused())
+                drop(room);
+                Err(self.no_session(code, incoming, limit, peer).await)
             }
         }
+    }
+
+    /// The answer to evidence without an open session.
+    async fn no_session(&self, code: Code, incoming: Body, limit: usize, peer: &Peer) -> Answer {
+        if let Err(answer) = self.limits.count_request(peer, None) {
+            return answer;
+        }
+        answer::discard(incoming, limit).await;
+        self.records.refused(peer, &Refusal::anonymous(code)).await;
+        Answer::refused()
     }
 
     /// The node that renews, by its client certificate. A caller without one is refused, and its body is not parsed.

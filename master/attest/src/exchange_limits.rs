@@ -2,19 +2,21 @@
 
 use crate::addresses::{AddressReservations, Reserved};
 use crate::answer::Answer;
+use crate::body_rooms::{BodyRoom, BodyRooms};
 use crate::caller::{address, renewing_peer};
 use crate::limit::{CallerClass, Limiter};
 use crate::locks::{MachineLock, MachineLocks};
+use config_attest::verifier::RenewingPeer;
 use config_protocol::Code;
 use config_tpm::Digest;
 use master_listener::Peer;
 use std::net::IpAddr;
-use tokio::sync::SemaphorePermit;
 
-/// Rate limiter, machine locks and address reservations.
+/// Rate limiter, room for bodies, machine locks and address reservations.
 #[derive(Debug)]
 pub(crate) struct ExchangeLimits {
     limiter: Limiter,
+    bodies: BodyRooms,
     locks: MachineLocks,
     addresses: AddressReservations,
 }
@@ -23,6 +25,7 @@ impl ExchangeLimits {
     pub(crate) fn new() -> Self {
         Self {
             limiter: Limiter::new(),
+            bodies: BodyRooms::default(),
             locks: MachineLocks::default(),
             addresses: AddressReservations::default(),
         }
@@ -35,12 +38,10 @@ impl ExchangeLimits {
     /// The answer `RATE_LIMITED`.
     pub(crate) fn count_request(&self, peer: &Peer, listed: Option<Digest>) -> Result<(), Answer> {
         let node = renewing_peer(peer);
-        let caller = match (&node, listed) {
-            (Some(node), _) => CallerClass::Node(&node.machine_uid),
-            (None, Some(key)) => CallerClass::Listed(key),
-            (None, None) => CallerClass::Stranger,
-        };
-        if self.limiter.admit(caller, address(peer)) {
+        if self
+            .limiter
+            .admit(class_of(node.as_ref(), listed), address(peer))
+        {
             return Ok(());
         }
         Err(Answer::problem(
@@ -49,10 +50,11 @@ impl ExchangeLimits {
         ))
     }
 
-    /// Room to read one evidence body; `None` where there is no room now. `known`: of a node or of an endorsement key of the
-    /// inventory.
-    pub(crate) fn body_room(&self, known: bool) -> Option<SemaphorePermit<'_>> {
-        self.limiter.body(known)
+    /// Room to read one evidence body; `None` where there is no room now. `listed` as for [`ExchangeLimits::count_request`].
+    pub(crate) fn body_room(&self, peer: &Peer, listed: Option<Digest>) -> Option<BodyRoom<'_>> {
+        let node = renewing_peer(peer);
+        self.bodies
+            .enter(class_of(node.as_ref(), listed), address(peer))
     }
 
     /// Waits until no other exchange of this Machine or endorsement key is being concluded.
@@ -63,5 +65,13 @@ impl ExchangeLimits {
     /// Reserves addresses until the result is dropped; `None` where another exchange has one of them.
     pub(crate) fn reserve(&self, addresses: Vec<IpAddr>) -> Option<Reserved<'_>> {
         self.addresses.reserve(addresses)
+    }
+}
+
+fn class_of(node: Option<&RenewingPeer>, listed: Option<Digest>) -> CallerClass<'_> {
+    match (node, listed) {
+        (Some(node), _) => CallerClass::Node(&node.machine_uid),
+        (None, Some(key)) => CallerClass::Listed(key),
+        (None, None) => CallerClass::Stranger,
     }
 }

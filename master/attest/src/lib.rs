@@ -27,6 +27,7 @@
 mod addresses;
 mod admit;
 mod answer;
+mod body_rooms;
 mod bootstrap;
 mod caller;
 mod decision;

@@ -1,4 +1,4 @@
-//! The rate limiter: requests per second of the exchange, and request bodies that are in memory at once.
+//! The rate limiter: requests per second of the exchange.
 //!
 //! Three classes of callers have separate budgets. A request with a node's certificate counts against its Machine; a hello with
 //! an endorsement key of the inventory counts against that key and the caller's network; any other counts against the caller's
@@ -13,7 +13,6 @@ use config_tpm::Digest;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Keys in the table at most, each some hundred bytes.
 const MAX_KEYS: usize = 32_768;
@@ -58,8 +57,6 @@ const ALL_KNOWN: Rate = Rate {
     burst: 2000,
     every: Duration::from_millis(1),
 };
-/// Evidence bodies in memory at once, of strangers and of all others; each has at most 512 KiB.
-const BODIES: [usize; 2] = [64, 192];
 
 /// The key of one counter in the rate table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,12 +88,11 @@ pub(crate) enum CallerClass<'a> {
     Node(&'a str),
 }
 
-/// The rate table and the room for request bodies.
+/// The rate table.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     since: Instant,
     rates: Mutex<Rates<RateKey>>,
-    bodies: [Semaphore; 2],
 }
 
 impl Limiter {
@@ -104,7 +100,6 @@ impl Limiter {
         Self {
             since: Instant::now(),
             rates: Mutex::new(Rates::new(MAX_KEYS)),
-            bodies: BODIES.map(Semaphore::new),
         }
     }
 
@@ -141,12 +136,6 @@ impl Limiter {
             .unwrap_or_else(PoisonError::into_inner)
             .take(&keys, now)
             .is_ok()
-    }
-
-    /// Room to read one evidence body, held until the permit is dropped; `None` where there is no room now. `known`: of a node or of
-    /// an endorsement key of the inventory.
-    pub(crate) fn body(&self, known: bool) -> Option<SemaphorePermit<'_>> {
-        self.bodies[usize::from(known)].try_acquire().ok()
     }
 }
 

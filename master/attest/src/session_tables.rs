@@ -2,13 +2,13 @@
 
 use crate::entropy::SystemEntropy;
 use config_attest::Refusal;
-use config_attest::sessions::{HalfOpen, Limits, Opening, Sessions};
+use config_attest::sessions::{HalfOpen, Limits, OpenSession, Opening, Sessions};
 use config_attest::verifier::{Pending, UnprovenPending};
 use config_protocol::Code;
 use config_protocol::wire::SessionId;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A table for each of the two protocols, so that machines without a TPM take no room from the others, and no session of one
 /// protocol can be answered by the other.
@@ -45,15 +45,6 @@ pub(crate) struct SessionTable<P> {
     started: Instant,
 }
 
-/// An open session before its evidence is read.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Remaining {
-    /// Time until it expires; zero where it cannot be answered.
-    pub(crate) time: Duration,
-    /// Whether it was opened with an endorsement key of the inventory.
-    pub(crate) is_listed: bool,
-}
-
 impl<P: HalfOpen> SessionTable<P> {
     fn new(total: usize) -> Self {
         let limits = Limits {
@@ -81,13 +72,13 @@ impl<P: HalfOpen> SessionTable<P> {
         sessions.open_from(from, hello, now, &mut SystemEntropy)
     }
 
-    /// What is left of a session.
-    pub(crate) fn remaining(&self, session: &SessionId) -> Remaining {
+    /// Looks at a session that waits for its answer, and leaves it open.
+    ///
+    /// # Errors
+    /// As [`SessionTable::take`].
+    pub(crate) fn look(&self, session: &SessionId) -> Result<OpenSession, Code> {
         let (sessions, now) = (self.lock(), self.seconds());
-        Remaining {
-            time: Duration::from_secs(sessions.left(session, now)),
-            is_listed: sessions.is_listed(session),
-        }
+        sessions.look(session, now)
     }
 
     /// Takes a session for its one answer.

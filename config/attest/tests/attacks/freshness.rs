@@ -7,7 +7,7 @@ use config_attest::verifier::check_hello;
 use config_protocol::wire::{SESSION_SECONDS, SessionId};
 use config_protocol::{Channel, Code, Purpose};
 use config_tpm::Digest;
-use tests_machines::{EkKind, SeededRng, SoftMachine};
+use tests_machines::{EkKind, SeededRng, SoftMachine, World};
 
 #[test]
 fn evidence_for_another_nonce_is_replayed() {
@@ -100,6 +100,30 @@ fn an_invented_session_is_unknown_and_a_forgotten_one_too() {
         challenge.session = SessionId([7; 16]);
         world.verify(&challenge, &evidence)
     });
+}
+
+/// Before any octet of the evidence is read, only an open session's is worth room; looking at it uses nothing up.
+#[test]
+fn only_an_open_session_is_worth_the_reading() {
+    let (mut world, machine) = lab();
+    let hello = machine.hello();
+    let challenge = world.challenge(&hello.0).expect("a challenge");
+    let look = |world: &World, session: &SessionId| world.sessions.look(session, world.now);
+    let invented = SessionId([7; 16]);
+    assert_eq!(look(&world, &invented), Err(Code::SessionUnknown));
+    let open = look(&world, &challenge.session).expect("open");
+    assert_eq!(open.listed, Some(machine.ek_hash()));
+    world.now += 3;
+    let later = look(&world, &challenge.session).expect("still open");
+    assert_eq!(later.seconds_left, SESSION_SECONDS - 3);
+    let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
+    accepted(world.verify(&challenge, &evidence));
+    assert_eq!(look(&world, &challenge.session), Err(Code::SessionUsed));
+    let second = world.challenge(&hello.0).expect("a challenge");
+    world.now += SESSION_SECONDS;
+    assert_eq!(look(&world, &second.session), Err(Code::SessionExpired));
+    world.now += SESSION_SECONDS;
+    assert_eq!(look(&world, &second.session), Err(Code::SessionUnknown));
 }
 
 #[test]

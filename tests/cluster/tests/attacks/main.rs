@@ -209,6 +209,7 @@ fn shared() -> Vec<(&'static str, Story)> {
         issued::a_static_node_gets_nothing_by_proof,
         issued::a_wrapped_key_makes_a_node_on_its_tpm_alone,
         freshness::flood,
+        sessions::evidence_that_never_ends,
     ])
 }
 

@@ -4,12 +4,15 @@
 use crate::freshness::Open;
 use crate::lab::Lab;
 use crate::life::joined;
-use crate::wire::{Answer, Connection};
+use crate::wire::{Answer, Connection, config, connect};
 use config_protocol::Code;
-use config_protocol::wire::{SESSION_SECONDS, SESSIONS_PATH};
+use config_protocol::wire::{RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH};
 use http::{Method, StatusCode};
+use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt as _;
+use tokio_rustls::TlsConnector;
 
 /// Sessions that this master holds open, by its configuration: so few that a slow machine fills the table long before the
 /// first of them ends, and that a fast one sends no more than the rate limits let pass.
@@ -25,6 +28,9 @@ const OTHERS: usize = 16;
 /// Time for the story: where it takes longer, sessions have ended by themselves, the table was perhaps not full when it was
 /// looked at, and nothing was learned.
 const LIMIT: Duration = Duration::from_secs(SESSION_SECONDS - 1);
+/// Connections of one node: as many pieces of evidence as the master reads of nodes and known machines at once, and some. Fewer than
+/// the requests that one node may send at once (200).
+const SLOW: usize = 195;
 /// Tries: the story is about a hundred requests, but a busy machine may stop in the middle of them.
 const TRIES: usize = 10;
 
@@ -61,6 +67,34 @@ async fn fill(lab: Arc<Lab>, network: usize, hellos: Arc<Vec<Vec<u8>>>) -> usize
         }
     }
     opened
+}
+
+/// A node in somebody else's hands, with a certificate that is good: on each of many connections it begins evidence for a session
+/// that it invents, and never ends it. Others renew and join meanwhile.
+pub(crate) async fn evidence_that_never_ends(lab: &Lab) {
+    let (_, bad) = joined(lab).await;
+    let (mut good, who) = joined(lab).await;
+    let head = format!(
+        "POST {RENEWALS_PATH}/{}/evidence HTTP/1.1\r\nHost: master\r\nContent-Length: 500000\r\n\r\n{{",
+        "7".repeat(32)
+    );
+    let tls = config(&lab.site.root, Some(&bad));
+    let mut slow = Vec::new();
+    for number in 0..SLOW {
+        let from = [127, 3, u8::try_from(number).unwrap(), 1].into();
+        let socket = connect(lab.site.address, from).await.unwrap();
+        let name = ServerName::from(lab.site.address.ip());
+        let connector = TlsConnector::from(tls.clone());
+        let mut stream = connector.connect(name, socket).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        slow.push(stream);
+    }
+    good.clock.clock += 1000;
+    lab.renew(&good, &who).await.accepted();
+    let listed = lab.machine().await;
+    lab.join(&listed).await.accepted();
+    drop(slow);
 }
 
 /// While the table is full no new exchange begins; what was begun is not pushed out, nodes renew beside it, and each place
