@@ -19,6 +19,9 @@ pub struct CheckedHello {
     pub(super) purpose: Purpose,
     pub(super) subject: Subject,
     pub(super) ek_hash: Digest,
+    /// Whether the inventory knows the EK, under whatever name: the claimed name must not choose the share of the sessions, or a
+    /// caller with public keys alone could tell by a full share whether it is right.
+    pub(super) listed: bool,
     pub(super) parsed: ParsedKeys,
     pub(super) ek_certificate: Option<Vec<u8>>,
     /// The issuer of the EK's certificate, if it is valid.
@@ -149,6 +152,7 @@ struct Draft<'a> {
     csr_hash: Digest,
     channel: &'a Channel,
     ek_hash: Option<Digest>,
+    listed: bool,
     checks: Checks,
 }
 
@@ -203,6 +207,7 @@ impl<'a> Draft<'a> {
             csr_hash,
             channel,
             ek_hash: None,
+            listed: false,
             checks: Checks::default(),
         }
     }
@@ -223,6 +228,7 @@ impl<'a> Draft<'a> {
             purpose: self.purpose,
             subject,
             ek_hash: keyed.ek_hash,
+            listed: self.listed,
             parsed: keyed.parsed,
             ek_certificate: keyed.ek_certificate,
             issuer,
@@ -261,6 +267,7 @@ impl<'a> Draft<'a> {
             hash: ek_hash,
         } = endorsement_key(keys, &mut self.checks)?;
         self.ek_hash = Some(ek_hash);
+        self.listed = reference.inventory.lists(&ek_hash);
         let certificate = keys
             .ek_certificate
             .as_ref()
@@ -331,6 +338,7 @@ impl<'a> Draft<'a> {
             hash: ek_hash,
         } = endorsement_key(&hello.keys, &mut self.checks)?;
         self.ek_hash = Some(ek_hash);
+        self.listed = reference.inventory.lists(&ek_hash);
         let machine = self.renewing_machine(peer, reference)?;
         identity::holds(machine, &ek_hash, reference, &mut self.checks)?;
         identity::admissible(

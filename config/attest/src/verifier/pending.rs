@@ -47,8 +47,7 @@ impl Opening for CheckedHello {
     }
 
     fn is_listed(&self) -> bool {
-        let text = self.ek_hash.to_text();
-        matches!(self.subject, Subject::Known(_)) && self.then.ek.hashes.contains(&text)
+        self.listed
     }
 
     /// # Errors

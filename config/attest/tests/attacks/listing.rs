@@ -211,7 +211,7 @@ fn answered(world: &mut World, machine: &SoftMachine) -> bool {
 /// Brings a machine to a state.
 type Mount = fn(&mut World, &mut SoftMachine);
 /// What the inventory knows of a machine, by which an answer could differ.
-const STANDINGS: [(&str, Mount); 8] = [
+const STANDINGS: [(&str, Mount); 9] = [
     ("listed", |_, _| {}),
     ("bound", |world, machine| {
         drop(accepted(world.join(machine)));
@@ -239,6 +239,14 @@ const STANDINGS: [(&str, Mount); 8] = [
             issuers: vec!["lab-ca".to_owned()],
             ..EkSelector::default()
         };
+    }),
+    ("bound by its issuer", |world, machine| {
+        world.rule.ek.hashes.clear();
+        world.object("worker-1").spec.ek = EkSelector {
+            issuers: vec!["lab-ca".to_owned()],
+            ..EkSelector::default()
+        };
+        drop(accepted(world.join(machine)));
     }),
     ("known by another issuer", |world, _| {
         world.rule.ek.hashes.clear();
@@ -287,6 +295,30 @@ fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
         thief.ek_certificate.clone_from(&machine.ek_certificate);
         name.clone_into(&mut thief.claims.name);
         expect(Anonymous, Code::CredentialNotActivated, world.join(&thief));
+    }
+}
+
+/// Nor does the share of the sessions tell: where nonsense has filled it, the right name gets what a wrong one gets.
+#[test]
+fn a_full_share_of_sessions_tells_no_name() {
+    for (what, mount) in STANDINGS {
+        let (mut world, mut machine) = lab();
+        world.machine("worker-2", "192.168.77.12", EkKind::P256);
+        mount(&mut world, &mut machine);
+        let mut heard = Vec::new();
+        for name in ["worker-1", "worker-2", "nobody"] {
+            world.sessions = config_attest::sessions::Sessions::default();
+            for number in 0..5 {
+                machine.claims.name = format!("nonsense-{number}");
+                drop(world.challenge(&machine.hello().0));
+            }
+            name.clone_into(&mut machine.claims.name);
+            heard.push(world.challenge(&machine.hello().0).map_err(|no| no.code()));
+        }
+        let opened: Vec<bool> = heard.iter().map(Result::is_ok).collect();
+        assert!(!opened.contains(&true), "{what}: {heard:?}");
+        heard.dedup_by_key(|one| one.as_ref().err().copied());
+        assert_eq!(heard.len(), 1, "{what}: {heard:?} by the name");
     }
 }
 
