@@ -14,8 +14,9 @@ pub struct Inventory {
     listed: HashMap<Digest, Vec<String>>,
     bound: HashMap<Digest, String>,
     nodes: HashMap<String, Vec<String>>,
-    /// Addresses in serving certificates that machines hold.
-    held: HashMap<IpAddr, Vec<String>>,
+    /// Addresses in serving certificates that machines hold, each with the machine and the certificate's end in Unix seconds. One
+    /// whose end cannot be read has none.
+    held: HashMap<IpAddr, Vec<(String, Option<u64>)>>,
 }
 
 impl Inventory {
@@ -37,13 +38,10 @@ impl Inventory {
                     inventory.listed.entry(hash).or_default().push(name.clone());
                 }
             }
-            for name_or_address in held(&machine) {
+            for (name_or_address, until) in held(&machine) {
                 if let San::Ip(address) = San::from_text(name_or_address) {
-                    inventory
-                        .held
-                        .entry(address)
-                        .or_default()
-                        .push(name.clone());
+                    let holder = (name.clone(), seconds(until));
+                    inventory.held.entry(address).or_default().push(holder);
                 }
             }
             if let Some(ek) = bound_ek(&machine) {
@@ -82,10 +80,11 @@ impl Inventory {
             .get(address)
             .into_iter()
             .flatten()
-            .filter_map(|name| self.get(name));
+            .filter(|(_, end)| end.is_none_or(|end| now <= end))
+            .filter_map(|(name, _)| self.get(name));
         others
-            .filter(|other| other.metadata.name != but.metadata.name)
-            .find(|other| holds_certificate(other, now))
+            .into_iter()
+            .find(|other| other.metadata.name != but.metadata.name)
     }
 
     /// Those that list an EK hash or, where they list nothing, let it in at sight.
@@ -132,20 +131,46 @@ pub fn machine_id(machine: &Machine) -> MachineId {
     }
 }
 
-/// What stands in the serving certificate of a Machine, as long as the certificate is good to the master.
-fn held(machine: &Machine) -> &[String] {
+/// Names in the serving certificates of a Machine, with the ends of the certificates, as long as these are good to the master.
+fn held(machine: &Machine) -> impl Iterator<Item = (&str, &str)> {
     let status = known(machine).filter(|_| !machine.spec.retired);
-    status.map_or(&[], |status| status.serving_names.as_slice())
+    status.into_iter().flat_map(names_until)
 }
 
-/// Whether a Machine's last certificate has not ended at `now`. One whose end cannot be read has none.
-fn holds_certificate(machine: &Machine, now: u64) -> bool {
-    let until = known(machine)
-        .and_then(|status| status.certificate.as_ref())
-        .map(|last| last.not_after.as_str());
-    let end = until.and_then(|until| until.parse::<jiff::Timestamp>().ok());
-    end.and_then(|end| u64::try_from(end.as_second()).ok())
-        .is_none_or(|end| now <= end)
+/// Names in the serving certificates that a status tells of, the last and those before it, with the ends of the certificates.
+fn names_until(status: &MachineStatus) -> impl Iterator<Item = (&str, &str)> {
+    let last = status.certificate.as_ref();
+    let end = last.map_or("", |last| last.not_after.as_str());
+    let present = status.serving_names.iter().map(move |name| (&**name, end));
+    let earlier = status.earlier_names.iter();
+    present.chain(earlier.map(|(name, end)| (&**name, &**end)))
+}
+
+/// Names that earlier certificates have when the next one has `names`. A name that is in several is held until the last of them
+/// ends.
+pub(crate) fn earlier_names(status: &MachineStatus, names: &[String]) -> BTreeMap<String, String> {
+    let mut earlier = BTreeMap::<String, String>::new();
+    for (name, end) in names_until(status) {
+        if names.iter().any(|next| next == name) {
+            continue;
+        }
+        let known = earlier.entry(name.to_owned()).or_insert(end.to_owned());
+        if seconds(known).is_some_and(|known| seconds(end).is_none_or(|end| known < end)) {
+            end.clone_into(known);
+        }
+    }
+    earlier
+}
+
+/// Forgets names of certificates that have ended at `now` (Unix seconds).
+pub fn forget_ended(earlier: &mut BTreeMap<String, String>, now: u64) {
+    earlier.retain(|_, end| seconds(end).is_none_or(|end| now <= end));
+}
+
+/// An RFC 3339 time in Unix seconds; `None` where it cannot be read.
+fn seconds(time: &str) -> Option<u64> {
+    let time = time.parse::<jiff::Timestamp>().ok()?;
+    u64::try_from(time.as_second()).ok()
 }
 
 /// The EK that a Machine is bound to; none where the inventory lists others in its place.

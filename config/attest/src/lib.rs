@@ -34,5 +34,5 @@ pub mod sessions;
 mod verdict;
 pub mod verifier;
 
-pub use inventory::{Inventory, machine_id};
+pub use inventory::{Inventory, forget_ended, machine_id};
 pub use verdict::{MachineId, ProvenMachine, Refusal, Verdict};

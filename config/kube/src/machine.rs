@@ -173,10 +173,14 @@ pub struct MachineStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<CertificateRef>,
     /// DNS names and IP addresses in its current serving certificate. Under a rule that accepts
-    /// claimed addresses, no other machine gets one of them until this one is retired, drops it at
-    /// its next proof, or its certificate expires.
+    /// claimed addresses, no other machine gets one of them until this one is retired or its
+    /// certificates with it have expired.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub serving_names: Vec<String>,
+    /// Names in its earlier serving certificates that the current one does not have, each with the
+    /// RFC 3339 time until which one of them is good.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub earlier_names: BTreeMap<String, String>,
     /// Version of the TPM's firmware, as four decimal numbers of 16 bits (`TPMS_ATTEST.firmwareVersion`; TPM 2.0 part 2, 10.12.8).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tpm_firmware: String,

@@ -4,9 +4,9 @@ use crate::error::Error;
 use crate::inventory::Inventory;
 use crate::next_step::next_step;
 use crate::policy::policy_of;
-use crate::time::timestamp;
+use crate::time::{timestamp, unix_seconds};
 use config_attest::verifier::CertificateGrant;
-use config_attest::{MachineId, ProvenMachine, Refusal, Verdict};
+use config_attest::{MachineId, ProvenMachine, Refusal, Verdict, forget_ended};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::machine::CertificateRef;
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
@@ -70,6 +70,7 @@ fn admit(
     now: SystemTime,
 ) {
     grant.record(status);
+    forget_ended(&mut status.earlier_names, unix_seconds(now));
     status.certificate = Some(certificate);
     status.last_attestation = Some(timestamp(now).to_string());
     let (good, reason, message) = attested_condition(grant);

@@ -2,7 +2,7 @@
 
 use super::claimant::{Basis, Claimant};
 use super::proof::Attested;
-use crate::inventory::known;
+use crate::inventory::{earlier_names, known};
 use crate::policy::CheckedRule;
 use crate::verdict::{MachineId, ProvenMachine, Verdict};
 use config_certificates::San;
@@ -162,6 +162,7 @@ impl CertificateGrant {
             proved.pinned_pcrs = std::mem::take(&mut status.pinned_pcrs);
         }
         proved.readmitted = proved.readmitted.or_else(|| status.readmitted.take());
+        proved.earlier_names = earlier_names(status, &proved.serving_names);
         *status = MachineStatus {
             certificate: status.certificate.take(),
             last_attestation: status.last_attestation.take(),

@@ -2,7 +2,7 @@
 
 use super::Reference;
 use crate::csr::{self, Allowed, Profile, Request};
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, earlier_names, forget_ended};
 use crate::verdict::{Checks, Stop};
 use config_certificates::San;
 use config_kube::Machine;
@@ -11,6 +11,9 @@ use config_protocol::Code;
 use config_protocol::wire::Claims;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+/// Names in certificates that have not ended that a Machine may have beside those of its last.
+const MAX_EARLIER_NAMES: usize = 128;
 
 /// Both certificate requests. Holding one proves: they ask for no more than the node may have.
 #[derive(Debug)]
@@ -62,6 +65,7 @@ pub(super) fn check_requests(
         if own { wanted } else { "another" },
     );
     untaken(&serving, machine, (reference.inventory, now), checks);
+    not_too_many(&serving, machine, now, checks);
     checks.all_passed()?;
     Ok(Requested { client, serving })
 }
@@ -82,6 +86,25 @@ fn untaken(
             false,
             wanted,
             found,
+        );
+    }
+}
+
+/// Checks that the machine does not go from address to address faster than its certificates end.
+fn not_too_many(serving: &Request, machine: &Machine, now: u64, checks: &mut Checks) {
+    let Some(status) = &machine.status else {
+        return;
+    };
+    let names: Vec<String> = serving.sans.iter().map(San::text).collect();
+    let mut earlier = earlier_names(status, &names);
+    forget_ended(&mut earlier, now);
+    if earlier.len() > MAX_EARLIER_NAMES {
+        checks.test(
+            "serving request: names in earlier certificates",
+            Code::AddressTaken,
+            false,
+            format!("at most {MAX_EARLIER_NAMES} until those certificates have ended"),
+            earlier.len(),
         );
     }
 }

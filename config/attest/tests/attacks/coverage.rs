@@ -22,6 +22,7 @@ fn every_code_of_the_verifier_has_an_attack() {
         include_str!("state.rs"),
         include_str!("identity.rs"),
         include_str!("listing.rs"),
+        include_str!("addresses.rs"),
         include_str!("claimant.rs"),
         include_str!("unproven.rs"),
         include_str!("csr.rs"),

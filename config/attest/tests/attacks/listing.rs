@@ -1,10 +1,10 @@
 //! Who listed the key: under a rule that enforces its verdict an endorsement key is one that an admin listed, by its hash or by
 //! its issuer, and not one that was seen once.
 
-use super::claimant::{claimed, open, person, queued, unseen};
+use super::claimant::{claimed, open, queued, unseen};
 use super::{Anonymous, accepted, expect, lab};
+use config_kube::PolicyName;
 use config_kube::machine::EkSelector;
-use config_kube::{Machine, PolicyName};
 use config_protocol::Code;
 use tests_machines::{EkKind, SoftMachine, World};
 
@@ -403,132 +403,6 @@ fn a_verified_machine_asks_a_person_for_a_further_address() {
         claimed(world.claim_renewal(&machine)).prior_approval(),
         config_attest::verifier::PriorApproval::Unchanged
     );
-}
-
-/// Two machines under a rule that takes claimed addresses, the first of which holds a certificate for `10.9.9.9`.
-fn two_claimants(policy: PolicyName) -> (World, SoftMachine, SoftMachine) {
-    let (mut world, mut first) = lab();
-    let mut second = world.machine("worker-2", "192.168.77.12", EkKind::P256);
-    world.rule.certificate.sans.clear();
-    world.rule.policy = policy;
-    for machine in [&mut first, &mut second] {
-        machine.claims.addresses.push("10.9.9.9".to_owned());
-        machine.serving_request.names.push("10.9.9.9".to_owned());
-    }
-    (world, first, second)
-}
-
-/// What becomes of the machine that held the address.
-type Release = (&'static str, bool, fn(&mut World, &mut SoftMachine));
-
-#[test]
-fn one_address_is_in_the_certificates_of_one_machine() {
-    let releases: [Release; 8] = [
-        ("nothing", false, |_, _| {}),
-        ("it became Suspect", false, |world, _| {
-            world
-                .object("worker-1")
-                .status
-                .get_or_insert_default()
-                .state = config_kube::MachineState::Suspect;
-        }),
-        (
-            "it became Untrusted, and its certificate is good to others",
-            false,
-            |world, _| {
-                world
-                    .object("worker-1")
-                    .status
-                    .get_or_insert_default()
-                    .state = config_kube::MachineState::Untrusted;
-            },
-        ),
-        ("its Machine was deleted", true, |world, _| {
-            world
-                .machines
-                .retain(|machine| machine.node_name() != "worker-1");
-        }),
-        ("it was retired", true, |world, _| {
-            world.object("worker-1").spec.retired = true;
-        }),
-        ("its board was replaced", true, |world, _| {
-            let spare = SoftMachine::new("a spare board", EkKind::P256)
-                .ek_hash()
-                .to_text();
-            world.object("worker-1").spec.ek.hashes = vec![spare];
-        }),
-        (
-            "it gave the address up at its next proof",
-            true,
-            |world, machine| {
-                machine.claims.addresses.pop();
-                machine.serving_request.names.pop();
-                machine.clock.clock += 1000;
-                accepted(world.renew(machine));
-            },
-        ),
-        ("its certificate ended", true, |world, _| {
-            let status = world.object("worker-1").status.get_or_insert_default();
-            status.certificate.get_or_insert_default().not_after =
-                "2020-01-01T00:00:00Z".to_owned();
-        }),
-    ];
-    for (what, free, release) in releases {
-        let (mut world, mut first, mut second) = two_claimants(PolicyName::CloudVerify);
-        accepted(world.join(&first));
-        release(&mut world, &mut first);
-        let outcome = world.join(&second);
-        if free {
-            accepted(outcome);
-            continue;
-        }
-        let refusal = outcome.expect_err(what);
-        assert_eq!(
-            (refusal.code(), refusal.consequence()),
-            (Code::AddressTaken, None),
-            "{what}"
-        );
-        // What it asks for beside that is its own.
-        second.serving_request.names.pop();
-        accepted(world.join(&second));
-    }
-}
-
-/// The same in another form of the address, under the other policies, and for a machine that nobody knows.
-#[test]
-fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
-    for policy in [PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
-        let (mut world, first, mut second) = two_claimants(PolicyName::CloudVerify);
-        accepted(world.join(&first));
-        world.rule.policy = policy;
-        second.claims.addresses = vec!["::ffff:10.9.9.9".to_owned()];
-        second.serving_request.names = vec!["worker-2".to_owned(), "::ffff:10.9.9.9".to_owned()];
-        let refusal = world.claim(&second).expect_err("taken");
-        assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
-        world
-            .machines
-            .retain(|machine: &Machine| machine.node_name() != "worker-2");
-        let refusal = world.claim(&second).expect_err("taken, and a stranger's");
-        assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
-    }
-    // The inventory's own word goes before what others claimed.
-    let (mut world, first, second) = two_claimants(PolicyName::CloudVerify);
-    accepted(world.join(&first));
-    world
-        .object("worker-2")
-        .spec
-        .addresses
-        .push("10.9.9.9".to_owned());
-    accepted(world.join(&second));
-    // A renewal and a reboot of its own are no second machine.
-    let (mut world, mut first, _) = two_claimants(PolicyName::CloudVerify);
-    accepted(world.join(&first));
-    first.clock.clock += 1000;
-    accepted(world.renew(&first));
-    let image = world.image.clone();
-    first.boot(&image, "nocloud", b"version = 1\n");
-    accepted(world.join(&first));
-    drop(person(&claimed(world.claim(&first))));
 }
 
 /// The TPM's own firmware: recorded, held to the floor of its maker, at the join and at the renewal; who hides its maker has none.

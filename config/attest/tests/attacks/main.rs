@@ -2,6 +2,7 @@
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
+mod addresses;
 mod bootstrap;
 mod claimant;
 mod coverage;
