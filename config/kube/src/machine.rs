@@ -147,6 +147,10 @@ pub struct MachineStatus {
     /// `sha256:<hex>` of the EK's SubjectPublicKeyInfo to which this Machine is bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_ek: Option<String>,
+    /// Name of the EK issuer in the cluster's configuration whose certificate the bound EK had at the last accepted proof; absent
+    /// without one. A Machine that lists no hashes has the EK only while it names this issuer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ek_issuer: Option<String>,
     /// Hex of the AK's TPM Name at the last exchange.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ak_name: Option<String>,
@@ -334,11 +338,19 @@ pub struct AdminVerdict {
 
 impl Machine {
     /// The EK that the Machine is bound to, while the inventory lists it for the Machine: listing
-    /// another board's EK instead replaces the machine, and removing the EK ends it. Both drop the
-    /// binding.
+    /// another board's EK or another issuer instead replaces the machine, and removing the EK ends
+    /// it. All of them drop the binding.
     pub fn binding(&self) -> Option<&str> {
-        let bound = self.status.as_ref()?.bound_ek.as_deref()?;
-        self.spec.ek.match_of(bound).is_some().then_some(bound)
+        let status = self.status.as_ref()?;
+        let (bound, ek) = (status.bound_ek.as_deref()?, &self.spec.ek);
+        let own = match ek.match_of(bound)? {
+            EkMatch::Hash | EkMatch::Seen => true,
+            EkMatch::Issuer => status
+                .ek_issuer
+                .as_ref()
+                .is_some_and(|issuer| ek.issuers.contains(issuer)),
+        };
+        own.then_some(bound)
     }
 
     /// The name of the Node that this machine becomes.

@@ -201,6 +201,7 @@ fn status_of(attested: &Attested, rule: &CheckedRule) -> MachineStatus {
     MachineStatus {
         state: MachineState::Trusted,
         bound_ek: Some(attested.ek_hash().to_text()),
+        ek_issuer: attested.issuer.clone(),
         ak_name: Some(attested.ak_name()),
         nk_name: Some(attested.nk_name()),
         image: attested.state.image.clone(),

@@ -136,7 +136,26 @@ pub(super) fn holds(
         good,
         wanted,
         format!("{name} with {}", ek.to_text()),
-    )
+    )?;
+    signed_for(machine, ek, checks)
+}
+
+/// Checks that a board which is the Machine's by its issuer is so by the issuer that signed for it at its last proof, where it was
+/// bound then.
+fn signed_for(machine: &Machine, ek: &Digest, checks: &mut Checks) -> Result<(), Stop> {
+    let (said, status) = (&machine.spec.ek, machine.status.clone().unwrap_or_default());
+    let was_bound = status.bound_ek == Some(ek.to_text());
+    if !was_bound || bound_ek(machine).is_some() || said.issuers.is_empty() {
+        return Ok(());
+    }
+    let wanted = said.issuers.join(", ");
+    let found = status.ek_issuer.as_deref().unwrap_or("none of them");
+    Err(checks.fail(
+        "issuer of the Machine",
+        Code::EkCertificateIssuer,
+        wanted,
+        found,
+    ))
 }
 
 /// Whether the rule accepts only keys whose hashes are listed.

@@ -27,6 +27,8 @@ pub struct Attested {
     pub(super) own: bool,
     pub(super) machine: Machine,
     pub(super) pending: Pending,
+    /// The issuer of the EK's certificate, if one that counts has signed it.
+    pub(super) issuer: Option<String>,
     pub(super) state: state::Accepted,
     pub(super) checks: Checks,
 }
@@ -150,23 +152,24 @@ pub(crate) fn check_proof(
     let proven = proven_of(pending.subject());
     let outcome =
         wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
-            let issuer = issuer.as_deref();
-            said(
+            let state = said(
                 &pending,
                 &quote,
                 proof,
-                (&machine, issuer),
+                (&machine, issuer.as_deref()),
                 reference,
                 now,
                 &mut checks,
-            )
+            )?;
+            Ok((issuer, state))
         });
     match outcome {
-        Ok(state) => Ok(Attested {
+        Ok((issuer, state)) => Ok(Attested {
             proven,
             own,
             machine,
             pending,
+            issuer,
             state,
             checks,
         }),

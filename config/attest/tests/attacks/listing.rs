@@ -133,6 +133,52 @@ fn a_key_that_was_taken_off_its_machine_neither_joins_nor_renews() {
     }
 }
 
+/// Another issuer in the place of the one whose certificate the board has, or an issuer in the place of its hash, replaces the board:
+/// it is no longer bound, and comes in again only with a certificate of the issuer that is named now.
+#[test]
+fn a_board_is_not_bound_by_an_issuer_that_did_not_sign_for_it() {
+    let known: [fn(&mut EkSelector); 2] = [
+        |_| {},
+        |ek| {
+            ek.hashes.clear();
+            ek.issuers = vec!["lab-ca".to_owned()];
+        },
+    ];
+    for name in known {
+        let (mut world, mut machine) = lab();
+        world.rule.ek.hashes.clear();
+        world.rule.ek.issuers.push("another-maker".to_owned());
+        name(&mut world.object("worker-1").spec.ek);
+        accepted(world.join(&machine));
+        let object = world.object("worker-1");
+        let status = object.status.clone().unwrap_or_default();
+        assert_eq!(status.ek_issuer.as_deref(), Some("lab-ca"));
+        assert!(object.binding().is_some());
+        object.spec.ek = EkSelector {
+            issuers: vec!["another-maker".to_owned()],
+            ..EkSelector::default()
+        };
+        assert_eq!(object.binding(), None, "{:?}", object.spec.ek);
+        machine.clock.clock += 1000;
+        for outcome in [world.join(&machine), world.renew(&machine)] {
+            assert!(outcome.is_err(), "of another maker");
+        }
+        // The control.
+        world.object("worker-1").spec.ek.issuers = vec!["lab-ca".to_owned()];
+        assert!(world.object("worker-1").binding().is_some());
+        accepted(world.join(&machine));
+    }
+    // Known by its hash alone, under a rule that asks for no certificate.
+    let (mut world, machine) = lab();
+    world.rule.ek.issuers.clear();
+    accepted(world.join(&machine));
+    let object = world.object("worker-1");
+    assert!(object.binding().is_some());
+    object.spec.ek.hashes.clear();
+    object.spec.ek.issuers = vec!["lab-ca".to_owned()];
+    assert_eq!(object.binding(), None);
+}
+
 /// A person's word and nobody's word are not the admin's: what was taken off is not the Machine's under these either.
 #[test]
 fn a_key_that_was_taken_off_is_not_the_machines_under_any_policy() {
