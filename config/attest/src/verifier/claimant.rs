@@ -278,7 +278,7 @@ impl Claimant {
     }
 
     /// The Machine to create before this stranger can be approved; `None` where there is one. After a person's decision its spec lists
-    /// the EK; without a decision the EK is only recorded as seen.
+    /// the EK and the addresses; without a decision the EK is only recorded as seen, and the addresses only in the status.
     pub fn to_make(&self) -> Option<Machine> {
         let Subject::Stranger(machine) = self.subject() else {
             return None;
@@ -291,13 +291,10 @@ impl Claimant {
                 Decides::Person | Decides::Verifier | Decides::Never => machine.spec.ek.hashes = ek,
             }
         }
-        machine.spec.addresses = self
-            .requested
-            .serving
-            .sans
-            .iter()
-            .filter_map(address)
-            .collect();
+        if self.rule.decides() != Decides::Always {
+            let names = self.requested.serving.sans.iter();
+            machine.spec.addresses = names.filter_map(address).collect();
+        }
         Some(machine)
     }
 

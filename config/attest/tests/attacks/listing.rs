@@ -64,6 +64,7 @@ fn what_was_let_in_at_sight_passes_no_rule_that_enforces() {
         let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
         unseen(&mut world, &machine).expect("anybody");
         list(&mut world.object("worker-1").spec.ek, &machine);
+        world.object("worker-1").spec.addresses = vec!["192.168.77.11".to_owned()];
         world.rule = forms(&world)
             .into_iter()
             .find(|rule| rule.ek.hashes.is_empty())
@@ -177,6 +178,35 @@ fn a_board_is_not_bound_by_an_issuer_that_did_not_sign_for_it() {
     object.spec.ek.hashes.clear();
     object.spec.ek.issuers = vec!["lab-ca".to_owned()];
     assert_eq!(object.binding(), None);
+}
+
+/// What a machine that was let in at sight claims is its own word: it is in its status, and gives it nothing under a rule that looks
+/// at the inventory.
+#[test]
+fn what_was_claimed_at_sight_is_no_entry_of_the_inventory() {
+    let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
+    unseen(&mut world, &machine).expect("anybody");
+    let object = world.object("worker-1");
+    assert_eq!(object.spec.addresses, [] as [&str; 0]);
+    let names = object.status.clone().unwrap_or_default().serving_names;
+    assert!(names.contains(&"192.168.77.11".to_owned()), "{names:?}");
+    // It stays what it is as long as nobody looks.
+    machine.clock.clock += 1000;
+    let renewed = claimed(world.claim_renewal(&machine));
+    let nobody = config_attest::verifier::Approval::Nobody;
+    drop(world.approve(renewed, &nobody).expect("anybody"));
+    // Listed by its hash, it has the addresses that an admin lists.
+    let ek = machine.ek_hash().to_text();
+    world.object("worker-1").spec.ek.hashes = vec![ek];
+    world.rule.policy = PolicyName::CloudVerify;
+    "inventory".clone_into(&mut world.rule.certificate.sans);
+    world.rule.config.digests.clear();
+    machine.clock.clock += 1000;
+    expect(super::Proven, Code::CsrSan, world.join(&machine));
+    let object = world.object("worker-1");
+    object.spec.addresses = vec!["192.168.77.11".to_owned()];
+    object.status.get_or_insert_default().state = config_kube::MachineState::Pending;
+    accepted(world.join(&machine));
 }
 
 /// A person's word and nobody's word are not the admin's: what was taken off is not the Machine's under these either.
