@@ -3,8 +3,9 @@
 //! It is derived from the Machines and the Node objects, so it needs no storage and no revocation list. The API asks it for each
 //! request, and for open watches whenever it changes.
 
+use crate::access::{AccessTable, MachineAccess, NodeKey};
+use config_kube::Machine;
 use config_kube::identity::node_of_user;
-use config_kube::{Machine, MachineState, MachineStatus};
 use master_api::DenyList;
 use master_ca::NodeExtension;
 use master_client::UserInfo;
@@ -18,142 +19,12 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 /// How often open connections are checked for certificates that have expired.
 const EXPIRY_CHECK: Duration = Duration::from_secs(15);
 
-/// What a Machine's state means for its certificates.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum MachineAccess {
-    /// Certificates over this key pass.
-    Allowed(NodeKey),
-    /// The endorsement key that it attested with is no longer in its spec: no certificate passes.
-    Replaced,
-    /// It is Untrusted, for the reason with this code: no certificate passes.
-    Untrusted(String),
-    /// An admin retired it: no certificate passes.
-    Retired,
-}
-
-/// The node key of a Machine whose certificates pass.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum NodeKey {
-    /// None: it attested nothing yet, and no certificate was issued.
-    None,
-    /// The key of the last attestation or issuance, as `sha256:<hex>` of its SubjectPublicKeyInfo: certificates over earlier keys
-    /// are denied.
-    Only(String),
-    /// The status records no key, so the key is not compared.
-    Unrecorded,
-}
-
-impl NodeKey {
-    fn recorded(status: &MachineStatus) -> Self {
-        match status.node_key.as_deref() {
-            None => Self::Unrecorded,
-            Some("") => Self::None,
-            Some(key) => Self::Only(key.to_owned()),
-        }
-    }
-}
-
-impl MachineAccess {
-    fn of(machine: &Machine) -> Self {
-        if machine.spec.retired {
-            return Self::Retired;
-        }
-        let Some(status) = &machine.status else {
-            let key = if machine.spec.is_static {
-                NodeKey::Unrecorded
-            } else {
-                NodeKey::None
-            };
-            return Self::Allowed(key);
-        };
-        if status.bound_ek.is_some() && machine.binding().is_none() {
-            return Self::Replaced;
-        }
-        match status.state {
-            MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
-            // Pending with a key on record: the Machine was static, and its issued certificates ended when `spec.static` did.
-            MachineState::Pending if !machine.spec.is_static => Self::Allowed(NodeKey::None),
-            MachineState::Pending
-            | MachineState::Trusted
-            | MachineState::Unproven
-            | MachineState::Suspect => Self::Allowed(NodeKey::recorded(status)),
-        }
-    }
-
-    /// Whether the Machine may act as a node whose Node object exists: it attested, or has issued certificates.
-    fn is_attested(&self) -> bool {
-        matches!(self, Self::Allowed(NodeKey::Only(_) | NodeKey::Unrecorded))
-    }
-
-    /// Why every certificate of the Machine is denied; `None` where one may pass.
-    fn denial(&self) -> Option<String> {
-        match self {
-            Self::Allowed(_) => None,
-            Self::Replaced => Some(
-                "the machine was replaced by another board, or its endorsement key was taken off"
-                    .to_owned(),
-            ),
-            Self::Untrusted(code) => Some(format!("the machine is Untrusted: {code}")),
-            Self::Retired => Some("the machine is retired".to_owned()),
-        }
-    }
-}
-
-/// The Machines by uid, and what follows from them for node names.
-#[derive(Debug, Default)]
-struct AccessTable {
-    /// Node name and access of each Machine, by its uid.
-    machines: HashMap<String, (String, MachineAccess)>,
-    /// Names of Node objects that the master created for Machines. A Node may still exist after its Machine was deleted or
-    /// renamed.
-    node_objects: HashSet<String>,
-    /// Node names whose users are denied, and why. Derived from the other tables.
-    denied_nodes: HashMap<String, String>,
-    /// Node names of Machines. Derived.
-    machine_nodes: HashSet<String>,
-}
-
-impl AccessTable {
-    /// Derives the tables by node name. Usually one Machine has a node name; while an admin replaces a Machine object there are
-    /// two, and the node is allowed where either is.
-    fn derive_nodes(&mut self) {
-        self.denied_nodes.clear();
-        self.machine_nodes = self
-            .machines
-            .values()
-            .map(|(node, _)| node.clone())
-            .collect();
-        for (node, access) in self.machines.values() {
-            if let Some(why) = access.denial() {
-                self.denied_nodes.insert(node.clone(), why);
-            }
-        }
-        for node in &self.node_objects {
-            let why = "its machine is another node now, or was taken out of the inventory, and no other has proved itself";
-            self.denied_nodes
-                .entry(node.clone())
-                .or_insert_with(|| why.to_owned());
-        }
-        for (node, access) in self.machines.values() {
-            // A Node object that exists may belong to an earlier Machine of the same name, with tokens bound to it. Its name is
-            // usable again only after the present Machine has attested; without a Node object nothing is bound to the name.
-            let allowed = if self.node_objects.contains(node) {
-                access.is_attested()
-            } else {
-                access.denial().is_none()
-            };
-            if allowed {
-                self.denied_nodes.remove(node);
-            }
-        }
-    }
-}
-
 /// The deny list.
 ///
 /// Guarantees:
 /// - A certificate with the node extension passes only while its Machine is in the inventory, is not retired, not Untrusted and
-///   not replaced by another board; only for the Machine's present node name; only over the node key of its last attestation.
+///   not replaced by another board; only for the Machine's present node name; only over the node key of its last attestation. A
+///   node's serving certificate passes only as long, by the node key that it says it was given for.
 /// - A node's certificate without the extension (an ordinary kubelet's) passes only while no Machine has that node name.
 /// - A user that is bound to a node (the kubelet, tokens of pods on it) is denied while the node is. A node that was a Machine's
 ///   stays denied until its Node object is deleted or another Machine of that name attests.
@@ -386,23 +257,21 @@ impl MachineDenyList {
     /// Why a kubelet's serving certificate does not belong to this node; `None` where it does. The API server asks before it sends a
     /// request to the kubelet.
     pub fn serving_denied(&self, node: &str, certificate: &[u8]) -> Option<String> {
-        let Some(uid) =
-            NodeExtension::of_certificate(certificate).map(|extension| extension.machine_uid)
-        else {
+        let Some(extension) = NodeExtension::of_certificate(certificate) else {
             return self.unattested_denial(node);
         };
-        match self
-            .table
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .machines
-            .get(&uid)
-        {
-            Some((own, access)) if own == node => access.denial(),
-            Some(_) | None => {
-                Some("the certificate is of a machine that the node is not".to_owned())
-            }
+        self.attested_serving_denial(node, &extension)
+    }
+
+    fn attested_serving_denial(&self, node: &str, extension: &NodeExtension) -> Option<String> {
+        let uid = extension.machine_uid.as_str();
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let machine = table.machines.get(uid);
+        if machine.is_none_or(|(own, _)| own != node) {
+            return Some("the certificate is of a machine that the node is not".to_owned());
         }
+        drop(table);
+        self.machine_denial(uid, &extension.node_key, Some(node))
     }
 
     /// Why a certificate without the node extension may not act as this node; `None` where it may: no Machine has the name.
@@ -443,7 +312,7 @@ impl DenyList for MachineDenyList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_kube::MachineSpec;
+    use config_kube::{MachineSpec, MachineState, MachineStatus};
 
     fn machine(uid: &str, state: MachineState) -> Machine {
         let mut machine = Machine::named(uid, MachineSpec::default());
@@ -543,6 +412,52 @@ mod tests {
                 list.node_denied("a")
             ),
             (None, None)
+        );
+    }
+
+    /// A serving certificate is good for the boot whose node key it was given for, however often that renews; one of another board
+    /// or of an earlier admission is not, and neither is one that does not say.
+    #[test]
+    fn a_serving_certificate_ends_with_its_node_key() {
+        let list = MachineDenyList::default();
+        let mut object = machine("a", MachineState::Trusted);
+        object.spec.ek.hashes = vec!["sha256:01".to_owned()];
+        let serving = |key: &str| NodeExtension {
+            machine_uid: "a".to_owned(),
+            image_id: "worker-7".to_owned(),
+            policy_generation: 1,
+            node_key: key.to_owned(),
+        };
+        let mut prove = |board: &str, key: &str, serial: &str| {
+            object.spec.ek.hashes = vec![board.to_owned()];
+            let status = object.status.get_or_insert_default();
+            (status.bound_ek, status.node_key) = (Some(board.to_owned()), Some(key.to_owned()));
+            status.certificate.get_or_insert_default().serial = serial.to_owned();
+            list.set(&object);
+        };
+        prove("sha256:01", "sha256:aa", "1");
+        let old = serving("sha256:aa");
+        assert_eq!(list.attested_serving_denial("a", &old), None);
+        assert!(list.attested_serving_denial("b", &old).is_some());
+        assert!(list.attested_serving_denial("a", &serving("")).is_some());
+        prove("sha256:01", "sha256:aa", "2");
+        assert_eq!(
+            list.attested_serving_denial("a", &old),
+            None,
+            "over a renewal, in the same boot"
+        );
+        prove("sha256:02", "sha256:bb", "3");
+        let why = list.attested_serving_denial("a", &old).unwrap();
+        assert!(why.contains("earlier node key"), "another board: {why}");
+        assert_eq!(
+            list.attested_serving_denial("a", &serving("sha256:bb")),
+            None
+        );
+        prove("sha256:02", "sha256:cc", "4");
+        assert!(
+            list.attested_serving_denial("a", &serving("sha256:bb"))
+                .is_some(),
+            "after a reboot"
         );
     }
 
@@ -655,6 +570,32 @@ mod tests {
         );
     }
 
+    /// What proved nothing speaks only as long as an admin says that it can prove nothing.
+    #[test]
+    fn a_certificate_without_a_tpm_ends_with_the_word_that_let_it_in() {
+        let ends: [fn(&mut Machine); 4] = [
+            |machine| machine.spec.insecure_no_tpm = false,
+            |machine| machine.spec.ek.hashes.push("sha256:01".to_owned()),
+            |machine| machine.spec.ek.issuers.push("maker".to_owned()),
+            |machine| machine.spec.ek.seen.push("sha256:01".to_owned()),
+        ];
+        for end in ends {
+            for state in [MachineState::Unproven, MachineState::Suspect] {
+                let list = MachineDenyList::default();
+                let mut object = machine("a", state);
+                object.spec.insecure_no_tpm = true;
+                object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
+                list.set(&object);
+                assert_eq!(list.machine_denial("a", "sha256:aa", Some("a")), None);
+                end(&mut object);
+                list.set(&object);
+                let why = list.machine_denial("a", "sha256:aa", Some("a")).unwrap();
+                assert!(why.contains("without a TPM"), "{why}");
+                assert!(list.node_denied("a").is_some());
+            }
+        }
+    }
+
     /// What an admin took off counts at once, however it was taken.
     #[test]
     fn a_key_that_was_taken_off_ends_its_certificates() {
@@ -669,20 +610,33 @@ mod tests {
             }
         };
         let cases = [
-            (listed(&["sha256:01"], &[], &[]), true),
-            (listed(&["sha256:02", "sha256:01"], &["maker"], &[]), true),
-            (listed(&[], &["maker"], &[]), true),
-            (listed(&[], &[], &["sha256:01"]), true),
-            (listed(&[], &[], &[]), false),
-            (listed(&[], &[], &["sha256:02"]), false),
-            (listed(&["sha256:02"], &[], &["sha256:01"]), false),
-            (listed(&["sha256:02"], &["maker"], &[]), false),
+            (listed(&["sha256:01"], &[], &[]), None, true),
+            (
+                listed(&["sha256:02", "sha256:01"], &["maker"], &[]),
+                None,
+                true,
+            ),
+            (listed(&[], &["maker"], &[]), Some("maker"), true),
+            (listed(&[], &["other", "maker"], &[]), Some("maker"), true),
+            (listed(&[], &["other"], &[]), Some("maker"), false),
+            // Known by its hash until now, and by no maker's certificate.
+            (listed(&[], &["maker"], &[]), None, false),
+            (listed(&[], &[], &["sha256:01"]), None, true),
+            (listed(&[], &[], &[]), Some("maker"), false),
+            (listed(&[], &[], &["sha256:02"]), None, false),
+            (listed(&["sha256:02"], &[], &["sha256:01"]), None, false),
+            (
+                listed(&["sha256:02"], &["maker"], &[]),
+                Some("maker"),
+                false,
+            ),
         ];
-        for (ek, good) in cases {
+        for (ek, issuer, good) in cases {
             let list = MachineDenyList::default();
             let mut object = machine("a", MachineState::Trusted);
             object.spec.ek = ek.clone();
             let status = object.status.get_or_insert_default();
+            status.ek_issuer = issuer.map(str::to_owned);
             (status.bound_ek, status.node_key) =
                 (Some("sha256:01".to_owned()), Some("sha256:aa".to_owned()));
             list.set(&object);

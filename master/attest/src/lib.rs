@@ -24,6 +24,7 @@
 //! - *marks*: labels and taints that a rule puts on Nodes.
 //! - *static machine*: one with certificates that an admin issued; it does not attest.
 
+mod access;
 mod addresses;
 mod admit;
 mod answer;

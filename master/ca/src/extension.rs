@@ -1,9 +1,9 @@
-//! The X.509 extension of node certificates: which Machine, image and policy the certificate was issued for.
+//! The X.509 extension of node certificates: which Machine, image, policy and node key the certificate was issued for.
 //!
-//! DER: `SEQUENCE { machineUid UTF8String, imageId UTF8String, policyGeneration INTEGER }`, not critical, so that
-//! other TLS stacks ignore it.
+//! DER: `SEQUENCE { machineUid UTF8String, imageId UTF8String, policyGeneration INTEGER, nodeKey UTF8String OPTIONAL }`, not
+//! critical, so that other TLS stacks ignore it.
 
-use x509_parser::der_parser::asn1_rs::{Any, FromDer, Integer, Sequence, Utf8String};
+use x509_parser::der_parser::asn1_rs::{FromDer, Integer, Sequence, Utf8String};
 use x509_parser::prelude::X509Certificate;
 
 pub use config_kube::identity::NODE_EXTENSION_OID;
@@ -17,6 +17,9 @@ pub struct NodeExtension {
     pub image_id: String,
     /// `metadata.generation` of the policy that admitted the machine.
     pub policy_generation: u64,
+    /// `sha256:<hex>` of the SubjectPublicKeyInfo of the node key that the machine proved for it: a serving certificate is over
+    /// another key, and ends with the node key. Empty where the certificate does not say it.
+    pub node_key: String,
 }
 
 impl NodeExtension {
@@ -36,6 +39,9 @@ impl NodeExtension {
         }
         number.extend_from_slice(&bytes[first..]);
         tlv(&mut body, 0x02, &number);
+        if !self.node_key.is_empty() {
+            tlv(&mut body, 0x0c, self.node_key.as_bytes());
+        }
         let mut out = Vec::with_capacity(body.len() + 4);
         tlv(&mut out, 0x30, &body);
         out
@@ -50,13 +56,20 @@ impl NodeExtension {
         let (rest, uid) = Utf8String::from_der(&sequence.content).ok()?;
         let (rest, image) = Utf8String::from_der(rest).ok()?;
         let (rest, generation) = Integer::from_der(rest).ok()?;
-        if !rest.is_empty() || Any::from_der(rest).is_ok() {
+        let (rest, node_key) = if rest.is_empty() {
+            (rest, String::new())
+        } else {
+            let (rest, key) = Utf8String::from_der(rest).ok()?;
+            (rest, Some(key.string()).filter(|key| !key.is_empty())?)
+        };
+        if !rest.is_empty() {
             return None;
         }
         Some(Self {
             machine_uid: uid.string(),
             image_id: image.string(),
             policy_generation: generation.as_u64().ok()?,
+            node_key,
         })
     }
 
@@ -90,16 +103,17 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for (generation, image) in [
-            (0, ""),
-            (127, "worker-1"),
-            (128, &*"x".repeat(300)),
-            (u64::MAX >> 1, "ä"),
+        for (generation, image, key) in [
+            (0, "", ""),
+            (127, "worker-1", "sha256:aa"),
+            (128, &*"x".repeat(300), ""),
+            (u64::MAX >> 1, "ä", "sha256:bb"),
         ] {
             let extension = NodeExtension {
                 machine_uid: "0a-1b".to_owned(),
                 image_id: image.to_owned(),
                 policy_generation: generation,
+                node_key: key.to_owned(),
             };
             assert_eq!(
                 NodeExtension::from_der(&extension.to_der()),
@@ -114,13 +128,25 @@ mod tests {
             machine_uid: "u".to_owned(),
             image_id: "i".to_owned(),
             policy_generation: 7,
+            node_key: "sha256:aa".to_owned(),
         };
-        let der = extension.to_der();
-        for end in 0..der.len() {
-            assert_eq!(NodeExtension::from_der(&der[..end]), None, "{end}");
+        let without = NodeExtension {
+            node_key: String::new(),
+            ..extension.clone()
+        };
+        for der in [extension.to_der(), without.to_der()] {
+            for end in 0..der.len() {
+                assert_eq!(NodeExtension::from_der(&der[..end]), None, "{end}");
+            }
+            let mut longer = der.clone();
+            longer.push(0);
+            assert_eq!(NodeExtension::from_der(&longer), None);
         }
-        let mut longer = der;
-        longer.push(0);
-        assert_eq!(NodeExtension::from_der(&longer), None);
+        // A field beyond the last one, and a node key that says nothing.
+        for (base, more) in [(&extension, &[0x0c, 1, b'x'][..]), (&without, &[0x0c, 0])] {
+            let mut longer = [&base.to_der(), more].concat();
+            longer[1] += u8::try_from(more.len()).unwrap();
+            assert_eq!(NodeExtension::from_der(&longer), None, "{more:?}");
+        }
     }
 }

@@ -90,6 +90,15 @@ impl StaticRequest {
         &self.node
     }
 
+    /// The node key that the certificate ends with: that of the client certificate, which `pratique issue` asks for first.
+    fn node_key(&self, machine: &Machine) -> String {
+        let recorded = machine.status.as_ref();
+        recorded
+            .and_then(|status| status.node_key.clone())
+            .filter(|key| self.kind == StaticKind::Serving && !key.is_empty())
+            .unwrap_or_else(|| crate::names::spki_hash(&self.request.spki))
+    }
+
     /// The profile under which this Machine gets the certificate; an error where it may not have it.
     fn profile(&self, machine: &Machine) -> Result<Profile> {
         let refuse = |why: String| Err(Error::Request(why));
@@ -115,6 +124,7 @@ impl StaticRequest {
             machine_uid: uid,
             image_id: String::new(),
             policy_generation: 0,
+            node_key: self.node_key(machine),
         };
         if self.kind == StaticKind::Client {
             return Ok(Profile::NodeClient { node, extension });
@@ -243,6 +253,7 @@ mod tests {
             (extension.machine_uid.as_str(), extension.image_id.as_str()),
             ("uid-of-w", "")
         );
+        assert_eq!(extension.node_key, crate::spki_hash(&asked.request.spki));
     }
 
     /// What a request says of its own extension is not taken over.
@@ -260,6 +271,7 @@ mod tests {
             machine_uid: "another".to_owned(),
             image_id: "good".to_owned(),
             policy_generation: 9,
+            node_key: "sha256:aa".to_owned(),
         };
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();

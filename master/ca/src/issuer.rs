@@ -43,6 +43,7 @@ impl Authority {
                 .map(|image| image.id.clone())
                 .unwrap_or_default(),
             policy_generation,
+            node_key: crate::names::spki_hash(grant.client_spki()),
         };
         let node = grant.node_name().to_owned();
         let client = Profile::NodeClient {
