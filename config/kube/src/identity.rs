@@ -16,6 +16,10 @@ pub const ANONYMOUS_USER: &str = "system:anonymous";
 pub const SCHEDULER_USER: &str = "system:kube-scheduler";
 /// User of the controllers.
 pub const CONTROLLER_MANAGER_USER: &str = "system:kube-controller-manager";
+/// User of the API server's own work on its objects.
+pub const APISERVER_USER: &str = "system:apiserver";
+/// Prefix of the users of this project's components inside the master.
+pub const OWN_USER_PREFIX: &str = "system:pratique:";
 /// User with which the master calls the kubelet API of nodes.
 pub const APISERVER_KUBELET_USER: &str = "system:kube-apiserver";
 /// User with which the master asks nodes what they and their pods use.

@@ -2,7 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::profile::Profile;
-use config_kube::identity::{NODE_USER_PREFIX, NODES_GROUP, node_of_user};
+use config_kube::identity::{
+    APISERVER_KUBELET_USER, APISERVER_USER, CONTROLLER_MANAGER_USER, NODE_USER_PREFIX, NODES_GROUP,
+    OWN_USER_PREFIX, SCHEDULER_USER, node_of_user,
+};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use std::time::Duration;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -233,6 +236,9 @@ fn profile_of(signer: &str, request: &Request, usages: &[String]) -> Result<Prof
             "usages must hold `{needed}` and nothing beyond {allowed:?}"
         )));
     }
+    if is_masters_own(&request.user) || request.groups.iter().any(|group| is_masters_own(group)) {
+        return refuse("its subject is a user or group of the master's own components");
+    }
     if request.other_names > 0 {
         return refuse("it asks for names other than DNS names and IP addresses");
     }
@@ -271,6 +277,18 @@ fn profile_of(signer: &str, request: &Request, usages: &[String]) -> Result<Prof
         }),
         _ => refuse("more than one organization is not supported"),
     }
+}
+
+/// Whether a user or group is one of the master's own components. Nodes believe the first of these users whatever they are asked, and
+/// the API gives the others rights that no person was given.
+fn is_masters_own(name: &str) -> bool {
+    let users = [
+        APISERVER_KUBELET_USER,
+        APISERVER_USER,
+        SCHEDULER_USER,
+        CONTROLLER_MANAGER_USER,
+    ];
+    users.contains(&name) || name.starts_with(OWN_USER_PREFIX)
 }
 
 #[cfg(test)]
@@ -362,6 +380,31 @@ mod tests {
             let error = ApprovedRequest::from_object(&object(signer, &pem, usage, "Approved"));
             assert!(matches!(error, Err(Error::Request(_))), "{signer} {pem}");
         }
+    }
+
+    /// The users by which the master's components know each other, and by which nodes know the master.
+    #[test]
+    fn nobody_is_signed_as_one_of_the_masters_own() {
+        let own = [
+            "system:kube-apiserver",
+            "system:apiserver",
+            "system:kube-scheduler",
+            "system:kube-controller-manager",
+            "system:pratique:attestation",
+            "system:pratique:usage",
+            "system:pratique:controller:job",
+        ];
+        for name in own {
+            for (user, group) in [(name, None), (name, Some("dev")), ("jane", Some(name))] {
+                let pem = request(user, group, &[]);
+                let object = object(CLIENT_SIGNER, &pem, "client auth", "Approved");
+                let error = ApprovedRequest::from_object(&object).unwrap_err();
+                assert!(error.to_string().contains("master's own"), "{error}");
+            }
+        }
+        let pem = request("jane", Some("system:kube-readers"), &[]);
+        let object = object(CLIENT_SIGNER, &pem, "client auth", "Approved");
+        assert!(ApprovedRequest::from_object(&object).unwrap().is_some());
     }
 
     #[test]
