@@ -54,6 +54,7 @@ mod request;
 mod request_queue;
 mod requests;
 mod ring;
+mod rule_changes;
 mod service;
 mod session_tables;
 mod settings;

@@ -13,6 +13,7 @@ use crate::records::Records;
 use crate::session_tables::SessionTables;
 
 use crate::request_queue::RequestQueue;
+use crate::rule_changes::told;
 use crate::settings::AttestationConfig;
 use crate::{figures, requests, ring, statuses};
 use config_errors::chain;
@@ -257,47 +258,35 @@ impl AttestationService {
     async fn follow_releases(&self) {
         let mut follower =
             Follower::<ImageRelease>::new(self.client.clone(), None, ListParams::default());
+        let mut began = false;
         loop {
             let change = follower.next().await;
-            let told = match &change {
-                Change::Listed(_) => None,
-                Change::Set(new) => {
-                    let known = self
-                        .inventory
-                        .releases()
-                        .into_iter()
-                        .any(|old| old.object.spec == new.spec);
-                    (!known).then(|| (new.clone(), false))
-                }
-                Change::Deleted(old) => Some((old.clone(), true)),
-            };
+            let known = self.inventory.releases().into_iter();
+            let known: Vec<_> = known.map(|release| release.object).collect();
+            let told = told(&known, &change, |old, new| old.spec == new.spec);
             self.inventory.take_release(change);
-            if let Some((release, gone)) = told {
+            // The first list repeats what an earlier process has recorded.
+            for (release, gone) in told.into_iter().filter(|_| began) {
                 self.journal.release_changed(&release, gone).await;
             }
+            began = true;
         }
     }
 
     async fn follow_policies(&self) {
         let mut follower =
             Follower::<CertificatePolicy>::new(self.client.clone(), None, ListParams::default());
+        let mut began = false;
         loop {
             let change = follower.next().await;
-            let told = match &change {
-                Change::Set(new) => {
-                    let known = self
-                        .inventory
-                        .policies()
-                        .into_iter()
-                        .any(|old| old.spec == new.spec);
-                    (!known).then(|| new.clone())
-                }
-                Change::Listed(_) | Change::Deleted(_) => None,
-            };
+            let known = self.inventory.policies();
+            let told = told(&known, &change, |old, new| old.spec == new.spec);
             self.inventory.take_policy(change);
-            if let Some(policy) = told {
-                self.journal.policy_changed(&policy).await;
+            // The first list repeats what an earlier process has recorded.
+            for (policy, gone) in told.into_iter().filter(|_| began) {
+                self.journal.policy_changed(&policy, gone).await;
             }
+            began = true;
         }
     }
 

@@ -306,7 +306,7 @@ impl Journal {
     }
 
     /// A CertificatePolicy was created or changed.
-    pub async fn policy_changed(&self, policy: &CertificatePolicy) {
+    pub async fn policy_changed(&self, policy: &CertificatePolicy, gone: bool) {
         let mut entry = Entry::of(
             Kind::Policy,
             policy.metadata.name.as_deref().unwrap_or_default(),
@@ -321,7 +321,8 @@ impl Journal {
         let digest = config_tpm::Digest::of(&spec).to_text();
         let generation = policy.metadata.generation.unwrap_or_default();
         entry.message = format!(
-            "generation {generation}, rules {}, {digest}",
+            "{}generation {generation}, rules {}, {digest}",
+            if gone { "removed, " } else { "" },
             rules.join(", ")
         );
         self.append_or_warn(entry).await;
