@@ -19,7 +19,7 @@ const QUEUE: usize = 256;
 const KNOWN: usize = 1024;
 /// Longest message (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
-/// Who says it.
+/// The event's reporting component.
 const COMPONENT: &str = "kubelet";
 
 /// One thing that happened.
@@ -32,7 +32,7 @@ struct News {
     at: Timestamp,
 }
 
-/// Where events are told.
+/// Queues events for the writer task.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     queue: mpsc::Sender<News>,
@@ -154,7 +154,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             .await
         };
         if let Err(error) = result {
-            tracing::debug!(reason = error.chain(), "event not written");
+            tracing::debug!(reason = error.chain(), "cannot write an event");
         }
     }
 }

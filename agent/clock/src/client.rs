@@ -44,7 +44,7 @@ impl fmt::Display for Server {
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The network.
-    #[error("it cannot be asked")]
+    #[error("cannot send the request")]
     Network(#[from] io::Error),
     /// Its name has no address.
     #[error("its name has no address")]

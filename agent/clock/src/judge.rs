@@ -1,4 +1,4 @@
-//! What answers of servers add up to, and how far they may move the clock.
+//! Selects an offset from the servers' answers, and bounds the clock step.
 
 use crate::sntp::Sample;
 use std::time::Duration;

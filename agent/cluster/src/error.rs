@@ -16,7 +16,7 @@ pub enum Error {
     #[error("{0} can't be used for pods: {1}")]
     Range(String, &'static str),
     /// The kernel refused a step.
-    #[error("the pod's sandbox")]
+    #[error("cannot set up the pod's sandbox")]
     System(#[from] agent_sys::Error),
     /// A file of the agent's own.
     #[error("{what} {path}")]

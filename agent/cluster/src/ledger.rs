@@ -24,7 +24,7 @@ impl Ledger {
     /// Reads what is there.
     pub(crate) fn open(path: PathBuf) -> Self {
         let table = read(&path).unwrap_or_else(|reason| {
-            tracing::warn!(path = %path.display(), reason, "addresses of pods begin anew");
+            tracing::warn!(path = %path.display(), reason, "the pod address ledger is unreadable; starting with an empty one");
             Table::default()
         });
         Self { path, table }

@@ -1,4 +1,4 @@
-//! The way to other nodes' pods over a segment that is trusted: one route for each of their ranges, by the node's address.
+//! Routes to other nodes' pods over a trusted L2 segment: one route for each of their ranges, by the node's address.
 
 use crate::error::Error;
 use agent_sys::netlink::links::{Links, Route};

@@ -25,20 +25,19 @@ pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
                 Ok(Ok(unreached)) => {
                     for one in unreached.iter().filter(|one| !told.contains(one)) {
                         let (node, reason) = (&one.name, &one.reason);
-                        tracing::warn!(
-                            node,
-                            reason,
-                            "the pods of a node are not reached from here"
-                        );
+                        tracing::warn!(node, reason, "no route to a node's pods");
                     }
                     (known, told) = (peers, unreached);
                 }
                 Ok(Err(error)) => {
-                    tracing::error!(reason = error.chain(), "no routes to other nodes' pods");
+                    tracing::error!(
+                        reason = error.chain(),
+                        "cannot set routes to other nodes' pods; trying again"
+                    );
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
-                Err(error) => tracing::error!(%error, "routes stumbled"),
+                Err(error) => tracing::error!(%error, "the route task panicked"),
             }
         }
         // Cancel-safe: both arms only wait.

@@ -116,10 +116,7 @@ async fn connection(stream: UnixStream, machine: Arc<Machine>) -> io::Result<()>
     let caller = stream.peer_cred()?.uid();
     let (input, mut output) = stream.into_split();
     if caller != 0 && caller != nix::unistd::geteuid().as_raw() {
-        tracing::warn!(
-            caller,
-            "a user who may not use the attestor socket was sent away"
-        );
+        tracing::warn!(caller, "refused a user on the attestor socket");
         return write(
             &mut output,
             refusal("FORBIDDEN", "this socket is the master's"),
@@ -136,7 +133,7 @@ async fn connection(stream: UnixStream, machine: Arc<Machine>) -> io::Result<()>
         Ok(request) => {
             let op = request.op();
             let answer = tokio::task::spawn_blocking(move || answer(request, &machine)).await?;
-            tracing::info!(op, "the master asked the TPM");
+            tracing::info!(op, "TPM operation for the master");
             answer
         }
         Err(error) => refusal("MALFORMED", &error.to_string()),
@@ -157,7 +154,7 @@ fn answer(request: Request, machine: &Machine) -> Zeroizing<Vec<u8>> {
         Ok(line) => line,
         Err(error) => {
             let text = chain(&error);
-            tracing::warn!(error = text, "the TPM did not do what the master asked");
+            tracing::warn!(error = text, "a TPM operation for the master failed");
             refusal(code_of(&error), &text)
         }
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// Where masters are and by what they are known; what changes there, changes for everybody who holds it.
+/// The masters' endpoints and root pins, shared: an update is visible to all clones.
 #[derive(Debug, Clone)]
 pub(crate) struct Location {
     pub(crate) endpoints: Endpoints,
@@ -85,7 +85,7 @@ fn usable(document: &Document) -> Result<(Vec<Endpoint>, Vec<Pin>), Error> {
     ))
 }
 
-/// Prints what happens.
+/// Prints discovery progress to the console.
 fn news(news: &News<'_>) {
     match news {
         News::Failed { uri, failure } => {

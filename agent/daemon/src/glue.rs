@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct MasterApi {
     pub(crate) client: MasterClient,
-    /// Told when the master could not be reached.
+    /// Notified when the API server is unreachable, so that discovery runs again.
     pub(crate) doubt: Arc<Notify>,
-    /// What is held against the master's time.
+    /// The clock, compared with the Date of each answer of the API.
     pub(crate) clock: Arc<Clock>,
 }
 

@@ -68,16 +68,16 @@ enum Command {
     MetadataFetch(metadata::FetchArguments),
 }
 
-/// What `agent run` is told.
+/// Arguments of `agent run`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArguments {
     /// The machine's configuration (TOML).
     #[arg(long)]
     pub(crate) config: PathBuf,
-    /// Folder of what outlives the agent.
+    /// Persistent data folder (on the encrypted state).
     #[arg(long)]
     pub(crate) data: PathBuf,
-    /// Folder of what lives as long as the boot.
+    /// Runtime folder, cleared at boot (/run).
     #[arg(long)]
     pub(crate) run: PathBuf,
     /// The TPM, in tpm2-tss's notation, such as `swtpm:host=127.0.0.1,port=2321`.

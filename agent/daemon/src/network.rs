@@ -1,4 +1,4 @@
-//! The machine's network, where it is the agent's to bring up.
+//! Brings the machine's network up, unless the host manages it.
 
 use crate::console::say;
 use crate::error::Error;

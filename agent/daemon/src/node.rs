@@ -115,7 +115,7 @@ pub(crate) async fn serve(
         .await
         .is_err()
     {
-        tracing::warn!("the kubelet did not end in time and is left");
+        tracing::warn!("the kubelet did not stop in time; going on without it");
     }
     if on_machine && matches!(outcome, Ok(true)) {
         say("ending the containers before the machine ends");

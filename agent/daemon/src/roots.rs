@@ -16,7 +16,7 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Longest text that is read as pins: a few lines of `sha256:` and 64 digits.
 const PIN_LIMIT: usize = 512;
 
-/// Keeps the Node's condition true, for as long as it is polled.
+/// Keeps the Node condition about root rotation up to date. Runs until dropped.
 pub(crate) async fn keep_condition(
     pins: Pins,
     certificate: Arc<Slot>,

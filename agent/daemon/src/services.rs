@@ -9,17 +9,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is looked whether the node has its ranges, and how long after a failure names are tried anew.
+/// Poll interval for the node's pod CIDRs, and retry delay of DNS.
 const POLL: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What serves them.
+/// Runs the service proxy and cluster DNS.
 pub(crate) struct Services {
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) proxy: Proxy,
     pub(crate) view: View,
     pub(crate) resolv_conf: PathBuf,
-    /// The way to other machines' pods, where it is a tunnel.
+    /// The WireGuard overlay, if `pod_routes = "wireguard"`.
     pub(crate) tunnel: Option<Tunnel>,
 }
 
@@ -57,7 +57,7 @@ async fn answer_names(settings: Option<Settings>, view: View) {
     };
     loop {
         if let Err(error) = dns::serve(settings.clone(), view.clone()).await {
-            tracing::error!(%error, "names of the cluster are not answered");
+            tracing::error!(%error, "cannot serve cluster DNS; trying again");
         }
         tokio::time::sleep(RETRY).await;
     }

@@ -1,4 +1,4 @@
-//! What the configuration says, as the agent's parts want it.
+//! Converts the checked configuration into settings of the agent's components.
 
 use crate::RunArguments;
 use crate::console::say;
@@ -45,10 +45,10 @@ pub(crate) fn load(path: &Path) -> Result<MachineConfig, Error> {
     }
 }
 
-/// Credentials of registries in the user-data: never by a way that pods can ask, and not without a word.
+/// Refuses registry credentials from a metadata service that pods can reach, and warns about all others.
 pub(crate) fn credentials(arguments: &RunArguments, machine: &MachineConfig) -> Result<(), Error> {
     if machine.registries.has_credentials() {
-        let instead = "give pods imagePullSecrets, or hand the user-data over by another way, and count these as lost";
+        let instead = "give pods imagePullSecrets, or provide the user-data by another source, and treat these credentials as leaked";
         not_from_a_service(arguments, "credentials of registries", instead)?;
         say(
             "WARNING: credentials of registries stand in this machine's user-data: anyone who reads it can use them",

@@ -30,7 +30,7 @@ struct Record {
     partition: String,
 }
 
-/// Tells on the Node what init found; nothing on a host, where there is no init of ours.
+/// Sets the Node condition from init's report; does nothing where there is no report (tests on a host).
 pub(crate) fn tell(run: &Path, notices: &Notices) {
     if let Some(record) = read(run) {
         tracing::info!(
@@ -38,7 +38,7 @@ pub(crate) fn tell(run: &Path, notices: &Notices) {
             record.reason,
             record.renewals,
             record.generation,
-            "the machine's state"
+            "init's report on the encrypted state"
         );
         notices.set(STATE_RENEWED, notice(&record));
     }
@@ -51,7 +51,7 @@ fn read(run: &Path) -> Option<Record> {
     let parsed = serde_json::from_str(&text);
     parsed
         .inspect_err(
-            |error| tracing::warn!(%error, "init's record of the state cannot be understood"),
+            |error| tracing::warn!(%error, "cannot parse init's report on the encrypted state"),
         )
         .ok()
 }
@@ -80,14 +80,14 @@ pub(crate) async fn publish_recovery_copy(run: PathBuf, data: PathBuf) {
         match outcome.map_err(io::Error::other).and_then(|done| done) {
             Ok(text) => published = text,
             Err(error) => {
-                tracing::warn!(%error, "the recovery copy cannot be put in front of the encrypted state");
+                tracing::warn!(%error, "cannot write the recovery copy to the state partition's header area");
             }
         }
         tokio::time::sleep(RECOVERY_PERIOD).await;
     }
 }
 
-/// Writes the copy unless it is the one that lies there; what lies there afterwards.
+/// Writes the copy if it differs; returns the stored copy.
 fn publish(copy: &Path, partition: &Path, published: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(MAX_RECOVERY).unwrap_or(u64::MAX);

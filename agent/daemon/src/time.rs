@@ -155,7 +155,7 @@ impl Clock {
             }
         }
         judge(&samples).unwrap_or_else(|disagreement| {
-            say(&format!("{disagreement}; none of them is listened to"));
+            say(&format!("{disagreement}; the clock is left as it is"));
             None
         })
     }

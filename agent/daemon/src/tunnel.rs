@@ -63,7 +63,7 @@ impl Tunnel {
         })
     }
 
-    /// Keeps it, for ever.
+    /// Publishes the node's WireGuard key as an annotation. Runs until dropped.
     pub(crate) async fn run(self) {
         let (sender, key) = watch::channel(None);
         let roots = self.roots;

@@ -1,4 +1,4 @@
-//! By what this machine shows what it is: its TPM, or, where it surely has none and its user-data says so, nothing.
+//! Chooses how the machine attests: by its TPM or, on a machine without one whose user-data allows it, unproven.
 //!
 //! A machine with a TPM never goes without it: the setting is not used there, and a TPM that fails is a failure. The key of a
 //! machine without one is made for this boot and never written to a disk: nothing on the machine could keep it from anyone who
@@ -111,7 +111,7 @@ fn open(arguments: &RunArguments) -> Result<Prover, Error> {
         // It is found again, and told, where it is needed.
         Err(error) => tracing::warn!(
             error = config_errors::chain(&error),
-            "cannot tell what this machine can't prove"
+            "cannot check what the TPM lacks for attestation"
         ),
     }
     Ok(prover)

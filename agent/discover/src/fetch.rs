@@ -35,7 +35,7 @@ pub enum FetchError {
     #[error("it answered {0}")]
     Status(StatusCode),
     /// More bytes than a document has.
-    #[error("what it answered is refused")]
+    #[error("its document was rejected")]
     TooLarge(#[source] Fault),
 }
 

@@ -33,7 +33,7 @@ pub enum Failure {
     #[error(transparent)]
     Refused(#[from] Fault),
     /// It cannot be remembered, so it is not used.
-    #[error("what it gave cannot be remembered")]
+    #[error("the document cannot be saved")]
     Memory(#[from] MemoryError),
 }
 
@@ -101,7 +101,7 @@ pub enum News<'a> {
     },
 }
 
-/// Told of everything, from any task.
+/// Callback for progress; called from any task.
 pub type Report = Arc<dyn Fn(&News<'_>) + Send + Sync>;
 
 /// Finds the master.

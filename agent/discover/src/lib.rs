@@ -2,7 +2,8 @@
 //!
 //! [`Finder::find`] asks the endpoints in turn until one gives a document that `config-discovery` accepts: signed by a pinned
 //! key, for this cluster, in force, and of no older generation than was ever accepted, which [`Memory`] keeps on the state
-//! partition. [`Finder::follow`] asks again before the document ends and whenever somebody doubts it, for as long as it is
+//! partition. [`Finder::follow`] fetches again before the document expires, and when no master is
+//! reachable, for as long as it is
 //! polled. Anyone who controls endpoint or network can keep a machine from joining, and no more. No task is spawned here but the
 //! driver of each HTTP connection, which ends with it; what happens is told to a [`Report`], nothing here prints.
 

@@ -236,7 +236,7 @@ async fn a_generation_does_not_go_back_over_reboots_nor_below_the_configuration(
     let mut locked = Machine::pinned(&[&endpoint]);
     locked.dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(locked.memory().with_extension("new")).unwrap();
-    assert_eq!(locked.first().await, "what it gave cannot be remembered");
+    assert_eq!(locked.first().await, "the document cannot be saved");
 }
 
 /// Somebody sets the memory back on the disk, which takes the sectors of that one file alone, or removes it: an older document of

@@ -1,4 +1,4 @@
-//! Hyper's way to the master: whichever endpoint answers, over TLS.
+//! hyper connector: TLS to the first master endpoint that answers.
 
 use crate::Error;
 use crate::endpoint::Endpoints;

@@ -108,7 +108,7 @@ impl Endpoints {
                     return Ok(stream);
                 }
                 Err(error) => {
-                    tracing::debug!(%endpoint, %error, "no connection");
+                    tracing::debug!(%endpoint, %error, "cannot connect to a master; trying the next endpoint");
                     last = error;
                 }
             }

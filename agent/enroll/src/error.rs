@@ -80,7 +80,7 @@ pub enum Error {
     #[error("the master did not answer within {} s", .0.as_secs())]
     Silent(Duration),
     /// The TPM failed.
-    #[error("the TPM did not do its part")]
+    #[error("a TPM command failed")]
     Tpm(#[from] agent_tpm::Error),
     /// The proof could not be made.
     #[error("the machine cannot prove what it is")]
@@ -95,7 +95,7 @@ pub enum Error {
     #[error("a message cannot be encoded")]
     Encode(#[source] serde_json::Error),
     /// The answer is not what the protocol says.
-    #[error("the master's answer is not of the protocol")]
+    #[error("the master's answer violates the protocol")]
     Decode(#[source] serde_json::Error),
     /// The answer is neither a success nor a refusal.
     #[error("the master answered {0} without a reason")]

@@ -34,7 +34,7 @@ const ANSWER_LIMIT: usize = 256 * 1024;
 /// Longest exchange; the master gives a challenge 30 s, and a TPM under emulation takes most of them.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a node says to whom.
+/// The node's claims and the masters that it enrols with.
 #[derive(Debug, Clone)]
 pub(crate) struct Party {
     pub(crate) endpoints: Endpoints,
@@ -293,7 +293,7 @@ impl Connection {
     }
 }
 
-/// What both ends of this connection, and nobody else, know of it.
+/// The TLS exporter (channel binding, RFC 9266).
 fn channel(stream: &TlsStream<TcpStream>) -> Result<Channel, Error> {
     let (_, tls) = stream.get_ref();
     let exporter = tls

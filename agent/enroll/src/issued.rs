@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use x509_parser::certificate::X509Certificate;
 use zeroize::Zeroizing;
 
-/// The last part of the certificates' life, in which their end is spoken of.
+/// Warn about expiry from this long before it.
 const NOTICE: Duration = Duration::from_secs(14 * 86_400);
 /// How often it is then spoken of, and how often the time of day is looked at.
 const DAILY: Duration = Duration::from_secs(86_400);

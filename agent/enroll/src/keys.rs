@@ -178,7 +178,7 @@ impl PublicKeyData for NodeKey {
 impl rcgen::SigningKey for NodeKey {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         self.sign_message(message).map_err(|error| {
-            tracing::error!(%error, "the node key did not sign");
+            tracing::error!(%error, "the TPM failed to sign with the node key");
             rcgen::Error::RemoteKeyError
         })
     }

@@ -1,6 +1,6 @@
 //! The public key of a node's tunnel to other machines' pods, as the node publishes it and others believe it.
 //!
-//! The text stands in an annotation of the Node. Nothing is believed for standing there: it carries the node's client
+//! The key is published as a Node annotation. The annotation itself is not trusted: it carries the node's client
 //! certificate and a signature by the key of that certificate, which is the node key, in the TPM where there is one. So the
 //! text counts for as long as the cluster's CA holds the machine for that node, and who may write Nodes can take a key away,
 //! or bring back an older one of the same node, of which nobody has the private half any more.
@@ -39,7 +39,7 @@ pub enum NotPublished {
     /// It is not of this form.
     #[error("it is not in the form of {VERSION}")]
     Form,
-    /// Nobody of the cluster signed it.
+    /// The certificate does not chain to a cluster root.
     #[error(transparent)]
     NotSigned(#[from] NotSigned),
     /// Another one signed it.

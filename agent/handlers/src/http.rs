@@ -22,7 +22,7 @@ use tokio_rustls::client::TlsStream;
 /// Why there is no answer, in words for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The server was asked over TLS, and what it says is none.
+    /// The server did not answer with TLS.
     InTheClear(String),
     /// Anything else.
     Other(String),

@@ -34,7 +34,7 @@ pub struct Target {
     pub runtime: Arc<dyn Runtime>,
     /// Its id at the engine.
     pub id: String,
-    /// What the pod says of it: names of ports.
+    /// The container's named ports.
     pub container: Container,
     /// Where its pod is reached; the loopback where that is not known.
     pub host: Option<IpAddr>,

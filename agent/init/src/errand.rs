@@ -71,7 +71,7 @@ pub fn run(
     }
 }
 
-/// Limits on the control group. A kernel that knows one of them not has nothing to limit by it.
+/// Limits on the control group. A limit that the kernel does not support is skipped.
 pub(crate) fn confine(program: &Program) {
     if let Some(group) = &program.cgroup {
         drop(fs::write(format!("{group}/memory.max"), MEMORY));
@@ -92,7 +92,7 @@ pub(crate) fn kill(program: &Program, pid: i32) {
     }
 }
 
-/// What an errand says, on its way to the console.
+/// A helper program's output, forwarded to the console.
 pub(crate) struct Speech<'a> {
     console: &'a Console,
     name: &'a str,

@@ -1,7 +1,8 @@
 //! Which generation of the volume's header the state's own files belong to.
 //!
-//! The header can't be set back: the TPM knows its generation. What lies behind the header could be, whole, while the header
-//! is left as it is. So the state holds the generation, too: in each boot the next one is written here, on the medium, before
+//! The header can't be set back: the TPM knows its generation. The data behind the header could be rolled back as a
+//! whole without touching the header. So the state holds the generation, too: in each boot the next one is written
+//! here, on the medium, before
 //! the agent moves header and TPM to it. A cut between the two leaves the state one ahead, never behind.
 //!
 //! What this can't tell: single sectors that are set back, these excepted. The state is encrypted and not authenticated.

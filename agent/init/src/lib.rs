@@ -4,7 +4,7 @@
 //! partitions carry the root hash of the kernel command line, opens the root through dm-verity and changes to it.
 //! From the verified root ([`stage2`]) it mounts, opens or makes the state partition, finds the machine's
 //! configuration, measures it into PCR 13 exactly once, and supervises containerd, agent and master. Where the
-//! configuration is a metadata service's, the agent fetches it under init's eye ([`cloud`], [`errand`]).
+//! configuration is a metadata service's, init starts the agent to fetch it ([`cloud`], [`errand`]).
 //!
 //! Guarantees:
 //! - Nothing of the configuration's content reaches the console; milestones and failures are one line each.

@@ -2,7 +2,7 @@
 //!
 //! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made filesystem that
 //! passes for state: `pratique-state-new` (may be formatted again) becomes `pratique-state` only when mke2fs is done. The
-//! label is anybody's to write; what it says decides no more than whether a state that nobody can read is made anew.
+//! the label is untrusted; it decides only whether an unreadable state is re-created.
 //! Whether a state is believed, [`crate::unlock`] asks, and [`crate::generation`] of what lies in it. There is no e2fsck in
 //! the image: ext4's journal replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that, or in
 //! which the kernel found a fault while it was mounted ([`crate::ext4`]), is a worker's to lose and a master's to recover.

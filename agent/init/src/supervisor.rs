@@ -15,7 +15,7 @@ use config_machine::end::AGENT_END;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const GOOD_LIFE: Duration = Duration::from_secs(60);
-/// So many deaths of one service within [`WINDOW`] mean that it can't be kept alive.
+/// Exits of one service within [`WINDOW`] after which the machine reboots.
 pub const DEATHS: usize = 10;
 /// See [`DEATHS`].
 pub const WINDOW: Duration = Duration::from_secs(600);

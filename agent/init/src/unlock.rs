@@ -50,7 +50,7 @@ pub enum UnlockError {
         "the TPM's NV memory is full of what other systems on this machine left in it, and the state's key finds no room"
     )]
     Full,
-    /// What it said is no report.
+    /// Its output is not a valid report.
     #[error("the agent's answer can't be understood")]
     Report,
     /// The pipe to it broke.

@@ -77,7 +77,7 @@ enum Refusal {
     NoBoot,
     #[error("no files are served here; name a service by /logs/?query=SERVICE; there are: {0}")]
     NoFile(String),
-    #[error("as many logs are read at once as may be: try again")]
+    #[error("too many log requests at once: try again")]
     Busy,
     #[error("a log can't be read: {0}")]
     Broken(#[from] io::Error),

@@ -63,7 +63,7 @@ impl Files {
         })
     }
 
-    /// Whether the service has a log; what is no plain file is none.
+    /// Whether the service has a log; only regular files count.
     pub(crate) fn is_there(&self) -> bool {
         self.dir.open(Path::new(&self.name)).is_ok()
     }

@@ -31,7 +31,7 @@ pub(crate) fn micros(millis: u64) -> Micros {
     within(all)
 }
 
-/// A time within what can be said: a torn line may hold any number.
+/// A timestamp clamped to the representable range: a torn line may hold any number.
 pub(crate) fn within(time: Micros) -> Micros {
     time.clamp(0, LAST)
 }

@@ -173,7 +173,11 @@ async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
                     tracing::debug!(path = K::PATH, reason = error.chain(), "watch ended");
                 }
             }
-            Err(error) => tracing::debug!(path = K::PATH, reason = error.chain(), "not listed"),
+            Err(error) => tracing::debug!(
+                path = K::PATH,
+                reason = error.chain(),
+                "cannot list objects; trying again"
+            ),
         }
         tokio::time::sleep(RETRY).await;
     }
@@ -206,7 +210,7 @@ async fn list<K: Followed>(shared: &Shared, view: &View<K::State>) -> Result<Str
 /// One object that can't be read must not keep the others from being known.
 fn object<K: Followed>(object: Value) -> Option<(K::Key, Option<K>)> {
     let read = serde_json::from_value(object).map(K::read);
-    read.inspect_err(|error| tracing::warn!(path = K::PATH, %error, "an object can't be read"))
+    read.inspect_err(|error| tracing::warn!(path = K::PATH, %error, "cannot decode an object from a watch; ignoring it"))
         .ok()
 }
 

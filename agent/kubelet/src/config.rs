@@ -1,4 +1,4 @@
-//! What the kubelet is told about itself.
+//! Settings of the kubelet.
 
 use crate::notices::Notices;
 use agent_pressure::Thresholds;

@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// Between two looks at what still runs.
+/// Poll interval for containers that still run.
 const PAUSE: Duration = Duration::from_millis(200);
 /// After its grace a container is killed; what is not gone after this time hangs in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
@@ -60,7 +60,10 @@ impl Drain {
                 match tokio::time::timeout(KILLED, self.shared.runtime.list(None)).await {
                     Ok(Ok(containers)) => Some(containers),
                     Ok(Err(error)) => {
-                        tracing::warn!(reason = error.chain(), "containers not listed");
+                        tracing::warn!(
+                            reason = error.chain(),
+                            "cannot list containers from containerd while draining"
+                        );
                         None
                     }
                     Err(_too_late) => None,
@@ -155,7 +158,11 @@ impl Drain {
                     | Action::Finish => Ok(()),
                 };
                 if let Err(error) = outcome {
-                    tracing::warn!(reason = Error::chain(&error), ?action, "not done");
+                    tracing::warn!(
+                        reason = Error::chain(&error),
+                        ?action,
+                        "cannot stop or kill a container while draining"
+                    );
                 }
             });
         }

@@ -39,7 +39,7 @@ pub(crate) async fn collect(shared: Arc<Shared>) {
 /// Removes images that nobody uses, but for young ones; returns how many.
 ///
 /// # Errors
-/// The engine does not tell what there is, or does not remove it.
+/// containerd cannot list or delete images.
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     let mut first_seen = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;

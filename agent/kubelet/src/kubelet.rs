@@ -119,7 +119,7 @@ impl Kubelet {
         tokio::select! {
             // The value stays in the channel, and the tasks in the set, whichever arm is dropped.
             _ = shutdown.wait_for(|ended| *ended) => {}
-            ended = tasks.join_next() => tracing::error!(?ended, "a task of the kubelet ended by itself"),
+            ended = tasks.join_next() => tracing::error!(?ended, "a kubelet task ended unexpectedly"),
         }
         tasks.shutdown().await;
     }

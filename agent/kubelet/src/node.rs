@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub(crate) const KUBELET_VERSION: &str = "v1.36.0";
 /// Period of measuring and of renewing.
 pub(crate) const PERIOD: Duration = Duration::from_secs(10);
-/// Period while the node isn't ready or can't say so: nobody should wait for it longer than needed.
+/// Period while the node isn't ready or can't say so: short, so that readiness is reported quickly.
 const HASTE: Duration = Duration::from_millis(500);
 /// Images are listed anew after this time.
 const IMAGES_PERIOD: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
         let well = match reporter.report().await {
             Ok(ready) => ready,
             Err(error) => {
-                tracing::warn!(reason = error.chain(), "node status not written");
+                tracing::warn!(reason = error.chain(), "cannot update the Node's status");
                 false
             }
         };
@@ -141,7 +141,11 @@ impl Reporter {
         )
         .await?;
         if self.written.is_none() {
-            tracing::info!(node = shared.config.node_name, ready, "node status written");
+            tracing::info!(
+                node = shared.config.node_name,
+                ready,
+                "updated the Node's status"
+            );
         }
         self.written = Some((status, Instant::now()));
         Ok(ready)
@@ -189,7 +193,7 @@ async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
         Err(error @ ApiError::Status { code: 403, .. }) => {
             tracing::warn!(
                 reason = error.chain(),
-                "labels of system and processor not added"
+                "cannot add the os and arch labels to the Node"
             );
             Ok(())
         }
@@ -381,7 +385,7 @@ pub(crate) async fn keep_lease(shared: Arc<Shared>) {
                 PERIOD
             }
             Err(error) => {
-                tracing::warn!(reason = error.chain(), "lease not renewed");
+                tracing::warn!(reason = error.chain(), "cannot renew the node's Lease");
                 LEASE_RETRY
             }
         };

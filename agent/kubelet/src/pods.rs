@@ -74,7 +74,10 @@ impl Pods {
                         tracing::debug!(reason = error.chain(), "watch of pods ended");
                     }
                 }
-                Err(error) => tracing::warn!(reason = error.chain(), "pods not listed"),
+                Err(error) => tracing::warn!(
+                    reason = error.chain(),
+                    "cannot list this node's pods; trying again"
+                ),
             }
             self.reap(None);
             tokio::time::sleep(RETRY).await;
@@ -116,7 +119,7 @@ impl Pods {
         let containers = match self.shared.runtime.list(None).await {
             Ok(containers) => containers,
             Err(error) => {
-                tracing::debug!(reason = %error.chain(), "containers not listed");
+                tracing::debug!(reason = %error.chain(), "cannot list containers from containerd");
                 return;
             }
         };
@@ -220,14 +223,14 @@ impl Pods {
             .to_owned();
         match serde_json::from_value(object) {
             Ok(pod) => self.want(pod),
-            Err(error) => tracing::warn!(name, %error, "pod can't be read and is passed over"),
+            Err(error) => tracing::warn!(name, %error, "cannot decode a pod; ignoring it"),
         }
     }
 
     /// Hands a version of a pod to its task, which is started if there is none.
     fn want(&mut self, pod: Pod) {
         let Some(reference) = pod_ref(&pod) else {
-            tracing::warn!(name = ?pod.metadata.name, "pod without a plain name, namespace or uid passed over");
+            tracing::warn!(name = ?pod.metadata.name, "pod has an invalid name, namespace or UID; ignoring it");
             return;
         };
         let pod = Arc::new(pod);

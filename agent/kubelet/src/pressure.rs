@@ -26,7 +26,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     let mut last = None;
     loop {
         if let Err(error) = pass(&shared, &mut last).await {
-            tracing::warn!(reason = %error.chain(), "the node is under pressure, and what it runs was not seen");
+            tracing::warn!(reason = %error.chain(), "cannot look for pods to evict");
         }
         tokio::time::sleep(PERIOD).await;
     }
@@ -62,7 +62,10 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
     }
     let candidates = candidates(shared, signal).await?;
     let Some(eviction) = choose(signal, thresholds, &levels, &candidates) else {
-        tracing::warn!(signal = signal.name(), "no pod may be evicted for it");
+        tracing::warn!(
+            signal = signal.name(),
+            "the node is under pressure, but no pod is eligible for eviction"
+        );
         return Ok(());
     };
     let handles = shared.handles();

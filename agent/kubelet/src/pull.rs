@@ -39,7 +39,7 @@ struct Fetch {
     task: JoinSet<Result<Image, Error>>,
 }
 
-/// Tells of a fetch's end, however it ends: a panic too is news for the pod's task, which asks what came of it.
+/// Notifies the pod worker when a pull ends, also by a panic.
 struct AtItsEnd(Arc<Notify>);
 
 impl Drop for AtItsEnd {
@@ -167,7 +167,7 @@ impl Puller {
                     tracing::debug!(
                         pod = reference.name,
                         reason = error.chain(),
-                        "pull secrets not read anew"
+                        "cannot refresh image pull secrets; using the last ones"
                     );
                     return held().clone();
                 }

@@ -24,16 +24,16 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
             Ok(ranges) => match give(&shared, &ranges).await {
                 Ok(()) => {
                     let list: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-                    tracing::info!(ranges = list.join(","), "pods have addresses");
+                    tracing::info!(ranges = list.join(","), "applied the node's pod CIDRs");
                     known = ranges;
                 }
                 Err(reason) if reason != told => {
-                    tracing::error!(reason, "pods can't have addresses");
+                    tracing::error!(reason, "cannot apply the node's pod CIDRs");
                     told = reason;
                 }
                 Err(_) => {}
             },
-            Err(reason) => tracing::debug!(reason, "the node's ranges are not known"),
+            Err(reason) => tracing::debug!(reason, "cannot read the node's pod CIDRs"),
         }
         tokio::time::sleep(if known.is_empty() { HASTE } else { PERIOD }).await;
     }

@@ -30,7 +30,7 @@ impl Own {
     /// The sandbox, made where there is none.
     ///
     /// # Errors
-    /// If it can't be made now, which is told by an event; the class is one that is tried again soon.
+    /// The sandbox cannot be created; an event is written, and the error class is retriable.
     pub(crate) async fn make(&mut self, shared: &Arc<Shared>, pod: &Pod) -> Result<Sandbox, Error> {
         if let Some(found) = &self.found {
             return Ok(found.clone());

@@ -82,7 +82,7 @@ impl Shared {
         capacity::allocatable(&self.config, &self.facts)
     }
 
-    /// The pods that are wanted here, as last heard.
+    /// The pods assigned to this node, as last watched.
     pub(crate) fn all_pods(&self) -> Vec<Arc<Pod>> {
         let handles = self.handles();
         handles.values().filter_map(Handle::latest).collect()

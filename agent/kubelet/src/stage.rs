@@ -75,11 +75,11 @@ fn clear(dir: &Path) {
         // One mount is the rule; one upon another is what an interrupted start may have left.
         while detach(&dir.join(&name).to_string_lossy()).is_ok() {}
         if let Err(error) = folder.remove_tree(Path::new(&name)) {
-            tracing::warn!(dir = %dir.display(), ?name, %error, "a staged mount is left");
+            tracing::warn!(dir = %dir.display(), ?name, %error, "cannot unmount a staged volume");
         }
     }
     if let Err(error) = std::fs::remove_dir(dir) {
-        tracing::warn!(dir = %dir.display(), %error, "a folder of staged mounts is left");
+        tracing::warn!(dir = %dir.display(), %error, "cannot remove a staging folder");
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn begin(config: &Config, memory: u64) {
     if let Err(error) = hold(config, memory) {
         tracing::error!(
             reason = chain(&error),
-            "no file system in memory for the content of volumes"
+            "cannot mount the tmpfs for volume content"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What a pod takes of the machine's disk, against what it said that it would.
+//! Ephemeral storage of a pod: usage against its limits.
 //!
 //! Measured from time to time by walks that follow nothing and look at a bounded number of files; a pod that takes more
 //! than its limits is evicted in upstream's words. What is deleted but still held open is not seen by a walk.

@@ -82,7 +82,11 @@ impl Tokens {
             match ask(&kind, api, pod, id, now).await {
                 Ok(token) => drop(self.0.insert(kind, token)),
                 Err(error) if usable => {
-                    tracing::warn!(pod = id.name, error, "a token is not renewed yet");
+                    tracing::warn!(
+                        pod = id.name,
+                        error,
+                        "cannot renew a service account token; trying again"
+                    );
                 }
                 Err(error) => return Err(error),
             }

@@ -1,4 +1,4 @@
-//! What the master wants of a pod, as its task is told.
+//! The desired state of a pod, as its worker receives it.
 
 use agent_pods::{DEFAULT_GRACE, grace, pod_ref};
 use config_kube::k8s_openapi::api::core::v1::Pod;

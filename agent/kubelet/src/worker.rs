@@ -201,7 +201,7 @@ impl Worker {
         }
         self.refresh(pod, now).await;
         if let Err(error) = self.end_sandbox(&seen).await {
-            tracing::warn!(pod = self.pod.name, reason = %error.chain(), "sandbox not removed");
+            tracing::warn!(pod = self.pod.name, reason = %error.chain(), "cannot remove the pod's sandbox; trying again");
             return Next::Wait(Some(later(now, RETRY)));
         }
         let next = self.act(Some(pod), &seen, plan).await;
@@ -245,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// Brings probes and hooks in line with what runs, and writes down what came of them.
+    /// Starts and stops probes and hooks to match the running containers, and records their results.
     fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         self.known = Some(pod.clone());
         let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
@@ -296,7 +296,7 @@ impl Worker {
     }
 
     fn unreachable(&self, error: &Error) -> Next {
-        tracing::debug!(pod = self.pod.name, reason = %error.chain(), "containers not seen");
+        tracing::debug!(pod = self.pod.name, reason = %error.chain(), "cannot list the pod's containers: containerd is unreachable; trying again");
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
@@ -367,7 +367,7 @@ impl Worker {
             match result {
                 Ok(done) => acted |= done,
                 Err(error) => {
-                    tracing::debug!(pod = self.pod.name, reason = %error.chain(), "action failed");
+                    tracing::debug!(pod = self.pod.name, reason = %error.chain(), "a pod action failed; trying again");
                     return Next::Wait(Some(later(Timestamp::now(), RETRY)));
                 }
             }
@@ -420,7 +420,7 @@ impl Worker {
         if let Some(seen) = seen.iter().find(|seen| seen.id == id)
             && let Err(error) = cleanup::clear_log(&self.shared.config, &seen.key)
         {
-            tracing::warn!(container = id, %error, "log of a forgotten attempt not removed");
+            tracing::warn!(container = id, %error, "cannot delete the log of a removed container");
         }
         Ok(())
     }
@@ -511,7 +511,7 @@ impl Worker {
             tracing::warn!(
                 pod = self.pod.name,
                 ?cleared,
-                "folders of the pod not removed"
+                "cannot remove the pod's folders"
             );
         }
         if pod.is_none() {
@@ -534,7 +534,7 @@ impl Worker {
                 tracing::debug!(
                     pod = self.pod.name,
                     reason = error.chain(),
-                    "pod not deleted at the master"
+                    "cannot delete the pod from the API"
                 );
                 return Next::Wait(Some(later(Timestamp::now(), RETRY)));
             }

@@ -79,11 +79,11 @@ async fn go<F: Future>(
     if let Ok(Path { link, address }) = &path
         && let Err(error) = netlink.remove_address(link.index, *address, ALONE).await
     {
-        tracing::warn!(%error, "the errand's address can't be taken away");
+        tracing::warn!(%error, "cannot remove the temporary address used to fetch user-data");
     }
     for card in &cards {
         if let Err(error) = netlink.switch(card, false).await {
-            tracing::warn!(%error, "a card can't be switched off after the errand");
+            tracing::warn!(%error, "cannot take an interface down after fetching user-data");
         }
         ipv6(card, true);
     }

@@ -197,7 +197,7 @@ impl Keeper {
             // The segment itself can be reached all the same.
             tracing::warn!(gateway = ?lease.gateway, %error, "the default route of a lease can't be set");
         }
-        tracing::info!(address = %lease.address, prefix = lease.prefix, server = %lease.server, "lease");
+        tracing::info!(address = %lease.address, prefix = lease.prefix, server = %lease.server, "DHCP lease applied");
         self.leases.insert(index, lease);
     }
 
@@ -208,7 +208,7 @@ impl Keeper {
             return;
         }
         if let Err(error) = resolver::write(&self.task.resolver_file, &text) {
-            tracing::warn!(%error, "the resolver's file can't be written");
+            tracing::warn!(%error, "cannot write resolv.conf");
         }
         self.status.send_replace(status);
     }

@@ -65,7 +65,7 @@ pub(crate) struct Traits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blow {
     Delete,
-    /// Somebody looks into the pod.
+    /// An ephemeral container is added (kubectl debug).
     Debug,
     AgentRestart,
     Reboot,

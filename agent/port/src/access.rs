@@ -1,4 +1,4 @@
-//! Who may ask what of the node: the master is asked, and what it said is believed for a short time.
+//! Authorization of the kubelet's API by SubjectAccessReview, cached for a short time.
 //!
 //! A caller shows a certificate of the cluster or sends a token, which the master reviews (`TokenReview`). Whether it may is the
 //! master's decision, too (`SubjectAccessReview`), so that rights are granted and taken away in one place. The master itself is
@@ -87,7 +87,7 @@ impl Access {
     /// Decides whether a request is answered.
     ///
     /// # Errors
-    /// 401: nobody is named. 403: the master says that the caller may not. 503: the master can't be asked.
+    /// 401: unauthenticated. 403: the SubjectAccessReview denies it. 503: the API server is unreachable.
     pub async fn admit(
         &self,
         reviews: &impl Reviews,

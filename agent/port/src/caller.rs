@@ -55,7 +55,7 @@ impl User {
 
 impl Caller {
     /// From the certificates that TLS verified: the common name is the user, organizations are its groups. A certificate that
-    /// names nobody, or more than one, is as good as none.
+    /// without exactly one common name is treated as absent.
     pub fn of(certificates: Option<&[CertificateDer<'_>]>) -> Self {
         let leaf = certificates.and_then(<[_]>::first);
         let leaf = leaf.and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());

@@ -2,7 +2,8 @@
 //! what ([`Access`]).
 //!
 //! Everybody who reaches the machine can open one, and TLS says who calls at the end of the handshake only. Until then a caller is a
-//! stranger. Strangers share a room by their networks: a newcomer is always let in, and an older connection is cut, of the same
+//! stranger. Unauthenticated connections share a fixed number of slots by network prefix: a new one is
+//! always accepted and evicts an older one, of the same
 //! network where that has its share, else of the network that has most. A caller who shows the master's certificate gives its
 //! place there back and has one of the master's own.
 

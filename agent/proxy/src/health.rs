@@ -152,7 +152,7 @@ pub(crate) async fn serve(view: View, node: String, addresses: Vec<IpAddr>) {
                     listening.insert(at, task);
                 }
                 Err(error) => {
-                    tracing::warn!(%at, %error, "the health port of a service can't be opened");
+                    tracing::warn!(%at, %error, "cannot listen on a Service's healthCheckNodePort");
                     failed = true;
                 }
             }

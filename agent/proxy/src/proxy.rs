@@ -59,11 +59,11 @@ impl Proxy {
                 Ok(Ok(now)) => held = now,
                 Ok(Err(error)) => {
                     let reason = error.to_string();
-                    tracing::error!(reason, "the packet filter does not take the services");
+                    tracing::error!(reason, "cannot apply Services to nftables; trying again");
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
-                Err(error) => tracing::error!(%error, "the service proxy stumbled"),
+                Err(error) => tracing::error!(%error, "the service proxy panicked"),
             }
             if changes.changed().await.is_err() {
                 return;
@@ -104,7 +104,9 @@ fn apply(
                 return Ok(Some(held));
             }
             // Another hand changed the table.
-            Err(error) => tracing::warn!(%error, "the services' table is put in place anew"),
+            Err(error) => {
+                tracing::warn!(%error, "the Service nftables table differs; replacing it")
+            }
         }
         before = held.fronts;
     }
@@ -115,7 +117,7 @@ fn apply(
         .services
         .as_ref()
         .map_or(0, std::collections::BTreeMap::len);
-    tracing::info!(services, "services are served");
+    tracing::info!(services, "applied Services to nftables");
     Ok(Some(Held {
         filter,
         entries: wanted,
@@ -143,7 +145,7 @@ fn forget(before: &Fronts, after: &Fronts) {
     };
     let outcome: Result<(), agent_sys::Error> = forget();
     if let Err(error) = outcome {
-        tracing::warn!(%error, "datagrams may go on to endpoints that are gone");
+        tracing::warn!(%error, "cannot delete UDP conntrack entries of removed endpoints");
     }
 }
 

@@ -25,7 +25,7 @@ const CLIENTS: &str = "clients";
 const STAYING: &str = "staying";
 /// The chain that all callers pass.
 const SERVICES: &str = "services";
-/// The chain that tells callers that nobody is there.
+/// The chain that rejects packets to Services without endpoints.
 const NOBODY: &str = "nobody";
 /// Most clients that are remembered.
 const MOST_CLIENTS: u32 = 65_536;
@@ -63,7 +63,7 @@ pub struct Pick {
     pub affinity: Option<u32>,
     /// Whether the connection leaves with the node's own address, so that answers come back this way.
     pub as_node: bool,
-    /// Whether callers are not told where there is no endpoint: another node has them.
+    /// Whether packets without a local endpoint are dropped instead of rejected (externalTrafficPolicy: Local).
     pub silent: bool,
 }
 

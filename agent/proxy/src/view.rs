@@ -404,7 +404,7 @@ pub type Whole<'a> = (
     &'a BTreeMap<Key, Arc<Slice>>,
 );
 
-/// What is known, shared by those who fill it and those who read it. It outlives a master that is away.
+/// The shared, watched cache; it keeps its content while the API server is unreachable.
 #[derive(Debug, Clone)]
 pub struct View<S = Known>(watch::Sender<Arc<S>>);
 

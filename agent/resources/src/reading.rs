@@ -45,7 +45,7 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Whether the kernel told anything of it.
+    /// Whether the control group exists.
     pub(crate) fn is_known(&self) -> bool {
         self.counters.cpu.is_some() || self.counters.memory.is_some()
     }

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::broadcast;
 
-/// News that a slow reader may miss before it is told to look at everything.
+/// Capacity of the change broadcast; a reader that lags lists all containers.
 const NEWS: usize = 1024;
 
 /// Where containerd is and what the engine may use of the machine.

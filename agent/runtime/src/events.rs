@@ -25,7 +25,7 @@ impl Containerd {
         let mut imported = false;
         loop {
             if let Err(error) = self.follow(&mut imported).await {
-                tracing::debug!(reason = %error.chain(), "containerd's events ended");
+                tracing::debug!(reason = %error.chain(), "containerd's event stream ended; subscribing again");
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -80,7 +80,7 @@ impl Containerd {
         if event.topic == "/tasks/oom" {
             let id = TaskOom::decode(body).ok()?.container_id;
             if let Err(error) = self.note(&id, vec![(labels::OOM, "true".to_owned())]).await {
-                tracing::debug!(container = id, reason = %error.chain(), "end by memory not written down");
+                tracing::debug!(container = id, reason = %error.chain(), "cannot label a container as OOMKilled");
             }
             return Some(id);
         }

@@ -48,7 +48,7 @@ pub(crate) async fn run(
     );
     fifos.remove();
     if let Err(status) = deleted {
-        tracing::debug!(container = id, %status, "command not cleared away");
+        tracing::debug!(container = id, %status, "cannot delete an exec process from containerd");
     }
     result
 }

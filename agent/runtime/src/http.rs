@@ -294,7 +294,7 @@ impl Http {
     }
 }
 
-/// What stood in the way of TLS; the authority that is not known is by far the most frequent.
+/// Classifies a handshake error; an unknown issuer is the usual one.
 fn handshake(host: &str, error: io::Error) -> HttpError {
     let host = host.to_owned();
     match error

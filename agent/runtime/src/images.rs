@@ -514,7 +514,7 @@ impl Images {
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             // Parts are missing or unreadable: as good as absent.
             Err(error) => {
-                tracing::warn!(image = %reference, reason = %error.chain(), "image on the machine is not whole");
+                tracing::warn!(image = %reference, reason = %error.chain(), "a local image is incomplete; pulling it again");
                 Ok(None)
             }
         }

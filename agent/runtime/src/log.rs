@@ -278,7 +278,7 @@ impl Pumps {
             // A pump that is gone already has nothing to stop.
             let _stopped: Result<(), ()> = stop.send(());
             if let Err(error) = task.await {
-                tracing::warn!(container = id, %error, "log pump died");
+                tracing::warn!(container = id, %error, "a container log writer panicked");
             }
         }
     }

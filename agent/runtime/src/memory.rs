@@ -1,6 +1,6 @@
 //! Whether memory ran out: what a container's control group says at its end.
 //!
-//! containerd has an event for it. But an event is told once and to nobody else than who listens at that moment, and where a
+//! containerd has an event for it. But an event is delivered once, to current subscribers only, and where a
 //! container ends at once, or its task is deleted before the shim has read the kernel's word, there is none. The kernel's
 //! counter stays as long as the group, which is there until the task is deleted.
 

@@ -103,7 +103,7 @@ impl Registries {
         );
         if common.is_empty() {
             tracing::warn!(
-                "no roots of TLS: only registries whose `ca` is configured, or without TLS, can be asked"
+                "no system root certificates: only registries with a configured `ca`, or with `insecure`, can be used"
             );
         }
         let named = Arc::new(named(&list));
@@ -356,7 +356,7 @@ fn named(list: &[Registry]) -> Named {
 enum PullFault {
     #[error(transparent)]
     Http(#[from] HttpError),
-    #[error("it gave a manifest with digest {found} where {wanted} was asked for")]
+    #[error("manifest digest mismatch: expected {wanted}, got {found}")]
     Digest { wanted: String, found: String },
 }
 

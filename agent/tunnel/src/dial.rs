@@ -45,7 +45,7 @@ impl Ports {
             Ok(Err(error)) => {
                 tracing::debug!(
                     error = config_errors::chain(&error),
-                    "no way into a pod's network"
+                    "cannot enter a pod's network namespace"
                 );
                 return Err(failed("the pod's network is gone".to_owned()));
             }

@@ -256,7 +256,7 @@ pub(crate) fn wants(outputs: Outputs, channel: u8) -> bool {
 /// Lets a program that reads its input come to its end.
 pub(crate) async fn end_input(control: &Control) {
     if let Err(error) = control.end_input().await {
-        tracing::debug!(%error, "input not ended");
+        tracing::debug!(%error, "cannot close a process's stdin");
     }
 }
 

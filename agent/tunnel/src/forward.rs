@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 /// Connections of a tunnel at once. A browser has some six to a site.
 const MOST: usize = 128;
-/// Bytes that programs have not taken beyond which nothing is read from the client. Inside a tunnel nothing says which
+/// Buffered bytes above which reading from the client pauses. Inside a tunnel nothing says which
 /// connection must wait, so that all of them do.
 const QUEUE: usize = 256 * 1024;
 
@@ -54,7 +54,7 @@ struct Forward<S> {
     ports: Arc<Ports>,
     session: Session,
     connections: Connections,
-    /// Places for connections, of all tunnels.
+    /// Connection permits shared by all tunnels.
     places: Arc<Semaphore>,
     /// Frames that wait to become a message.
     frames: Vec<u8>,
@@ -132,7 +132,9 @@ impl<S: AsyncRead + AsyncWrite> Forward<S> {
                                 connections.add(connection, Box::pin(dialing), place);
                             }
                             Ok(_) | Err(_) => {
-                                let why = format!("error forwarding port {port}: as many connections as there may be are open");
+                                let why = format!(
+                                    "error forwarding port {port}: too many open connections"
+                                );
                                 session.refused(connection, &why, frames);
                             }
                         }

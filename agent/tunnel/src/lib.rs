@@ -100,11 +100,15 @@ impl Tunnels {
         let work = Box::pin(async move {
             let _place = place;
             let Ok(stream) = upgrade.await else {
-                tracing::debug!(to, protocol, "a client went before its tunnel was made");
+                tracing::debug!(
+                    to,
+                    protocol,
+                    "the client closed the connection before the upgrade"
+                );
                 return;
             };
             if let Err(error) = work(TokioIo::new(stream)).await {
-                tracing::debug!(to, protocol, %error, "tunnel broke");
+                tracing::debug!(to, protocol, %error, "streaming connection failed");
             }
         });
         let head = offer.agree(protocol);

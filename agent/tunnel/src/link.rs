@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
     ) -> Option<Leave> {
         let mut rest = &mut self.inbox[..count];
         let broke = |fault: &dyn std::fmt::Display| {
-            tracing::debug!(%fault, "a client broke the protocol");
+            tracing::debug!(%fault, "protocol violation by the client");
             Some(Leave::Close(PROTOCOL_ERROR))
         };
         loop {

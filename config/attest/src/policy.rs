@@ -111,7 +111,8 @@ impl CheckedRule {
         self.ttl_seconds
     }
 
-    /// Whether releases signed with this key of the configuration count. Who only looks takes every key.
+    /// Whether releases signed with this key of the configuration count. A rule that does not enforce
+    /// accepts every key.
     pub(crate) fn takes_release_key(&self, name: &String) -> bool {
         !self.enforces() || self.release_keys.contains(name)
     }
@@ -170,7 +171,7 @@ fn waiting(queue: &QueueRule, faults: &mut Vec<String>) -> (u64, usize) {
     (wait, usize::try_from(most).unwrap_or(DEFAULT_WAITING))
 }
 
-/// What is looked at: as the rule says where it enforces, and else all that can be.
+/// Checks to run: those of the rule if it enforces, otherwise all.
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a switch of the rule as the admin writes it"

@@ -1,5 +1,5 @@
 //! Certificates of TPMs' keys, names in certificates, and signatures of X.509 structures. Nothing here opens a file or a socket
-//! or reads a clock: the time is an argument. Whom a TLS connection may be with is asked of `config/tls`.
+//! or reads a clock: the time is an argument. TLS peer verification is in `config/tls`.
 //!
 //! Enter by [`check_ek_certificate`] for the certificate of an endorsement key, by [`San`] for the names of a serving certificate,
 //! by [`x509`] for signatures and for the exact form of a certificate request.

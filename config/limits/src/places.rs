@@ -1,6 +1,7 @@
-//! A room with so many places, in which newcomers are never turned away: somebody else gives up his place.
+//! A fixed number of connection slots with fair eviction: a new connection is always accepted, and evicts
+//! an older one when the slots, or its group's share, are used up.
 //!
-//! Whose it is makes it fair. A newcomer whose own group has all that it may have takes the place of the oldest of that group.
+//! Fairness is by group (network prefix): a connection whose group is at its limit evicts the oldest of that group.
 //! Otherwise, where the room is full, the oldest of the *largest* group goes. So a group loses a place to others only while it
 //! has more than they have: many newcomers of few groups get out of each other's way, and one who is alone in its group keeps
 //! its place for as long as any group has two.
@@ -9,10 +10,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// Who has a place; the caller's own numbers, none twice.
+/// Identifies a slot's holder; unique, chosen by the caller.
 pub type PlaceId = u64;
 
-/// Since when, in steps of the room, and who.
+/// Insertion sequence number, and the holder.
 type Age = (u64, PlaceId);
 
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl<K: Copy + Hash + Ord> Places<K> {
         }
     }
 
-    /// Gives a place to a newcomer, and tells who has to leave for it, who has no place any more.
+    /// Inserts a connection; returns the one to close, which no longer has a slot.
     ///
     /// `groups` are what the newcomer belongs to, each within the next, with how many places each may have; the last one is what
     /// the room is shared among.

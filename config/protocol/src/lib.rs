@@ -1,4 +1,4 @@
-//! What nodes and masters say to each other at the join, and the node's side of it, without I/O.
+//! Messages of the join protocol and the node's side of it, without I/O.
 //!
 //! Time, randomness and TPM outputs are arguments, so that every exchange can be replayed bit for bit. Nothing here judges: the
 //! master's side of an exchange is the verifier, `config/attest`.

@@ -21,7 +21,7 @@ impl Roots for Vec<CertificateDer<'static>> {
     }
 }
 
-/// What becomes of a caller that shows no certificate.
+/// How a client without a certificate is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strangers {
     /// The handshake fails.

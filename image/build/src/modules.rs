@@ -42,7 +42,7 @@ const RUNNING: [&str; 28] = [
     "evdev",
     "button",
     "qemu_fw_cfg",
-    // The pod network: cables to pods, and the packet filter with connections, and addresses changed on the way out.
+    // The pod network: veth, nftables and conntrack, and addresses changed on the way out.
     "veth",
     "nf_tables",
     "nft_ct",
@@ -54,7 +54,7 @@ const RUNNING: [&str; 28] = [
     "nft_nat",
     "nft_numgen",
     "nft_reject_ipv4",
-    // To forget datagrams' ways to endpoints that are gone.
+    // conntrack netlink, to delete UDP entries of removed endpoints.
     "nf_conntrack_netlink",
 ];
 /// On hardware: common network cards.

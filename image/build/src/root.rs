@@ -272,7 +272,7 @@ pub fn check(role: Role, entries: &Entries) -> Result<()> {
         .find(|(path, _)| !promised.contains(&path.as_str()))
     {
         return Err(Error::Image(format!(
-            "{path} is executable, and no executable that an image is promised to hold"
+            "{path} is executable but not on the list of permitted executables"
         )));
     }
     for (path, entry) in entries {

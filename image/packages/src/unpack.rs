@@ -34,7 +34,7 @@ pub enum UnpackError {
 /// Unpacks packages into `tree`, making it where it isn't there. No maintainer script runs.
 ///
 /// # Errors
-/// The tree cannot be written, or a package is none.
+/// The tree cannot be written, or a file is not a Debian package.
 pub fn into_tree(packages: &[Package], tree: &Path) -> Result<(), UnpackError> {
     let fault = |source| UnpackError::Tree {
         path: tree.display().to_string(),

@@ -47,7 +47,8 @@ pub(crate) struct CreateArgs {
     /// File with the operator's token, where the endpoint wants one.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Where machines reach the masters, https://HOST:PORT, where the master's own idea is not right. Repeat for more.
+    /// Where machines reach the masters, https://HOST:PORT, if the addresses that the master reports
+    /// are wrong. Repeat for more.
     #[arg(long, value_name = "https://HOST:PORT")]
     master: Vec<String>,
 }

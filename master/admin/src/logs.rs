@@ -40,13 +40,13 @@ pub(crate) struct LogsArgs {
     /// Lines up to then, in the same forms.
     #[arg(long, short = 'U', value_name = "WHEN", value_parser = moment)]
     until: Option<Timestamp>,
-    /// So many of the last lines, 100000 at most.
+    /// Number of last lines to show (at most 100000).
     #[arg(long, short = 'n', value_name = "LINES")]
     tail: Option<u32>,
     /// Lines whose text matches this regular expression (of Rust's crate regex: no look-around, no back-references).
     #[arg(long, short, value_name = "PATTERN")]
     grep: Option<String>,
-    /// Go on with what comes, until Ctrl-C.
+    /// Follow new lines until Ctrl-C.
     #[arg(long, short)]
     follow: bool,
     /// Lines of one boot: 0 is this one, -1 the one before; `-b` alone is this one. Without it all that is kept. The kernel's and

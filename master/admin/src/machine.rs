@@ -17,7 +17,7 @@ pub(crate) struct MachineArgs {
     /// Name of the Machine and of its Node.
     #[arg(long)]
     name: String,
-    /// What it may become: worker or master; its image must have the same role.
+    /// Role: worker or master; its image must have the same role.
     #[arg(long, default_value = "worker", value_parser = ["worker", "master"])]
     role: String,
     /// File with an endorsement key: its certificate, public key or TPM public area. Repeat for each that the TPM has.

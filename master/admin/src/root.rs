@@ -16,7 +16,8 @@ pub(crate) enum RootCommand {
     Rotate(Access),
     /// Bring a kubeconfig up to the roots in force, with a new certificate for its key.
     Trust(Access),
-    /// End the old root: who knows no other is locked out. Refused while a node is not ready for the new one.
+    /// Remove the old root; machines that pin only it can no longer connect. Refused while a node is
+    /// not ready for the new one.
     Finish {
         #[command(flatten)]
         access: Access,
@@ -24,7 +25,7 @@ pub(crate) enum RootCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Give the new root up and go on with the old one.
+    /// Discard the new root and keep the old one.
     Abandon(Access),
 }
 
@@ -81,7 +82,7 @@ async fn finish(access: &Access, force: bool) -> Result<()> {
     .await?;
     trust(access).await?;
     tell(
-        "the old root is ended: take its pin out of user-data at leisure, and renew other admins' kubeconfigs",
+        "the old root is removed: delete its pin from user-data when convenient, and renew other admins' kubeconfigs",
     );
     say(&text(&rotation));
     Ok(())

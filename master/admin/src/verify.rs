@@ -20,7 +20,7 @@ pub(crate) struct VerifyArgs {
     /// Pin of the cluster's root, `sha256:…`; once more for a root that was rotated.
     #[arg(long, required = true)]
     ca_pin: Vec<String>,
-    /// A head that an earlier run told, `NUMBER:HASH`: the log must hold that record.
+    /// A head printed by an earlier run, `NUMBER:HASH`: the log must hold that record.
     #[arg(long)]
     noted: Vec<String>,
 }

@@ -64,7 +64,7 @@ struct Guarded {
     changed: watch::Receiver<u64>,
     caller: Caller,
     api: ApiServer,
-    /// The caller was shut out: nothing more comes, however often somebody asks.
+    /// The caller was denied: the body ends, and polling it again yields nothing.
     ended: bool,
 }
 

@@ -127,7 +127,7 @@ impl ApiServer {
         self.inner.hooks.node_dialer.set(dialer).is_ok()
     }
 
-    /// What nodes and pods use, as `metrics.k8s.io` tells it; whoever asks the nodes fills it.
+    /// What nodes and pods use, as `metrics.k8s.io` tells it; filled by `master/usage`.
     pub fn usage(&self) -> &Usage {
         &self.inner.usage
     }

@@ -350,7 +350,7 @@ fn taken() -> Answer {
 }
 
 fn unanswered(error: &Error) -> Answer {
-    tracing::error!(error = %chain(error), "this machine cannot prove itself");
+    tracing::error!(error = %chain(error), "this machine's TPM cannot attest; bootstrap is impossible");
     Answer::unavailable(&chain(error))
 }
 

@@ -74,7 +74,7 @@ impl QueueWriter<'_> {
                 tracing::info!(
                     request = old,
                     by = queued.name,
-                    "a request that waits gives way to another"
+                    "queue full: dropped a waiting CertificateSigningRequest for another"
                 );
                 drop_request(self.client, self.queue, old)
                     .await
@@ -86,7 +86,7 @@ impl QueueWriter<'_> {
             tracing::info!(
                 node = submission.claimant.node_name(),
                 request = queued.name,
-                "waits for a person"
+                "CertificateSigningRequest waits for approval"
             );
             if let Some(id) = submission.claimant.own_machine() {
                 let verdict = submission.claimant.verdict();

@@ -1,5 +1,5 @@
 //! Follows certificate requests: keeps the queue of those that wait for a person, and records decisions in the log of verdicts.
-//! They are signed by a controller (`master/control`).
+//! They are signed by a controller (`master/control-nodes`).
 
 use crate::queue_writer;
 use crate::request_queue::RequestQueue;

@@ -229,7 +229,7 @@ impl AttestationService {
                     }
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "what was written cannot be read");
+                        tracing::warn!(%error, "cannot read an object back after its write");
                         return false;
                     }
                 }

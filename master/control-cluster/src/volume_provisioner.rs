@@ -391,7 +391,7 @@ fn volume(name: &str, key: &Key, claim: &Claim, class: &Class, host: &str) -> Pe
     serde_json::from_value(volume).unwrap_or_default()
 }
 
-/// The node does not do: people hear why, and the scheduler chooses again (upstream's provisioners do the same).
+/// The node is unsuitable: an event says why, and the scheduler chooses again (upstream's provisioners do the same).
 async fn choose_anew(
     writer: &Writer,
     key: &Key,

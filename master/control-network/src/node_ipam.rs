@@ -162,7 +162,11 @@ impl Controller for NodeIpam {
                 let key = Key::cluster(&name);
                 let patch = Patch::Merge(patch);
                 writer.patch::<Node>(&key, &patch).await?;
-                tracing::info!(node = name, ranges = texts.join(","), "pods have addresses");
+                tracing::info!(
+                    node = name,
+                    ranges = texts.join(","),
+                    "assigned pod CIDRs to a node"
+                );
                 Ok(())
             }
             Action::Tell { name, uid, range } => {

@@ -237,7 +237,7 @@ async fn mark(writer: &Writer, planned: &Machine, wanted: &NodeMarks) -> Result<
         tracing::info!(
             node = key.name,
             rule = wanted.rule,
-            "labels and taints are as the rule says"
+            "updated the Node's labels and taints"
         );
     }
     if changes.after != changes.before || noted.rule != changes.after.rule {

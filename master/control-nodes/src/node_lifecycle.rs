@@ -431,7 +431,10 @@ async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> 
     let key = Key::cluster(name);
     let patch = Patch::Strategic(patch);
     writer.patch_status::<Node>(&key, &patch).await?;
-    tracing::warn!(node = name, "not heard of for too long: not ready");
+    tracing::warn!(
+        node = name,
+        "no Lease renewal within the grace period; marked the node NotReady"
+    );
     if silent.tell {
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),

@@ -81,7 +81,7 @@ impl Controller for PodReadiness {
     }
 }
 
-/// An untrusted machine's kubelet is not heard either: what it last said of its pods is nothing to route by.
+/// An untrusted machine's kubelet is not heard either: its last reported pod readiness is not used for routing.
 fn is_stale(node: &NodeView) -> bool {
     node.is_unheard() || node.has_taint(UNTRUSTED, NO_EXECUTE)
 }

@@ -149,7 +149,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// What the API answered. "Not found", "conflict" and "already exists" mean an old picture: the key is planned again
-    /// after a wait and nobody is told. Everything else is logged, and tried again after the back-off.
+    /// after the back-off, without a log line above debug. Everything else is logged, and tried again
+    /// after the back-off.
     fn carry_out(
         &self,
         action: Self::Action,

@@ -105,7 +105,7 @@ pub(crate) async fn carry_out<C: Controller>(
 fn failed<C: Controller>(key: &Key, error: &ApiError) -> End {
     let stale = error.is_not_found() || error.is_conflict() || error.is_already_exists();
     if stale {
-        tracing::debug!(controller = C::NAME, %key, %error, "planned on an old picture; planning again");
+        tracing::debug!(controller = C::NAME, %key, %error, "write rejected: the cache was stale; planning again");
         End::Stale
     } else {
         tracing::warn!(
@@ -231,7 +231,7 @@ impl Controllers {
                 Some(ended) = driver.in_flight.next() => driver.ended(ended, Instant::now()),
                 () = wait(wake) => {}
             }
-            // With many keys due nothing here waits: others of this process must be heard too.
+            // With many due keys nothing here awaits; yield to the other tasks of the process.
             tokio::task::yield_now().await;
         }
     }

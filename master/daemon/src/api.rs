@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Bytes of a token file at most.
 const TOKEN_FILE: u64 = 16 << 20;
 
-/// What the API server is told. Blocks: reads files, and asks the keeper for a key.
+/// Options of the API server. Blocks: reads files, and asks the keeper for a key.
 pub(crate) fn options(settings: &Settings, authority: &Authority) -> Result<Options, Error> {
     let config = &settings.cluster.api;
     let names = |list: &[config_model::api::PluginName]| {

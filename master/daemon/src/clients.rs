@@ -1,4 +1,4 @@
-//! Who is let in by a client certificate, and for how long: the cluster's roots of the moment, and the authorities of the
+//! Verification of client certificates against the cluster's current roots, and the authorities of the
 //! configuration.
 
 use config_tls::{CurrentClients, Roots, Strangers};

@@ -49,14 +49,14 @@ enum Command {
     /// does not run; where one runs there, it is asked, with the admin's kubeconfig of the folder.
     /// The file holds every object, Secrets too, as of one moment, but not the cluster's keys (DATA/ca).
     Snapshot(snapshot::SnapshotArgs),
-    /// Make a store of a snapshot, in a data folder that has none.
+    /// Restore a snapshot into a data folder without a store.
     ///
     /// The snapshot is verified to its end before anything is written. The store's revisions go on far above the
     /// snapshot's, so that clients that watched the lost store list anew.
     Restore(snapshot::RestoreArgs),
 }
 
-/// How the master is run.
+/// Arguments of `master run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     /// The configuration: a cluster's document, or the first master's user-data.

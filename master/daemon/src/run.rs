@@ -124,7 +124,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     }
 }
 
-/// Bound before it is told to anybody: the port may be the kernel's choice. Who calls early waits.
+/// Bound before it is announced, since the port may be chosen by the kernel; early connections wait in the backlog.
 async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address)
         .await
@@ -224,7 +224,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
         broken = tasks.join_next() => broken.unwrap_or(Ok(())).map_err(Error::Task),
         ended = &mut server => return ended.map_err(Error::Task),
     };
-    tracing::info!("ending: open requests are let finish");
+    tracing::info!("shutting down: waiting for open requests");
     shutdown.cancel();
     server.await.map_err(Error::Task)?;
     tasks.shutdown().await;

@@ -158,7 +158,7 @@ pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving
                 RETRY
             }
             Err(error) => {
-                tracing::error!(error = %error, "the renewal of certificates broke off; trying again");
+                tracing::error!(error = %error, "the certificate renewal task panicked; trying again");
                 RETRY
             }
         };

@@ -314,7 +314,7 @@ impl Body for NodeBody {
             piece.map(|piece| match piece {
                 Ok(piece) => Ok(Frame::data(piece)),
                 Err(cut) => {
-                    tracing::debug!(error = %cut, "node's answer cut");
+                    tracing::debug!(error = %cut, "truncated a node's response");
                     self.source = None;
                     Err(cut.into())
                 }

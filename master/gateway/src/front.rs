@@ -29,7 +29,7 @@ const NAMES: [&str; 2] = ["impersonate-", "x-remote-"];
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Where a program stands behind this server: what becomes of its own links.
+/// How links in proxied HTML are rewritten.
 #[derive(Debug, Clone)]
 pub struct Front {
     /// The path that leads to the program's root, without a slash at its end.

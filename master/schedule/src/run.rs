@@ -615,7 +615,7 @@ async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemp
                 )
                 .await;
             }
-            Err(error) => tracing::debug!(pod = %key, %error, "cannot end a pod for another one"),
+            Err(error) => tracing::debug!(pod = %key, %error, "cannot preempt a pod"),
         }
     }
 }

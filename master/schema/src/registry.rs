@@ -149,7 +149,7 @@ pub enum Review {
 }
 
 impl Review {
-    /// Whether its objects are made for whoever reads them, and nothing is asked by a body.
+    /// Whether its objects are computed per request and take no body.
     pub fn is_read(self) -> bool {
         matches!(self, Self::Components | Self::Metrics)
     }

@@ -38,7 +38,7 @@ impl Memory {
         Ok(self.published())
     }
 
-    /// The state, for whoever keeps it.
+    /// The state, for the state file's writer.
     pub(crate) fn published(&self) -> RwLockReadGuard<'_, Published> {
         self.published
             .read()

@@ -1,4 +1,4 @@
-//! What nodes and pods use: asked of the nodes, told as `metrics.k8s.io`.
+//! Resource metrics of nodes and pods, scraped from kubelets and served as `metrics.k8s.io`.
 //!
 //! [`run`] asks each node's kubelet for `/metrics/resource` every 15 seconds, through the API's own way to nodes (so a denied node
 //! is not asked). [`Usage`] keeps the last two answers of each node and makes NodeMetrics and PodMetrics of them when the API is

@@ -102,7 +102,7 @@ pub async fn run(
                     Ok(answer) if is_there => usage.answered(&node, answer),
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::debug!(node, reason = config_errors::chain(&error), "no figures");
+                        tracing::debug!(node, reason = config_errors::chain(&error), "cannot read a node's metrics");
                         usage.silent(&node);
                     }
                 }

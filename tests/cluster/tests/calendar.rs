@@ -104,7 +104,8 @@ impl Cluster {
         self.world.sessions = config_attest::sessions::Sessions::default();
     }
 
-    /// Whether the master hears who shows this chain: TLS' own checks, and the deny list.
+    /// Whether the master accepts a connection with this client certificate chain: TLS' own checks, and
+    /// the deny list.
     fn hears(&self, node: &str, chain: &[CertificateDer<'static>], t: u64) -> bool {
         let now = self.now(t);
         let root = self.authority.root();

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 /// How long a pod waits before it is told why, and tries again.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked whether the node has its ranges of pod addresses.
+/// Poll interval for the node's pod CIDRs.
 const POLL: Duration = Duration::from_millis(500);
 /// Pause after the kernel refused.
 const RETRY: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// What watches fill.
+    /// The watched Pods, Namespaces and NetworkPolicies.
     pub fn view(&self) -> &View<World> {
         &self.world
     }
@@ -104,11 +104,14 @@ impl Keeper {
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
                     let reason = error.to_string();
-                    tracing::error!(reason, "the packet filter does not take network policies");
+                    tracing::error!(
+                        reason,
+                        "cannot apply NetworkPolicies to nftables; trying again"
+                    );
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
-                Err(error) => tracing::error!(%error, "network policies stumbled"),
+                Err(error) => tracing::error!(%error, "the NetworkPolicy task panicked"),
             }
             // Cancel-safe: both arms only wait for a change, which stays to be seen.
             let there = tokio::select! {

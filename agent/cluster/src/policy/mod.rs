@@ -46,7 +46,9 @@ impl Policies {
                     return Ok(());
                 }
                 // Another hand changed the table.
-                Err(error) => tracing::warn!(%error, "the policies' table is put in place anew"),
+                Err(error) => {
+                    tracing::warn!(%error, "the NetworkPolicy nftables table differs; replacing it")
+                }
             }
         }
         let mut filter = Filter::open()?;

@@ -69,7 +69,7 @@ impl Judged {
                 tracing::warn!(
                     node = name,
                     reason,
-                    "the key of a node's tunnel is not believed"
+                    "a node's WireGuard key is not accepted"
                 );
             }
             self.0.insert(name.to_owned(), (text.clone(), verdict));
@@ -117,7 +117,7 @@ impl Keeper {
                     Err(reason) => {
                         pause = RETRY;
                         if told != reason {
-                            tracing::error!(reason, "no tunnel to other machines' pods");
+                            tracing::error!(reason, "cannot set up WireGuard; trying again");
                             told = reason;
                         }
                     }
@@ -147,7 +147,7 @@ impl Keeper {
     }
 }
 
-/// Tells of what is new: how many peers there are, and who is none.
+/// Logs added and removed peers, and the nodes that were rejected.
 fn tell(before: Option<&Plan>, planned: &Plan) {
     let had = |key: &Key| before.is_some_and(|before| before.peers.contains_key(key));
     let new = planned.peers.keys().filter(|key| !had(key)).count();
@@ -156,15 +156,14 @@ fn tell(before: Option<&Plan>, planned: &Plan) {
         before.peers.keys().filter(gone).count()
     });
     let peers = planned.peers.len();
-    tracing::info!(
-        peers,
-        new,
-        gone,
-        "the tunnel to other machines' pods is as it should be"
-    );
+    tracing::info!(peers, new, gone, "updated WireGuard peers");
     for (node, reason) in &planned.refused {
         if before.is_none_or(|before| before.refused.get(node) != Some(reason)) {
-            tracing::warn!(node, reason, "the pods of a node are not reached from here");
+            tracing::warn!(
+                node,
+                reason,
+                "a node is no WireGuard peer; its pods are unreachable"
+            );
         }
     }
 }

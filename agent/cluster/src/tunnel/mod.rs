@@ -1,5 +1,5 @@
 //! The tunnel to other machines' pods (WireGuard, in the kernel): on by default, since the network between machines is
-//! nobody's to trust.
+//! an untrusted network.
 //!
 //! Enter by [`Keeper::run`]. Every node makes a key at its boot and publishes its public half, signed by the node's key
 //! ([`Verify`] says how it is judged). [`plan`] is pure: nodes, their verified keys, and whether their machines are trusted, to

@@ -73,9 +73,9 @@ impl Worker {
             }
         ) && !error.is_conflict()
         {
-            tracing::warn!(pod, reason, "status refused");
+            tracing::warn!(pod, reason, "the API rejected the pod's status");
         } else {
-            tracing::debug!(pod, reason, "status not written");
+            tracing::debug!(pod, reason, "cannot update the pod's status; trying again");
         }
     }
 }

@@ -88,7 +88,7 @@ fn plain(name: &Name) -> String {
     text.trim_end_matches('.').to_owned()
 }
 
-/// What is said to a client from what the node knows.
+/// The local resolution of a question.
 #[derive(Debug)]
 pub enum Said {
     /// This.

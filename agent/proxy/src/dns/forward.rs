@@ -54,7 +54,7 @@ impl Forwarder {
         }
     }
 
-    /// What others say of a name; a failure of theirs is told as such.
+    /// Resolves a name upstream; an upstream failure becomes SERVFAIL.
     pub(super) async fn ask(&self, question: &Question, name: &Name) -> Message {
         let asked = (name.to_lowercase(), question.query.query_type());
         if let Some(found) = self.remembered(&asked) {
@@ -66,8 +66,10 @@ impl Forwarder {
                     self.remember(asked, &answer);
                     return answer;
                 }
-                Ok(Err(error)) => tracing::debug!(%server, %error, "a name server gives no answer"),
-                Err(_) => tracing::debug!(%server, "a name server is silent"),
+                Ok(Err(error)) => {
+                    tracing::debug!(%server, %error, "an upstream DNS server did not answer")
+                }
+                Err(_) => tracing::debug!(%server, "an upstream DNS server timed out"),
             }
         }
         question.answer(ResponseCode::ServFail)

@@ -62,7 +62,7 @@ pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
         forwarder: Forwarder::new(settings.resolv_conf, settings.address),
         turns: Semaphore::new(MOST_QUESTIONS),
     });
-    tracing::info!(%address, "names are answered");
+    tracing::info!(%address, "serving cluster DNS");
     let by_connection = Arc::clone(&server).accept(connections);
     // Neither ends.
     tokio::join!(server.receive(datagrams), by_connection);
@@ -81,7 +81,7 @@ impl Server {
             let (length, from) = match socket.recv_from(&mut buffer).await {
                 Ok(received) => received,
                 Err(error) => {
-                    tracing::debug!(%error, "a datagram is lost");
+                    tracing::debug!(%error, "cannot receive or send a DNS datagram");
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }

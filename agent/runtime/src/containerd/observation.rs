@@ -76,7 +76,7 @@ impl Containerd {
             (Some(_), Some(TaskStatus::Running | TaskStatus::Paused | TaskStatus::Pausing)) => {
                 let fifos = Fifos::of(&self.options.fifos, &id);
                 if let Err(error) = self.pumps.begin(&id, &fifos, &record.log) {
-                    tracing::warn!(container = id, %error, "output not read");
+                    tracing::warn!(container = id, %error, "cannot reopen a container's output FIFOs");
                 }
                 Ok(Some(self.container(id, record, true)))
             }

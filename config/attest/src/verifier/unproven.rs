@@ -355,7 +355,7 @@ fn may_renew(machine: &Machine, spki: &[u8], checks: &mut Checks) -> Result<(), 
     )
 }
 
-/// The key that a Machine was let in with last.
+/// The key of the Machine's last admission.
 fn recorded_key(machine: &Machine) -> Option<&str> {
     known(machine)?.node_key.as_deref()
 }
@@ -601,7 +601,8 @@ fn look_again(
     Ok(found.machine().clone())
 }
 
-/// Where nobody looks, a key whose certificate is good is not put out of its place by another: the machine after a reboot waits
+/// Under a rule without a person, another key does not replace one whose certificate is still valid: the
+/// machine after a reboot waits
 /// until the certificate of the boot before has ended, or until an admin re-admits it. A person sees the other key, and decides.
 fn not_in_use(
     machine: &Machine,
@@ -635,7 +636,7 @@ fn not_in_use(
     )
 }
 
-/// Records all that a TPM would have shown as not proven. It decides nothing: who let the machine in knew that.
+/// Records all that a TPM would have shown as not proven. No effect on the verdict.
 fn not_proven(checks: &mut Checks) {
     let mut list = Checks::default();
     for (name, wanted) in NOT_PROVEN {

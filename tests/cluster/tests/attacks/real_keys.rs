@@ -1,5 +1,6 @@
 //! The keys of a real TPM in the hands of anyone who has its machine: unrestricted, from outside, of another hierarchy or policy,
-//! told as they are and told as they should be. Where the keys are the agent's, the same way lets the machine in.
+//! declared truthfully and declared as the protocol wants. Where the keys are the agent's, the same way
+//! lets the machine in.
 
 use crate::lab::{Lab, Outcome};
 use crate::real_attacks::{Said, assembled, greeting, honestly, join, named, requests, take_out};
