@@ -67,7 +67,7 @@ impl Forwarder {
                     return answer;
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(%server, %error, "an upstream DNS server did not answer")
+                    tracing::debug!(%server, %error, "an upstream DNS server did not answer");
                 }
                 Err(_) => tracing::debug!(%server, "an upstream DNS server timed out"),
             }

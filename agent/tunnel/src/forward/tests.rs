@@ -173,9 +173,7 @@ async fn a_closed_port_and_one_connection_too_many_are_told_and_others_go_on() {
     let one = client.connect(port).await;
     let mut program = listener.accept().await.unwrap().0;
     client.connect(port).await;
-    client
-        .until(b"too many open connections")
-        .await;
+    client.until(b"too many open connections").await;
     client.data(one, b"on", true).await;
     assert_eq!(text(&mut program).await, "on");
     drop(program);
