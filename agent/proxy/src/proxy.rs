@@ -105,7 +105,7 @@ fn apply(
             }
             // Another hand changed the table.
             Err(error) => {
-                tracing::warn!(%error, "the Service nftables table differs; replacing it")
+                tracing::warn!(%error, "the Service nftables table differs; replacing it");
             }
         }
         before = held.fronts;

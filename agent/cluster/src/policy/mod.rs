@@ -47,7 +47,7 @@ impl Policies {
                 }
                 // Another hand changed the table.
                 Err(error) => {
-                    tracing::warn!(%error, "the NetworkPolicy nftables table differs; replacing it")
+                    tracing::warn!(%error, "the NetworkPolicy nftables table differs; replacing it");
                 }
             }
         }
