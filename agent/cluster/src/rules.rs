@@ -5,7 +5,7 @@
 //!   clouds keep metadata and agents are not for pods, but for names (port 53): who may ask there is the machine, whose
 //!   identity and user-data they hand out. Pods on the machine's network are the machine in this.
 //! - `through`: pods may connect anywhere; connections from outside to pods are dropped; all other
-//! forwarding is dropped
+//!   forwarding is dropped
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by the tunnel or not at all.
 //!   `from-pods` then lets in what carries an address of a pod by the tunnel only, which has proved whose it is.
 //! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
