@@ -218,6 +218,7 @@ mod tests {
             state_recovery: None,
             recovered_keys: None,
             state_of: None,
+            config_event: None,
         };
         let mut master = tokio::spawn(crate::run::run(run));
         let kubeconfig = data.join("admin.kubeconfig");
