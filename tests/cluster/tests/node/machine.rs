@@ -1,6 +1,6 @@
 //! A machine as its admin sees and drains it by `pratique`, through the master's API.
 
-use crate::pods::shell;
+use crate::cluster::shell;
 use crate::site::eventually;
 use crate::tunnels::Site;
 use config_kube::k8s_openapi::api::core::v1::Node;
