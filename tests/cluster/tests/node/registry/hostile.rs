@@ -296,7 +296,10 @@ async fn answers_without_end_and_wrong_documents_are_refused_with_their_cause() 
     let digest = format!("sha256:{}", "0".repeat(64));
     for (image, words) in [
         ("endless.example/a:1", "is longer than 4194304 bytes"),
-        (&*format!("wrong.example/a@{digest}"), "where sha256:0000"),
+        (
+            &*format!("wrong.example/a@{digest}"),
+            "manifest digest mismatch: expected sha256:0000",
+        ),
         ("around.example/a:1", "redirects more than 5 times"),
         ("gone.example/a:1", "404 Not Found (MANIFEST_UNKNOWN)"),
         ("denied.example/a:1", "answered 403 Forbidden"),
