@@ -23,6 +23,6 @@ mod snapshot;
 mod state;
 mod verbs;
 
-pub use hooks::{DenyList, DialError, Extensions, NodeDialer, NodeStream, NodeTarget};
+pub use hooks::{DialError, NodeDialer, NodeStream, NodeTarget};
 pub use options::Options;
 pub use state::ApiServer;

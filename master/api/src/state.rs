@@ -1,14 +1,14 @@
 //! The server's state: its parts, what is registered with it, and its limits. The path of a request
 //! through it is in `server.rs`.
 
-use crate::hooks::{DenyList, Extensions, Hooks, NodeDialer};
+use crate::hooks::{Hooks, NodeDialer};
 use crate::options::Options;
 use master_admission::{Chain, Parts};
 use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
 use master_gateway::NodeCalls;
 use master_kinds::builtin;
-use master_listener::{BodyLimits, Gate, Peer, too_many};
+use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, too_many};
 use master_metrics::Metrics;
 use master_openapi::Current;
 use master_schema::error::ApiError;

@@ -6,10 +6,9 @@
 use crate::access::{AccessTable, MachineAccess, NodeKey};
 use config_kube::Machine;
 use config_kube::identity::node_of_user;
-use master_api::DenyList;
 use master_ca::NodeExtension;
 use master_client::UserInfo;
-use master_listener::Peer;
+use master_listener::{DenyList, Peer};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};

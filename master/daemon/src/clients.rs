@@ -2,11 +2,10 @@
 //! configuration.
 
 use config_tls::{CurrentClients, Roots, Strangers};
-use master_api::DenyList;
 use master_attest::MachineDenyList;
 use master_ca::Authority;
 use master_client::UserInfo;
-use master_listener::Peer;
+use master_listener::{DenyList, Peer};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier as _;
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};

@@ -11,13 +11,12 @@ use config_kube::roots::is_ready_for;
 use config_kube::{Machine, MachineState};
 use config_tpm::Digest;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use master_api::Extensions;
 use master_attest::AttestationService;
 use master_ca::{
     AdminAccess, Authority, CERTIFICATE_PATH, ROOT_PATH, RootPhase, Rotation, UnreadyNode, spki_of,
 };
 use master_client::{ApiError, Body, BoxFuture, Client, ListParams, UserInfo, body};
-use master_listener::Peer;
+use master_listener::{Extensions, Peer};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -67,8 +67,9 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let serving = Arc::new(serving);
     let log = open_log(&args, authority.clone()).await?;
     let config = attestation_config(&args, &settings, &serving, (attestor, log))?;
+    let client = api.client(AttestationService::user());
     let service =
-        AttestationService::new(&config, authority.clone(), &api).map_err(Error::Attest)?;
+        AttestationService::new(&config, authority.clone(), client).map_err(Error::Attest)?;
     let admin = api.client(UserInfo::admin("system:apiserver"));
     let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));
     let rotator = Rotator::new(

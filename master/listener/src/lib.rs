@@ -6,6 +6,7 @@
 
 mod bodies;
 mod connections;
+mod extensions;
 mod gate;
 mod idle;
 mod peer;
@@ -15,6 +16,7 @@ mod write_timeout;
 
 pub use bodies::BodyLimits;
 pub use connections::ConnectionLimits;
+pub use extensions::{DenyList, Extensions};
 pub use gate::{Entered, Gate, too_many};
 pub use peer::{Exchange, Peer};
 pub use serve::{ServeOptions, TlsError, serve, tls_config};

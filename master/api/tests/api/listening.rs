@@ -99,7 +99,7 @@ async fn old_tls_is_refused() {
 #[derive(Debug, Default)]
 struct Exporters(Mutex<Vec<Option<[u8; 32]>>>);
 
-impl master_api::Extensions for Exporters {
+impl master_listener::Extensions for Exporters {
     fn claims(&self, path: &str) -> bool {
         path == "/attest/x"
     }

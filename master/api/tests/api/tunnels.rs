@@ -3,10 +3,10 @@
 
 use crate::common::{Identity, Local, Server};
 use http::{Method, StatusCode};
-use master_api::{DenyList, DialError, NodeDialer, NodeStream, NodeTarget, Options};
+use master_api::{DialError, NodeDialer, NodeStream, NodeTarget, Options};
 use master_client::{BoxFuture, UserInfo};
 use master_gateway::NodeLimits;
-use master_listener::{Peer, ServeOptions};
+use master_listener::{DenyList, Peer, ServeOptions};
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -5,9 +5,9 @@ use crate::common::Local;
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use http::Method;
 use http_body_util::BodyExt;
-use master_api::{DenyList, Options};
+use master_api::Options;
 use master_client::{BoxFuture, Client, ListParams, UserInfo, WatchEvent, Watcher};
-use master_listener::Peer;
+use master_listener::{DenyList, Peer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -298,7 +298,7 @@ async fn many_watchers_see_the_same_order() {
 #[derive(Debug)]
 struct Echo;
 
-impl master_api::Extensions for Echo {
+impl master_listener::Extensions for Echo {
     fn claims(&self, path: &str) -> bool {
         path.starts_with("/attest/")
     }
