@@ -48,11 +48,11 @@ pub fn run(
 ) -> Result<i32, ErrandError> {
     confine(program);
     let started = process::start(program).map_err(ErrandError::Start)?;
-    let mut speech = Speech::new(console, name);
+    let mut shown = ProgramOutput::new(console, name);
     let mut pipe = Some(started.output);
     let end = Instant::now() + limit;
     let ended = loop {
-        listen(&mut pipe, &mut speech, LOOK);
+        listen(&mut pipe, &mut shown, LOOK);
         // Nothing else was started yet: whatever else ends here is an orphan of the errand's.
         if let Some((_, how)) = process::reap().filter(|(pid, _)| *pid == started.pid) {
             break how;
@@ -64,7 +64,7 @@ pub fn run(
     };
     // Anything that it left behind has no more to do.
     kill(program, started.pid);
-    drain(&mut pipe, &mut speech);
+    drain(&mut pipe, &mut shown);
     match ended {
         Ended::Code(code) => Ok(code),
         Ended::Signal(signal) => Err(ErrandError::Signal(signal)),
@@ -93,14 +93,14 @@ pub(crate) fn kill(program: &Program, pid: i32) {
 }
 
 /// A helper program's output, forwarded to the console.
-pub(crate) struct Speech<'a> {
+pub(crate) struct ProgramOutput<'a> {
     console: &'a Console,
     name: &'a str,
     splitter: Splitter,
     gate: Gate,
 }
 
-impl<'a> Speech<'a> {
+impl<'a> ProgramOutput<'a> {
     pub(crate) fn new(console: &'a Console, name: &'a str) -> Self {
         Self {
             console,
@@ -127,7 +127,7 @@ impl<'a> Speech<'a> {
 /// was read.
 pub(crate) fn listen(
     pipe: &mut Option<PipeReader>,
-    speech: &mut Speech<'_>,
+    shown: &mut ProgramOutput<'_>,
     time: Duration,
 ) -> bool {
     let Some(open) = pipe.as_mut() else {
@@ -139,11 +139,11 @@ pub(crate) fn listen(
     match open.read(&mut buffer) {
         Ok(0) => *pipe = None,
         Ok(length) => {
-            for line in speech
+            for line in shown
                 .splitter
                 .push(buffer.get(..length).unwrap_or_default())
             {
-                speech.say(&line);
+                shown.say(&line);
             }
             return true;
         }
@@ -158,20 +158,20 @@ pub(crate) fn listen(
 }
 
 /// Shows what a program that ended has left in its pipe, which says why it ended, and a last line that has no end.
-pub(crate) fn drain(pipe: &mut Option<PipeReader>, speech: &mut Speech<'_>) {
+pub(crate) fn drain(pipe: &mut Option<PipeReader>, shown: &mut ProgramOutput<'_>) {
     for _ in 0..MOST_LEFT {
-        if !listen(pipe, speech, Duration::ZERO) {
+        if !listen(pipe, shown, Duration::ZERO) {
             break;
         }
     }
-    if let Some(line) = speech.splitter.finish() {
-        speech.say(&line);
+    if let Some(line) = shown.splitter.finish() {
+        shown.say(&line);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ErrandError, Speech, drain, run};
+    use super::{ErrandError, ProgramOutput, drain, run};
     use crate::console::Console;
     use agent_sys::process::Program;
     use std::io::Write as _;
@@ -195,9 +195,9 @@ mod tests {
             .expect("room in the pipe");
         drop(writer);
         let console = Console::open();
-        let (mut pipe, mut speech) = (Some(reader), Speech::new(&console, "test"));
-        drain(&mut pipe, &mut speech);
-        assert!(pipe.is_none() && speech.splitter.finish().is_none());
+        let (mut pipe, mut shown) = (Some(reader), ProgramOutput::new(&console, "test"));
+        drain(&mut pipe, &mut shown);
+        assert!(pipe.is_none() && shown.splitter.finish().is_none());
     }
 
     // One test: it reaps every child of this process.

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use crate::console::Console;
-use crate::errand::{self, ErrandError, Speech};
+use crate::errand::{self, ErrandError, ProgramOutput};
 
 /// The register that is extended once the state was opened, or was not; `config_unlock::approvals` says why this one.
 pub const CAP_PCR: u32 = 8;
@@ -108,8 +108,11 @@ pub fn ask(
         cgroup: made.then(|| GROUP.to_owned()),
         oom_score: 0,
     };
-    let (mut agent, mut speech) = (Agent::start(program)?, Speech::new(console, "state-key"));
-    match agent.report(&mut speech) {
+    let (mut agent, mut shown) = (
+        Agent::start(program)?,
+        ProgramOutput::new(console, "state-key"),
+    );
+    match agent.report(&mut shown) {
         Ok(report) => Ok(Asked { report, agent }),
         Err(cause) => {
             agent.stop();
@@ -126,7 +129,7 @@ impl Asked {
     pub fn finish(mut self, console: &Console, answer: Option<Answer>) -> Result<(), UnlockError> {
         let outcome = self
             .agent
-            .finish(&mut Speech::new(console, "state-key"), answer);
+            .finish(&mut ProgramOutput::new(console, "state-key"), answer);
         self.agent.stop();
         outcome
     }
@@ -148,10 +151,10 @@ impl Agent {
         })
     }
 
-    fn report(&mut self, speech: &mut Speech<'_>) -> Result<Report, UnlockError> {
+    fn report(&mut self, shown: &mut ProgramOutput<'_>) -> Result<Report, UnlockError> {
         let mut text = Zeroizing::new(Vec::with_capacity(MAX_REPORT));
         loop {
-            self.look(speech)?;
+            self.look(shown)?;
             let closed = self.hear(&mut text)?;
             if text.ends_with(Report::END.as_bytes()) {
                 return std::str::from_utf8(&text)
@@ -193,7 +196,7 @@ impl Agent {
 
     fn finish(
         &mut self,
-        speech: &mut Speech<'_>,
+        shown: &mut ProgramOutput<'_>,
         answer: Option<Answer>,
     ) -> Result<(), UnlockError> {
         let input = self.input.take();
@@ -209,13 +212,13 @@ impl Agent {
                 Some(Ended::Signal(signal)) => {
                     return Err(UnlockError::Errand(ErrandError::Signal(signal)));
                 }
-                None => self.look(speech)?,
+                None => self.look(shown)?,
             }
         }
     }
 
     /// Waits a moment for output, shows it, and looks whether the agent ended.
-    fn look(&mut self, speech: &mut Speech<'_>) -> Result<(), UnlockError> {
+    fn look(&mut self, shown: &mut ProgramOutput<'_>) -> Result<(), UnlockError> {
         wait_readable(
             &[self.answers.as_fd()],
             if self.ended.is_none() {
@@ -224,7 +227,7 @@ impl Agent {
                 Duration::ZERO
             },
         );
-        errand::listen(&mut self.output, speech, Duration::ZERO);
+        errand::listen(&mut self.output, shown, Duration::ZERO);
         if self.ended.is_none() {
             // Nothing else was started yet: whatever else ends here is an orphan of the agent's.
             self.ended = process::reap()
@@ -232,7 +235,7 @@ impl Agent {
                 .map(|(_, how)| how);
             if self.ended.is_some() {
                 // Its last words, why it fails among them, may have come after the look above.
-                errand::drain(&mut self.output, speech);
+                errand::drain(&mut self.output, shown);
             }
         }
         let late = self.ended.is_none() && Instant::now() >= self.end;

@@ -63,7 +63,7 @@ pub(crate) struct Traits {
 
 /// What happens from outside, at a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Blow {
+pub(crate) enum Fault {
     Delete,
     /// An ephemeral container is added (kubectl debug).
     Debug,
@@ -78,7 +78,7 @@ pub(crate) struct Story {
     pub(crate) mains: Vec<Traits>,
     pub(crate) grace: u16,
     pub(crate) natures: Vec<Nature>,
-    pub(crate) blows: Vec<(u16, Blow)>,
+    pub(crate) faults: Vec<(u16, Fault)>,
 }
 
 /// What is to happen to a running attempt by itself.
@@ -578,9 +578,9 @@ impl World {
         self.written = None;
     }
 
-    pub(crate) fn blow(&mut self, blow: Blow) {
-        match blow {
-            Blow::Delete => {
+    pub(crate) fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Delete => {
                 self.pod.metadata.deletion_timestamp = Some(Time(self.now));
                 // What the engine was not asked for yet is given up.
                 for (id, (seen, nature)) in std::mem::take(&mut self.half) {
@@ -593,13 +593,13 @@ impl World {
                     }
                 }
             }
-            Blow::Debug => {
+            Fault::Debug => {
                 let spec = self.pod.spec.as_mut().unwrap();
                 let all = spec.ephemeral_containers.get_or_insert_default();
                 let name = format!("debug{}", all.len());
                 all.push(serde_json::from_value(described(&name, Traits::default())).unwrap());
             }
-            Blow::AgentRestart => {
+            Fault::AgentRestart => {
                 self.forget();
                 self.break_off(|nature| nature.hook.1);
                 // Hooks that ran are not begun anew after a start, and probes begin from nothing.
@@ -611,7 +611,7 @@ impl World {
                     self.begin_probes(&id, nature);
                 }
             }
-            Blow::Reboot => {
+            Fault::Reboot => {
                 let ids: Vec<String> = self.alive().map(|seen| seen.id.clone()).collect();
                 for id in ids {
                     self.end(&id, 255);

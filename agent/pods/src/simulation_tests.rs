@@ -3,7 +3,7 @@
 use crate::backoff::later;
 use crate::ending::LEAST;
 use crate::policy::RestartPolicy;
-use crate::simulation::{Blow, EPOCH, Nature, Story, Traits, World};
+use crate::simulation::{EPOCH, Fault, Nature, Story, Traits, World};
 use config_kube::k8s_openapi::api::core::v1::ContainerStatus;
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -28,13 +28,13 @@ fn story() -> impl Strategy<Value = Story> {
             starts,
             dies,
         });
-    let blow = (
+    let fault = (
         0_u16..3000,
         prop_oneof![
-            Just(Blow::Delete),
-            Just(Blow::Debug),
-            Just(Blow::AgentRestart),
-            Just(Blow::Reboot)
+            Just(Fault::Delete),
+            Just(Fault::Debug),
+            Just(Fault::AgentRestart),
+            Just(Fault::Reboot)
         ],
     );
     let traits = |sidecars: f64| {
@@ -66,17 +66,17 @@ fn story() -> impl Strategy<Value = Story> {
         proptest::collection::vec(traits(0.0), 1..4),
         0_u16..60,
         proptest::collection::vec(nature, 1..12),
-        proptest::collection::vec(blow, 0..5),
+        proptest::collection::vec(fault, 0..5),
     )
-        .prop_map(|(policy, inits, mains, grace, natures, mut blows)| {
-            blows.sort_unstable_by_key(|(at, _)| *at);
+        .prop_map(|(policy, inits, mains, grace, natures, mut faults)| {
+            faults.sort_unstable_by_key(|(at, _)| *at);
             Story {
                 policy,
                 inits,
                 mains,
                 grace,
                 natures,
-                blows,
+                faults,
             }
         })
 }
@@ -87,9 +87,9 @@ proptest! {
     #[test]
     fn a_pod_lives_by_the_rules_and_ends_when_it_must(story in story()) {
         let mut world = World::new(&story);
-        for &(at, blow) in &story.blows {
+        for &(at, fault) in &story.faults {
             world.live_until(Timestamp::from_second(EPOCH + i64::from(at)).unwrap())?;
-            world.blow(blow);
+            world.fault(fault);
         }
         world.live_until(later(world.now, Duration::from_secs(4000)))?;
         if RestartPolicy::of(&world.pod) == RestartPolicy::Never {
@@ -101,7 +101,7 @@ proptest! {
         }
         let mut debuggers = world.starts.iter().filter(|(name, _)| name.starts_with("debug"));
         prop_assert!(debuggers.all(|(_, count)| *count == 1), "a debugger is started once");
-        world.blow(Blow::Delete);
+        world.fault(Fault::Delete);
         let longest = story.natures.iter().map(|nature| nature.takes).max().unwrap_or_default();
         let limit = Duration::from_secs(u64::from(story.grace) + u64::from(longest)) + LEAST;
         world.live_until(later(world.now, limit))?;
@@ -117,7 +117,7 @@ fn plain(policy: &'static str, nature: Nature) -> Story {
         mains: vec![Traits::default()],
         grace: 1,
         natures: vec![nature],
-        blows: Vec::new(),
+        faults: Vec::new(),
     }
 }
 
@@ -253,7 +253,7 @@ fn a_hook_before_the_stop_takes_of_the_grace_and_leaves_two_seconds() {
         story.natures[0].hook = (takes, true);
         let mut world = World::new(&story);
         after(&mut world, 5);
-        world.blow(Blow::Delete);
+        world.fault(Fault::Delete);
         after(&mut world, asked - 1);
         assert!(world.asked.is_empty(), "{takes}");
         after(&mut world, 1);
@@ -366,7 +366,7 @@ fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
     story.inits = vec![Traits::default()];
     let mut world = World::new(&story);
     world.settle().unwrap();
-    world.blow(Blow::Debug);
+    world.fault(Fault::Debug);
     after(&mut world, 15);
     assert_eq!(phase(&world), "Pending");
     let told = |world: &World| {
@@ -381,7 +381,7 @@ fn a_debugger_runs_beside_an_init_container_once_and_decides_nothing() {
     assert!(told(&world).running.is_some());
     after(&mut world, 15);
     assert_eq!(told(&world).terminated.unwrap().exit_code, 1);
-    world.blow(Blow::Reboot);
+    world.fault(Fault::Reboot);
     after(&mut world, 600);
     assert_eq!(world.starts["debug0"], 1);
 }
@@ -423,7 +423,7 @@ fn a_slow_start_holds_up_the_first_start_of_those_after_it_and_nothing_else() {
 fn a_pod_that_is_deleted_during_a_start_waits_for_it_and_ends_what_came_of_it() {
     let mut world = with_a_slow_start(true);
     after(&mut world, 100);
-    world.blow(Blow::Delete);
+    world.fault(Fault::Delete);
     after(&mut world, 199);
     assert!(!world.finished && !world.starts.contains_key("main1"));
     assert_eq!(phase(&world), "Pending");
@@ -439,7 +439,7 @@ fn an_agent_that_begins_during_a_start_clears_half_a_container_away_and_starts_i
     for lives in [false, true] {
         let mut world = with_a_slow_start(lives);
         after(&mut world, 100);
-        world.blow(Blow::AgentRestart);
+        world.fault(Fault::AgentRestart);
         after(&mut world, 1);
         assert_eq!(world.starts["main1"], 1, "{lives}");
         let ids = world.alive().filter(|seen| seen.key.container == "main1");

@@ -16,12 +16,12 @@ use x509_parser::prelude::FromDer as _;
 
 /// Which of the two requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Profile {
+pub(crate) enum RequestUse {
     Client,
     Serving,
 }
 
-impl Profile {
+impl RequestUse {
     fn name(self) -> &'static str {
         match self {
             Self::Client => "client request",
@@ -42,7 +42,7 @@ pub(crate) struct Allowed<'a> {
 
 /// What a request asked for. Holding one proves that the request is within its profile and signed by its own key.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub(crate) struct CheckedRequest {
     pub(crate) spki: Vec<u8>,
     pub(crate) sans: Vec<San>,
 }
@@ -54,10 +54,10 @@ const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 /// Checks a request against its profile. Every fault is recorded; without the structure nothing else can be.
 pub(crate) fn check(
     der: &[u8],
-    profile: Profile,
+    profile: RequestUse,
     allowed: &Allowed<'_>,
     checks: &mut Checks,
-) -> Result<Request, Stop> {
+) -> Result<CheckedRequest, Stop> {
     let name = profile.name();
     let request = match X509CertificationRequest::from_der(der) {
         Ok(([], request)) if x509::lengths_are_shortest(der) && x509::request_is_exact(der) => {
@@ -112,7 +112,7 @@ pub(crate) fn check(
     )?;
     subject(info, name, allowed, checks);
     let sans = extensions(&request, profile, allowed, checks);
-    Ok(Request {
+    Ok(CheckedRequest {
         spki: info.subject_pki.raw.to_vec(),
         sans,
     })
@@ -178,7 +178,7 @@ fn subject(
 
 fn extensions(
     request: &X509CertificationRequest<'_>,
-    profile: Profile,
+    profile: RequestUse,
     allowed: &Allowed<'_>,
     checks: &mut Checks,
 ) -> Vec<San> {
@@ -226,7 +226,7 @@ fn extensions(
 )]
 fn one_extension(
     extension: &X509Extension<'_>,
-    profile: Profile,
+    profile: RequestUse,
     allowed: &Allowed<'_>,
     checks: &mut Checks,
     sans: &mut Vec<San>,
@@ -262,8 +262,8 @@ fn one_extension(
             let good = extended_usage_fits(usage, profile);
             let (wanted, found) = (
                 match profile {
-                    Profile::Client => "client authentication",
-                    Profile::Serving => "server authentication",
+                    RequestUse::Client => "client authentication",
+                    RequestUse::Serving => "server authentication",
                 },
                 if good { "the same" } else { "another usage" },
             );
@@ -293,7 +293,7 @@ fn only_digital_signature(usage: KeyUsage) -> bool {
     usage.flags == 1
 }
 
-fn extended_usage_fits(usage: &ExtendedKeyUsage<'_>, profile: Profile) -> bool {
+fn extended_usage_fits(usage: &ExtendedKeyUsage<'_>, profile: RequestUse) -> bool {
     let others = usage.any
         || usage.code_signing
         || usage.email_protection
@@ -301,8 +301,8 @@ fn extended_usage_fits(usage: &ExtendedKeyUsage<'_>, profile: Profile) -> bool {
         || usage.ocsp_signing
         || !usage.other.is_empty();
     let fits = match profile {
-        Profile::Client => usage.client_auth && !usage.server_auth,
-        Profile::Serving => usage.server_auth && !usage.client_auth,
+        RequestUse::Client => usage.client_auth && !usage.server_auth,
+        RequestUse::Serving => usage.server_auth && !usage.client_auth,
     };
     fits && !others
 }
@@ -313,7 +313,7 @@ fn extended_usage_fits(usage: &ExtendedKeyUsage<'_>, profile: Profile) -> bool {
 )]
 fn one_name(
     general: &GeneralName<'_>,
-    profile: Profile,
+    profile: RequestUse,
     allowed: &Allowed<'_>,
     checks: &mut Checks,
 ) -> Option<San> {
@@ -361,7 +361,7 @@ fn one_name(
         checks.test(&check, Code::CsrSanWildcard, false, listed(), &san);
     } else if san.is_api_server(&allowed.api) {
         checks.test(&check, Code::CsrSanApiServer, false, listed(), &san);
-    } else if profile == Profile::Client {
+    } else if profile == RequestUse::Client {
         checks.test(
             &check,
             Code::CsrSan,

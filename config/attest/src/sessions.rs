@@ -101,7 +101,7 @@ enum Slot<P> {
 }
 
 #[derive(Debug)]
-struct Entry<P> {
+struct SessionEntry<P> {
     opened: u64,
     class: Class,
     /// Its place among the open sessions of strangers.
@@ -192,7 +192,7 @@ fn over(opened: u64, now: u64) -> bool {
 #[derive(Debug)]
 pub struct Sessions<P = Pending> {
     limits: Limits,
-    entries: HashMap<SessionId, Entry<P>>,
+    entries: HashMap<SessionId, SessionEntry<P>>,
     strangers: Table,
     listed: Table,
     renewals: Table,
@@ -294,7 +294,7 @@ impl<P: HalfOpen> Sessions<P> {
         }
         self.entries.insert(
             session,
-            Entry {
+            SessionEntry {
                 opened: now,
                 class,
                 share,
@@ -395,7 +395,7 @@ impl<P: HalfOpen> Sessions<P> {
     }
 
     fn remove(&mut self, session: &SessionId) {
-        let Some(Entry {
+        let Some(SessionEntry {
             opened,
             class,
             share,

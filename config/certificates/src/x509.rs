@@ -26,7 +26,7 @@ const MAX_RSA_BYTES: usize = 512;
 const MAX_NESTING: u8 = 16;
 
 /// What a public key is of.
-enum Kind {
+enum KeyAlgorithm {
     Rsa,
     P256,
     P384,
@@ -38,19 +38,25 @@ pub fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8]) -> boo
     let Ok(([], key)) = SubjectPublicKeyInfo::from_der(spki) else {
         return false;
     };
-    let Some(kind) = kind(&key) else { return false };
+    let Some(kind) = key_algorithm(&key) else {
+        return false;
+    };
     let algorithm: &dyn VerificationAlgorithm = match (oid, kind) {
-        (RSA_SHA256 | RSA_SHA384 | RSA_SHA512, Kind::Rsa) if signature.len() > MAX_RSA_BYTES => {
+        (RSA_SHA256 | RSA_SHA384 | RSA_SHA512, KeyAlgorithm::Rsa)
+            if signature.len() > MAX_RSA_BYTES =>
+        {
             return false;
         }
-        (RSA_SHA256, Kind::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA256,
-        (RSA_SHA384, Kind::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA384,
-        (RSA_SHA512, Kind::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA512,
-        (ECDSA_SHA256, Kind::P256) => &signature::ECDSA_P256_SHA256_ASN1,
-        (ECDSA_SHA384, Kind::P256) => &signature::ECDSA_P256_SHA384_ASN1,
-        (ECDSA_SHA256, Kind::P384) => &signature::ECDSA_P384_SHA256_ASN1,
-        (ECDSA_SHA384, Kind::P384) => &signature::ECDSA_P384_SHA384_ASN1,
-        (ECDSA_SHA512, Kind::P256 | Kind::P384) => return ecdsa_sha512(spki, message, signature),
+        (RSA_SHA256, KeyAlgorithm::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA256,
+        (RSA_SHA384, KeyAlgorithm::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA384,
+        (RSA_SHA512, KeyAlgorithm::Rsa) => &signature::RSA_PKCS1_2048_8192_SHA512,
+        (ECDSA_SHA256, KeyAlgorithm::P256) => &signature::ECDSA_P256_SHA256_ASN1,
+        (ECDSA_SHA384, KeyAlgorithm::P256) => &signature::ECDSA_P256_SHA384_ASN1,
+        (ECDSA_SHA256, KeyAlgorithm::P384) => &signature::ECDSA_P384_SHA256_ASN1,
+        (ECDSA_SHA384, KeyAlgorithm::P384) => &signature::ECDSA_P384_SHA384_ASN1,
+        (ECDSA_SHA512, KeyAlgorithm::P256 | KeyAlgorithm::P384) => {
+            return ecdsa_sha512(spki, message, signature);
+        }
         _ => return false,
     };
     UnparsedPublicKey::new(algorithm, &key.subject_public_key.data)
@@ -232,18 +238,18 @@ fn shortest(der: &[u8]) -> Option<(usize, &[u8])> {
     Some((usize::from(length), rest))
 }
 
-fn kind(key: &SubjectPublicKeyInfo<'_>) -> Option<Kind> {
+fn key_algorithm(key: &SubjectPublicKeyInfo<'_>) -> Option<KeyAlgorithm> {
     let algorithm = &key.algorithm;
     if algorithm.algorithm == OID_PKCS1_RSAENCRYPTION {
-        return Some(Kind::Rsa);
+        return Some(KeyAlgorithm::Rsa);
     }
     if algorithm.algorithm != OID_KEY_TYPE_EC_PUBLIC_KEY {
         return None;
     }
     let curve = Oid::try_from(algorithm.parameters.as_ref()?).ok()?;
     match curve {
-        curve if curve == OID_EC_P256 => Some(Kind::P256),
-        curve if curve == OID_NIST_EC_P384 => Some(Kind::P384),
+        curve if curve == OID_EC_P256 => Some(KeyAlgorithm::P256),
+        curve if curve == OID_NIST_EC_P384 => Some(KeyAlgorithm::P384),
         _ => None,
     }
 }

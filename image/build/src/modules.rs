@@ -86,7 +86,7 @@ pub struct Modules {
 /// A module that is wanted, or one that it needs, is missing or cannot be unpacked.
 pub fn pick(tools: &Tools, folder: &Path, flavour: &str) -> Result<Modules> {
     let full = flavour == "amd64";
-    let mut shelf = Shelf::open(tools, folder)?;
+    let mut modules = ModuleFolder::open(tools, folder)?;
     let wanted = |base: &[&str], more: &[&str]| -> Vec<String> {
         let more = if full { more } else { &[] };
         base.iter()
@@ -95,20 +95,20 @@ pub fn pick(tools: &Tools, folder: &Path, flavour: &str) -> Result<Modules> {
             .collect()
     };
     let mut loaded = BTreeSet::new();
-    let initrd = shelf.closure(&wanted(&INITRD, &INITRD_FULL), &mut loaded)?;
-    let running = shelf.closure(&wanted(&RUNNING, &RUNNING_FULL), &mut loaded)?;
+    let initrd = modules.closure(&wanted(&INITRD, &INITRD_FULL), &mut loaded)?;
+    let running = modules.closure(&wanted(&RUNNING, &RUNNING_FULL), &mut loaded)?;
     Ok(Modules { initrd, running })
 }
 
 /// The modules of a kernel, by name.
-struct Shelf<'a> {
+struct ModuleFolder<'a> {
     tools: &'a Tools,
     files: BTreeMap<String, PathBuf>,
     builtin: BTreeSet<String>,
     folder: PathBuf,
 }
 
-impl<'a> Shelf<'a> {
+impl<'a> ModuleFolder<'a> {
     fn open(tools: &'a Tools, folder: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
         let mut open = vec![folder.join("kernel")];

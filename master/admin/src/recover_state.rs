@@ -278,7 +278,7 @@ mod tests {
     const STATE_KEY: [u8; 32] = [0x5a; 32];
 
     /// The front of a master's disk with a genuine recovery copy, and all that the admin has.
-    struct Desk {
+    struct RecoveryCase {
         dir: tempfile::TempDir,
         args: RecoverStateArgs,
         release_key: ReleaseKey,
@@ -289,7 +289,7 @@ mod tests {
         template::ek_of_spki(key.to_public_key_der().unwrap().as_bytes()).unwrap()
     }
 
-    impl Desk {
+    impl RecoveryCase {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let at = |name: &str| dir.path().join(name);
@@ -362,22 +362,22 @@ mod tests {
 
     #[test]
     fn a_one_off_key_is_for_the_newest_header_and_holds_nothing_in_the_clear() {
-        let mut desk = Desk::new();
-        assert_eq!(desk.write().unwrap().generation, 8);
-        let written = std::fs::read(desk.dir.path().join("one-off")).unwrap();
+        let mut case = RecoveryCase::new();
+        assert_eq!(case.write().unwrap().generation, 8);
+        let written = std::fs::read(case.dir.path().join("one-off")).unwrap();
         let read = OneOff::parse(&written).unwrap();
         assert_eq!((read.generation, read.floor), (8, 3));
-        assert!(read.is_for(&Approver::new(desk.release_key.key(), Role::Master)));
+        assert!(read.is_for(&Approver::new(case.release_key.key(), Role::Master)));
         let clear = [&b"PRIVATE KEY"[..], &STATE_KEY];
         for part in clear {
             assert!(!written.windows(part.len()).any(|window| window == part));
         }
-        assert!(desk.write().is_err(), "a file that is there is kept");
+        assert!(case.write().is_err(), "a file that is there is kept");
         // On the disk itself: there and nowhere else.
-        desk.args.out = None;
-        let before = std::fs::read(&desk.args.partition).unwrap();
-        desk.write().unwrap();
-        let after = std::fs::read(&desk.args.partition).unwrap();
+        case.args.out = None;
+        let before = std::fs::read(&case.args.partition).unwrap();
+        case.write().unwrap();
+        let after = std::fs::read(&case.args.partition).unwrap();
         let at = usize::try_from(header::ONE_OFF).unwrap();
         let area = at..at + header::MAX_ONE_OFF;
         assert_eq!(OneOff::parse(&after[area.clone()]).unwrap().generation, 8);
@@ -389,48 +389,51 @@ mod tests {
 
     #[test]
     fn what_is_not_the_clusters_is_refused_with_its_reason() {
-        let mut desk = Desk::new();
-        let pin = std::mem::replace(&mut desk.args.ca_pin, vec!["sha256:00".to_owned()]);
-        assert!(desk.refused().contains("does NOT hold the key"));
-        desk.args.ca_pin = pin;
+        let mut case = RecoveryCase::new();
+        let pin = std::mem::replace(&mut case.args.ca_pin, vec!["sha256:00".to_owned()]);
+        assert!(case.refused().contains("does NOT hold the key"));
+        case.args.ca_pin = pin;
         // A copy that somebody else made lies beside the genuine one, for another admin's key or for this one's: the
         // genuine one is found. In its place it is refused.
-        let (other, good) = (Desk::new(), std::fs::read(&desk.args.partition).unwrap());
+        let (other, good) = (
+            RecoveryCase::new(),
+            std::fs::read(&case.args.partition).unwrap(),
+        );
         let planted = std::fs::read(&other.args.partition).unwrap();
         let at = |copy: usize| usize::try_from(header::RECOVERY_COPIES[copy]).unwrap();
         let copy = |disk: &[u8]| disk[at(1)..at(1) + header::MAX_RECOVERY].to_vec();
-        desk.change(header::RECOVERY_COPIES[0], &copy(&planted));
-        desk.write().unwrap();
-        std::fs::remove_file(desk.dir.path().join("one-off")).unwrap();
-        desk.change(header::RECOVERY_COPIES[1], &copy(&planted));
-        assert!(desk.refused().contains("encrypted to another key"));
-        let pem = std::fs::read_to_string(&desk.args.admin_key).unwrap();
+        case.change(header::RECOVERY_COPIES[0], &copy(&planted));
+        case.write().unwrap();
+        std::fs::remove_file(case.dir.path().join("one-off")).unwrap();
+        case.change(header::RECOVERY_COPIES[1], &copy(&planted));
+        assert!(case.refused().contains("encrypted to another key"));
+        let pem = std::fs::read_to_string(&case.args.admin_key).unwrap();
         let admin = p256::SecretKey::from_pkcs8_pem(&pem).unwrap().public_key();
         let spki = admin.to_public_key_der().unwrap();
         let mut forged = master_ca::recovery::encrypt(spki.as_bytes(), b"keys")
             .unwrap()
             .into_bytes();
         forged.resize(header::MAX_RECOVERY, 0);
-        desk.change(header::RECOVERY_COPIES[1], &forged);
-        assert!(desk.refused().contains("does NOT hold the key"));
-        desk.change(header::RECOVERY_COPIES[0], &forged);
-        desk.change(header::RECOVERY_COPIES[1], &copy(&good));
-        desk.write().unwrap();
-        std::fs::remove_file(desk.dir.path().join("one-off")).unwrap();
+        case.change(header::RECOVERY_COPIES[1], &forged);
+        assert!(case.refused().contains("does NOT hold the key"));
+        case.change(header::RECOVERY_COPIES[0], &forged);
+        case.change(header::RECOVERY_COPIES[1], &copy(&good));
+        case.write().unwrap();
+        std::fs::remove_file(case.dir.path().join("one-off")).unwrap();
 
         for place in header::COPIES {
-            desk.change(place, &sealed(8, [0x5b; 32]));
+            case.change(place, &sealed(8, [0x5b; 32]));
         }
-        assert!(desk.refused().contains("of another disk"));
+        assert!(case.refused().contains("of another disk"));
         for place in header::COPIES {
-            desk.change(place, &[0; header::SIZE]);
+            case.change(place, &[0; header::SIZE]);
         }
-        assert!(desk.refused().contains("no header"));
+        assert!(case.refused().contains("no header"));
         for place in header::RECOVERY_COPIES {
-            desk.change(place, &vec![0; header::MAX_RECOVERY]);
+            case.change(place, &vec![0; header::MAX_RECOVERY]);
         }
-        assert!(desk.refused().contains("no recovery copy"));
-        std::fs::write(&desk.args.partition, "short").unwrap();
-        assert!(desk.refused().contains("first MiB"));
+        assert!(case.refused().contains("no recovery copy"));
+        std::fs::write(&case.args.partition, "short").unwrap();
+        assert!(case.refused().contains("first MiB"));
     }
 }

@@ -172,11 +172,11 @@ fn text(rotation: &Rotation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use master_ca::Root;
+    use master_ca::RootInForce;
 
     #[test]
     fn the_pins_are_told_as_user_data_has_them_and_who_lacks_what() {
-        let root = |pin: &str, phase| Root {
+        let root = |pin: &str, phase| RootInForce {
             pin: pin.to_owned(),
             phase,
             not_after: 0,

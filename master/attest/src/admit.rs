@@ -1,7 +1,7 @@
 //! Step 5: certificates for an admitted machine, and their records: the Machine's status, the log, the requests, the Node.
 
 use crate::error::Error;
-use crate::inventory::Inventory;
+use crate::inventory::ReferenceTables;
 use crate::policy::policy_of;
 use crate::time::unix_seconds;
 use crate::{record, request};
@@ -30,7 +30,7 @@ pub(crate) struct Requests<'a> {
 pub(crate) struct AdmissionWriter<'a> {
     pub(crate) client: &'a Client,
     pub(crate) authority: &'a Authority,
-    pub(crate) inventory: &'a Inventory,
+    pub(crate) inventory: &'a ReferenceTables,
     pub(crate) journal: &'a Journal,
     pub(crate) events: &'a Recorder,
     /// `metadata.generation` of the CertificatePolicy, for the certificates.
@@ -214,7 +214,7 @@ async fn record_requests(
         let (admission, rule, seconds) = (grant.admission(), grant.rule(), grant.ttl_seconds());
         request::record(
             client,
-            &request::Signed {
+            &request::SignedRequest {
                 machine,
                 signer,
                 request,

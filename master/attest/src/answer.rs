@@ -21,16 +21,20 @@ pub(crate) async fn read<T: DeserializeOwned>(
     incoming: Body,
     limit: usize,
     time: Duration,
-) -> Result<T, Answer> {
+) -> Result<T, ServiceAnswer> {
     let collect: BoxFuture<'static, _> = Box::pin(Limited::new(incoming, limit).collect());
     let bytes = match tokio::time::timeout(time, collect).await {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(limit)),
         Ok(Err(_)) | Err(_) => {
-            return Err(Answer::problem(Code::Malformed, "the body did not come in"));
+            return Err(ServiceAnswer::problem(
+                Code::Malformed,
+                "the body did not come in",
+            ));
         }
     };
-    wire::parse(&bytes).map_err(|error| Answer::problem(wire::code_of(&error), &error.to_string()))
+    wire::parse(&bytes)
+        .map_err(|error| ServiceAnswer::problem(wire::code_of(&error), &error.to_string()))
 }
 
 /// Reads and drops the body of a request that is refused anyway: many clients read the answer only after they have sent the body.
@@ -42,8 +46,8 @@ pub(crate) async fn discard(incoming: Body, limit: usize) {
     tokio::time::timeout(BODY_TIME, pass).await.ok();
 }
 
-fn too_large(limit: usize) -> Answer {
-    Answer::problem(
+fn too_large(limit: usize) -> ServiceAnswer {
+    ServiceAnswer::problem(
         Code::TooLarge,
         &format!("the body has more than {limit} bytes"),
     )
@@ -51,13 +55,13 @@ fn too_large(limit: usize) -> Answer {
 
 /// An answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ServiceAnswer {
     status: StatusCode,
     body: Bytes,
     retry_after: Option<u32>,
 }
 
-impl Answer {
+impl ServiceAnswer {
     /// Status 200 with a JSON body.
     pub(crate) fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {

@@ -1,6 +1,6 @@
 //! The bootstrap: the admin attests this first master, then the master signs the admin's certificate request. It happens once.
 
-use crate::answer::{self, Answer, BODY_TIME};
+use crate::answer::{self, BODY_TIME, ServiceAnswer};
 use crate::error::Error;
 use crate::settings::{AttestationConfig, BootstrapConfig};
 use base64::Engine as _;
@@ -37,7 +37,7 @@ const PROOFS: usize = 4;
 /// The record of the bootstrap on disk.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Record {
+struct BootstrapRecord {
     version: u32,
     /// Base64 of the admin's statement.
     statement: String,
@@ -45,7 +45,7 @@ struct Record {
     signature: String,
 }
 
-impl Record {
+impl BootstrapRecord {
     /// What the admin stated; its signature was verified before it was kept.
     fn stated(&self) -> Option<AdminStatement> {
         let bytes = STANDARD.decode(&self.statement).ok()?;
@@ -79,7 +79,7 @@ impl BootstrapService {
         let record = read_record(&own.record)?;
         let done = own.admin_key.is_none() || record.is_some();
         let machine = OnceLock::new();
-        if let Some(stated) = record.as_ref().and_then(Record::stated) {
+        if let Some(stated) = record.as_ref().and_then(BootstrapRecord::stated) {
             drop(machine.set(stated.machine));
         }
         let service = Self {
@@ -109,7 +109,7 @@ impl BootstrapService {
     }
 
     /// `GET /bootstrap/v1/hello`.
-    pub(crate) async fn hello(&self) -> Answer {
+    pub(crate) async fn hello(&self) -> ServiceAnswer {
         if self.is_done() {
             return taken();
         }
@@ -122,9 +122,9 @@ impl BootstrapService {
             None => (None, self.claims()),
         };
         let Ok(root) = Der::new(self.authority.root().to_vec()) else {
-            return Answer::unavailable("the root certificate is too long for the protocol");
+            return ServiceAnswer::unavailable("the root certificate is too long for the protocol");
         };
-        Answer::json(&BootstrapHello {
+        ServiceAnswer::json(&BootstrapHello {
             protocol: BOOTSTRAP_PROTOCOL.to_owned(),
             cluster: self.cluster.clone(),
             root,
@@ -134,7 +134,7 @@ impl BootstrapService {
     }
 
     /// `POST /bootstrap/v1/challenge`.
-    pub(crate) async fn challenge(&self, incoming: Body, peer: &Peer) -> Answer {
+    pub(crate) async fn challenge(&self, incoming: Body, peer: &Peer) -> ServiceAnswer {
         if self.is_done() {
             return taken();
         }
@@ -143,20 +143,20 @@ impl BootstrapService {
             Err(answer) => return answer,
         };
         let Some(exporter) = peer.exporter.map(Digest) else {
-            return Answer::problem(
+            return ServiceAnswer::problem(
                 Code::Channel,
                 "bootstrap needs a TLS 1.3 connection of its own",
             );
         };
         let Ok(_turn) = self.proofs.try_acquire() else {
-            return Answer::problem(
+            return ServiceAnswer::problem(
                 Code::RateLimited,
                 "this machine's TPM is busy with other proofs; try again",
             );
         };
         match self.prove(challenge, exporter).await {
-            Ok(Some(EvidenceAnswer { proof })) => Answer::json(&proof),
-            Ok(None) => Answer::of(
+            Ok(Some(EvidenceAnswer { proof })) => ServiceAnswer::json(&proof),
+            Ok(None) => ServiceAnswer::of(
                 StatusCode::NOT_IMPLEMENTED,
                 "NO_TPM",
                 "this master has no TPM to prove itself with",
@@ -166,7 +166,7 @@ impl BootstrapService {
     }
 
     /// `POST /bootstrap/v1/admit`.
-    pub(crate) async fn admit(&self, incoming: Body) -> Answer {
+    pub(crate) async fn admit(&self, incoming: Body) -> ServiceAnswer {
         if self.is_done() {
             return taken();
         }
@@ -181,7 +181,7 @@ impl BootstrapService {
         let Some(admin_key) = self.config.admin_key else {
             return taken();
         };
-        let refuse = |why: &str| Answer::problem(Code::BootstrapVerdict, why);
+        let refuse = |why: &str| ServiceAnswer::problem(Code::BootstrapVerdict, why);
         let (statement, signature) = (admit.statement.as_bytes(), admit.signature.as_bytes());
         let stated = match AdminStatement::open(statement, signature, &admin_key) {
             Ok(stated) => stated,
@@ -192,9 +192,9 @@ impl BootstrapService {
         {
             return refuse("the statement is about another cluster or another root");
         }
-        let request = match master_ca::Request::from_der(admit.admin_csr.as_bytes()) {
+        let request = match master_ca::CertificateRequest::from_der(admit.admin_csr.as_bytes()) {
             Ok(request) => request,
-            Err(error) => return Answer::problem(Code::CsrMalformed, &chain(&error)),
+            Err(error) => return ServiceAnswer::problem(Code::CsrMalformed, &chain(&error)),
         };
         let issued =
             match self
@@ -202,18 +202,20 @@ impl BootstrapService {
                 .issue_admin(&request, &admin_key.to_text(), SystemTime::now())
             {
                 Ok(issued) => issued,
-                Err(error) => return Answer::problem(Code::CsrKey, &chain(&error)),
+                Err(error) => return ServiceAnswer::problem(Code::CsrKey, &chain(&error)),
             };
         if let Err(error) = self.take(&request.spki, statement, signature).await {
             tracing::error!(error = %chain(&error), "the bootstrap could not be recorded");
-            return Answer::unavailable("the master could not record the bootstrap; see its log");
+            return ServiceAnswer::unavailable(
+                "the master could not record the bootstrap; see its log",
+            );
         }
         drop(self.machine.set(stated.machine));
         tracing::info!(
             admin = admin_key.to_text(),
             "bootstrapped: the cluster is the admin's"
         );
-        Answer::json(&BootstrapAdmitted {
+        ServiceAnswer::json(&BootstrapAdmitted {
             certificate: issued.chain_pem(),
             roots: self.authority.roots_pem(),
             ca_pin: self.authority.pin(),
@@ -267,7 +269,7 @@ impl BootstrapService {
             .map_err(Error::Task)?;
         let copy = copied.map_err(Error::Issue)?;
         tracing::info!(file = %copy.display(), "the recovery copy was written for the admin's key");
-        let record = Record {
+        let record = BootstrapRecord {
             version: 1,
             statement: STANDARD.encode(statement),
             signature: STANDARD.encode(signature),
@@ -341,20 +343,20 @@ impl BootstrapService {
     }
 }
 
-fn taken() -> Answer {
-    Answer::of(
+fn taken() -> ServiceAnswer {
+    ServiceAnswer::of(
         StatusCode::CONFLICT,
         "ALREADY_BOOTSTRAPPED",
         "this cluster was taken over by its admin before",
     )
 }
 
-fn unanswered(error: &Error) -> Answer {
+fn unanswered(error: &Error) -> ServiceAnswer {
     tracing::error!(error = %chain(error), "this machine's TPM cannot attest; bootstrap is impossible");
-    Answer::unavailable(&chain(error))
+    ServiceAnswer::unavailable(&chain(error))
 }
 
-fn read_record(path: &Path) -> Result<Option<Record>, Error> {
+fn read_record(path: &Path) -> Result<Option<BootstrapRecord>, Error> {
     match std::fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)
@@ -371,7 +373,7 @@ fn read_record(path: &Path) -> Result<Option<Record>, Error> {
     }
 }
 
-fn write_record(path: &Path, record: &Record) -> Result<(), Error> {
+fn write_record(path: &Path, record: &BootstrapRecord) -> Result<(), Error> {
     let bytes = serde_json::to_vec(record).map_err(|source| Error::Record {
         path: path.to_owned(),
         source,

@@ -1,7 +1,7 @@
 //! Steps 4 and 5 after the checks: the policy's decision on a claimant, and its admission.
 
 use crate::admit::{AdmissionWriter, Requests};
-use crate::answer::Answer;
+use crate::answer::ServiceAnswer;
 use crate::caller::{address, remote};
 use crate::exchange::ExchangeService;
 use crate::policy::{PolicyDecision, QueuedRequest};
@@ -25,11 +25,11 @@ impl ExchangeService {
         requests: Requests<'_>,
         peer: &Peer,
         now: SystemTime,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         // The check for addresses of other machines reads their Machines, and this exchange's Machine is written later. The
         // reservation keeps a second exchange from passing the same check in between.
         let Some(_reserved) = self.limits.reserve(claimant.claimed_addresses()) else {
-            return Answer::unavailable(
+            return ServiceAnswer::unavailable(
                 "another machine is being admitted with one of these addresses; try again",
             );
         };
@@ -52,7 +52,7 @@ impl ExchangeService {
         requests: Requests<'_>,
         peer: &Peer,
         now: SystemTime,
-    ) -> Result<CertificateGrant, Answer> {
+    ) -> Result<CertificateGrant, ServiceAnswer> {
         if let Err(code) = queue_writer::check_name_is_free(&self.client, &claimant).await {
             return Err(self.refused(peer, &claimant.refused(code)).await);
         }
@@ -82,7 +82,7 @@ impl ExchangeService {
         requests: Requests<'_>,
         peer: &Peer,
         now: SystemTime,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let remote = remote(peer);
         let submission = Submission {
             claimant,
@@ -104,7 +104,7 @@ impl ExchangeService {
             }
             Err(error) => {
                 tracing::warn!(node = claimant.node_name(), error = %chain(&error), "a request cannot be written into the queue");
-                Answer::unavailable("the master could not keep the request; try again")
+                ServiceAnswer::unavailable("the master could not keep the request; try again")
             }
         }
     }
@@ -114,14 +114,14 @@ impl ExchangeService {
         &self,
         claimant: Claimant,
         approval: &Approval,
-    ) -> Result<Result<CertificateGrant, Box<Refusal>>, Answer> {
+    ) -> Result<Result<CertificateGrant, Box<Refusal>>, ServiceAnswer> {
         let created =
             queue_writer::create_machine(&self.client, &self.inventory, &claimant, approval).await;
         let machine = match created {
             Ok(machine) => machine,
             Err(error) => {
                 tracing::warn!(node = claimant.node_name(), error = %chain(&error), "a Machine cannot be created");
-                return Err(Answer::unavailable(
+                return Err(ServiceAnswer::unavailable(
                     "the master could not record the machine; try again",
                 ));
             }
@@ -137,7 +137,7 @@ impl ExchangeService {
         requests: &Requests<'_>,
         peer: &Peer,
         now: SystemTime,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let writer = AdmissionWriter {
             client: &self.client,
             authority: &self.authority,
@@ -156,18 +156,18 @@ impl ExchangeService {
                     "admitted"
                 );
                 self.records.accepted(grant, peer, now);
-                Answer::json(&certificates)
+                ServiceAnswer::json(&certificates)
             }
             Err(error) => {
                 tracing::warn!(node = grant.node_name(), error = %chain(&error), "verified, but not admitted");
-                Answer::unavailable("the master could not record the admission; try again")
+                ServiceAnswer::unavailable("the master could not record the admission; try again")
             }
         }
     }
 
     /// Records a refusal of evidence and answers. The answer names the reason only where the caller may know it: it has proved
     /// possession by then, or the reason says nothing about machines.
-    pub(crate) async fn refused(&self, peer: &Peer, refusal: &Refusal) -> Answer {
+    pub(crate) async fn refused(&self, peer: &Peer, refusal: &Refusal) -> ServiceAnswer {
         self.records.refused(peer, refusal).await;
         let code = refusal.code();
         if code == Code::NameAssigned {
@@ -176,11 +176,11 @@ impl ExchangeService {
                 .checks
                 .iter()
                 .find(|check| check.code == code.as_str());
-            return Answer::named(own.map_or("", |check| check.expected.as_str()));
+            return ServiceAnswer::named(own.map_or("", |check| check.expected.as_str()));
         }
         if [Code::RequestDenied, Code::QueueFull, Code::NodeKeyInUse].contains(&code) {
-            return Answer::problem(code, code.meaning());
+            return ServiceAnswer::problem(code, code.meaning());
         }
-        Answer::refused()
+        ServiceAnswer::refused()
     }
 }

@@ -6,11 +6,11 @@
 //! same exchange for machines without a TPM.
 
 use crate::admit::Requests;
-use crate::answer::{self, Answer, BODY_TIME};
+use crate::answer::{self, BODY_TIME, ServiceAnswer};
 use crate::caller::{address, listed_key, renewing_peer};
 use crate::exchange_limits::ExchangeLimits;
 use crate::facts::ClusterFacts;
-use crate::inventory::Inventory;
+use crate::inventory::ReferenceTables;
 use crate::records::Records;
 use crate::reference::ReferenceValues;
 use crate::request_queue::RequestQueue;
@@ -41,19 +41,19 @@ pub(crate) struct ExchangeService {
     pub(crate) sessions: SessionTables,
     pub(crate) records: Records,
     pub(crate) authority: Arc<Authority>,
-    pub(crate) inventory: Arc<Inventory>,
+    pub(crate) inventory: Arc<ReferenceTables>,
     pub(crate) queue: Arc<RequestQueue>,
     pub(crate) client: Client,
 }
 
 impl ExchangeService {
     /// Step 1 of a join, `POST /attest/v1/sessions`.
-    pub(crate) async fn hello(&self, incoming: Body, peer: &Peer) -> Answer {
+    pub(crate) async fn hello(&self, incoming: Body, peer: &Peer) -> ServiceAnswer {
         self.open(incoming, peer, check_hello).await
     }
 
     /// Step 1 of a renewal, `POST /attest/v1/renewals`.
-    pub(crate) async fn renewal(&self, incoming: Body, peer: &Peer) -> Answer {
+    pub(crate) async fn renewal(&self, incoming: Body, peer: &Peer) -> ServiceAnswer {
         let (renewing, incoming) = match self.renewing(incoming, peer).await {
             Ok(both) => both,
             Err(answer) => return answer,
@@ -70,7 +70,7 @@ impl ExchangeService {
         incoming: Body,
         peer: &Peer,
         check: impl Fn(&Hello, &Reference<'_>, &Channel, u64) -> Result<CheckedHello, Box<Refusal>>,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
         };
@@ -101,7 +101,7 @@ impl ExchangeService {
                 if let Some(key) = listed {
                     peer.list(key.0);
                 }
-                Answer::json(&challenge)
+                ServiceAnswer::json(&challenge)
             }
             Err(refusal) => self.not_opened(peer, *refusal, &hello.claims).await,
         }
@@ -114,20 +114,20 @@ impl ExchangeService {
         peer: &Peer,
         refusal: Refusal,
         claims: &Claims,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let code = refusal.code();
         self.records
             .refused(peer, &with_claims(refusal, claims))
             .await;
         if [Code::SessionsFull, Code::SessionsFullForEk].contains(&code) {
-            Answer::problem(
+            ServiceAnswer::problem(
                 Code::RateLimited,
                 "too many half-open sessions; try again later",
             )
         } else if [Code::ProtocolVersion, Code::Malformed].contains(&code) {
-            Answer::problem(code, code.meaning())
+            ServiceAnswer::problem(code, code.meaning())
         } else {
-            Answer::refused()
+            ServiceAnswer::refused()
         }
     }
 
@@ -137,7 +137,7 @@ impl ExchangeService {
         session: &SessionId,
         incoming: Body,
         peer: &Peer,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
         };
@@ -169,7 +169,7 @@ impl ExchangeService {
         incoming: Body,
         limit: usize,
         peer: &Peer,
-    ) -> Result<(P, E), Answer> {
+    ) -> Result<(P, E), ServiceAnswer> {
         let open = match sessions.look(session) {
             Ok(open) => open,
             Err(code) => return Err(self.no_session(code, incoming, limit, peer).await),
@@ -178,7 +178,7 @@ impl ExchangeService {
         let Some(room) = self.limits.body_room(peer, open.listed) else {
             self.limits.count_request(peer, open.listed)?;
             answer::discard(incoming, limit).await;
-            return Err(Answer::problem(
+            return Err(ServiceAnswer::problem(
                 Code::RateLimited,
                 "too much evidence is read at once; try again",
             ));
@@ -200,13 +200,19 @@ impl ExchangeService {
     }
 
     /// The answer to evidence without an open session.
-    async fn no_session(&self, code: Code, incoming: Body, limit: usize, peer: &Peer) -> Answer {
+    async fn no_session(
+        &self,
+        code: Code,
+        incoming: Body,
+        limit: usize,
+        peer: &Peer,
+    ) -> ServiceAnswer {
         if let Err(answer) = self.limits.count_request(peer, None) {
             return answer;
         }
         answer::discard(incoming, limit).await;
         self.records.refused(peer, &Refusal::anonymous(code)).await;
-        Answer::refused()
+        ServiceAnswer::refused()
     }
 
     /// The node that renews, by its client certificate. A caller without one is refused, and its body is not parsed.
@@ -214,7 +220,7 @@ impl ExchangeService {
         &self,
         incoming: Body,
         peer: &Peer,
-    ) -> Result<(RenewingPeer, Body), Answer> {
+    ) -> Result<(RenewingPeer, Body), ServiceAnswer> {
         if let Some(renewing) = renewing_peer(peer) {
             return Ok((renewing, incoming));
         }
@@ -223,7 +229,7 @@ impl ExchangeService {
         self.records
             .refused(peer, &Refusal::anonymous(Code::RenewalIdentity))
             .await;
-        Err(Answer::refused())
+        Err(ServiceAnswer::refused())
     }
 
     /// Step 4: checks the evidence, and passes a claimant on to the policy.
@@ -234,7 +240,7 @@ impl ExchangeService {
         channel: &Channel,
         peer: &Peer,
         now: SystemTime,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let ek = pending.ek_hash().to_text();
         let _lock = self.limits.lock_machine(&pending.lock_key(), &ek).await;
         // Read under the lock: these values have what the exchange before recorded.
@@ -242,7 +248,7 @@ impl ExchangeService {
             Ok(values) => values,
             Err(refusal) => {
                 self.records.refused(peer, &refusal).await;
-                return Answer::refused();
+                return ServiceAnswer::refused();
             }
         };
         let reference = self.facts.reference(&values);
@@ -279,16 +285,16 @@ fn with_claims(mut refusal: Refusal, claims: &Claims) -> Refusal {
 }
 
 /// The answer on a connection without a TLS exporter.
-pub(crate) fn no_exporter() -> Answer {
-    Answer::problem(
+pub(crate) fn no_exporter() -> ServiceAnswer {
+    ServiceAnswer::problem(
         Code::Channel,
         "attestation needs a TLS 1.3 connection of its own",
     )
 }
 
 /// The answer to a second exchange over one connection at a time.
-pub(crate) fn one_at_a_time() -> Answer {
-    Answer::problem(
+pub(crate) fn one_at_a_time() -> ServiceAnswer {
+    ServiceAnswer::problem(
         Code::RateLimited,
         "another exchange goes on over this connection; take one connection for each",
     )

@@ -1,7 +1,7 @@
 //! The limits that an exchange passes: rate, room for bodies, one at a time for a Machine and for an address.
 
 use crate::addresses::{AddressReservations, Reserved};
-use crate::answer::Answer;
+use crate::answer::ServiceAnswer;
 use crate::body_rooms::{BodyRoom, BodyRooms};
 use crate::caller::{address, renewing_peer};
 use crate::limit::{CallerClass, Limiter};
@@ -36,7 +36,11 @@ impl ExchangeLimits {
     ///
     /// # Errors
     /// The answer `RATE_LIMITED`.
-    pub(crate) fn count_request(&self, peer: &Peer, listed: Option<Digest>) -> Result<(), Answer> {
+    pub(crate) fn count_request(
+        &self,
+        peer: &Peer,
+        listed: Option<Digest>,
+    ) -> Result<(), ServiceAnswer> {
         let node = renewing_peer(peer);
         if self
             .limiter
@@ -44,7 +48,7 @@ impl ExchangeLimits {
         {
             return Ok(());
         }
-        Err(Answer::problem(
+        Err(ServiceAnswer::problem(
             Code::RateLimited,
             Code::RateLimited.meaning(),
         ))

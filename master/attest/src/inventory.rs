@@ -79,7 +79,7 @@ pub(crate) type Stored = (String, Option<ObjectMeta>);
 
 /// A kind of reference values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ReferenceKind {
     /// `Machine`.
     Machine,
     /// `ImageRelease`.
@@ -90,7 +90,7 @@ pub(crate) enum Kind {
 
 /// The tables. One follower for each kind writes them, exchanges read them.
 #[derive(Debug)]
-pub(crate) struct Inventory {
+pub(crate) struct ReferenceTables {
     tables: RwLock<Tables>,
     release_keys: Vec<ReleaseKey>,
     filled: watch::Sender<Filled>,
@@ -101,7 +101,7 @@ pub(crate) struct Inventory {
     deny: Arc<MachineDenyList>,
 }
 
-impl Inventory {
+impl ReferenceTables {
     pub(crate) fn new(release_keys: Vec<ReleaseKey>, deny: Arc<MachineDenyList>) -> Self {
         Self {
             tables: RwLock::default(),
@@ -207,20 +207,20 @@ impl Inventory {
 
     /// Whether the inventory has these objects of the API in the same or a newer revision. `all`: these are all of the kind, and the
     /// inventory must have no others.
-    pub(crate) fn holds(&self, kind: Kind, stored: &[Stored], all: bool) -> bool {
+    pub(crate) fn holds(&self, kind: ReferenceKind, stored: &[Stored], all: bool) -> bool {
         let tables = self.read();
         let known: BTreeMap<&str, &ObjectMeta> = match kind {
-            Kind::Machine => tables
+            ReferenceKind::Machine => tables
                 .machines
                 .iter()
                 .map(|(name, one)| (name.as_str(), &one.metadata))
                 .collect(),
-            Kind::Release => tables
+            ReferenceKind::Release => tables
                 .releases
                 .iter()
                 .map(|(name, one)| (name.as_str(), &one.object.metadata))
                 .collect(),
-            Kind::Policy => tables
+            ReferenceKind::Policy => tables
                 .policies
                 .iter()
                 .map(|(name, one)| (name.as_str(), &one.metadata))

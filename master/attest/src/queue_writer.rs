@@ -1,9 +1,9 @@
 //! API writes of the queue: the request that a person decides, and the Machine that an approval creates.
 
 use crate::admit::Requests;
-use crate::answer::Answer;
+use crate::answer::ServiceAnswer;
 use crate::error::Error;
-use crate::inventory::Inventory;
+use crate::inventory::ReferenceTables;
 use crate::policy::{NewRequest, QueuedRequest};
 use crate::record;
 use crate::request_queue::{EK, EXPIRES, ID, LABEL, PROOF, QueueRank, REMOTE, RequestQueue};
@@ -44,7 +44,7 @@ pub(crate) struct Submission<'a> {
 pub(crate) struct QueueWriter<'a> {
     pub(crate) client: &'a Client,
     pub(crate) queue: &'a RequestQueue,
-    pub(crate) inventory: &'a Inventory,
+    pub(crate) inventory: &'a ReferenceTables,
 }
 
 /// The commands with which a person decides a request.
@@ -63,7 +63,7 @@ impl QueueWriter<'_> {
         &self,
         submission: &Submission<'_>,
         queued: &QueuedRequest,
-    ) -> Result<Answer, Error> {
+    ) -> Result<ServiceAnswer, Error> {
         let message = command(&queued.name);
         if let Some(new) = &queued.to_create {
             let fail = |source| Error::Api {
@@ -107,7 +107,7 @@ impl QueueWriter<'_> {
                 .await?;
             }
         }
-        Ok(Answer::queued(&message))
+        Ok(ServiceAnswer::queued(&message))
     }
 
     /// Creates a request. An object of the same name by another user is deleted first: it must not block the queue.
@@ -270,7 +270,7 @@ pub(crate) async fn check_name_is_free(client: &Client, claimant: &Claimant) -> 
 /// The API did not create it as it was sent.
 pub(crate) async fn create_machine(
     client: &Client,
-    inventory: &Inventory,
+    inventory: &ReferenceTables,
     claimant: &Claimant,
     approval: &Approval,
 ) -> Result<Option<Machine>, Error> {

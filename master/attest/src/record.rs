@@ -1,7 +1,7 @@
 //! Writes the result of an exchange into the Machine's status: the only place that changes a Machine's state.
 
 use crate::error::Error;
-use crate::inventory::Inventory;
+use crate::inventory::ReferenceTables;
 use crate::next_step::next_step;
 use crate::policy::policy_of;
 use crate::time::{timestamp, unix_seconds};
@@ -24,7 +24,7 @@ const TRIES: u32 = 5;
 /// `status.node` (the marks of the rule, which another task writes at any time) do not count.
 pub(crate) async fn admission(
     client: &Client,
-    inventory: &Inventory,
+    inventory: &ReferenceTables,
     machine: &Machine,
     grant: &CertificateGrant,
     certificate: CertificateRef,
@@ -139,7 +139,7 @@ fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) 
 /// The API does not answer.
 pub(crate) async fn waits(
     client: &Client,
-    inventory: &Inventory,
+    inventory: &ReferenceTables,
     id: &MachineId,
     message: &str,
     verdict: &Verdict,
@@ -182,7 +182,7 @@ pub(crate) async fn waits(
 /// The API does not answer, or the Machine changed at every attempt.
 pub(crate) async fn refusal(
     client: &Client,
-    inventory: &Inventory,
+    inventory: &ReferenceTables,
     proven: &ProvenMachine,
     consequence: Consequence,
     refusal: &Refusal,

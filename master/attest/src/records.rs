@@ -1,10 +1,10 @@
 //! Records of an exchange: the Machine's status, NodeAttestations, the log of verdicts, events, and evidence for dry runs.
 
 use crate::caller::remote;
-use crate::inventory::Inventory;
+use crate::inventory::ReferenceTables;
 use crate::recent_evidence::{Kept, RecentEvidence};
 use crate::record;
-use crate::ring::{self, Entry, Ring};
+use crate::ring::{self, Ring, RingRecord};
 use config_attest::Refusal;
 use config_attest::verifier::{CertificateGrant, Claimant, RecordedEvidence};
 use config_errors::chain;
@@ -19,7 +19,7 @@ use std::time::SystemTime;
 #[derive(Debug)]
 pub(crate) struct Records {
     client: Client,
-    inventory: Arc<Inventory>,
+    inventory: Arc<ReferenceTables>,
     /// Events on Machines about what no check covers.
     pub(crate) events: Recorder,
     /// The log of verdicts.
@@ -31,7 +31,7 @@ pub(crate) struct Records {
 impl Records {
     pub(crate) fn new(
         client: Client,
-        inventory: Arc<Inventory>,
+        inventory: Arc<ReferenceTables>,
         journal: Arc<Journal>,
         ring: Ring,
     ) -> Self {
@@ -71,7 +71,7 @@ impl Records {
         }
         let changed = changed.as_ref().map(|(before, after)| (before, after));
         self.journal.refused(refusal, changed).await;
-        self.ring.record(Entry::refused(refusal, remote, now));
+        self.ring.record(RingRecord::refused(refusal, remote, now));
     }
 
     /// Records an admission as a NodeAttestation.

@@ -1,6 +1,6 @@
 //! Reference values of one exchange: the machines, releases and policy that its evidence is checked against.
 
-use crate::inventory::Inventory;
+use crate::inventory::ReferenceTables;
 use crate::policy::{HelloDecision, Policy, decide_hello, policy_of};
 use config_attest::Refusal;
 use config_attest::policy::CheckedRule;
@@ -26,7 +26,7 @@ impl ReferenceValues {
     ///
     /// # Errors
     /// `POLICY_REJECTS` where there is no policy or it rejects every machine, `POLICY_INVALID` where it has faults.
-    pub(crate) fn current(inventory: &Inventory) -> Result<Self, Box<Refusal>> {
+    pub(crate) fn current(inventory: &ReferenceTables) -> Result<Self, Box<Refusal>> {
         let policy = inventory
             .policy()
             .ok_or_else(|| Box::new(Refusal::anonymous(Code::PolicyRejects)))?;
@@ -45,7 +45,7 @@ impl ReferenceValues {
     pub(crate) fn under(
         spec: &CertificatePolicySpec,
         generation: u64,
-        inventory: &Inventory,
+        inventory: &ReferenceTables,
     ) -> Result<Self, Box<Refusal>> {
         let refuse = |code| Box::new(Refusal::anonymous(code));
         let rule = match decide_hello(spec) {

@@ -20,7 +20,7 @@ const KEPT: usize = 2;
 
 /// A request that was signed.
 #[derive(Debug, Clone)]
-pub(crate) struct Signed<'a> {
+pub(crate) struct SignedRequest<'a> {
     pub(crate) machine: &'a str,
     pub(crate) signer: &'static str,
     pub(crate) request: &'a [u8],
@@ -31,7 +31,7 @@ pub(crate) struct Signed<'a> {
 }
 
 /// Writes the object, its approval and its certificate.
-pub(crate) async fn record(client: &Client, signed: &Signed<'_>) -> Result<(), ApiError> {
+pub(crate) async fn record(client: &Client, signed: &SignedRequest<'_>) -> Result<(), ApiError> {
     let mut object = client.create(&object(signed)).await?;
     let rule = signed.rule;
     let Admission {
@@ -97,7 +97,7 @@ pub(crate) async fn answer(
     client.update_status(&object).await.map(drop)
 }
 
-fn object(signed: &Signed<'_>) -> CertificateSigningRequest {
+fn object(signed: &SignedRequest<'_>) -> CertificateSigningRequest {
     let tail = signed
         .issued
         .serial

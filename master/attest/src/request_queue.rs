@@ -125,7 +125,7 @@ impl QueueRank {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Request {
+struct StoredRequest {
     id: Digest,
     ek: String,
     decision: QueueDecision,
@@ -145,7 +145,7 @@ fn block(address: IpAddr) -> Option<Network> {
     networks(address).pop()
 }
 
-impl Request {
+impl StoredRequest {
     fn of(object: &CertificateSigningRequest) -> Option<Self> {
         let meta = &object.metadata;
         let ours = object.spec.username.as_deref() == Some(identity::ATTESTATION_USER)
@@ -209,7 +209,7 @@ impl Request {
 /// The requests of the queue, by name.
 #[derive(Debug, Default)]
 pub(crate) struct RequestQueue {
-    requests: RwLock<BTreeMap<String, Request>>,
+    requests: RwLock<BTreeMap<String, StoredRequest>>,
 }
 
 impl RequestQueue {
@@ -228,12 +228,12 @@ impl RequestQueue {
             Change::Listed(objects) => {
                 *requests = objects
                     .iter()
-                    .filter_map(|object| Some((name(object), Request::of(object)?)))
+                    .filter_map(|object| Some((name(object), StoredRequest::of(object)?)))
                     .collect();
                 None
             }
             Change::Set(object) => {
-                let Some(request) = Request::of(object) else {
+                let Some(request) = StoredRequest::of(object) else {
                     requests.remove(&name(object));
                     return None;
                 };
@@ -277,7 +277,7 @@ impl RequestQueue {
         if own().any(|(_, request)| request.decision == QueueDecision::Denied) {
             return PolicyDecision::Refuse(Code::RequestDenied);
         }
-        let live = |request: &Request| {
+        let live = |request: &StoredRequest| {
             request.decision == QueueDecision::Undecided && now < request.expires
         };
         match requests.get(&name) {
@@ -302,7 +302,7 @@ impl RequestQueue {
             }
             Some(_) | None => {}
         }
-        let others: Vec<(&String, &Request)> = requests
+        let others: Vec<(&String, &StoredRequest)> = requests
             .iter()
             .filter(|(_, request)| request.ek != ek && live(request))
             .collect();
@@ -337,7 +337,7 @@ impl RequestQueue {
     /// Names of undecided requests that have expired.
     pub(crate) fn expired(&self, now: Timestamp) -> Vec<String> {
         let requests = self.requests.read().unwrap_or_else(PoisonError::into_inner);
-        let over = |request: &Request| {
+        let over = |request: &StoredRequest| {
             request.decision == QueueDecision::Undecided && request.expires <= now
         };
         requests
@@ -354,7 +354,7 @@ impl RequestQueue {
 /// of networks that has most of them. At equal rank that block must also have more than the newcomer's block will have, or two
 /// blocks would displace each other's requests in turn.
 fn displaced(
-    others: &[(&String, &Request)],
+    others: &[(&String, &StoredRequest)],
     rank: QueueRank,
     block: Option<Network>,
 ) -> Option<String> {
@@ -442,8 +442,8 @@ mod tests {
     }
 
     /// A request that waits: its name, what it proved, its block, and when it came.
-    fn request(number: u8, rank: QueueRank, at: u8) -> (String, Request) {
-        let request = Request {
+    fn request(number: u8, rank: QueueRank, at: u8) -> (String, StoredRequest) {
+        let request = StoredRequest {
             id: Digest([number; 32]),
             ek: number.to_string(),
             decision: QueueDecision::Undecided,

@@ -35,14 +35,14 @@ const SWEEP: Duration = Duration::from_secs(60);
 
 /// One record.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct RingRecord {
     /// What the caller claimed.
     pub(crate) spec: NodeAttestationSpec,
     /// The result.
     pub(crate) status: NodeAttestationStatus,
 }
 
-impl Entry {
+impl RingRecord {
     /// A refusal.
     pub(crate) fn refused(refusal: &Refusal, remote: String, now: SystemTime) -> Self {
         let verdict = refusal.verdict();
@@ -88,8 +88,8 @@ impl Entry {
 }
 
 /// The record of an admission.
-pub(crate) fn accepted(grant: &CertificateGrant, remote: String, now: SystemTime) -> Entry {
-    let mut entry = Entry::of("Accepted", grant.verdict(), remote, now);
+pub(crate) fn accepted(grant: &CertificateGrant, remote: String, now: SystemTime) -> RingRecord {
+    let mut entry = RingRecord::of("Accepted", grant.verdict(), remote, now);
     entry.status.machine = Some(grant.machine_id().name.clone());
     let (admission, failed) = (grant.admission(), grant.verdict().failed());
     if !failed.is_empty() {
@@ -106,9 +106,14 @@ pub(crate) fn accepted(grant: &CertificateGrant, remote: String, now: SystemTime
 }
 
 /// The record of a request that waits for a person.
-pub(crate) fn queued(claimant: &Claimant, request: &str, remote: String, now: SystemTime) -> Entry {
+pub(crate) fn queued(
+    claimant: &Claimant,
+    request: &str,
+    remote: String,
+    now: SystemTime,
+) -> RingRecord {
     let verdict = claimant.verdict();
-    let mut entry = Entry::of("Queued", &verdict, remote, now);
+    let mut entry = RingRecord::of("Queued", &verdict, remote, now);
     Code::Queued.as_str().clone_into(&mut entry.status.code);
     entry.status.message = crate::queue_writer::command(request);
     entry.status.machine = claimant.own_machine().map(|id| id.name.clone());
@@ -118,16 +123,16 @@ pub(crate) fn queued(claimant: &Claimant, request: &str, remote: String, now: Sy
 /// The sending end of the ring's queues.
 #[derive(Debug, Clone)]
 pub(crate) struct Ring {
-    proven: mpsc::Sender<Entry>,
-    strangers: mpsc::Sender<Entry>,
+    proven: mpsc::Sender<RingRecord>,
+    strangers: mpsc::Sender<RingRecord>,
     dropped: Arc<AtomicU64>,
 }
 
 /// The receiving end: one task writes the objects.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
-    proven: mpsc::Receiver<Entry>,
-    strangers: mpsc::Receiver<Entry>,
+    proven: mpsc::Receiver<RingRecord>,
+    strangers: mpsc::Receiver<RingRecord>,
     client: Client,
     present: Present,
     pace: Pace,
@@ -190,7 +195,7 @@ pub(crate) fn ring(client: Client) -> (Ring, RingWriter) {
 
 impl Ring {
     /// Sends a record; a full queue drops and counts it.
-    pub(crate) fn record(&self, entry: Entry) {
+    pub(crate) fn record(&self, entry: RingRecord) {
         let queue = if entry.status.machine.is_some() {
             &self.proven
         } else {
@@ -286,14 +291,14 @@ impl RingWriter {
         }
     }
 
-    async fn take(&mut self, entry: Entry) {
+    async fn take(&mut self, entry: RingRecord) {
         if let Err(error) = self.write(entry).await {
             tracing::warn!(error = %error, "cannot record an attestation");
         }
         self.drop_surplus().await;
     }
 
-    async fn write(&mut self, entry: Entry) -> Result<(), ApiError> {
+    async fn write(&mut self, entry: RingRecord) -> Result<(), ApiError> {
         let expires = entry
             .status
             .expires

@@ -1,6 +1,6 @@
 //! The attestation service: its paths, and the followers that run beside them.
 
-use crate::answer::Answer;
+use crate::answer::ServiceAnswer;
 use crate::bootstrap::BootstrapService;
 use crate::deny::MachineDenyList;
 use crate::error::Error;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::exchange::ExchangeService;
 use crate::exchange_limits::ExchangeLimits;
 use crate::facts::ClusterFacts;
-use crate::inventory::{Inventory, Kind, Stored};
+use crate::inventory::{ReferenceKind, ReferenceTables, Stored};
 use crate::records::Records;
 use crate::session_tables::SessionTables;
 
@@ -27,13 +27,12 @@ use config_protocol::wire::{
     SESSIONS_PATH, SessionId, session_of_path,
 };
 use http::{Method, Request, Response, StatusCode};
-use master_api::{ApiServer, Extensions};
 use master_ca::Authority;
 use master_client::{
     ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
 };
 use master_journal::{Journal, spec_changes};
-use master_listener::Peer;
+use master_listener::{Extensions, Peer};
 use master_nodes::marks;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -54,7 +53,7 @@ type Decided = (Option<Machine>, Option<Machine>);
 pub struct AttestationService {
     client: Client,
     authority: Arc<Authority>,
-    inventory: Arc<Inventory>,
+    inventory: Arc<ReferenceTables>,
     queue: Arc<RequestQueue>,
     deny: Arc<MachineDenyList>,
     exchange: ExchangeService,
@@ -64,18 +63,25 @@ pub struct AttestationService {
 }
 
 impl AttestationService {
-    /// Builds the service; nothing runs yet.
+    /// The user as whom the service reads and writes; the client of [`AttestationService::new`] is that user's.
+    pub fn user() -> UserInfo {
+        ring::user()
+    }
+
+    /// Builds the service over a client of [`AttestationService::user`]; nothing runs yet.
     ///
     /// # Errors
     /// The record of the bootstrap or the file of pins cannot be read or written.
     pub fn new(
         config: &AttestationConfig,
         authority: Arc<Authority>,
-        api: &ApiServer,
+        client: Client,
     ) -> Result<Arc<Self>, Error> {
-        let client = api.client(ring::user());
         let deny = Arc::new(MachineDenyList::default());
-        let inventory = Arc::new(Inventory::new(config.release_keys.clone(), deny.clone()));
+        let inventory = Arc::new(ReferenceTables::new(
+            config.release_keys.clone(),
+            deny.clone(),
+        ));
         let (ring, writer) = ring::ring(client.clone());
         let bootstrap = BootstrapService::open(config, authority.clone(), client.clone())?;
         let journal = Arc::new(Journal::new(config.log.clone(), client.clone()));
@@ -215,10 +221,10 @@ impl AttestationService {
     }
 
     /// Waits until the inventory has what the API has; false after a time limit. An empty name means all objects of the kind.
-    async fn in_force(&self, kind: Kind, name: &str) -> bool {
+    async fn in_force(&self, kind: ReferenceKind, name: &str) -> bool {
         let mut changed = match kind {
-            Kind::Machine => self.inventory.machines_changed(),
-            Kind::Release | Kind::Policy => self.inventory.rules_changed(),
+            ReferenceKind::Machine => self.inventory.machines_changed(),
+            ReferenceKind::Release | ReferenceKind::Policy => self.inventory.rules_changed(),
         };
         let settled = async {
             loop {
@@ -245,11 +251,11 @@ impl AttestationService {
     }
 
     /// Objects of a kind as the API has them, by name; `None` for one that does not exist.
-    async fn stored(&self, kind: Kind, name: &str) -> Result<Vec<Stored>, ApiError> {
+    async fn stored(&self, kind: ReferenceKind, name: &str) -> Result<Vec<Stored>, ApiError> {
         match kind {
-            Kind::Machine => stored::<Machine>(&self.client, name).await,
-            Kind::Release => stored::<ImageRelease>(&self.client, name).await,
-            Kind::Policy => stored::<CertificatePolicy>(&self.client, name).await,
+            ReferenceKind::Machine => stored::<Machine>(&self.client, name).await,
+            ReferenceKind::Release => stored::<ImageRelease>(&self.client, name).await,
+            ReferenceKind::Policy => stored::<CertificatePolicy>(&self.client, name).await,
         }
     }
 
@@ -312,7 +318,7 @@ impl AttestationService {
         Ok(self.journal.authority_changed(by, message).await?)
     }
 
-    async fn answer(&self, request: Request<Body>, peer: Peer) -> Answer {
+    async fn answer(&self, request: Request<Body>, peer: Peer) -> ServiceAnswer {
         let (parts, incoming) = request.into_parts();
         let path = parts.uri.path();
         let post = parts.method == Method::POST;
@@ -325,7 +331,7 @@ impl AttestationService {
             };
         }
         if !self.is_bootstrapped() {
-            return Answer::of(
+            return ServiceAnswer::of(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "NOT_BOOTSTRAPPED",
                 "this master was not bootstrapped yet: run `pratique bootstrap`",
@@ -380,8 +386,8 @@ fn session_in(paths: [&str; 2], path: &str) -> Option<SessionId> {
         .find_map(|sessions| session_of_path(sessions, path))
 }
 
-fn nothing_here() -> Answer {
-    Answer::of(
+fn nothing_here() -> ServiceAnswer {
+    ServiceAnswer::of(
         StatusCode::NOT_FOUND,
         "NOT_FOUND",
         "there is nothing at this path and method",
@@ -443,9 +449,9 @@ impl Extensions for Paths {
 
     fn in_force(&self, plural: &str, name: &str) -> BoxFuture<'static, bool> {
         let kind = match plural {
-            "machines" => Kind::Machine,
-            "imagereleases" => Kind::Release,
-            "certificatepolicies" => Kind::Policy,
+            "machines" => ReferenceKind::Machine,
+            "imagereleases" => ReferenceKind::Release,
+            "certificatepolicies" => ReferenceKind::Policy,
             _ => return Box::pin(std::future::ready(true)),
         };
         let (service, name) = (self.0.clone(), name.to_owned());

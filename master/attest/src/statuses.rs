@@ -2,7 +2,7 @@
 //! shows its dry run.
 
 use crate::exchange::ExchangeService;
-use crate::inventory::{Inventory, Release};
+use crate::inventory::{ReferenceTables, Release};
 use config_kube::CertificatePolicy;
 use config_kube::policy::{CertificatePolicyStatus, POLICY_NAME};
 use master_client::{ApiError, Client};
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Keeps the statuses of releases and policies. Drop it to stop.
 pub(crate) async fn keep_statuses(
     client: &Client,
-    inventory: &Inventory,
+    inventory: &ReferenceTables,
     exchange: &ExchangeService,
 ) {
     let mut changed = inventory.rules_changed();

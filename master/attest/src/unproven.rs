@@ -2,7 +2,7 @@
 //! module `unproven` has the checks.
 
 use crate::admit::Requests;
-use crate::answer::{self, Answer, BODY_TIME};
+use crate::answer::{self, BODY_TIME, ServiceAnswer};
 use crate::caller::address;
 use crate::exchange::{ExchangeService, no_exporter, one_at_a_time};
 use crate::reference::ReferenceValues;
@@ -21,13 +21,13 @@ use std::time::SystemTime;
 
 impl ExchangeService {
     /// Step 1 of a join, `POST /attest/v1/unproven`.
-    pub(crate) async fn unproven_hello(&self, incoming: Body, peer: &Peer) -> Answer {
+    pub(crate) async fn unproven_hello(&self, incoming: Body, peer: &Peer) -> ServiceAnswer {
         self.open_unproven(incoming, peer, check_unproven_hello)
             .await
     }
 
     /// Step 1 of a renewal, `POST /attest/v1/unproven-renewals`.
-    pub(crate) async fn unproven_renewal(&self, incoming: Body, peer: &Peer) -> Answer {
+    pub(crate) async fn unproven_renewal(&self, incoming: Body, peer: &Peer) -> ServiceAnswer {
         let (renewing, incoming) = match self.renewing(incoming, peer).await {
             Ok(both) => both,
             Err(answer) => return answer,
@@ -49,7 +49,7 @@ impl ExchangeService {
             &Channel,
             u64,
         ) -> Result<CheckedUnprovenHello, Box<Refusal>>,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
         };
@@ -69,7 +69,7 @@ impl ExchangeService {
             self.sessions.unproven.open(address(peer), checked)
         });
         match outcome {
-            Ok(challenge) => Answer::json(&challenge),
+            Ok(challenge) => ServiceAnswer::json(&challenge),
             Err(refusal) => self.not_opened(peer, *refusal, &hello.claims).await,
         }
     }
@@ -80,7 +80,7 @@ impl ExchangeService {
         session: &SessionId,
         incoming: Body,
         peer: &Peer,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let Some(_exchange) = peer.begin_exchange() else {
             return one_at_a_time();
         };
@@ -112,14 +112,14 @@ impl ExchangeService {
         channel: &Channel,
         peer: &Peer,
         now: SystemTime,
-    ) -> Answer {
+    ) -> ServiceAnswer {
         let machine = pending.lock_key();
         let _lock = self.limits.lock_machine(&machine, &machine).await;
         let values = match ReferenceValues::current(&self.inventory) {
             Ok(values) => values,
             Err(refusal) => {
                 self.records.refused(peer, &refusal).await;
-                return Answer::refused();
+                return ServiceAnswer::refused();
             }
         };
         match check_unproven(

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, Hierarchy, State, issued_by, read_certificate, validity};
 use crate::keeper::{self, Keeper};
-use crate::listed::{self, List, Place};
+use crate::listed::{self, KeyFile, List};
 use crate::names::{hex, pem, spki_hash, spki_of};
 use crate::profile::{self, Profile};
 use crate::recovery::STATE_KEY_BYTES;
@@ -513,8 +513,8 @@ fn found(
 }
 
 /// Where the keys lie that a state names, and those beside it.
-fn places(state: &State) -> Vec<Place> {
-    let beside = |key: &str, purpose, certificate: Option<&str>| Place {
+fn places(state: &State) -> Vec<KeyFile> {
+    let beside = |key: &str, purpose, certificate: Option<&str>| KeyFile {
         key: key.to_owned(),
         purpose,
         certificate: certificate.map(str::to_owned),

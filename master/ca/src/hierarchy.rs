@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::keeper::{self, Keeper};
-use crate::listed::{self, Place};
+use crate::listed::{self, KeyFile};
 use crate::profile;
 use rcgen::KeyPair;
 use rustls_pki_types::CertificateDer;
@@ -94,8 +94,8 @@ impl State {
     }
 
     /// Where the keys of roots and intermediate lie.
-    pub(crate) fn places(&self) -> Vec<Place> {
-        let place = |name: &str, purpose| Place {
+    pub(crate) fn places(&self) -> Vec<KeyFile> {
+        let place = |name: &str, purpose| KeyFile {
             key: format!("{name}.key"),
             purpose,
             certificate: Some(format!("{name}.crt")),

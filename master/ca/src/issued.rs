@@ -7,7 +7,7 @@ use crate::authority::{Authority, Issued};
 use crate::error::{Error, Result};
 use crate::extension::NodeExtension;
 use crate::profile::Profile;
-use crate::request::{Request, open_request};
+use crate::request::{CertificateRequest, open_request};
 use config_kube::Machine;
 use config_kube::identity::{
     NODES_GROUP, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER, node_of_user,
@@ -36,7 +36,7 @@ pub enum StaticKind {
 pub struct StaticRequest {
     kind: StaticKind,
     node: String,
-    request: Request,
+    request: CertificateRequest,
     life: Duration,
 }
 

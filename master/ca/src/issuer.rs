@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::extension::NodeExtension;
 use crate::hierarchy;
 use crate::profile::{self, Profile};
-use crate::request::{ApprovedRequest, Request};
+use crate::request::{ApprovedRequest, CertificateRequest};
 use config_attest::verifier::CertificateGrant;
 use config_certificates::San;
 use config_kube::identity::{APISERVER_KUBELET_USER, MASTERS_GROUP};
@@ -77,7 +77,7 @@ impl Authority {
     /// The request's key is not the admin's, the clock is before the authority's keys, or the certificate cannot be built.
     pub fn issue_admin(
         &self,
-        request: &Request,
+        request: &CertificateRequest,
         admin_key: &str,
         now: SystemTime,
     ) -> Result<Issued> {

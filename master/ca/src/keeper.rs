@@ -138,7 +138,7 @@ fn of_purpose(
 /// One kept secret on disk: who keeps it, and what he returned.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct KeptSecret {
     version: u32,
     keeper: String,
     secret: String,
@@ -159,7 +159,7 @@ pub(crate) fn replace(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[
 }
 
 fn write(keeper: &dyn Keeper, path: &Path, kept: &[u8]) -> Result<()> {
-    let record = Kept {
+    let record = KeptSecret {
         version: 1,
         keeper: keeper.name().to_owned(),
         secret: STANDARD.encode(kept),
@@ -190,7 +190,7 @@ fn read(keeper: &dyn Keeper, path: &Path) -> Result<Vec<u8>> {
         path: path.to_owned(),
         why: why.to_owned(),
     };
-    let record: Kept = serde_json::from_slice(&text).map_err(|e| damaged(&e.to_string()))?;
+    let record: KeptSecret = serde_json::from_slice(&text).map_err(|e| damaged(&e.to_string()))?;
     if record.version != 1 {
         return Err(damaged("its version is not known to this program"));
     }

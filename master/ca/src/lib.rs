@@ -47,10 +47,10 @@ pub use keeper::{AttestorKeeper, FileKeeper, Keeper};
 pub use log::LogSigner;
 pub use names::{certificates_of_pem, hex, pem, serial_of, spki_hash, spki_of};
 pub use request::{
-    ApprovedRequest, CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER, REQUEST_LIMIT,
-    Request, UPSTREAM_SIGNERS,
+    ApprovedRequest, CLIENT_SIGNER, CertificateRequest, KUBELET_CLIENT_SIGNER,
+    KUBELET_SERVING_SIGNER, REQUEST_LIMIT, UPSTREAM_SIGNERS,
 };
 pub use restore::restore;
 pub use rotation::{
-    AdminAccess, CERTIFICATE_PATH, ROOT_PATH, Root, RootPhase, Rotation, UnreadyNode,
+    AdminAccess, CERTIFICATE_PATH, ROOT_PATH, RootInForce, RootPhase, Rotation, UnreadyNode,
 };

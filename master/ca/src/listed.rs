@@ -43,7 +43,7 @@ pub(crate) struct List {
 /// The file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Signed {
+struct SignedList {
     version: u32,
     /// JSON of a [`List`], as it was signed.
     list: String,
@@ -76,7 +76,7 @@ impl List {
             path: path.clone(),
             why: why.to_owned(),
         };
-        let signed: Signed =
+        let signed: SignedList =
             serde_json::from_str(&text).map_err(|error| damaged(&error.to_string()))?;
         if signed.version != 1 {
             return Err(damaged("its version is not known to this program"));
@@ -108,7 +108,7 @@ impl List {
             Ok(STANDARD.encode(signature))
         };
         let signatures = roots.iter().map(sign).collect::<Result<_>>()?;
-        let signed = Signed {
+        let signed = SignedList {
             version: 1,
             list,
             signatures,
@@ -149,7 +149,7 @@ impl List {
 }
 
 /// A key file with what says which key must be in it.
-pub(crate) struct Place {
+pub(crate) struct KeyFile {
     /// Its name, without folder.
     pub(crate) key: String,
     /// What it is sealed for.
@@ -172,7 +172,7 @@ pub(crate) fn settle(
     folder: &Path,
     keeper: &dyn Keeper,
     state: &State,
-    places: &[Place],
+    places: &[KeyFile],
 ) -> Result<List> {
     let roots = hierarchy::read_roots(folder, state)?;
     let list = List::read(folder, &roots)?;
@@ -197,7 +197,7 @@ pub(crate) fn settle(
 
 /// Lists the keys of a folder of before there were lists. Only seals without a policy are taken: where one has a policy, there was
 /// a list.
-fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[Place]) -> Result<List> {
+fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[KeyFile]) -> Result<List> {
     let mut list = List::new(None);
     for place in places.iter().filter(|place| place.certificate.is_none()) {
         let opened = keeper::load_unbound(keeper, &folder.join(&place.key), place.purpose);
@@ -218,7 +218,7 @@ fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[Place]) ->
 }
 
 /// Seals one key as the keeper does now. The old seal is replaced when the new one is known to open.
-fn seal_again(folder: &Path, keeper: &dyn Keeper, place: &Place, list: &List) -> Result<()> {
+fn seal_again(folder: &Path, keeper: &dyn Keeper, place: &KeyFile, list: &List) -> Result<()> {
     let path = folder.join(&place.key);
     let open = || keeper::load(keeper, &path, place.purpose);
     let opened = if list.floor.is_none() {

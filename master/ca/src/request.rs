@@ -31,7 +31,7 @@ const DEFAULT_LIFE: u64 = 365 * 86_400;
 
 /// A parsed request. Holding one proves: its signature verifies with the key in it (proof of possession).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct CertificateRequest {
     /// SubjectPublicKeyInfo DER.
     pub spki: Vec<u8>,
     /// Common name.
@@ -44,7 +44,7 @@ pub struct Request {
     pub other_names: usize,
 }
 
-impl Request {
+impl CertificateRequest {
     /// Reads a PKCS#10 request (DER) and verifies its signature.
     ///
     /// # Errors
@@ -199,7 +199,9 @@ impl ApprovedRequest {
 }
 
 /// The request of an object that is approved, not denied, not failed and without a certificate; `Ok(None)` for others.
-pub(crate) fn open_request(object: &CertificateSigningRequest) -> Result<Option<Request>> {
+pub(crate) fn open_request(
+    object: &CertificateSigningRequest,
+) -> Result<Option<CertificateRequest>> {
     let status = object.status.clone().unwrap_or_default();
     let has = |kind: &str| {
         status
@@ -210,7 +212,7 @@ pub(crate) fn open_request(object: &CertificateSigningRequest) -> Result<Option<
     if !has("Approved") || has("Denied") || has("Failed") || status.certificate.is_some() {
         return Ok(None);
     }
-    Request::from_der(&pem_request(&object.spec.request.0)?).map(Some)
+    CertificateRequest::from_der(&pem_request(&object.spec.request.0)?).map(Some)
 }
 
 fn pem_request(text: &[u8]) -> Result<Vec<u8>> {
@@ -222,7 +224,7 @@ fn pem_request(text: &[u8]) -> Result<Vec<u8>> {
         })
 }
 
-fn profile_of(signer: &str, request: &Request, usages: &[String]) -> Result<Profile> {
+fn profile_of(signer: &str, request: &CertificateRequest, usages: &[String]) -> Result<Profile> {
     let refuse = |why: &str| Err(Error::Request(why.to_owned()));
     let (needed, group) = match signer {
         KUBELET_SERVING_SIGNER => ("server auth", Some(NODES_GROUP)),
@@ -413,12 +415,12 @@ mod tests {
         let pem = request("jane", None, &[]);
         let der =
             rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).unwrap();
-        assert!(Request::from_der(&der).is_ok());
+        assert!(CertificateRequest::from_der(&der).is_ok());
         let mut altered = der.to_vec();
         let at = altered.windows(4).position(|w| w == b"jane").unwrap();
         altered[at] = b'k';
         assert!(matches!(
-            Request::from_der(&altered),
+            CertificateRequest::from_der(&altered),
             Err(Error::Request(_))
         ));
     }

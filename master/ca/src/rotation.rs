@@ -27,7 +27,7 @@ pub enum RootPhase {
 /// One root in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Root {
+pub struct RootInForce {
     /// `sha256:<hex>` of its SubjectPublicKeyInfo, as in a machine's `ca_pins`.
     pub pin: String,
     /// Its part in a rotation.
@@ -49,7 +49,7 @@ pub const CERTIFICATE_PATH: &str = "/authority/v1/certificate";
 #[serde(rename_all = "camelCase")]
 pub struct Rotation {
     /// The roots in force, the old one first.
-    pub roots: Vec<Root>,
+    pub roots: Vec<RootInForce>,
     /// RFC 3339 time at which the rotation began; absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
@@ -84,7 +84,7 @@ impl Authority {
     ///
     /// # Errors
     /// A root's certificate cannot be parsed.
-    pub fn roots_in_force(&self) -> Result<Vec<Root>> {
+    pub fn roots_in_force(&self) -> Result<Vec<RootInForce>> {
         let current = self.current();
         let all = current.roots.iter().enumerate().map(|(index, root)| {
             let phase = match (index, current.roots.len()) {
@@ -93,7 +93,7 @@ impl Authority {
                 _ => RootPhase::New,
             };
             let (_, until) = hierarchy::validity(root)?;
-            Ok(Root {
+            Ok(RootInForce {
                 pin: spki_hash(&spki_of(root).unwrap_or_default()),
                 phase,
                 not_after: until

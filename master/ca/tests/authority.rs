@@ -5,7 +5,7 @@
 )]
 
 use config_kube::identity::{MASTERS_GROUP, NODES_GROUP};
-use master_ca::{ApprovedRequest, Authority, FileKeeper, Request, profile, spki_hash};
+use master_ca::{ApprovedRequest, Authority, CertificateRequest, FileKeeper, profile, spki_hash};
 use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData as _};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ fn an_admin_gets_his_subject_from_the_profile_and_not_from_his_request() {
     let now = SystemTime::now();
     let authority = open(folder.path(), now);
     let (key, der) = admin_request();
-    let request = Request::from_der(&der).unwrap();
+    let request = CertificateRequest::from_der(&der).unwrap();
     let hash = spki_hash(&key.subject_public_key_info());
     let issued = authority.issue_admin(&request, &hash, now).unwrap();
     let (_, parsed) = X509Certificate::from_der(&issued.certificate).unwrap();

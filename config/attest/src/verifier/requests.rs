@@ -1,7 +1,7 @@
 //! Step 4: the check of the certificate requests: keys, names and addresses that a node may have.
 
 use super::Reference;
-use crate::csr::{self, Allowed, Profile, Request};
+use crate::csr::{self, Allowed, CheckedRequest, RequestUse};
 use crate::inventory::{Inventory, earlier_names, forget_ended};
 use crate::verdict::{Checks, Stop};
 use config_certificates::San;
@@ -18,8 +18,8 @@ const MAX_EARLIER_NAMES: usize = 128;
 /// Both certificate requests. Holding one proves: they ask for no more than the node may have.
 #[derive(Debug)]
 pub(super) struct Requested {
-    pub(super) client: Request,
-    pub(super) serving: Request,
+    pub(super) client: CheckedRequest,
+    pub(super) serving: CheckedRequest,
 }
 
 /// The certificate requests and the machine that sent them.
@@ -44,8 +44,8 @@ pub(super) fn check_requests(
 ) -> Result<Requested, Stop> {
     assigned(asks, machine, checks)?;
     let allowed = allowed(machine, asks, reference);
-    let client = csr::check(asks.client, Profile::Client, &allowed, checks)?;
-    let serving = csr::check(asks.serving, Profile::Serving, &allowed, checks)?;
+    let client = csr::check(asks.client, RequestUse::Client, &allowed, checks)?;
+    let serving = csr::check(asks.serving, RequestUse::Serving, &allowed, checks)?;
     let is_nk = client.spki == asks.nk_spki;
     let found = if is_nk { "the node key" } else { "another" };
     checks.test(
@@ -72,7 +72,7 @@ pub(super) fn check_requests(
 
 /// Checks that no other machine holds a certificate for an address that this one only claims.
 fn untaken(
-    serving: &Request,
+    serving: &CheckedRequest,
     machine: &Machine,
     (inventory, now): (&Inventory, u64),
     checks: &mut Checks,
@@ -91,7 +91,7 @@ fn untaken(
 }
 
 /// Checks that the machine does not go from address to address faster than its certificates end.
-fn not_too_many(serving: &Request, machine: &Machine, now: u64, checks: &mut Checks) {
+fn not_too_many(serving: &CheckedRequest, machine: &Machine, now: u64, checks: &mut Checks) {
     let Some(status) = &machine.status else {
         return;
     };

@@ -1,0 +1,153 @@
+//! One meaning for a name: types of the trust rooms, and names that say nothing to a Kubernetes or TPM engineer.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The rooms in which a certificate is decided. A reader goes from one to the next, so a type's name means one thing in all.
+const TRUST_ROOMS: &[&str] = &[
+    "config/attest/src/",
+    "config/certificates/src/",
+    "config/protocol/src/",
+    "config/verdicts/src/",
+    "master/attest/src/",
+    "master/ca/src/",
+    "master/journal/src/",
+];
+/// A name that each room has once, for its own.
+const IN_EACH_ROOM: &[&str] = &["Error"];
+/// Names of types that were here once, with the field's terms for them.
+const RIDDLES: &[(&str, &str)] = &[
+    ("Blow", "Fault, Event"),
+    ("Deed", "Action"),
+    ("Desk", "SessionTable, or what it holds"),
+    ("Doorman", "RateLimiter"),
+    ("Hands", "Effects"),
+    ("Mortal", "what ends, by its own name"),
+    ("Seat", "Slot, Permit"),
+    ("Shelf", "Cache, Folder"),
+    ("Speech", "Log, Output"),
+    ("Temper", "State"),
+];
+
+/// A type that two trust rooms declare under one name.
+pub(super) fn vocabulary(texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
+    let mut declared: BTreeMap<&str, (&str, String)> = BTreeMap::new();
+    for (file, text) in texts {
+        let file = file.display().to_string();
+        let Some(room) = TRUST_ROOMS.iter().find(|room| file.starts_with(**room)) else {
+            continue;
+        };
+        for name in text
+            .lines()
+            .filter_map(declaration)
+            .filter(|name| !IN_EACH_ROOM.contains(name))
+        {
+            match declared.get(name) {
+                Some((other, place)) if other != room => faults.push(format!(
+                    "{file}: {name} is also a type in {place}; one name means one thing in the rooms of trust"
+                )),
+                Some(_) => {}
+                None => {
+                    declared.insert(name, (room, file.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// A type that has a name from which a stranger learns nothing.
+pub(super) fn names(texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
+    for (file, text) in texts {
+        for (index, line) in text.lines().enumerate() {
+            let Some(name) = declaration(line) else {
+                continue;
+            };
+            if let Some((_, terms)) = RIDDLES.iter().find(|(riddle, _)| *riddle == name) {
+                faults.push(format!(
+                    "{}:{}: the type {name} is a riddle; the field says: {terms}",
+                    file.display(),
+                    index + 1
+                ));
+            }
+        }
+    }
+}
+
+/// The name of the type that a line declares. Types inside of traits, functions and tests are indented and no concern here.
+fn declaration(line: &str) -> Option<&str> {
+    if line.starts_with(char::is_whitespace) {
+        return None;
+    }
+    let mut words = line.split_whitespace();
+    let mut word = words.next()?;
+    if word.starts_with("pub") {
+        word = words.next()?;
+    }
+    if !["struct", "enum", "trait", "type"].contains(&word) {
+        return None;
+    }
+    let name = words.next()?;
+    let end = name
+        .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .unwrap_or(name.len());
+    Some(&name[..end]).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(files: &[(&str, &str)]) -> BTreeMap<PathBuf, String> {
+        files
+            .iter()
+            .map(|(file, text)| (PathBuf::from(file), (*text).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn a_type_has_one_meaning_in_the_trust_rooms() {
+        let faults_of = |second: &str, text: &str| {
+            let mut faults = Vec::new();
+            let files = [
+                ("config/attest/src/csr.rs", "pub(crate) struct Request {"),
+                (second, text),
+            ];
+            vocabulary(&texts(&files), &mut faults);
+            faults.len()
+        };
+        assert_eq!(
+            faults_of("master/ca/src/request.rs", "pub struct Request {"),
+            1
+        );
+        assert_eq!(
+            faults_of(
+                "master/ca/src/request.rs",
+                "pub struct CertificateRequest {"
+            ),
+            0
+        );
+        assert_eq!(
+            faults_of("config/attest/src/other.rs", "struct Request;"),
+            0
+        );
+        assert_eq!(
+            faults_of("master/api/src/request.rs", "pub struct Request {"),
+            0
+        );
+        let tests_alone = "#[cfg(test)]\nmod tests { struct Request; }";
+        assert_eq!(faults_of("master/ca/src/request.rs", tests_alone), 0);
+    }
+
+    #[test]
+    fn a_riddle_is_no_name_of_a_type() {
+        let faults_of = |text: &str| {
+            let mut faults = Vec::new();
+            names(&texts(&[("agent/init/src/x.rs", text)]), &mut faults);
+            faults.len()
+        };
+        assert_eq!(faults_of("pub(crate) struct Speech<'a> {"), 1);
+        assert_eq!(faults_of("struct Desk(u8);"), 1);
+        assert_eq!(faults_of("// struct Desk"), 0);
+        assert_eq!(faults_of("struct DeskSize;"), 0);
+    }
+}
