@@ -134,3 +134,37 @@ fn every_function_that_a_walk_names_is_in_its_file() {
     }
     assert!(count > 15, "{count} functions");
 }
+
+/// A block of code in a guide is made of parts, each behind a comment that names its file.
+#[test]
+fn every_example_of_code_stands_in_its_file() {
+    let mut count = 0;
+    for document in DOCUMENTS {
+        for block in blocks(&read(document), "rust") {
+            let mut parts: Vec<(&str, String)> = Vec::new();
+            for line in block.lines() {
+                match line
+                    .strip_prefix("// ")
+                    .filter(|file| file.ends_with(".rs"))
+                {
+                    Some(file) => parts.push((file, String::new())),
+                    None => {
+                        let (_, text) = parts.last_mut().unwrap_or_else(|| {
+                            panic!("{document}: an example begins without the name of its file")
+                        });
+                        text.push_str(line);
+                        text.push('\n');
+                    }
+                }
+            }
+            for (file, text) in parts {
+                count += 1;
+                assert!(
+                    read(file).contains(&text),
+                    "{document}: {file} does not hold\n{text}"
+                );
+            }
+        }
+    }
+    assert!(count > 5, "{count} parts");
+}
