@@ -10,13 +10,8 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 const LOGS: &str = "/api/v1/nodes/worker-1/proxy/logs/";
 
 impl Site {
-    /// Writes a line as init does, `age` milliseconds ago.
+    /// Writes a line as init does, `age` milliseconds ago: less than the host has run.
     fn log(&self, service: &str, age: u64, text: &str) {
-        let folder = self.cluster.site.dir.path().join("machine-logs");
-        std::fs::create_dir_all(&folder).unwrap();
-        let mut file = std::fs::File::options();
-        let file = file.append(true).create(true);
-        let mut file = file.open(folder.join(format!("{service}.log"))).unwrap();
         let since = u64::try_from(agent_sys::clock::since_boot().as_millis()).unwrap();
         let stamp = Stamp {
             boot: Boot::of(&std::fs::read_to_string(BOOT_ID).unwrap()),
@@ -24,6 +19,26 @@ impl Site {
             unix: 0,
             since_boot: since - age,
         };
+        self.write(service, &stamp, text);
+    }
+
+    /// Writes a line as init did in the boot before, `age` milliseconds ago.
+    fn log_of_the_boot_before(&self, service: &str, age: u64, text: &str) {
+        let now = jiff::Timestamp::now().as_millisecond();
+        let stamp = Stamp {
+            boot: Boot::of("00000000-0000-4000-8000-000000000000"),
+            unix: u64::try_from(now).unwrap() - age,
+            since_boot: 60_000,
+        };
+        self.write(service, &stamp, text);
+    }
+
+    fn write(&self, service: &str, stamp: &Stamp, text: &str) {
+        let folder = self.cluster.site.dir.path().join("machine-logs");
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut file = std::fs::File::options();
+        let file = file.append(true).create(true);
+        let mut file = file.open(folder.join(format!("{service}.log"))).unwrap();
         writeln!(file, "{stamp} {text}").unwrap();
     }
 
@@ -86,7 +101,7 @@ async fn kubectl_reads_a_nodes_own_logs_by_a_query() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_admin_reads_a_nodes_own_logs_by_pratique_and_is_told_what_to_do() {
     let site = Site::new().await;
-    site.log("agent", 7_200_000, "two hours ago");
+    site.log_of_the_boot_before("agent", 7_200_000, "two hours ago");
     site.log("containerd", 2000, "just now");
     site.log("agent", 1000, "REFUSED a+b");
     let services = pratique(&site, &["worker-1", "--list"]).await.unwrap();
@@ -102,7 +117,8 @@ async fn an_admin_reads_a_nodes_own_logs_by_pratique_and_is_told_what_to_do() {
             &["worker-1", "agent", "--grep", r"^REFUSED a\+b$"],
             &["REFUSED a+b"],
         ),
-        (&["worker-1", "agent", "-b", "-n", "1"], &["REFUSED a+b"]),
+        (&["worker-1", "agent", "-b"], &["REFUSED a+b"]),
+        (&["worker-1", "agent", "-n", "1"], &["REFUSED a+b"]),
     ] {
         let said = pratique(&site, words).await.unwrap();
         assert_eq!(texts(&said), wanted, "{words:?}");
