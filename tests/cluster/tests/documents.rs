@@ -143,19 +143,16 @@ fn every_example_of_code_stands_in_its_file() {
         for block in blocks(&read(document), "rust") {
             let mut parts: Vec<(&str, String)> = Vec::new();
             for line in block.lines() {
-                match line
-                    .strip_prefix("// ")
-                    .filter(|file| file.ends_with(".rs"))
-                {
-                    Some(file) => parts.push((file, String::new())),
-                    None => {
-                        let (_, text) = parts.last_mut().unwrap_or_else(|| {
-                            panic!("{document}: an example begins without the name of its file")
-                        });
-                        text.push_str(line);
-                        text.push('\n');
-                    }
+                let rust = |file: &&str| Path::new(file).extension().is_some_and(|end| end == "rs");
+                if let Some(file) = line.strip_prefix("// ").filter(rust) {
+                    parts.push((file, String::new()));
+                    continue;
                 }
+                let (_, text) = parts.last_mut().unwrap_or_else(|| {
+                    panic!("{document}: an example begins without the name of its file")
+                });
+                text.push_str(line);
+                text.push('\n');
             }
             for (file, text) in parts {
                 count += 1;
