@@ -10,6 +10,7 @@ use crate::pod_range::{self, PodRange};
 use crate::raw::{RawCluster, RawEkIssuer, RawReleaseKey, RawRule, RawStorage};
 use crate::read::At;
 use crate::rule::{self, Known};
+use crate::scheduler::{self, SchedulerProfile};
 use config_kube::CertificatePolicySpec;
 use std::ops::RangeInclusive;
 
@@ -33,6 +34,8 @@ pub struct ClusterConfig {
     pub node_ports: RangeInclusive<u16>,
     /// Authentication, authorization, admission and limits of the API.
     pub api: ApiConfig,
+    /// The scheduler's profiles beside or in the place of the default one.
+    pub schedulers: Vec<SchedulerProfile>,
     /// Keys that sign accepted images, by name.
     pub release_keys: Vec<ReleaseKey>,
     /// Issuers of endorsement key certificates, by name.
@@ -132,6 +135,7 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
     let pod_ranges = pod_range::check(&written, (service_cidr, services_place), sink);
     let node_ports = node_ports(raw.node_ports, sink);
     let api = api::check(raw.api, sink);
+    let schedulers = scheduler::check(raw.scheduler, sink);
     let storage = storage(parts.storage, sink);
     let mut keys = Names::default();
     let entries = raw.release_key.map(|list| list.value).unwrap_or_default();
@@ -158,6 +162,7 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
         pod_ranges: pod_ranges?,
         node_ports: node_ports?,
         api,
+        schedulers,
         release_keys,
         ek_issuers,
         policy,

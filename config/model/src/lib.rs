@@ -34,6 +34,7 @@ mod read;
 pub mod reference;
 pub mod registry;
 pub mod rule;
+pub mod scheduler;
 mod suggest;
 mod syntax;
 

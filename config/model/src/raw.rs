@@ -248,6 +248,8 @@ raw!(
         node_ports: String,
         /// How the API authenticates, authorizes, admits and limits.
         api: RawApi,
+        /// A name by which pods ask for the scheduler; several are allowed. `default-scheduler` is there without one.
+        scheduler: Vec<At<RawScheduler>>,
         /// A key that signs accepted images; several are allowed.
         release_key: Vec<At<RawReleaseKey>>,
         /// An issuer of EK certificates; several are allowed.
@@ -293,6 +295,19 @@ raw!(
         watches: i64,
         /// Attestation exchanges of joins, and as many again of renewals. Default: {API_EXCHANGES}.
         exchanges: i64,
+    }
+);
+raw!(
+    /// `[[cluster.scheduler]]`
+    RawScheduler {
+        /// What pods say in `spec.schedulerName`.
+        name: String,
+        /// How the use of a node's resource becomes a score: `LeastAllocated`, `MostAllocated`, `RequestedToCapacityRatio`. Default: `LeastAllocated`.
+        strategy: String,
+        /// The score, 0 to 10, at a used per cent, for `RequestedToCapacityRatio`: `[[0, 0], [100, 10]]` fills nodes one after another.
+        shape: Vec<At<Vec<At<i64>>>>,
+        /// Resources that count, and how much each does, 1 to 100. Default: `cpu = 1, memory = 1`.
+        resources: Entries<i64>,
     }
 );
 raw!(

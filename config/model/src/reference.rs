@@ -40,9 +40,8 @@ impl Shape {
     fn plural(&self) -> String {
         match self {
             Self::Either(name, _) => format!("{name}s or tables"),
-            Self::Scalar(_) | Self::Array(_) | Self::Map(_) | Self::Table(_) => {
-                format!("{}s", self.name())
-            }
+            Self::Array(of) => format!("arrays of {}", of.plural()),
+            Self::Scalar(_) | Self::Map(_) | Self::Table(_) => format!("{}s", self.name()),
         }
     }
 
