@@ -111,6 +111,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         authority,
         serving,
         service,
+        scheduling: settings.scheduling(),
         controllers,
         listener,
         clients,
@@ -179,6 +180,7 @@ struct Parts {
     authority: Arc<Authority>,
     serving: Arc<Serving>,
     service: Arc<AttestationService>,
+    scheduling: master_schedule::Options,
     controllers: Controllers,
     listener: TcpListener,
     clients: Arc<Clients>,
@@ -192,6 +194,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
         authority,
         serving,
         service,
+        scheduling,
         controllers,
         listener,
         clients,
@@ -199,7 +202,12 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
-    tasks.spawn(control_plane(api.clone(), service.clone(), controllers));
+    tasks.spawn(control_plane(
+        api.clone(),
+        service.clone(),
+        scheduling,
+        controllers,
+    ));
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
         service.ready().await;
@@ -233,7 +241,12 @@ async fn operate(parts: Parts) -> Result<(), Error> {
 }
 
 /// What runs once the cluster is the admin's.
-async fn control_plane(api: ApiServer, service: Arc<AttestationService>, controllers: Controllers) {
+async fn control_plane(
+    api: ApiServer,
+    service: Arc<AttestationService>,
+    scheduling: master_schedule::Options,
+    controllers: Controllers,
+) {
     service.bootstrapped().await;
     let scheduler = api.client(UserInfo::authenticated(
         SCHEDULER_USER,
@@ -254,7 +267,7 @@ async fn control_plane(api: ApiServer, service: Arc<AttestationService>, control
         )),
         Box::pin(master_schedule::run(
             scheduler,
-            master_schedule::Options::default(),
+            scheduling,
             std::future::pending()
         )),
         Box::pin(controllers.run(client, std::future::pending())),

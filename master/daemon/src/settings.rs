@@ -2,10 +2,13 @@
 
 use crate::Error;
 use config_model::network::Interface;
+use config_model::scheduler::{SchedulerProfile, ScoringStrategy, ShapePoint};
 use config_model::{ClusterConfig, Document, MachineConfig};
+use master_schedule::{Options, Point, Profile, Strategy};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Names that every API certificate carries.
 const FIXED_NAMES: [&str; 7] = [
@@ -29,6 +32,41 @@ pub(crate) struct Settings {
     pub(crate) name: Option<String>,
     /// Where the machine says it is.
     pub(crate) addresses: Vec<String>,
+}
+
+impl Settings {
+    /// The scheduler's options. A profile of the default one's name stands in its place.
+    pub(crate) fn scheduling(&self) -> Options {
+        let own = self.cluster.schedulers.iter().map(profile);
+        let mut profiles: Vec<Arc<Profile>> = own.map(Arc::new).collect();
+        if !profiles.iter().any(|own| own.name == master_schedule::NAME) {
+            profiles.push(Profile::usual());
+        }
+        Options {
+            profiles,
+            ..Options::default()
+        }
+    }
+}
+
+fn profile(written: &SchedulerProfile) -> Profile {
+    let strategy = match &written.strategy {
+        ScoringStrategy::LeastAllocated => Strategy::LeastAllocated,
+        ScoringStrategy::MostAllocated => Strategy::MostAllocated,
+        ScoringStrategy::RequestedToCapacityRatio(shape) => {
+            let point =
+                |&ShapePoint { utilization, score }: &ShapePoint| Point { utilization, score };
+            Strategy::RequestedToCapacityRatio(shape.iter().map(point).collect())
+        }
+    };
+    let weights = written.weights.iter();
+    Profile {
+        name: written.name.to_string(),
+        strategy,
+        weights: weights
+            .map(|(name, weight)| (name.to_string(), *weight))
+            .collect(),
+    }
 }
 
 /// Reads and checks the configuration.
@@ -100,6 +138,26 @@ mod tests {
         let path = folder.path().join("config.toml");
         std::fs::write(&path, text).unwrap();
         load(&path)
+    }
+
+    #[test]
+    fn profiles_stand_beside_the_default_one_or_in_its_place() {
+        let text = |name: &str| {
+            format!(
+                "version = 1\nkind = \"cluster\"\n[[cluster.scheduler]]\nname = \"{name}\"\nstrategy = \"MostAllocated\"\n\
+                 resources = {{ cpu = 2 }}\n"
+            )
+        };
+        let profiles = |name| load_text(&text(name)).unwrap().scheduling().profiles;
+        let packed = |name: &str| {
+            Arc::new(Profile {
+                name: name.to_owned(),
+                strategy: Strategy::MostAllocated,
+                weights: vec![("cpu".to_owned(), 2)],
+            })
+        };
+        assert_eq!(profiles("packed"), [packed("packed"), Profile::usual()]);
+        assert_eq!(profiles("default-scheduler"), [packed("default-scheduler")]);
     }
 
     #[test]
