@@ -165,7 +165,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Says that a check failed that nothing after it can do without.
+/// The error of a failed check on which all later checks depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stop(pub(crate) Code);
 
@@ -190,7 +190,8 @@ impl Checks {
         }
     }
 
-    /// Adds the checks of a judgement: they decide where the rule enforces, and are shown to who decides where it does not.
+    /// Adds the checks of the machine's state. They decide under a rule that enforces; otherwise
+    /// they are shown to the person who decides.
     pub(crate) fn judged(&mut self, judgement: Self, enforces: bool) {
         if enforces {
             self.extend(judgement);
@@ -230,7 +231,7 @@ impl Checks {
         ok
     }
 
-    /// Records what was found where nothing could have failed.
+    /// Records a finding that cannot fail.
     pub(crate) fn pass(
         &mut self,
         name: &str,
@@ -247,7 +248,7 @@ impl Checks {
         });
     }
 
-    /// Records a check that all that follows stands on.
+    /// Records a check on which all later checks depend.
     pub(crate) fn must(
         &mut self,
         name: &str,
@@ -263,7 +264,7 @@ impl Checks {
         }
     }
 
-    /// Records a failure that all that follows stands on.
+    /// Records a failure on which all later checks depend.
     pub(crate) fn fail(
         &mut self,
         name: &str,
