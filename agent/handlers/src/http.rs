@@ -1,7 +1,8 @@
 //! A request over HTTP, in the clear or over TLS, as a probe or a hook describes it.
 //!
-//! The server of a request over TLS is not verified (upstream's rule, see [`config_tls::unproven_probe_server`]); its name is
-//! told to it where `host` is one (SNI). One exchange of HTTP/1.1, whose head alone is read.
+//! The server of a request over TLS is not verified (upstream's rule, see
+//! [`config_tls::unproven_probe_server`]); if `host` is a name, it is sent as SNI. One exchange of
+//! HTTP/1.1, of which only the head is read.
 
 use crate::address;
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Why there is no answer, in words for an event.
+/// Why there is no answer, as text for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The server did not answer with TLS.
@@ -82,7 +83,7 @@ pub(crate) fn in_the_clear(get: &HTTPGetAction) -> HTTPGetAction {
     get
 }
 
-/// TLS with whatever server answers.
+/// TLS with any server.
 async fn shake_hands(stream: TcpStream, place: &str) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(place.to_owned()).map_err(io::Error::other)?;
     let tls = config_tls::unproven_probe_server().map_err(io::Error::other)?;
@@ -136,7 +137,7 @@ fn request(get: &HTTPGetAction, address: &str, agent: &str) -> Result<Request<By
         ("accept", "*/*".to_owned()),
         ("host", address.to_owned()),
     ] {
-        // What the pod says of a header stands.
+        // A header that the pod sets takes precedence.
         if !named(name) {
             request = request.header(name, value);
         }
@@ -161,7 +162,7 @@ mod tests {
     use tokio::task::JoinHandle;
     use tokio_rustls::TlsAcceptor;
 
-    /// What a server saw: the name that it was told in the handshake, and the request.
+    /// What a server received: the name in the handshake, and the request.
     type Seen = (Option<String>, String);
 
     fn action(scheme: &str, host: Option<&str>) -> HTTPGetAction {
@@ -189,7 +190,7 @@ mod tests {
         String::from_utf8(request).unwrap()
     }
 
-    /// A server with a certificate that nobody issued, for a name that nobody asks for, which ended long ago.
+    /// A server with a self-signed certificate for another name, which expired long ago.
     async fn secure(answer: &'static str) -> (u16, JoinHandle<io::Result<Seen>>) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["other.example".to_owned()]).unwrap();
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_with_a_certificate_of_its_own_making_is_asked_over_tls() {
+    async fn a_server_with_a_self_signed_certificate_is_asked_over_tls() {
         let (port, serving) = secure("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n").await;
         let asked = get(&action("HTTPS", None), "127.0.0.1", port, "probe/1").await;
         assert_eq!(asked, Ok(503));
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_that_is_a_name_is_told_in_the_handshake_and_a_redirect_is_an_answer() {
+    async fn a_host_name_is_sent_in_the_handshake_and_a_redirect_is_an_answer() {
         let answer = "HTTP/1.1 302 Found\r\nlocation: https://192.0.2.1/\r\n\r\n";
         let (port, serving) = secure(answer).await;
         let asked = get(&action("https", None), "localhost", port, "probe/1").await;
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_without_tls_is_told_apart_and_asked_again_without_credentials() {
+    async fn a_server_without_tls_is_detected_and_asked_again_without_credentials() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let serving = tokio::spawn(async move {
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_breaks_off_or_is_no_scheme_is_a_failure_that_names_the_address() {
+    async fn a_broken_handshake_names_the_address_and_an_unknown_scheme_is_refused() {
         let listener = TcpListener::bind("[::1]:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let closing = tokio::spawn(async move { drop(listener.accept().await) });

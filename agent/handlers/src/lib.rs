@@ -1,11 +1,12 @@
 //! What probes and lifecycle hooks do: a command in the container, a request over HTTP or HTTPS, TCP or gRPC, a
 //! sleep.
 //!
-//! Enter by [`Target`], which names the container and where its pod is reached: [`Target::probe`] and [`Target::hook`] act once
-//! and say what came of it, in upstream's words. Who acts, how often, and what follows from it, is the kubelet's to decide.
+//! Enter by [`Target`], which names the container and where its pod is reached: [`Target::probe`]
+//! and [`Target::hook`] act once and return the result, in upstream's words. The kubelet decides
+//! when to act, and what follows from a result.
 //!
-//! There are no tasks that outlive a call: the connection of a request ends with it. What comes back is bounded in size and in
-//! time. `http` and `grpc` speak to programs that nobody trusts.
+//! There are no tasks that outlive a call: the connection of a request ends with it. Answers are
+//! bounded in size and in time. `http` and `grpc` talk to untrusted programs.
 
 mod grpc;
 mod http;
@@ -36,7 +37,7 @@ pub struct Target {
     pub id: String,
     /// The container's named ports.
     pub container: Container,
-    /// Where its pod is reached; the loopback where that is not known.
+    /// The address of its pod; the loopback if that is not known.
     pub host: Option<IpAddr>,
 }
 
@@ -47,7 +48,7 @@ impl Target {
     /// Acts as a probe says, once, within `limit`.
     ///
     /// # Errors
-    /// Why the container is not as it should be, in words for an event of the pod.
+    /// Why the probe failed, as text for an event of the pod.
     pub async fn probe(&self, probe: &Probe, limit: Duration) -> Outcome {
         if let Some(exec) = &probe.exec {
             self.run(exec, limit).await
@@ -68,11 +69,11 @@ impl Target {
         }
     }
 
-    /// Acts as a lifecycle hook says, within `limit`. An answer over HTTP is enough, whatever its status; `tcpSocket` is no hook,
-    /// though the API has it (both as upstream's).
+    /// Acts as a lifecycle hook says, within `limit`. An answer over HTTP is enough, whatever its
+    /// status; `tcpSocket` is not a hook, although the API has it (both as upstream's).
     ///
     /// # Errors
-    /// Why it failed; not for events, as what a hook prints may be secret.
+    /// Why it failed; not for events, because a hook's output may be secret.
     pub async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Outcome {
         if let Some(exec) = &hook.exec {
             self.run(exec, limit).await
