@@ -1,8 +1,8 @@
-//! nftables: tables, chains, sets and rules of the packet filter, changed in batches that hold whole or not at all
+//! nftables: tables, chains, sets and rules of the packet filter, changed in atomic batches
 //! (`include/uapi/linux/netfilter/nf_tables.h`).
 //!
-//! What a rule means is the caller's; here is only how the kernel wants it written. Addresses and ports stand in registers
-//! in the network's order, as they stand in packets.
+//! The caller decides what a rule means; this module only encodes it. Addresses and ports are in
+//! registers in network byte order, as in packets.
 
 use std::borrow::Cow;
 
@@ -25,11 +25,11 @@ pub fn name_key(name: &str) -> [u8; NAME_BYTES] {
 /// Where a chain sees packets (`NF_INET_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// As they come in, before it is known where they go.
+    /// Incoming packets, before routing.
     Prerouting,
-    /// On their way through the machine.
+    /// Packets that the machine forwards.
     Forward,
-    /// As the machine itself sends them.
+    /// Packets that the machine itself sends.
     Output,
     /// As they leave.
     Postrouting,
@@ -50,7 +50,7 @@ pub type Register = u32;
 /// A chain's name.
 pub type Name = Cow<'static, str>;
 
-/// What becomes of a packet.
+/// What happens to a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// This chain lets it pass.
@@ -68,7 +68,7 @@ pub enum Verdict {
 /// What a map holds under its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
-    /// What becomes of a packet.
+    /// What happens to a packet.
     Verdicts,
     /// Values of a length in bytes.
     Bytes(u32),
@@ -85,7 +85,7 @@ pub enum Value {
     Bytes(Vec<u8>),
 }
 
-/// A step of a rule; a step that does not hold ends the rule.
+/// A step of a rule; a condition that does not hold ends the rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Loads the name of the interface by which it came in, [`NAME_BYTES`] long.
