@@ -33,8 +33,8 @@ pub trait Extensions: fmt::Debug + Send + Sync {
 
     /// Waits until a write of an object of the project's group has taken effect in the service;
     /// `false` if it did not in time. Called after the write and before it is acknowledged; `name`
-    /// is empty if several objects were written. It has no default: an implementation that wraps
-    /// another and forgot to pass it on would acknowledge what is not in effect yet.
+    /// is empty if several objects were written. It has no default: a wrapper that forgot to
+    /// forward it would acknowledge writes that are not in effect yet.
     fn in_force(&self, plural: &str, name: &str) -> BoxFuture<'static, bool>;
 
     /// Further metrics for `/metrics`, in the Prometheus text format (0.0.4).
