@@ -72,7 +72,7 @@ struct Reporter {
     shared: Arc<Shared>,
     /// The Node as it was found, for events.
     node: Option<Node>,
-    /// What was told of others' conditions.
+    /// The conditions reported for other parts.
     told: BTreeMap<&'static str, Notice>,
     written: Option<(NodeStatus, Instant)>,
     images: Option<(Vec<ContainerImage>, Instant)>,

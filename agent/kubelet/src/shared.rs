@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub(crate) figures: Arc<Figures>,
     /// Every pod's task, by uid.
     pub(crate) pods: Mutex<HashMap<String, Handle>>,
-    /// The master has told of all pods once.
+    /// The master has listed all pods once.
     pub(crate) listed: AtomicBool,
 }
 
