@@ -1,4 +1,4 @@
-//! What people are told of containers that wait or are ended, in upstream's words.
+//! Messages about containers that wait or have ended, in upstream's words.
 
 use crate::notes::{Death, Notes, Progress};
 use crate::policy::restarts;
