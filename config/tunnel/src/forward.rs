@@ -270,7 +270,7 @@ mod tests {
     }
 
     impl Talk {
-        /// What comes of a client's bytes.
+        /// The result of a client's bytes.
         fn say(&mut self, bytes: &[u8]) -> Vec<String> {
             let (mut all, mut rest) = (Vec::new(), bytes);
             while let (used, Some(event)) = self.session.take(rest, &mut self.told).unwrap() {
