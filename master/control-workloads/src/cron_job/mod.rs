@@ -229,7 +229,7 @@ fn status_of(cron: &CronJob) -> Status {
     }
 }
 
-/// The status by the Jobs that are there, and what people are told of changes.
+/// The status from the existing Jobs, and the events about changes.
 fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
     let mut status = Status {
         active: Vec::new(),
