@@ -7,7 +7,7 @@ use config_tpm::Digest;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-/// A snapshot of all Machine objects. Made anew when one changes.
+/// A snapshot of all Machine objects, rebuilt when one changes.
 #[derive(Debug, Clone, Default)]
 pub struct Inventory {
     machines: BTreeMap<String, Machine>,

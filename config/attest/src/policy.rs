@@ -101,7 +101,7 @@ impl CheckedRule {
         !self.decides().takes_unproven()
     }
 
-    /// Whether machines without a TPM are let in.
+    /// Whether machines without a TPM are admitted.
     pub(crate) fn admits_without_tpm(&self) -> bool {
         self.insecure_no_tpm && !self.enforces()
     }

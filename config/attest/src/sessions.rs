@@ -113,9 +113,9 @@ struct SessionEntry<P> {
 /// The classes of sessions, each with a table of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Joins with a key that the inventory does not list: anybody can open these.
+    /// Joins with a key that the inventory does not list: anyone can open these.
     Stranger,
-    /// Joins with an endorsement key of the inventory: anybody who knows the key can open these.
+    /// Joins with an endorsement key of the inventory: anyone who knows the key can open these.
     Listed,
     /// Renewals: only a node with a certificate can open these.
     Renewal,

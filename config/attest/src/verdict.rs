@@ -18,9 +18,9 @@ pub struct MachineId {
     pub uid: String,
 }
 
-/// Holding one proves that evidence with a good HMAC(S, Q) and a good signature by the Machine's AK was seen or, of a Machine
-/// without a TPM, a good signature by the key that it was let in with: only then may the Machine's state be changed. Only the
-/// verifier makes it.
+/// Holding one proves that evidence with a good HMAC(S, Q) and a good signature by the Machine's AK
+/// was seen or, of a Machine without a TPM, a good signature by the key of its admission: only then
+/// may the Machine's state be changed. Only the verifier makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProvenMachine {
     id: MachineId,
@@ -37,7 +37,7 @@ impl ProvenMachine {
     }
 }
 
-/// What was looked at in one exchange.
+/// The checks and claims of one exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Every check, in order.
@@ -82,11 +82,11 @@ impl Verdict {
 /// A refusal. Its kind says what it may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody proved anything: may be counted and recorded, and changes no Machine.
+    /// Nothing was proved: it may be counted and recorded, and changes no Machine.
     Anonymous {
         /// Why.
         code: Code,
-        /// What was looked at.
+        /// The checks and claims of the exchange.
         verdict: Verdict,
     },
     /// The machine itself proved what is refused.
@@ -95,7 +95,7 @@ pub enum Refusal {
         machine: ProvenMachine,
         /// Why: the first check that failed.
         code: Code,
-        /// What was looked at.
+        /// The checks and claims of the exchange.
         verdict: Verdict,
     },
 }
@@ -116,7 +116,7 @@ impl Refusal {
         }
     }
 
-    /// What was looked at.
+    /// The checks and claims of the exchange.
     pub fn verdict(&self) -> &Verdict {
         match self {
             Self::Anonymous { verdict, .. } | Self::Proven { verdict, .. } => verdict,

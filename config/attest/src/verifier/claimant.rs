@@ -37,7 +37,7 @@ pub struct Claimant {
 pub(super) enum Basis {
     /// Its TPM.
     Attested(Box<Attested>),
-    /// A key that anybody can make (no TPM).
+    /// A key that anyone can make (no TPM).
     KeyOnly(Box<KeyHolder>),
 }
 

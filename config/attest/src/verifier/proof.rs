@@ -75,7 +75,7 @@ impl Attested {
         self.proven.clone().filter(|_| self.own)
     }
 
-    /// What was looked at.
+    /// The checks so far.
     pub(crate) fn verdict(&self) -> Verdict {
         let (ek_hash, claims) = (Some(self.pending.ek_hash()), self.pending.claims().clone());
         Verdict {

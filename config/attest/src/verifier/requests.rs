@@ -110,8 +110,9 @@ fn not_too_many(serving: &CheckedRequest, machine: &Machine, now: u64, checks: &
     }
 }
 
-/// The first claimed address that another machine holds a certificate for, and that machine. Addresses that the inventory gives to
-/// this machine are not looked at: they are its own, also if another machine claimed one before.
+/// The first claimed address that another machine holds a certificate for, and that machine.
+/// Addresses that the inventory gives to this machine are skipped: they are its own, also if
+/// another machine claimed one before.
 pub(super) fn taken<'a>(
     names: &[San],
     machine: &Machine,

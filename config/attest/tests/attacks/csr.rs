@@ -1,4 +1,4 @@
-//! What a node may not ask for.
+//! Certificate requests that a node may not make.
 
 use super::{Anonymous, Outcome, Proven, accepted, expect, lab, refused};
 use config_protocol::Code;

@@ -119,7 +119,7 @@ fn a_key_removed_from_its_machine_neither_joins_nor_renews() {
             queued(&mut world, &machine).expect("approved");
             (world, machine)
         }),
-        ("let in at sight", || {
+        ("admitted without a decision", || {
             let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
             unseen(&mut world, &machine).expect("anybody");
             (world, machine)

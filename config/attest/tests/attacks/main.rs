@@ -33,7 +33,7 @@ fn lab() -> (World, SoftMachine) {
 /// What a refusal may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RefusalKind {
-    /// Nobody proved anything.
+    /// Nothing was proved.
     Anonymous,
     /// The machine itself proved it.
     Proven,

@@ -1,4 +1,4 @@
-//! What was booted: log, image, Secure Boot, configuration, firmware, counters.
+//! Attacks on the proof of what was booted: log, image, Secure Boot, configuration, firmware, counters.
 
 use super::{Proven, accepted, expect, lab, refused};
 use config_kube::MachineState;
