@@ -253,7 +253,7 @@ fn path(key: &str) -> String {
         .replace("certificate.ttl", "certificate.ttlSeconds");
     let renamed = renamed.replace("queue.expires", "queue.expiresSeconds");
     let mut out = String::from("spec.");
-    // In brackets is a number or the admin's own word.
+    // In brackets is a number or the admin's own key.
     let (mut up, mut own) = (false, false);
     for c in renamed.chars() {
         match c {
@@ -328,7 +328,7 @@ mod tests {
         );
     }
 
-    /// In brackets is the admin's own word, which is reported unchanged.
+    /// In brackets is the admin's own key, which is reported unchanged.
     #[test]
     fn a_faulty_label_is_reported_under_its_own_key() {
         let mut spec = policy(EXAMPLE);
