@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// The source of the roots that are in force.
 pub trait Roots: Send + Sync + Debug {
-    /// The roots of the moment.
+    /// The current roots.
     fn roots(&self) -> Vec<CertificateDer<'static>>;
 }
 
