@@ -304,7 +304,7 @@ async fn the_saved_document_is_used_while_no_endpoint_has_one() {
 #[tokio::test]
 async fn a_dead_or_hostile_endpoint_does_not_keep_another_from_being_asked() {
     let mut gone = Endpoint::start(Vec::new());
-    // Nobody listens on port 1.
+    // Nothing listens on port 1.
     gone.uri = format!("http://127.0.0.1:1/v1/clusters/{ID}")
         .parse()
         .unwrap();
