@@ -63,7 +63,7 @@ impl From<Vec<CertificateDer<'static>>> for Roots {
 }
 
 impl Roots {
-    /// Those of the moment.
+    /// The current roots.
     pub fn get(&self) -> Arc<[CertificateDer<'static>]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
