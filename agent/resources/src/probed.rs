@@ -44,7 +44,7 @@ impl Key {
     }
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     failed: u64,
