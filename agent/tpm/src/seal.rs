@@ -36,7 +36,7 @@ const KEY_LENGTH: usize = 32;
 /// Which boots can open a seal.
 #[derive(Debug, Clone)]
 pub enum Sealing {
-    /// Those of images that a release key approved, from the machine's floor on.
+    /// Boots of images that a release key approved, from the machine's floor on.
     Approved(Unlock),
     /// Any system on this TPM: for hosts that don't run an image, if so configured.
     AnyBoot,

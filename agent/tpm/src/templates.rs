@@ -64,7 +64,8 @@ pub(crate) fn storage() -> Result<Public> {
         .build()
 }
 
-/// A sealed secret: data from outside, fixed to this TPM. It opens by its policy alone; without one, to anybody.
+/// A sealed secret: data from outside, fixed to this TPM. It opens only by its policy; without one,
+/// for any caller.
 pub(crate) fn sealed(policy: Option<&[u8]>) -> Result<Public> {
     let attributes = ObjectAttributesBuilder::new()
         .with_fixed_tpm(true)
