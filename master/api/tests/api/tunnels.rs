@@ -184,7 +184,7 @@ async fn a_command_reaches_the_pods_node_and_bytes_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn ports_and_a_containers_own_streams_are_asked_for_at_the_pods_node() {
+async fn port_forward_and_attach_reach_the_pods_node() {
     let kubelet = Echo::new(AGREES);
     let server = server(&kubelet, NodeLimits::default()).await;
     for (path, nodes) in [
@@ -314,7 +314,7 @@ async fn a_right_to_get_is_no_right_to_run() {
 }
 
 #[tokio::test]
-async fn what_a_node_refuses_is_told_in_its_words_and_what_it_makes_up_is_an_error() {
+async fn a_nodes_refusal_is_passed_on_and_an_invalid_answer_is_an_error() {
     for (answer, status, message) in [
         (
             "HTTP/1.1 400 Bad Request\r\ncontent-length: 13\r\n\r\nis not there\n",
