@@ -52,7 +52,7 @@ impl Forward {
             .unwrap()
     }
 
-    /// What the pod's web server says to a request for a file.
+    /// The pod's web server's answer to a request for a file.
     async fn get(&self, which: usize, file: &str) -> Vec<u8> {
         let mut stream = self.connect(which).await;
         let ask = format!("GET /{file} HTTP/1.0\r\n\r\n");
@@ -140,7 +140,7 @@ fn kubectl_forwards_ports_of_a_pod_to_its_own_loopback() {
     });
 }
 
-/// Sends bytes, ends its half, and reads all that comes back.
+/// Sends bytes, closes its half, and reads everything that comes back.
 async fn echo(forward: &Forward, which: usize) -> Vec<u8> {
     let stream = forward.connect(which).await;
     let (mut from, mut to) = stream.into_split();
@@ -161,7 +161,7 @@ async fn echo(forward: &Forward, which: usize) -> Vec<u8> {
 async fn a_closed_port_is_told(site: &Site) {
     let forward = Forward::new(site, "pod/web", &[":9"]).await;
     assert!(rest(&mut forward.connect(0).await).await.is_empty());
-    // kubectl ends with the first error that a node tells (upstream since 1.24).
+    // kubectl ends with the first error from a node (upstream since 1.24).
     let ended = timeout(LIMIT, forward.kubectl.wait_with_output()).await;
     let errors = String::from_utf8(ended.expect("it ends in time").unwrap().stderr).unwrap();
     for words in [

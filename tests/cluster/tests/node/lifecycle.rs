@@ -154,7 +154,7 @@ async fn hooks_that_fail_are_told_in_upstreams_words() {
         .reaches("broken", "/containerStatuses/0/restartCount", json!(1))
         .await;
 
-    // Nobody answers at this port; and a hook that takes too long holds up nothing beyond the grace.
+    // Nothing listens on this port; and a slow hook delays nothing beyond the grace.
     let mut refused = shell("sleep 600");
     let port = tests_harness::port::free().unwrap();
     refused["lifecycle"] = json!({"preStop": {"httpGet": {"path": "/", "port": port}}});
@@ -211,7 +211,7 @@ async fn a_sidecar_starts_before_and_ends_after_the_work_and_is_started_again() 
         .reaches("served", &format!("{sidecar}/ready"), json!(true))
         .await;
 
-    // It ends with an error under a policy that restarts nothing, and is started again; the work goes on.
+    // It fails under a policy that restarts nothing, and is started again; the work continues.
     allow(&folder, "end-proxy");
     let again = cluster
         .reaches("served", &format!("{sidecar}/restartCount"), json!(1))
