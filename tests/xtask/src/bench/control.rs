@@ -8,8 +8,8 @@ use std::process::Command;
 /// Nodes and pods of the clusters in which pods are bound, and whether the pods are there before the scheduler begins.
 const BOUND: [(u32, u32, bool); 2] = [(1_000, 5_000, false), (5_000, 50_000, true)];
 
-/// Prints the share of a core that idle controllers take, and fails where a changed pod leads to plans of other keys; then what
-/// decisions of the scheduler cost, and how many pods it binds.
+/// Prints the share of a core that idle controllers take, and fails where a changed pod leads to
+/// plans of other keys; then the cost of the scheduler's decisions, and how many pods it binds.
 pub(super) fn control(pods: u32) -> Outcome {
     let idle = ["-p", "master-controllers", "--test", "scale"];
     measure(&idle, &[("PRATIQUE_PODS", pods)])?;

@@ -12,10 +12,10 @@ pub(crate) use api::soak;
 use crate::steps::Outcome;
 use clap::{Subcommand, ValueEnum};
 
-/// What is measured.
+/// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// What the images weigh, part by part, and what in them can be executed.
+    /// The sizes of the images, part by part, and their executable files.
     Image,
     /// From power-on to Ready, memory on the nodes, the verifier's rate.
     Join {
@@ -29,13 +29,14 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "NAME[,NAME]…")]
         only: Option<String>,
     },
-    /// What controllers cost in a large cluster, idle and for one changed pod, and how many pods the scheduler binds.
+    /// The cost of controllers in a large cluster, idle and for one changed pod, and how many pods
+    /// the scheduler binds.
     Control {
         /// Pods in the cluster.
         #[arg(long, value_name = "N", default_value_t = 50_000)]
         pods: u32,
     },
-    /// What the encryption of the state costs.
+    /// The cost of encrypting the state.
     Disk {
         /// One of the two parts.
         #[arg(value_enum)]
