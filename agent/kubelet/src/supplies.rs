@@ -30,7 +30,7 @@ pub(crate) struct Supplies {
     made: Arc<Mutex<Made>>,
 }
 
-/// What was made for the pod.
+/// The volumes and tokens that were made for the pod.
 #[derive(Debug, Default)]
 struct Made {
     volumes: Option<Volumes>,
