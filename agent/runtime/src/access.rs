@@ -2,7 +2,7 @@
 //!
 //! A registry that gives an image to everybody, or to this machine's own credential, gives it to all pods of the machine;
 //! one that gave it to a pull secret gave it to the pods that have this secret. Others must ask the registry. Kept is which
-//! Secret it was, never its contents nor a hash of them. An image without any label is nobody's: the next pod asks.
+//! Secret it was, never its contents nor a hash of them. An image without any label belongs to no one: the next pod asks the registry.
 
 use crate::keyring::PullSecret;
 use crate::registry::Reader;

@@ -1,4 +1,4 @@
-//! containerd's events, turned into news for the kubelet; and what is done once containerd is up.
+//! Turns containerd's events into news for the kubelet, and prepares containerd once it is up.
 
 use crate::archive;
 use crate::connection::{failed, unlimited};
@@ -89,7 +89,7 @@ impl Containerd {
     }
 
     fn tell(&self, change: Change) {
-        // Without a receiver nobody wants to know.
+        // Without a receiver there is no one to notify.
         drop(self.news.send(change));
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct Images {
     registries: Registries,
     /// Root of containerd's state, synced to disk before an unpacked layer counts.
     state: PathBuf,
-    /// Pulls under way, by reference: who wants what comes in already waits for it, and for nothing else.
+    /// Pulls under way, by reference: whoever needs the same image waits for that pull, and for no other.
     incoming: std::sync::Mutex<HashMap<String, Weak<Mutex<()>>>>,
     /// One layer is unpacked at a time: they share snapshots and the machine's disk.
     unpacking: Mutex<()>,
@@ -431,7 +431,7 @@ impl Images {
         Ok(id)
     }
 
-    /// Gives an image its name, and says who may run it; what was said of another image of this name is gone.
+    /// Gives an image its name, and says who may run it; labels of an earlier image of this name are removed.
     async fn name(&self, name: &str, target: &Descriptor, labels: Labels) -> Result<(), Error> {
         let image = Stored {
             name: name.to_owned(),
