@@ -44,7 +44,7 @@ pub struct Facts {
     pub jobs: Entries<Kept<Job>>,
 }
 
-/// What is done to a CronJob with a UID.
+/// An action on the CronJob with a UID.
 pub type Action = action::Action<Step>;
 
 /// Something that is done.
