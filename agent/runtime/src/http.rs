@@ -70,7 +70,7 @@ pub(crate) enum HttpError {
     Unauthorized(String),
 }
 
-/// What the machine's configuration says of hosts, beyond what their names do.
+/// Settings of hosts in the machine's configuration.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Named {
     /// Hosts with their ports that may be asked at whatever address.

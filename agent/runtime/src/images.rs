@@ -35,7 +35,7 @@ use tokio::sync::Mutex;
 
 /// The snapshotter of every container.
 pub(crate) const SNAPSHOTTER: &str = "overlayfs";
-/// A lease that nobody ended falls after this time (RFC 3339 in the label).
+/// A lease that was not ended expires after this time (RFC 3339 in the label).
 const LEASE_HOURS: i64 = 12;
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
@@ -113,7 +113,7 @@ impl Images {
         Ok(reference.complete(self.registries.default_host()))
     }
 
-    /// Makes the image ready for who has these keys, by the policy.
+    /// Makes the image ready for a pod with these keys, by the policy.
     pub(crate) async fn ensure(
         &self,
         text: &str,
