@@ -78,7 +78,7 @@ impl Tunnels {
     /// once after the connection is made.
     ///
     /// # Errors
-    /// The request is not in order, the pod has no network, the port is not the pod's, nobody answers there, or the node has as
+    /// The request is invalid, the pod has no network, the port is not the pod's, nothing answers there, or the node has as
     /// many of these connections as it may.
     pub async fn reach<B>(
         &self,
