@@ -12,7 +12,7 @@ pub(crate) use api::soak;
 use crate::steps::Outcome;
 use clap::{Subcommand, ValueEnum};
 
-/// What to measure.
+/// What is measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// The sizes of the images, part by part, and their executable files.
@@ -29,14 +29,13 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "NAME[,NAME]…")]
         only: Option<String>,
     },
-    /// The cost of controllers in a large cluster, idle and for one changed pod, and how many pods
-    /// the scheduler binds.
+    /// What controllers cost in a large cluster, idle and for one changed pod, and how many pods the scheduler binds.
     Control {
         /// Pods in the cluster.
         #[arg(long, value_name = "N", default_value_t = 50_000)]
         pods: u32,
     },
-    /// The cost of encrypting the state.
+    /// What the encryption of the state costs.
     Disk {
         /// One of the two parts.
         #[arg(value_enum)]
