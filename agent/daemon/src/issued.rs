@@ -212,7 +212,7 @@ mod tests {
         for (seconds, words) in [
             (14 * 86_400, "end in 14 days"),
             (5, "end within a day"),
-            (0, "have ended"),
+            (0, "have expired"),
         ] {
             let text = ends("w", Duration::from_secs(seconds));
             assert!(
