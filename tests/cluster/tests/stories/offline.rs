@@ -113,7 +113,7 @@ pub(crate) fn older_data_behind_the_header(world: &mut World) -> Result<()> {
     let console = cluster.worker.console_text();
     let told = console.get(mark..).unwrap_or_default();
     expect(
-        told.contains("of generation") && told.contains("it is an older copy"),
+        told.contains("of generation") && told.contains("the files are an older copy"),
         "the console does not say that the state is older than its header",
     )
 }
