@@ -2,11 +2,11 @@
 
 use crate::RunArguments;
 use crate::console::say;
+use crate::ending::Ending;
 use crate::error::Error;
 use crate::glue::MasterApi;
 use crate::machine::{self, ImageDescription};
 use crate::roots;
-use crate::run::Ending;
 use crate::services::Services;
 use crate::state_record;
 use crate::time::Clock;

@@ -4,6 +4,7 @@ use crate::approach::{Approach, approach};
 use crate::attestor::Attestor;
 use crate::console::{self, refused, say};
 use crate::discovery::Location;
+use crate::ending::Ending;
 use crate::error::Error;
 use crate::machine::{self, ImageDescription};
 use crate::unproven::{self, Means};
@@ -14,36 +15,11 @@ use config_errors::chain;
 use config_model::MachineConfig;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// Time between two checks for the pins that this machine's master writes.
 const PIN_POLL: Duration = Duration::from_millis(250);
-
-/// SIGTERM or SIGINT.
-pub(crate) struct Ending {
-    term: Signal,
-    int: Signal,
-}
-
-impl Ending {
-    fn new() -> Result<Self, Error> {
-        let listen = |kind| signal(kind).map_err(Error::Runtime);
-        Ok(Self {
-            term: listen(SignalKind::terminate())?,
-            int: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    pub(crate) async fn asked(&mut self) {
-        // Cancel-safe: both arms only wait, and a received signal ends every later wait.
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-    }
-}
 
 /// Runs the agent until it is asked to end.
 ///

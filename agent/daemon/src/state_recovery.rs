@@ -7,7 +7,7 @@
 //! ([`config_unlock::one_off`]). Nothing is written before init mounted the volume.
 
 use crate::error::Error;
-use crate::state_key::{Partition, TpmStore, fault, part};
+use crate::state_medium::{Partition, TpmStore, fault, part};
 use agent_tpm::WrappedKey;
 use agent_volume::engine::{self, Recovered, Recovery};
 use agent_volume::{Reason, Report, header};
