@@ -20,7 +20,7 @@ pub const RESIZE: u8 = 4;
 /// Ends a channel: the message's second byte names it.
 pub const CLOSE: u8 = 255;
 /// Longest message about a size that is read; such a message has some 30 bytes.
-const MAX_RESIZE: usize = 256;
+pub(crate) const MAX_RESIZE: usize = 256;
 
 /// Which of the protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +138,12 @@ fn whole(channel: u8, known: &[u8]) -> Option<Said<'static>> {
     if channel == CLOSE {
         return (known == [STDIN]).then_some(Said::EndOfInput);
     }
-    let Size { width, height } = serde_json::from_slice(known).ok()?;
+    size(known)
+}
+
+/// Reads the size of a terminal.
+pub(crate) fn size(text: &[u8]) -> Option<Said<'static>> {
+    let Size { width, height } = serde_json::from_slice(text).ok()?;
     Some(Said::Size { width, height })
 }
 
