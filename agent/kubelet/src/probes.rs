@@ -267,7 +267,13 @@ impl Prober {
             self.probed
                 .count(&self.pod, name, role.name(), outcome.is_ok(), took);
             match outcome {
-                Ok(()) => (good, bad) = (good.saturating_add(1), 0),
+                Ok(warning) => {
+                    (good, bad) = (good.saturating_add(1), 0);
+                    if let Some(warning) = warning {
+                        let text = format!("{} probe warning: {warning}", role.name());
+                        self.events.warning(&self.pod, "ProbeWarning", text);
+                    }
+                }
                 Err(why) => {
                     (good, bad) = (0, bad.saturating_add(1));
                     let text = format!("{} probe failed: {why}", role.name());
