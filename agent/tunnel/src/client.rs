@@ -196,7 +196,11 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     /// Tells the client how it ended, and waits until it goes.
     pub(crate) async fn end(mut self, status: &[u8]) -> io::Result<()> {
         match &mut self.reader {
-            Reader::Channels(_) => self.link.tell(&[ERROR], status),
+            Reader::Channels(input) => {
+                if let Some(told) = input.end(status) {
+                    self.link.tell(&[ERROR], &told);
+                }
+            }
             Reader::Streams(session, _) => session.end(status, &mut self.link.outbox),
         }
         self.close(Leave::Close(NORMAL)).await
