@@ -265,6 +265,23 @@ fn a_hook_before_the_stop_takes_of_the_grace_and_leaves_two_seconds() {
     }
 }
 
+#[test]
+fn a_pod_that_is_deleted_is_ready_until_its_containers_end() {
+    let mut nature = Nature::plain(None);
+    nature.obeys = false;
+    let mut story = plain("Always", nature);
+    story.grace = 30;
+    let mut world = World::new(&story);
+    after(&mut world, 5);
+    world.fault(Fault::Delete);
+    after(&mut world, 29);
+    assert_eq!(world.asked, ["main0"]);
+    assert!(status_of(&world, "main0").ready && is_true(&world, "Ready"));
+    after(&mut world, 1);
+    assert!(world.finished);
+    assert!(!status_of(&world, "main0").ready);
+}
+
 /// A pod with an init container between two sidecars, and one main container.
 fn with_sidecars(policy: &'static str, nature: Nature) -> Story {
     let sidecar = Traits {

@@ -2,7 +2,7 @@
 
 use crate::backoff::between;
 use crate::containers::{initial, latest, previous};
-use crate::machine::{PULL_ERROR_SHOWN, initial_done};
+use crate::machine::{End, PULL_ERROR_SHOWN, initial_done};
 use crate::notes::{Failure, Progress};
 use crate::policy::{restart, waits};
 use crate::status::Scene;
@@ -46,7 +46,9 @@ impl Scene<'_> {
                     let unprobed =
                         container.startup_probe.is_none() && container.readiness_probe.is_none();
                     let ready = verdict.map_or(unprobed, |verdict| verdict.ready);
-                    running && self.end.is_none() && ready
+                    // One that is being deleted may serve to its end (KEP-1669).
+                    let may_serve = matches!(self.end, None | Some(End::Deleted));
+                    running && may_serve && ready
                 }
             },
             started: Some(self.view.has_started(container)),
