@@ -20,8 +20,8 @@ use crate::wanted::Wanted;
 use crate::{cleanup, debug, storage, support};
 use agent_api::send;
 use agent_pods::{
-    Action, Ending, Notes, Plan, Refusal, View, between, end_of, find, later, plan, plan_orphan,
-    recover,
+    Action, End, Ending, Notes, Plan, Refusal, View, between, end_of, find, later, plan,
+    plan_orphan, recover,
 };
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
@@ -248,13 +248,17 @@ impl Worker {
     /// Starts and stops probes and hooks to match the running containers, and records their results.
     fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         self.known = Some(pod.clone());
-        let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
-        self.hooks.follow(seen, ends, &mut self.notes);
-        if ends {
-            self.probes.stop_all();
-        } else {
-            let host = self.host(pod);
-            self.probes.follow(pod, seen, &self.notes, host);
+        let end = end_of(pod, now);
+        let evicted = self.notes.evicted.is_some();
+        self.hooks
+            .follow(seen, end.is_some() || evicted, &mut self.notes);
+        match end {
+            None if !evicted => {
+                let host = self.host(pod);
+                self.probes.follow(pod, seen, &self.notes, host);
+            }
+            Some(End::Deleted) if !evicted => self.probes.end_all_but_readiness(seen),
+            None | Some(_) => self.probes.stop_all(),
         }
         self.notes.verdicts = self.probes.verdicts(seen);
         let there = |id: &String| seen.iter().any(|seen| seen.id == *id);
