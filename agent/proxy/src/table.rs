@@ -109,7 +109,8 @@ pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
     all
 }
 
-/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs.
+/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs. The machine's own
+/// programs find them at its loopback address, too, where the pod asks for that one or for all.
 pub fn add_host_ports(
     fronts: &mut Fronts,
     ports: &[(String, Vec<HostPort>)],
@@ -120,8 +121,9 @@ pub fn add_host_ports(
             continue;
         };
         let own = addresses.iter().copied();
-        let at = own.filter(|own| port.address.is_none_or(|address| address == *own));
-        for address in at {
+        let asked = own.filter(|own| port.address.is_none_or(|address| address == *own));
+        let loopback = port.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        for address in asked.chain(loopback.is_loopback().then_some(loopback)) {
             let IpAddr::V4(address) = address else {
                 continue;
             };
@@ -132,6 +134,8 @@ pub fn add_host_ports(
             };
             fronts.entry(front).or_insert_with(|| Pick {
                 endpoints: vec![(pod, port.pod_port)],
+                // A pod has no way to answer a loopback address.
+                as_node: address.is_loopback(),
                 ..Pick::default()
             });
         }

@@ -17,8 +17,11 @@ const AFFINITY_SECONDS: u32 = 10_800;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// The label of services that another proxy serves.
-const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// Labels of services that no proxy of the cluster serves: another one does, or their names alone are served (upstream's).
+const NOT_SERVED: [&str; 2] = [
+    "service.kubernetes.io/service-proxy-name",
+    "service.kubernetes.io/headless",
+];
 
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,7 +119,7 @@ pub struct Service {
     /// The port at which each node tells load balancers whether it has endpoints of its own; only where callers from outside
     /// reach none but those.
     pub health_port: Option<u16>,
-    /// Whether another program serves it.
+    /// Whether a label says that this proxy does not serve it.
     pub foreign: bool,
 }
 
@@ -164,7 +167,7 @@ impl Service {
             external_local,
             health_port: number(spec.health_check_node_port)
                 .filter(|_| is_balanced && external_local),
-            foreign: labels.contains_key(OTHER_PROXY),
+            foreign: NOT_SERVED.iter().any(|label| labels.contains_key(*label)),
         }
     }
 }
