@@ -12,14 +12,14 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
-type Services = BTreeMap<Key, Arc<Service>>;
-type Slices = BTreeMap<Key, Arc<Slice>>;
+type Services = Objects<Service>;
+type Slices = Objects<Slice>;
 
-fn key(name: &str) -> Key {
-    Key {
+fn key(name: &str) -> Arc<Key> {
+    Arc::new(Key {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
-    }
+    })
 }
 
 fn service(address: &str, port: u16) -> Service {
@@ -301,17 +301,17 @@ impl Model {
 proptest! {
     #[test]
     fn step_by_step_and_at_once_give_the_same(states in proptest::collection::vec(any_fronts(), 1..8)) {
-        let (mut model, mut held) = (Model::default(), Entries::default());
+        let (mut model, mut chains) = (Model::default(), Chains::default());
+        let mut held = &Fronts::new();
         for state in &states {
-            let wanted = entries(state);
-            model.apply(difference(&held, &wanted));
-            held = merged(&held, wanted);
+            model.apply(chains.lead(held, state));
+            held = state;
         }
         let mut fresh = Model::default();
         fresh.apply(difference(&Entries::default(), &entries(states.last().unwrap())));
         prop_assert_eq!(model.entries, fresh.entries);
         prop_assert!(fresh.chains.is_subset(&model.chains));
-        prop_assert!(difference(&held, &entries(states.last().unwrap())).is_empty());
+        prop_assert!(chains.lead(held, held).is_empty());
     }
 }
 
@@ -321,17 +321,16 @@ proptest! {
     fn the_kernel_takes_every_change(states in proptest::collection::vec(any_fronts(), 1..8)) {
         in_new(&[Kind::Network], || {
             let mut filter = Filter::open()?;
-            let mut held = Entries::default();
-            filter.apply(&all(&held))?;
+            let (mut chains, mut held) = (Chains::default(), &Fronts::new());
+            filter.apply(&all(&entries(held)))?;
             for state in &states {
-                let wanted = entries(state);
-                let changes = difference(&held, &wanted);
+                let changes = chains.lead(held, state);
                 if !changes.is_empty() {
                     filter.apply(&changes)?;
                 }
-                held = merged(&held, wanted);
+                held = state;
             }
-            filter.apply(&all(&held))
+            filter.apply(&all(&entries(held)))
         })
         .unwrap();
     }

@@ -24,7 +24,7 @@ const NOT_SERVED: [&str; 2] = [
 ];
 
 /// Namespace and name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Namespace; empty where the kind has none.
     pub namespace: String,
@@ -376,13 +376,16 @@ impl HostPort {
     }
 }
 
+/// Objects of a kind. Each change copies the map for those who still read the old one, so that keys are shared, too.
+pub type Objects<T> = BTreeMap<Arc<Key>, Arc<T>>;
+
 /// All that is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
     /// Services; none before they were listed.
-    pub services: Option<BTreeMap<Key, Arc<Service>>>,
+    pub services: Option<Objects<Service>>,
     /// Slices; none before they were listed.
-    pub slices: Option<BTreeMap<Key, Arc<Slice>>>,
+    pub slices: Option<Objects<Slice>>,
     /// Nodes; none before they were listed.
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
     /// Ports of this node that its pods have, by the pods' uids, in the order in which they came.
@@ -402,10 +405,7 @@ impl Known {
 }
 
 /// Services and slices.
-pub type Whole<'a> = (
-    &'a BTreeMap<Key, Arc<Service>>,
-    &'a BTreeMap<Key, Arc<Slice>>,
-);
+pub type Whole<'a> = (&'a Objects<Service>, &'a Objects<Slice>);
 
 /// The shared, watched cache; it keeps its content while the API server is unreachable.
 #[derive(Debug, Clone)]
