@@ -78,7 +78,7 @@ pub enum Kind {
     Refused,
     /// A Machine went from one state to another.
     State,
-    /// An admin decided on a Machine: added, waived, retired, replaced, removed.
+    /// An admin decided on a Machine: added, waived, retired, replaced, removed, told to end.
     Decision,
     /// The policy changed.
     Policy,
