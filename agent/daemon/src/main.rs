@@ -1,7 +1,7 @@
 //! The agent: builds the node's parts, starts them and ends them in order.
 //!
 //! `agent run` reads the machine's configuration, brings up the network (on a machine), proves the machine to its master,
-//! and is then the node's kubelet until SIGTERM. On the first master's machine it also serves the attestor socket, by
+//! and is then the node's kubelet until SIGTERM, or until its master orders the machine's end, which its exit code tells init. On the first master's machine it also serves the attestor socket, by
 //! which the master, which has no TPM of its own, seals its keys and proves itself to the admin.
 //!
 //! `agent metadata` is another program for init: it fetches the machine's user-data before there is a configuration.
@@ -37,6 +37,7 @@ mod tunnel;
 mod unproven;
 
 use clap::{Args, Parser, Subcommand};
+use config_machine::power::Order;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -115,6 +116,10 @@ pub(crate) struct RunArguments {
     /// Where the master of this machine listens, on the machine that founds the cluster.
     #[arg(long, default_value = "127.0.0.1:6443", hide = true)]
     pub(crate) own_master: std::net::SocketAddr,
+    /// Whether whoever started the agent ends the machine where its exit code says so, as init does; by default as with
+    /// `--manage-network`.
+    #[arg(long, hide = true)]
+    pub(crate) ends_machine: Option<bool>,
     /// Port of the kubelet's API.
     #[arg(long, default_value_t = agent_kubelet::PORT, hide = true)]
     pub(crate) kubelet_port: u16,
@@ -135,7 +140,10 @@ pub(crate) struct RunArguments {
 /// Runs one command; its exit code.
 async fn perform(command: Command) -> Result<u8, error::Error> {
     match command {
-        Command::Run(arguments) => run::run(*arguments).await.map(|()| 0),
+        Command::Run(arguments) => {
+            let ordered = run::run(*arguments).await?;
+            Ok(ordered.map_or(0, Order::exit_code))
+        }
         Command::Metadata(arguments) => metadata::run(arguments).await,
         Command::StateKey(arguments) => state_key::run(&arguments),
         Command::MetadataFetch(arguments) => metadata::fetch(arguments).await,
