@@ -11,6 +11,7 @@ use crate::{node, settings, state_cluster};
 use agent_enroll::issued::{self, Issued};
 use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
+use config_machine::power::Order;
 use config_model::MachineConfig;
 use config_model::identity::{IssuedIdentity, IssuedKey};
 use config_tpm::Digest;
@@ -24,7 +25,7 @@ const DAY: u64 = 86_400;
 /// The Node's condition.
 const CONDITION: &str = "CertificateExpiring";
 
-/// Runs the node until it is asked to end.
+/// Runs the node until it is asked to end, or its master orders the end of the machine, which it returns then.
 pub(crate) async fn operate(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -33,13 +34,13 @@ pub(crate) async fn operate(
     identity: IssuedIdentity,
     on_machine: bool,
     ending: &mut Ending,
-) -> Result<(), Error> {
+) -> Result<Option<Order>, Error> {
     check_plaintext_key(arguments, &identity)?;
     let mut tasks = JoinSet::new();
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, machine, image, on_machine, &mut tasks) => ready?,
-        () = ending.asked() => return Ok(()),
+        () = ending.asked() => return Ok(None),
     };
     let location = location(machine, found)?;
     state_cluster::bind(&arguments.data, &location.pins)?;

@@ -1,8 +1,8 @@
 //! The agent: builds the node's parts, starts them and ends them in order.
 //!
 //! `agent run` reads the machine's configuration, brings up the network (on a machine), proves the
-//! machine to its master, and is then the node's kubelet until SIGTERM. On the first master's
-//! machine it also serves the attestor socket, through which the master, which does not open the
+//! machine to its master, and is then the node's kubelet until SIGTERM, or until its
+//! master orders the end of the machine: its exit code then tells init. On the first master's machine it also serves the attestor socket, through which the master, which does not open the
 //! TPM itself, seals its keys and proves itself to the admin.
 //!
 //! init runs `agent metadata` to fetch the machine's user-data before there is a configuration.
@@ -41,6 +41,7 @@ mod tunnel;
 mod unproven;
 
 use clap::{Args, Parser, Subcommand};
+use config_machine::power::Order;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -120,6 +121,10 @@ pub(crate) struct RunArguments {
     /// The address of this machine's master, on the machine that founds the cluster.
     #[arg(long, default_value = "127.0.0.1:6443", hide = true)]
     pub(crate) own_master: std::net::SocketAddr,
+    /// Whether whoever started the agent ends the machine where its exit code says so, as init does; by default as with
+    /// `--manage-network`.
+    #[arg(long, hide = true)]
+    pub(crate) ends_machine: Option<bool>,
     /// Port of the kubelet's API.
     #[arg(long, default_value_t = agent_kubelet::PORT, hide = true)]
     pub(crate) kubelet_port: u16,
@@ -140,7 +145,10 @@ pub(crate) struct RunArguments {
 /// Runs one command; returns its exit code.
 async fn perform(command: Command) -> Result<u8, error::Error> {
     match command {
-        Command::Run(arguments) => run::run(*arguments).await.map(|()| 0),
+        Command::Run(arguments) => {
+            let ordered = run::run(*arguments).await?;
+            Ok(ordered.map_or(0, Order::exit_code))
+        }
         Command::Metadata(arguments) => metadata::run(arguments).await,
         Command::StateKey(arguments) => state_key::run(&arguments),
         Command::MetadataFetch(arguments) => metadata::fetch(arguments).await,

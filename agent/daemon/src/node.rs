@@ -14,10 +14,11 @@ use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
 use agent_journal::{Journal, Places};
-use agent_kubelet::{Config, Drained, Kubelet, Notices, Thresholds};
+use agent_kubelet::{Config, Drain, Drained, Kubelet, Notices, Thresholds};
 use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
 use config_machine::end::LONGEST_GRACE;
+use config_machine::power::Order;
 use config_machine::{kernel, programs};
 use config_model::MachineConfig;
 use config_model::format::HostPort;
@@ -30,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -39,10 +40,22 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Container images in the machine's image, imported at the start.
 const ARCHIVES: &str = "/oci";
 
-/// Runs the node until the agent is asked to end or a part of it ends by itself.
+/// Why the node ends, other than by an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The agent is asked to end.
+    Asked,
+    /// The master orders the end of the machine.
+    Ordered(Order),
+    /// A part of it has nothing more to do.
+    Done,
+}
+
+/// Runs the node until the agent is asked to end, the master orders the machine's end, or a part of it ends by itself. An order is
+/// returned, for init.
 ///
-/// On a host the containers go on to run. On a machine init asks only before a power-off or reboot:
-/// then every container gets its grace, and init kills the rest.
+/// On a host the containers go on to run. On a machine init asks only before a power-off or reboot, and
+/// an order of the master leads to one: then every container gets its grace, and init kills the rest.
 pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -51,7 +64,7 @@ pub(crate) async fn serve(
     ending: &mut Ending,
     tasks: &mut JoinSet<Result<(), Error>>,
     on_machine: bool,
-) -> Result<(), Error> {
+) -> Result<Option<Order>, Error> {
     if on_machine && machine.kernel.io_uring {
         open_io_uring(Path::new("/proc/sys"))?;
     }
@@ -83,7 +96,12 @@ pub(crate) async fn serve(
         folder: arguments.machine_logs.clone(),
         ..Places::default()
     });
-    let (server, drain) = (kubelet.server(journal), kubelet.drain());
+    let (mut server, drain) = (kubelet.server(journal), kubelet.drain());
+    // One place: the first order counts.
+    let (orders, mut ordered) = mpsc::channel(1);
+    if arguments.ends_machine.unwrap_or(on_machine) {
+        server = server.ending_by(orders);
+    }
     let (end, ended) = watch::channel(false);
     let mut parts = JoinSet::new();
     let answering = ended.clone();
@@ -101,9 +119,10 @@ pub(crate) async fn serve(
     say(&format!("node {} is served", identity.node));
     // Cancel-safe: every arm only waits for an end.
     let outcome = tokio::select! {
-        () = ending.asked() => Ok(true),
+        () = ending.asked() => Ok(End::Asked),
+        Some(order) = ordered.recv() => Ok(End::Ordered(order)),
         Some(part) = tasks.join_next() => {
-            part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| false)
+            part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| End::Done)
         }
         Some(part) = parts.join_next() => Err(match part {
             Ok(part) => Error::Part(part, "it should never end".into()),
@@ -117,15 +136,22 @@ pub(crate) async fn serve(
     {
         tracing::warn!("the kubelet did not stop in time; going on without it");
     }
-    if on_machine && matches!(outcome, Ok(true)) {
-        say("ending the containers before the machine ends");
-        let Drained { ran, killed, left } = drain.end_all(LONGEST_GRACE).await;
-        say(&format!(
-            "{ran} containers ended, {killed} of them killed after their grace; {left} still run"
-        ));
+    if on_machine && matches!(outcome, Ok(End::Asked | End::Ordered(_))) {
+        end_containers(drain).await;
     }
     following.abort();
-    outcome.map(drop)
+    outcome.map(|end| match end {
+        End::Ordered(order) => Some(order),
+        End::Asked | End::Done => None,
+    })
+}
+
+async fn end_containers(drain: Drain) {
+    say("ending the containers before the machine ends");
+    let Drained { ran, killed, left } = drain.end_all(LONGEST_GRACE).await;
+    say(&format!(
+        "{ran} containers ended, {killed} of them killed after their grace; {left} still run"
+    ));
 }
 
 /// The pods' sandboxes: those of an earlier agent are adopted, remains of a crash are removed.

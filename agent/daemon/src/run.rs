@@ -12,6 +12,7 @@ use crate::{RunArguments, approvals, issued, node, roots, settings, state_cluste
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
 use agent_tpm::Sealing;
 use config_errors::chain;
+use config_machine::power::Order;
 use config_model::MachineConfig;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +22,12 @@ use tokio::time::sleep;
 /// Time between two checks for the pins that this machine's master writes.
 const PIN_POLL: Duration = Duration::from_millis(250);
 
-/// Runs the agent until it is asked to end.
+/// Runs the agent until it is asked to end, or its master orders the end of the machine; returns that order.
 ///
 /// On a machine, a failure that only another boot can fix (a faulty configuration, no TPM) is
 /// printed on the console and the agent stays, so that init does not restart it or reboot the
 /// machine in vain. On a host it is an error at once.
-pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
+pub(crate) async fn run(arguments: RunArguments) -> Result<Option<Order>, Error> {
     let mut ending = Ending::new()?;
     let image = ImageDescription::read(&arguments.image);
     let on_machine = arguments.manage_network.unwrap_or(image.is_some());
@@ -48,7 +49,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
                 ),
             );
             ending.asked().await;
-            Ok(())
+            Ok(None)
         }
         outcome => outcome,
     }
@@ -72,7 +73,7 @@ async fn operate(
     image: ImageDescription,
     on_machine: bool,
     ending: &mut Ending,
-) -> Result<(), Error> {
+) -> Result<Option<Order>, Error> {
     let machine = settings::load(&arguments.config)?;
     let name = settings::node_name(&machine)?;
     make_folders(arguments)?;
@@ -94,7 +95,7 @@ async fn operate(
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, &machine, &image, on_machine, &mut tasks) => ready?,
-        () = ending.asked() => return Ok(()),
+        () = ending.asked() => return Ok(None),
     };
     let doubt = found
         .as_ref()
@@ -103,8 +104,11 @@ async fn operate(
     // Cancel-safe: a dropped enrolment leaves only a half-open session at the master.
     let (identity, keeper) = tokio::select! {
         enrolled = enroll(arguments, &machine, found, name, &image, means) => enrolled?,
-        () = ending.asked() => return Ok(()),
-        Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
+        () = ending.asked() => return Ok(None),
+        Some(part) = tasks.join_next() => {
+            let part = part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into())));
+            return part.map(|()| None);
+        }
     };
     state_record::note_admission(&arguments.data, image.svn);
     if founds {

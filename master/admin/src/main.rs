@@ -65,7 +65,7 @@ enum Command {
     Logs(logs::LogsArgs),
     /// Show one page of a machine's status: its trust, image, state, conditions, resources, pods and warnings.
     Status(status::StatusArgs),
-    /// Drain a node of its pods, and return it to use.
+    /// Drain a node of its pods, return it to use, and reboot its machine or power it off.
     #[command(subcommand)]
     Node(node::NodeCommand),
     /// Check TOML documents and report all faults.

@@ -454,6 +454,16 @@ impl Extensions for Paths {
         self.attestation.verdicts()
     }
 
+    fn order_given(
+        &self,
+        node: &str,
+        by: &str,
+        order: &'static str,
+        outcome: &str,
+    ) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+        self.attestation.order_given(node, by, order, outcome)
+    }
+
     fn handle(
         &self,
         request: Request<Body>,

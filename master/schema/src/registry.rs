@@ -34,6 +34,8 @@ pub enum Subresource {
     Resize,
     /// Issues a service account's token.
     Token,
+    /// Ends the node's machine.
+    Power,
     /// Forwards HTTP requests to the node, service or pod.
     Proxy,
     /// Runs a command in a container.
@@ -58,6 +60,7 @@ impl Subresource {
             Self::EphemeralContainers => "ephemeralcontainers",
             Self::Resize => "resize",
             Self::Token => "token",
+            Self::Power => "power",
             Self::Proxy => "proxy",
             Self::Exec => "exec",
             Self::Attach => "attach",
@@ -73,7 +76,7 @@ impl Subresource {
             | Self::Scale
             | Self::EphemeralContainers
             | Self::Resize => &["get", "patch", "update"],
-            Self::Binding | Self::Eviction | Self::Token => &["create"],
+            Self::Binding | Self::Eviction | Self::Token | Self::Power => &["create"],
             Self::Log => &["get"],
             Self::Finalize => &["update"],
             Self::Proxy => &["create", "delete", "get", "patch", "update"],
@@ -99,7 +102,8 @@ impl Subresource {
             | Self::Log
             | Self::Finalize
             | Self::EphemeralContainers
-            | Self::Resize => None,
+            | Self::Resize
+            | Self::Power => None,
         }
     }
 }

@@ -18,6 +18,7 @@ mod options;
 mod page;
 mod patch;
 mod pod_proxy;
+mod power;
 mod proxy;
 mod read;
 mod review;
@@ -153,6 +154,7 @@ async fn part(
         (Subresource::Binding, Verb::Create) => bind::bind(call, content).await,
         (Subresource::Eviction, Verb::Create) => evict::evict(call, content).await,
         (Subresource::Token, Verb::Create) => token::create(call, content).await,
+        (Subresource::Power, Verb::Create) => power::order(call).await,
         (
             Subresource::Proxy,
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,

@@ -56,7 +56,7 @@ fn written(out: &Path) -> IssuedIdentity {
 }
 
 /// A static node whose key the test has too.
-fn bare(lab: &Lab, name: &str) -> Identity {
+pub(crate) fn bare(lab: &Lab, name: &str) -> Identity {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("user-data.toml");
     let output = issue(lab, name, &out, &["--insecure-plaintext-key"]);

@@ -27,6 +27,7 @@ mod keys;
 mod lab;
 mod life;
 mod marks;
+mod power;
 mod privileged;
 mod queue;
 mod real_attacks;
@@ -208,6 +209,7 @@ fn shared() -> Vec<(&'static str, Story)> {
         issued::a_static_machine_is_its_admins_word,
         issued::a_static_node_gets_nothing_by_proof,
         issued::a_wrapped_key_makes_a_node_on_its_tpm_alone,
+        power::a_machine_ends_by_an_order_that_is_written_down,
         freshness::flood,
         sessions::evidence_that_never_ends,
     ])
