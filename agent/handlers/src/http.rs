@@ -3,7 +3,7 @@
 //! The server of a request over TLS is not verified (upstream's rule, see [`config_tls::unproven_probe_server`]); its name is
 //! told to it where `host` is one (SNI). One exchange of HTTP/1.1, whose head alone is read.
 
-use crate::address;
+use crate::{address, dial};
 use bytes::Bytes;
 use config_http::{Connection, HttpError, Limits};
 use config_kube::k8s_openapi::api::core::v1::HTTPGetAction;
@@ -55,7 +55,7 @@ pub(crate) async fn get(
         return Err(other(&"unsupported protocol scheme"));
     }
     let request = request(get, &address, agent).map_err(|error| other(&error))?;
-    let stream = TcpStream::connect((place, port))
+    let stream = dial::connect(place, port)
         .await
         .map_err(|error| other(&error))?;
     if !secure {
