@@ -74,12 +74,13 @@ pub(crate) fn prepare(
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let vars = env::resolve(pod, container, sources)?;
-    let (command, args) = (
-        expanded(container.command.as_deref(), &vars),
-        expanded(container.args.as_deref(), &vars),
-    );
+    let expanded = |list: &Option<Vec<String>>| {
+        let list = list.as_deref();
+        list.map(|texts| vars.expand_all(texts)).transpose()
+    };
+    let (command, args) = (expanded(&container.command)?, expanded(&container.args)?);
     let mut all_vars = vec![("HOSTNAME".to_owned(), host_name(pod))];
-    all_vars.extend(vars);
+    all_vars.extend(vars.into_list());
     let id = container_id(&reference.uid, &container.name, number);
     let mut places = volume_mounts(config, container, volumes)?;
     places.extend(
@@ -147,11 +148,6 @@ pub(crate) fn prepare(
 /// The signal by which the container wishes to be asked to end (KEP-4960).
 fn stop_signal(container: &Container) -> Option<String> {
     container.lifecycle.as_ref()?.stop_signal.clone()
-}
-
-/// A command or its arguments with the variables in them replaced.
-fn expanded(list: Option<&[String]>, vars: &[(String, String)]) -> Option<Vec<String>> {
-    list.map(|list| list.iter().map(|text| env::expand(text, vars)).collect())
 }
 
 /// The mounts of what the container is to see, each from its number below the stage.
