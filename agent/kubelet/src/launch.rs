@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::env::{self, Sources};
 use crate::network::{self, hosts_text, resolv_text};
 use crate::stage::Wanted;
+use crate::support;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
 use agent_pods::{is_on_host, log_file, pod_ref};
@@ -93,6 +94,10 @@ pub(crate) fn prepare(
         spec.security_context.as_ref(),
         container.security_context.as_ref(),
     );
+    // Asked of each container, as the machine may have another configuration since the pod was admitted.
+    if security.privileged() && !config.privileged {
+        return Err(support::NOT_PRIVILEGED.to_owned());
+    }
     let resources = Resources {
         pids_limit: Some(config.pids.into()),
         ..qos::resources(container)
@@ -461,6 +466,17 @@ mod tests {
             .position(|mount| mount.destination == "/m")
             .unwrap();
         assert!(launch.wanted[at].read_only && launch.spec.mounts[at].read_only);
+    }
+
+    #[test]
+    fn a_pod_that_ran_before_the_machine_got_another_configuration_is_not_privileged() {
+        let privileged = |value: bool| json!({"containers": [{"name": "a", "securityContext": {"privileged": value}}]});
+        assert!(
+            made(&privileged(true))
+                .unwrap_err()
+                .contains("[node] privileged")
+        );
+        assert!(made(&privileged(false)).is_ok());
     }
 
     #[test]
