@@ -346,6 +346,8 @@ impl Sandboxes {
     fn set_near_end(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let name = link_name(&sandbox.wanted.uid);
         set_link(&name)?;
+        // The machine's programs call ports of pods at its loopback addresses, too. Pods are kept from those by the rules.
+        namespace::set(&format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
         without_ipv6(&name)?;
         let mut links = Links::open()?;
         let index = index_of(&mut links, &name)?;

@@ -10,8 +10,9 @@
 
 mod grpc;
 mod http;
+mod redirect;
 
-use crate::http::Failure;
+use crate::http::{Answer, Failure, Place};
 use agent_runtime::Runtime;
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerPort, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe,
@@ -44,28 +45,40 @@ pub struct Target {
 /// How an action went.
 type Outcome = Result<(), String>;
 
+/// What an event may warn of though a probe passed.
+pub type Warning = String;
+
 impl Target {
     /// Acts as a probe says, once, within `limit`.
     ///
     /// # Errors
     /// Why the probe failed, as text for an event of the pod.
-    pub async fn probe(&self, probe: &Probe, limit: Duration) -> Outcome {
-        if let Some(exec) = &probe.exec {
+    pub async fn probe(&self, probe: &Probe, limit: Duration) -> Result<Option<Warning>, String> {
+        let outcome = if let Some(exec) = &probe.exec {
             self.run(exec, limit).await
         } else if let Some(get) = &probe.http_get {
-            let asked = timeout(limit, self.get(get, PROBE_AGENT)).await;
-            let status = asked.map_err(|_elapsed| late(limit))??;
-            if (200..400).contains(&status) {
-                Ok(())
-            } else {
-                Err(format!("HTTP probe failed with statuscode: {status}"))
-            }
+            let asked = timeout(limit, self.ask(get)).await;
+            return asked.map_err(|_elapsed| late(limit))?;
         } else if let Some(tcp) = &probe.tcp_socket {
             self.connect(tcp, limit).await
         } else if let Some(grpc) = &probe.grpc {
             self.ask_health(grpc, limit).await
         } else {
             Err("the probe names no action that is available".to_owned())
+        };
+        outcome.map(|()| None)
+    }
+
+    /// Asks over HTTP. A redirect to another host is not followed and passes with a warning (upstream's rule).
+    async fn ask(&self, get: &HTTPGetAction) -> Result<Option<Warning>, String> {
+        let place = self.asked(get)?;
+        let Answer { status, body, .. } = http::follow(get, place, PROBE_AGENT).await?;
+        match status {
+            200..=299 => Ok(None),
+            300..=399 => Ok(Some(format!(
+                "Probe terminated redirects, Response body: {body}"
+            ))),
+            _ => Err(format!("HTTP probe failed with statuscode: {status}")),
         }
     }
 
@@ -79,7 +92,7 @@ impl Target {
             self.run(exec, limit).await
         } else if let Some(get) = &hook.http_get {
             let asked = timeout(limit, self.get_by_hook(get)).await;
-            Ok(asked.map_err(|_elapsed| late(limit))?.map(drop)?)
+            asked.map_err(|_elapsed| late(limit))?.map(drop)
         } else if let Some(sleep) = &hook.sleep {
             let seconds = u64::try_from(sleep.seconds).unwrap_or_default();
             tokio::time::sleep(Duration::from_secs(seconds).min(limit)).await;
@@ -103,20 +116,21 @@ impl Target {
         }
     }
 
-    /// The status of the answer.
-    async fn get(&self, get: &HTTPGetAction, agent: &str) -> Result<u16, Failure> {
-        let port = self.port(&get.port).map_err(Failure::Other)?;
-        let place = self.place(get.host.as_deref());
-        http::get(get, &place, port, agent).await
+    /// What an action over HTTP asks for.
+    fn asked(&self, get: &HTTPGetAction) -> Result<Place, String> {
+        let port = self.port(&get.port)?;
+        Ok(Place::of(get, &self.place(get.host.as_deref()), port))
     }
 
     /// A hook over HTTPS whose server does not speak TLS is sent in the clear, without its credentials (upstream's rule: hooks
     /// once ignored the scheme).
-    async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<u16, Failure> {
-        match self.get(get, HOOK_AGENT).await {
-            Err(Failure::InTheClear(_)) => self.get(&http::in_the_clear(get), HOOK_AGENT).await,
-            asked => asked,
-        }
+    async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<Answer, String> {
+        let asked = http::get(get, &self.asked(get)?, HOOK_AGENT).await;
+        let Err(Failure::InTheClear(_)) = asked else {
+            return Ok(asked?);
+        };
+        let get = http::in_the_clear(get);
+        Ok(http::get(&get, &self.asked(&get)?, HOOK_AGENT).await?)
     }
 
     async fn connect(&self, tcp: &TCPSocketAction, limit: Duration) -> Outcome {

@@ -32,6 +32,8 @@ const MAX_BYTES: usize = 16 << 20;
 pub(crate) struct Entry {
     path: String,
     mode: u32,
+    /// Root's, where it names nobody.
+    owner: Option<u32>,
     bytes: Vec<u8>,
 }
 
@@ -180,6 +182,7 @@ fn chosen(
             .map(|(path, bytes)| Entry {
                 path,
                 mode: mode(None),
+                owner: None,
                 bytes,
             })
             .collect());
@@ -190,6 +193,7 @@ fn chosen(
             Some(bytes) => entries.push(Entry {
                 path: item.path.clone(),
                 mode: mode(item.mode),
+                owner: None,
                 bytes,
             }),
             None if optional == Some(true) => {}
@@ -251,8 +255,9 @@ fn projected(
                 .tokens
                 .get(&TokenKind::from(source))
                 .ok_or("its token is not there")?;
-            // With a group of its own, the volume need not be everybody's (upstream's rule).
-            let mode = if group.is_some() {
+            // With a group or a user of its own, the token need not be everybody's (upstream's rule).
+            let owner = only_user(pod);
+            let mode = if group.is_some() || owner.is_some() {
                 0o600
             } else {
                 mode.unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777
@@ -260,12 +265,28 @@ fn projected(
             entries.push(Entry {
                 path: source.path.clone(),
                 mode,
+                owner,
                 bytes: text.as_bytes().to_vec(),
             });
         }
         files.extend(entries.into_iter().map(|entry| (entry.path.clone(), entry)));
     }
     Ok(files.into_values().collect())
+}
+
+/// The user of all containers of a pod, if each names one and it is the same.
+fn only_user(pod: &Pod) -> Option<u32> {
+    let spec = pod.spec.as_ref()?;
+    let of_pod = spec.security_context.as_ref();
+    let of_pod = of_pod.and_then(|security| security.run_as_user);
+    let users = agent_pods::all(pod).map(|(_, container)| {
+        let own = container.security_context.as_ref();
+        own.and_then(|security| security.run_as_user).or(of_pod)
+    });
+    let users: Option<BTreeSet<i64>> = users.collect();
+    let mut users = users.filter(|users| users.len() == 1)?;
+    let user = users.pop_first()?;
+    u32::try_from(user).ok()
 }
 
 fn downward(
@@ -297,6 +318,7 @@ fn downward(
         entries.push(Entry {
             path: item.path.clone(),
             mode,
+            owner: None,
             bytes: text.into_bytes(),
         });
     }
@@ -358,8 +380,8 @@ fn write(dir: &Beneath, path: &Path, entry: &Entry, group: Option<u32>) -> io::R
         entry.mode
     };
     let mut file = dir.create(path, mode)?;
-    if group.is_some() {
-        fchown(&file, None, group)?;
+    if entry.owner.is_some() || group.is_some() {
+        fchown(&file, entry.owner, group)?;
     }
     file.write_all(&entry.bytes)
 }

@@ -281,8 +281,36 @@ pub(crate) fn resource_field(
     Ok(((amount + divisor - 1) / divisor).to_string())
 }
 
+/// A `subPathExpr` with its variables replaced.
+///
+/// # Errors
+/// One of them isn't set, or is empty.
+pub(crate) fn sub_path(text: &str, vars: &[(String, String)]) -> Result<String, String> {
+    let set: Vec<_> = vars.iter().filter(|(_, value)| !value.is_empty()).collect();
+    let mut missing = BTreeSet::new();
+    let path = replace(text, |name| {
+        let value = set.iter().find(|(known, _)| known == name);
+        if value.is_none() {
+            missing.insert(name.to_owned());
+        }
+        value.map(|(_, value)| value.as_str())
+    });
+    if missing.is_empty() {
+        return Ok(path);
+    }
+    let names: Vec<String> = missing.into_iter().collect();
+    Err(format!("missing value for {}", names.join(", ")))
+}
+
 /// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is.
 pub(crate) fn expand(text: &str, vars: &[(String, String)]) -> String {
+    replace(text, |name| {
+        let found = vars.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    })
+}
+
+fn replace<'a>(text: &str, mut value_of: impl FnMut(&str) -> Option<&'a str>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -295,7 +323,7 @@ pub(crate) fn expand(text: &str, vars: &[(String, String)]) -> String {
             .strip_prefix('(')
             .and_then(|inner| inner.split_once(')'))
         {
-            if let Some((_, value)) = vars.iter().find(|(known, _)| known == name) {
+            if let Some(value) = value_of(name) {
                 out.push_str(value);
             } else {
                 out.push_str("$(");
@@ -342,6 +370,14 @@ mod tests {
     }
 
     #[test]
+    fn a_path_below_a_volume_needs_all_of_its_variables() {
+        let vars = pairs(&[("A", "x"), ("B", "y"), ("EMPTY", "")]);
+        assert_eq!(sub_path("$(A)/$(B)/$$(A)", &vars).unwrap(), "x/y/$(A)");
+        let missing = sub_path("$(C)/$(EMPTY)/$(A)/$(C)", &vars).unwrap_err();
+        assert_eq!(missing, "missing value for C, EMPTY");
+    }
+
+    #[test]
     fn config_maps_and_secrets_are_followed() {
         let map: ConfigMap = serde_json::from_value(json!({"data": {"K": "v", "L": "w"}})).unwrap();
         let secret: Secret = serde_json::from_value(json!({"data": {"S": "c2VjcmV0"}})).unwrap();
@@ -375,7 +411,7 @@ mod tests {
             addresses: Addresses {
                 host: vec!["192.168.77.11".parse().unwrap()],
                 pod: vec!["10.1.0.2".parse().unwrap()],
-                dns: None,
+                ..Addresses::default()
             },
             ..Sources::default()
         };

@@ -152,6 +152,7 @@ mod tests {
             state,
             backoff: None,
             this_boot: true,
+            needs: None,
         }
     }
 
@@ -165,6 +166,7 @@ mod tests {
     fn running_pods_and_their_running_containers_have_figures() {
         let before = Seen {
             this_boot: false,
+            needs: None,
             ..seen("b", 3, running())
         };
         let found = Subjects::new(

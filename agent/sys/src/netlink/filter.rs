@@ -207,6 +207,9 @@ pub enum Step {
 /// Bit of [`Step::LoadStatus`]: it has another destination than its client knows (`IPS_DST_NAT`).
 pub const DESTINATION_CHANGED: u32 = 32;
 
+/// Bit of [`Step::LoadState`]: it fits no connection, and can't begin one.
+pub const INVALID: u32 = 1;
+
 /// Bits of [`Step::LoadState`]: part of a connection, or of something that belongs to one.
 pub const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
 

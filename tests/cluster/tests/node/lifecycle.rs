@@ -232,6 +232,33 @@ async fn a_sidecar_starts_before_and_ends_after_the_work_and_is_started_again() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_is_deleted_is_asked_whether_it_is_ready_until_it_ends() {
+    let (cluster, folder) = witnessed().await;
+    let script = "trap 'echo > /w/asked' TERM; while [ ! -e /w/end ]; do sleep 0.1; done";
+    let mut main = witness("main", script);
+    let mut probe = run("[ -e /w/ready ]");
+    probe["periodSeconds"] = json!(1);
+    probe["timeoutSeconds"] = json!(60);
+    main["readinessProbe"] = probe;
+    let spec = json!({
+        "terminationGracePeriodSeconds": 300, "containers": [main], "volumes": volumes(&folder),
+    });
+    cluster.create("leaving", spec).await;
+    cluster.reaches("leaving", "/phase", json!("Running")).await;
+    cluster.delete("leaving", 300).await;
+    eventually("the container to be asked to end", || async {
+        folder.join("asked").exists().then_some(())
+    })
+    .await;
+    allow(&folder, "ready");
+    cluster
+        .reaches("leaving", "/containerStatuses/0/ready", json!(true))
+        .await;
+    allow(&folder, "end");
+    is_gone(&cluster, "leaving").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_over_grpc_decides_what_is_ready_and_what_lives() {
     let cluster = Cluster::new().await;
     let health = Health::serve().await;

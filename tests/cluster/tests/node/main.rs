@@ -26,5 +26,6 @@ mod proxy;
 mod registry;
 mod site;
 mod starts;
+mod suites;
 mod tunnels;
 mod usage;
