@@ -309,13 +309,11 @@ impl Sandboxes {
 
     /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place anew.
     fn apply(&self, rules: &mut Rules, change: Option<&Change>) -> Result<(), Error> {
-        let table = rules.table(&self.places);
+        let change = change.map(std::slice::from_ref).unwrap_or_default();
         let filter = rules.filter.as_mut().ok_or(Error::NoRange)?;
-        if filter
-            .apply(change.map(std::slice::from_ref).unwrap_or_default())
-            .is_err()
-        {
-            filter.apply(&table)?;
+        if filter.apply(change).is_err() {
+            let table = rules.table(&self.places);
+            rules.filter.as_mut().ok_or(Error::NoRange)?.apply(&table)?;
         }
         Ok(())
     }

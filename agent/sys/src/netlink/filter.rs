@@ -51,7 +51,7 @@ pub type Register = u32;
 pub type Name = Cow<'static, str>;
 
 /// What happens to a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// This chain lets it pass.
     Accept,
@@ -86,7 +86,7 @@ pub enum Value {
 }
 
 /// A step of a rule; a condition that does not hold ends the rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Loads the name of the interface by which it came in, [`NAME_BYTES`] long.
     LoadInName(Register),

@@ -23,13 +23,22 @@ pub(super) fn network(services: u32) -> Outcome {
         ("PACE_POLICIES", POLICIES),
     ];
     // One process for each, so that none has the memory of another.
-    for (room, test) in [
-        ("agent-proxy", "services_of_a_large_cluster"),
-        ("agent-proxy", "names_of_a_large_cluster"),
-        ("agent-cluster", "policies_over_the_pods_of_a_node"),
-        ("agent-cluster", "sandboxes_one_after_the_other"),
+    for test in [
+        "services_of_a_large_cluster",
+        "names_of_a_large_cluster",
+        "policies_over_the_pods_of_a_node",
+        "sandboxes_one_after_the_other",
     ] {
-        let pace = ["--release", "-p", room, "--test", "pace", test];
+        let pace = [
+            "--release",
+            "-p",
+            "agent-proxy",
+            "-p",
+            "agent-cluster",
+            "--test",
+            "pace",
+            test,
+        ];
         measure(&pace, &numbers)?;
     }
     Ok(())
