@@ -12,6 +12,7 @@ use std::time::Duration;
 use agent_sys::power::End;
 use agent_sys::process::Ended;
 use config_machine::end::AGENT_END;
+use config_machine::power::Order;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -28,10 +29,6 @@ pub const ASK_FIRST: Duration = AGENT_END;
 pub const ASK_SERVICES: Duration = Duration::from_secs(8);
 /// How long all other processes may take.
 pub const ASK_ALL: Duration = Duration::from_secs(2);
-/// A service's exit code that asks for a reboot.
-pub const WANTS_REBOOT: i32 = 100;
-/// A service's exit code that asks for power-off.
-pub const WANTS_POWER_OFF: i32 = 101;
 
 /// An event. Services are identified by their index in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +79,7 @@ pub enum Effect {
 /// How a service differs from others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Its exit codes [`WANTS_REBOOT`] and [`WANTS_POWER_OFF`] end the machine.
+    /// Its exit codes of an [`Order`] end the machine.
     pub may_end_machine: bool,
     /// It ends before the others, because it needs them for its own shutdown.
     pub ends_first: bool,
@@ -257,14 +254,8 @@ impl Supervisor {
             service.life = Life::Stopped;
             return self.all_stopped(now);
         }
-        match how {
-            Ended::Code(WANTS_REBOOT) if service.terms.may_end_machine => {
-                return self.stop_after(now, index, End::Reboot);
-            }
-            Ended::Code(WANTS_POWER_OFF) if service.terms.may_end_machine => {
-                return self.stop_after(now, index, End::PowerOff);
-            }
-            Ended::Code(_) | Ended::Signal(_) => {}
+        if let Some(end) = ordered(how).filter(|_| service.terms.may_end_machine) {
+            return self.stop_after(now, index, end);
         }
         if matches!(service.life, Life::Running { since, .. } if now.saturating_sub(since) >= GOOD_LIFE)
         {
@@ -452,6 +443,17 @@ impl Supervisor {
             | Phase::Over => Vec::new(),
         }
     }
+}
+
+/// The end that an exit code asks for.
+fn ordered(how: Ended) -> Option<End> {
+    let Ended::Code(code) = how else { return None };
+    let mut all = Order::ALL.into_iter();
+    let order = all.find(|order| i32::from(order.exit_code()) == code)?;
+    Some(match order {
+        Order::Reboot => End::Reboot,
+        Order::PowerOff => End::PowerOff,
+    })
 }
 
 #[cfg(test)]

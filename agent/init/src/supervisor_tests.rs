@@ -156,6 +156,31 @@ fn containerd_ends_after_the_agent_has_ended_the_containers() {
 }
 
 #[test]
+fn an_agent_that_ends_with_an_orders_code_ends_the_machine_in_order() {
+    for (code, end) in [(100, End::Reboot), (101, End::PowerOff)] {
+        let mut supervisor = machine();
+        // The agent has ended the containers, and containerd is asked next.
+        assert_eq!(
+            supervisor.step(at(5), Event::Ended(101, Ended::Code(code))),
+            [Effect::TellEnd(end), Effect::Ask(100)]
+        );
+        assert_eq!(
+            supervisor.step(at(6), Event::Ended(100, Ended::Code(0))),
+            [Effect::AskAll]
+        );
+        assert_eq!(supervisor.step(at(6), Event::Alone), [Effect::Finish(end)]);
+    }
+    // The same code from another service, and other codes from the agent, are a death like any other.
+    for (pid, code) in [(100, 100), (101, 0), (101, 70), (101, 102)] {
+        let effects = machine().step(at(5), Event::Ended(pid, Ended::Code(code)));
+        assert!(
+            matches!(effects[..], [Effect::TellRestart(..)]),
+            "{effects:?}"
+        );
+    }
+}
+
+#[test]
 fn an_agent_that_does_not_end_in_time_is_not_waited_for() {
     let mut supervisor = machine();
     supervisor.step(at(5), Event::Asked(End::Reboot));

@@ -3,7 +3,7 @@
 //! One task moves everything, as for a command. The container goes on when the client goes; its input ends then where its pod says
 //! `stdinOnce`, so that a program that reads to the end comes to it.
 
-use crate::client::{Client, Pending, Speech, end_input, give};
+use crate::client::{Agreed, Client, Pending, end_input, give};
 use crate::handshake::Refusal;
 use crate::link::{Leave, push};
 use crate::{Tunnel, Tunnels, query};
@@ -29,11 +29,11 @@ impl Tunnels {
         id: String,
         once: bool,
     ) -> Result<Tunnel, Refusal> {
-        let (offer, speech) = Speech::negotiated(request)?;
+        let (offer, agreed) = Agreed::negotiated(request)?;
         let wanted = query::streams(request.uri().query().unwrap_or_default())?;
-        let (to, protocol) = (id.clone(), speech.name());
+        let (to, protocol) = (id.clone(), agreed.name());
         self.agreed(request, &offer, protocol, to, move |stream| async move {
-            let mut client = Client::new(stream, speech, wanted.outputs);
+            let mut client = Client::new(stream, agreed, wanted.outputs);
             let mut pending = Pending::default();
             if let Some(leave) = client.opens(&mut pending).await? {
                 return client.part(leave).await;

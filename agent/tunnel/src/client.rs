@@ -23,14 +23,14 @@ const EARLY: usize = 64 * 1024;
 
 /// What was agreed on with a client.
 #[derive(Debug)]
-pub(crate) enum Speech {
+pub(crate) enum Agreed {
     /// Messages, each of which names its channel.
     Channels(Version),
     /// Streams, for these channels at least.
     Streams(Vec<u8>),
 }
 
-impl Speech {
+impl Agreed {
     /// What a client offers, and the best protocol of it.
     ///
     /// # Errors
@@ -108,13 +108,13 @@ pub(crate) struct Client<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite> Client<S> {
-    pub(crate) fn new(stream: S, speech: Speech, outputs: Outputs) -> Self {
-        let (link, reader) = match speech {
-            Speech::Channels(version) => (
+    pub(crate) fn new(stream: S, agreed: Agreed, outputs: Outputs) -> Self {
+        let (link, reader) = match agreed {
+            Agreed::Channels(version) => (
                 Link::websocket(stream),
                 Reader::Channels(command::Input::new(version)),
             ),
-            Speech::Streams(awaited) => {
+            Agreed::Streams(awaited) => {
                 (Link::spdy(stream), Reader::Streams(Box::default(), awaited))
             }
         };

@@ -3,7 +3,7 @@
 //! One task moves everything. It reads from the client while there is room for what it may have to answer, and from the
 //! process only while the client takes what came before.
 
-use crate::client::{Client, Pending, Speech, end_input, give};
+use crate::client::{Agreed, Client, Pending, end_input, give};
 use crate::handshake::Refusal;
 use crate::link::{Leave, push};
 use crate::{Tunnel, Tunnels, query};
@@ -29,12 +29,12 @@ impl Tunnels {
         runtime: Arc<dyn Runtime>,
         id: String,
     ) -> Result<Tunnel, Refusal> {
-        let (offer, speech) = Speech::negotiated(request)?;
+        let (offer, agreed) = Agreed::negotiated(request)?;
         let wanted = query::command(request.uri().query().unwrap_or_default())?;
         let to = id.clone();
-        let protocol = speech.name();
+        let protocol = agreed.name();
         self.agreed(request, &offer, protocol, to, move |stream| async move {
-            let client = Client::new(stream, speech, wanted.outputs);
+            let client = Client::new(stream, agreed, wanted.outputs);
             run(client, &*runtime, &id, &wanted).await
         })
     }

@@ -79,7 +79,7 @@ pub enum Kind {
     Refused,
     /// A Machine changed its state.
     State,
-    /// An admin decided on a Machine: added, waived, retired, replaced, removed.
+    /// An admin decided on a Machine: added, waived, retired, replaced, removed, told to end.
     Decision,
     /// The policy changed.
     Policy,

@@ -471,6 +471,27 @@ impl Extensions for Paths {
         }))
     }
 
+    fn order_given(
+        &self,
+        node: &str,
+        by: &str,
+        order: &'static str,
+        outcome: &str,
+    ) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+        let machines = self.0.inventory.machines();
+        let machine = machines.iter().find(|machine| machine.node_name() == node);
+        let machine = machine.cloned();
+        let (service, node, by) = (self.0.clone(), node.to_owned(), by.to_owned());
+        let outcome = outcome.to_owned();
+        Some(Box::pin(async move {
+            let (subject, outcome) = (machine.as_ref().ok_or(&*node), &*outcome);
+            let given = service.journal.order_given(subject, &by, order, outcome);
+            given
+                .await
+                .map_err(|error| ApiError::new(Reason::ServiceUnavailable, chain(&error)))
+        }))
+    }
+
     fn handle(
         &self,
         request: Request<Body>,

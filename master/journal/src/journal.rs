@@ -283,6 +283,38 @@ impl Journal {
         }
     }
 
+    /// Somebody orders the end of a node's machine, by a word such as `reboot`; `outcome` says what became of that, and is empty
+    /// where the order is given now. A node of no Machine is known by its name.
+    ///
+    /// # Errors
+    /// The log did not take the record.
+    pub async fn order_given(
+        &self,
+        subject: Result<&Machine, &str>,
+        by: &str,
+        order: &str,
+        outcome: &str,
+    ) -> Result<(), Error> {
+        let mut entry = match subject {
+            Ok(machine) => about(Kind::Decision, machine),
+            Err(node) => Entry::of(Kind::Decision, node),
+        };
+        by.clone_into(&mut entry.by);
+        let what = if outcome.is_empty() {
+            "its master tells it to end"
+        } else {
+            outcome
+        };
+        entry.message = format!("{order}: {what}");
+        self.append(entry).await?;
+        if let (Ok(machine), "") = (subject, outcome) {
+            let message = format!("{what} ({order}); decided by {by}");
+            self.send_event(machine, Severity::Normal, "EndOrdered", message)
+                .await;
+        }
+        Ok(())
+    }
+
     /// A person decided a request in the queue.
     pub async fn request_decided(
         &self,

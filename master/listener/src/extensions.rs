@@ -47,6 +47,18 @@ pub trait Extensions: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Writes into the log of verdicts that somebody orders the end of a node's machine, or what became of that where `outcome`
+    /// says it; `None` if no log is kept. It is on disk when this returns.
+    fn order_given(
+        &self,
+        _node: &str,
+        _by: &str,
+        _order: &'static str,
+        _outcome: &str,
+    ) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+        None
+    }
+
     /// Answers a request. The body has not been read; the server limits its size
     /// (`master_api::Options::body_bytes`).
     fn handle(

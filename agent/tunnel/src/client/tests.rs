@@ -7,12 +7,12 @@ use tokio::io::{AsyncWriteExt as _, DuplexStream};
 /// The client's end of a connection, and what the node makes of it: input, output and how it ended.
 fn connected() -> (DuplexStream, Client<DuplexStream>) {
     let (stream, served) = tokio::io::duplex(1 << 20);
-    let speech = Speech::Streams(query::channels("input=1&output=1"));
+    let agreed = Agreed::Streams(query::channels("input=1&output=1"));
     let outputs = Outputs::Pipes {
         stdout: true,
         stderr: false,
     };
-    (stream, Client::new(served, speech, outputs))
+    (stream, Client::new(served, agreed, outputs))
 }
 
 fn opened(streams: &[(u32, &str)]) -> Vec<u8> {

@@ -23,7 +23,7 @@ async fn runs(site: &Site, name: &str, script: &str, more: Value) {
 }
 
 /// Reads from kubectl until a text has come.
-async fn until(child: &mut Child, wanted: &str) {
+pub(crate) async fn until(child: &mut Child, wanted: &str) {
     let mut came = String::new();
     let reading = async {
         while !came.contains(wanted) {
@@ -107,10 +107,13 @@ async fn kubectl_attaches_to_a_containers_own_streams_and_the_log_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_input_for_one_client_ends_with_it() {
-    let site = Site::new().await;
+    input_ends_with_its_client(&Site::new().await).await;
+}
+
+pub(crate) async fn input_ends_with_its_client(site: &Site) {
     for (name, killed) in [("closes", false), ("killed", true)] {
-        runs(&site, name, REPEATS, json!({"stdinOnce": true})).await;
-        let mut client = attach(&site, name);
+        runs(site, name, REPEATS, json!({"stdinOnce": true})).await;
+        let mut client = attach(site, name);
         say(&mut client, "first\n").await;
         until(&mut client, "got first\n").await;
         if killed {
