@@ -1,4 +1,4 @@
-//! The folders of volumes, below one that no pod reaches but through its own volume.
+//! The folders of volumes, below a folder that pods reach only through their own volumes.
 
 use agent_sys::beneath::{Beneath, Links};
 use config_kube::local_volume::{self, is_name};
@@ -7,15 +7,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a folder is called while it is removed, before its name; no volume is called so.
+/// Prefix of a folder's name while it is removed; no volume has such a name.
 const GOING: &str = ".going-";
-/// What a folder is called while it is made.
+/// Prefix of a folder's name while it is made.
 const COMING: &str = ".coming";
-/// Permission bits of a new folder: pods run as any user, and the folder around it lets nobody else in.
+/// Permission bits of a new folder: pods run as any user, and the parent folder keeps everyone else out.
 const OPEN: u32 = 0o777;
-/// Permission bits of the folder around all.
+/// Permission bits of the parent folder.
 const CLOSED: u32 = 0o700;
-/// The same where the pod names a group: what is made inside belongs to that group.
+/// The same if the pod names a group: new files inside belong to that group.
 const SHARED: u32 = 0o2777;
 /// Names that one call removes at most: a pod that still has the folder may fill it as fast as it is emptied.
 const MOST_NAMES: u64 = 1_000_000;
@@ -36,7 +36,7 @@ pub enum FolderError {
         /// Bytes that are asked for.
         asked: u64,
     },
-    /// The volume was on this machine and is not any more.
+    /// The volume's folder is missing on this machine.
     #[error(
         "the data of volume {0:?} is LOST: this machine has no folder of it. A worker's state that does not open is made anew, and \
          its volumes are gone with it. Delete the claim to get a new, empty volume"
@@ -88,7 +88,7 @@ impl Folders {
     /// Makes a volume's folder, if it isn't there already.
     ///
     /// # Errors
-    /// [`FolderError::Full`] where a new one has not so many bytes of room; this is a look, not a promise: nothing keeps the room.
+    /// [`FolderError::Full`] if a new one has less free space; the space is only checked, not reserved.
     pub fn make(&self, name: &str, bytes: u64) -> Result<(), FolderError> {
         let fault = |error| FolderError::System(name.to_owned(), error);
         let path = plain(name)?;
@@ -104,7 +104,7 @@ impl Folders {
         if free < bytes {
             return Err(FolderError::Full { free, asked: bytes });
         }
-        // It gets its name when all else of it is there.
+        // It gets its name last, when it is complete.
         let make = || {
             root.remove_tree(Path::new(COMING))?;
             root.make_dirs(Path::new(COMING), OPEN)?;
@@ -122,7 +122,7 @@ impl Folders {
         let found = Beneath::root(&self.root).and_then(|root| {
             let folder = root.dir(path)?;
             if let Some(group) = group {
-                // Set each time: the mode of a folder that its pods own may have changed.
+                // Set each time: the pods, which own the folder, may have changed its mode.
                 let mode = root.place(path, Links::Refused)?.mode();
                 folder.set_group(group)?;
                 folder.set_mode(mode | SHARED & !0o007)?;
@@ -138,8 +138,8 @@ impl Folders {
         }
     }
 
-    /// Removes a volume's folder with all that is in it; nothing there is fine. Where it ends in the middle, the next call goes on.
-    /// It holds up no other folder, however long it takes.
+    /// Removes a volume's folder with its content; it is no error if there is none. The next call continues an interrupted
+    /// removal. It holds up no other folder, however long it takes.
     ///
     /// # Errors
     /// [`FolderError::Going`] where not all of it is removed yet, or if something of it can't be removed.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_missing_is_lost_and_not_made_by_a_look() {
+    fn a_missing_folder_is_lost_and_never_made_by_a_look_up() {
         let (dir, folders) = folders();
         let lost = |found: Result<PathBuf, FolderError>| matches!(found, Err(FolderError::Lost(_)));
         assert!(lost(folders.find("pvc-1", None)));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_that_ended_in_the_middle_goes_on() {
+    fn an_interrupted_removal_is_continued() {
         let (dir, folders) = folders();
         folders.make("pvc-1", 1).unwrap();
         let root = dir.path().join("volumes");

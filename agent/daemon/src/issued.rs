@@ -63,19 +63,19 @@ pub(crate) async fn operate(
     outcome
 }
 
-/// A key in the clear is refused where a metadata service gave it, and warned of everywhere else.
+/// Refuses an unencrypted key from a metadata service, and warns about one from any other source.
 fn check_plaintext_key(arguments: &RunArguments, identity: &IssuedIdentity) -> Result<(), Error> {
     if matches!(identity.key, IssuedKey::Plaintext(_)) {
-        let instead = "wrap it to the machine's TPM with `pratique issue --ek FILE`, and count this key as lost";
+        let instead = "wrap it to the machine's TPM with `pratique issue --ek FILE`, and treat this key as leaked";
         settings::not_from_a_service(arguments, "a private key in the clear", instead)?;
         say(
-            "WARNING: this node's private key stands in its user-data in the clear: anyone who read that can be this node",
+            "WARNING: this node's private key is unencrypted in its user-data: anyone who reads it can impersonate this node",
         );
     }
     Ok(())
 }
 
-/// Where the master is: as discovery found it, or as the configuration says.
+/// The master's address, from discovery or from the configuration.
 fn location(machine: &MachineConfig, found: Option<Location>) -> Result<Location, Error> {
     match (found, settings::master(machine)?) {
         (Some(found), _) => Ok(found),
@@ -86,7 +86,8 @@ fn location(machine: &MachineConfig, found: Option<Location>) -> Result<Location
     }
 }
 
-/// Says until when the node runs, sets the Node's condition, and leaves a task that warns as the end comes near.
+/// Prints until when the node runs, sets the Node's condition, and spawns a task that warns before
+/// the expiry.
 fn watch_end(
     name: String,
     end: issued::Ending,
@@ -119,7 +120,7 @@ fn watch_end(
     });
 }
 
-/// Opens the TPM where the key is for it, and puts certificates and key in use.
+/// Opens the TPM if the key is wrapped to it, and puts certificates and key in use.
 fn take(
     tcti: &str,
     node: String,
@@ -161,7 +162,7 @@ fn take(
     issued::put_in_use(all, location.endpoints, location.pins).map_err(Error::Identity)
 }
 
-/// Tells of the certificates' end: on the console, as a condition of the Node and as events.
+/// Reports the certificates' expiry: on the console, as a condition of the Node and as events.
 struct Teller {
     notices: Notices,
     node: String,
@@ -192,9 +193,7 @@ fn ends(node: &str, left: Duration) -> String {
         "issue new ones with `pratique issue --name {node} …`, give the machine that user-data, and reboot it"
     );
     match left.as_secs() {
-        0 => format!(
-            "the issued certificates have ended: the master hears this node no more; {cure}"
-        ),
+        0 => format!("the issued certificates have expired: the master refuses this node; {cure}"),
         1..DAY => format!("the issued certificates end within a day; {cure}"),
         seconds => format!(
             "the issued certificates end in {} days; {cure}",

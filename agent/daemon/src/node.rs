@@ -34,15 +34,15 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Longest wait for kubelet and server to end; what they were doing is found again by the next agent.
+/// Longest wait for kubelet and server to end; the next agent continues their work.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Images that came with the machine's own, imported at the start.
+/// Container images in the machine's image, imported at the start.
 const ARCHIVES: &str = "/oci";
 
 /// Runs the node until the agent is asked to end or a part of it ends by itself.
 ///
-/// On a host, containers run on. On a machine it is init that asks, and only when the machine is to be powered off or
-/// rebooted: every container then gets its grace, and what is left is the machine's to end.
+/// On a host the containers go on to run. On a machine init asks only before a power-off or reboot:
+/// then every container gets its grace, and init kills the rest.
 pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -128,7 +128,7 @@ pub(crate) async fn serve(
     outcome.map(drop)
 }
 
-/// The pods' sandboxes: those of an earlier agent are adopted, what a crash left of others goes.
+/// The pods' sandboxes: those of an earlier agent are adopted, remains of a crash are removed.
 fn sandboxes(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -155,7 +155,7 @@ fn open_io_uring(settings: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The kubelet's port on every address, IPv4 through IPv6 where the kernel has both.
+/// The kubelet's port on every address, IPv4 through IPv6 if the kernel has both.
 async fn listen(port: u16) -> Result<TcpListener, Error> {
     let fault = |source| Error::File {
         what: "listen on",
@@ -170,7 +170,7 @@ async fn listen(port: u16) -> Result<TcpListener, Error> {
     }
 }
 
-/// TLS of the kubelet's API: the serving certificate of the moment, callers from the cluster's roots only.
+/// TLS of the kubelet's API: the current serving certificate, and only callers from the cluster's roots.
 fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     let fault = |error: rustls::Error| Error::Part("kubelet's TLS", error.into());
     let callers = CurrentClients::new(identity.roots.clone(), Strangers::Anonymous)
@@ -191,7 +191,7 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
         fifos: arguments.run.join("io"),
         logs: arguments.pod_logs.clone(),
         registries: registries(&machine.registries),
-        // On another host containerd finds them as it is set up there.
+        // On a host containerd finds the shims by its own configuration.
         programs: on_machine.then(|| Programs {
             shim: programs::SHIM.into(),
             runc: programs::RUNC.into(),
@@ -200,14 +200,14 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
     }
 }
 
-/// What the configuration says of registries, as the engine takes it.
+/// The configuration's registries, in the engine's form.
 fn registries(said: &config_model::registry::Registries) -> Registries {
     let roots = |ca: &[Vec<u8>]| {
         ca.iter()
             .map(|der| CertificateDer::from(der.clone()))
             .collect()
     };
-    // Token services are https, whose port is 443 where none is written.
+    // Token services use https, whose default port is 443.
     let with_port = |host: &HostPort| {
         HostPort {
             port: host.port.or(Some(443)),

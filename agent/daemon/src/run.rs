@@ -1,4 +1,4 @@
-//! The order of things: configuration, TPM, network, proof, node; and the end in reverse.
+//! The order of the start: configuration, TPM, network, proof, node; the shutdown goes in reverse.
 
 use crate::approach::{Approach, approach};
 use crate::attestor::Attestor;
@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Between two looks for the pins that the master of this machine leaves.
+/// Time between two checks for the pins that this machine's master writes.
 const PIN_POLL: Duration = Duration::from_millis(250);
 
 /// SIGTERM or SIGINT.
@@ -37,7 +37,7 @@ impl Ending {
     }
 
     pub(crate) async fn asked(&mut self) {
-        // Cancel-safe: both arms only wait, and a signal that was noticed ends the wait for good.
+        // Cancel-safe: both arms only wait, and a received signal ends every later wait.
         tokio::select! {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
@@ -47,8 +47,9 @@ impl Ending {
 
 /// Runs the agent until it is asked to end.
 ///
-/// On a machine, what only another boot can cure (a faulty configuration, no TPM) is told on the console and the agent
-/// stays, so that init does not restart it or reboot the machine for nothing. On a host it is an error at once.
+/// On a machine, a failure that only another boot can fix (a faulty configuration, no TPM) is
+/// printed on the console and the agent stays, so that init does not restart it or reboot the
+/// machine in vain. On a host it is an error at once.
 pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
     let mut ending = Ending::new()?;
     let image = ImageDescription::read(&arguments.image);
@@ -77,7 +78,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
     }
 }
 
-/// The code of what only another boot, or other user-data, can cure.
+/// The code of a failure that only another boot, or other user-data, can fix.
 fn code(error: &Error) -> Option<&'static str> {
     match error {
         Error::NoTpm(_) => Some("NO_TPM"),
@@ -123,7 +124,7 @@ async fn operate(
         .as_ref()
         .map(|location| Arc::clone(&location.doubt))
         .unwrap_or_default();
-    // Cancel-safe: an enrolment that is dropped leaves no more than a half-open session at the master.
+    // Cancel-safe: a dropped enrolment leaves only a half-open session at the master.
     let (identity, keeper) = tokio::select! {
         enrolled = enroll(arguments, &machine, found, name, &image, means) => enrolled?,
         () = ending.asked() => return Ok(()),
@@ -134,7 +135,7 @@ async fn operate(
         let (run, data) = (arguments.run.clone(), arguments.data.clone());
         tasks.spawn(async move {
             state_record::publish_recovery_copy(run, data).await;
-            // Nothing to do is no end of the agent.
+            // An idle task must not end the agent.
             std::future::pending().await
         });
         let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
@@ -161,7 +162,8 @@ async fn operate(
     outcome
 }
 
-/// Which boots the master's keys are sealed for; `None` where nothing says which, and nothing is sealed.
+/// The boots for which the master's keys are sealed; `None` if nothing says which, and then nothing
+/// is sealed.
 fn sealing(arguments: &RunArguments, image: &ImageDescription) -> Result<Option<Sealing>, Error> {
     if arguments.seal_for_any_boot {
         say(
@@ -180,7 +182,7 @@ fn sealing(arguments: &RunArguments, image: &ImageDescription) -> Result<Option<
     Ok(unlock.map(Sealing::Approved))
 }
 
-/// Makes the folders of what the agent keeps and of what lives as long as the boot.
+/// Makes the folders for persistent data and for data of this boot.
 fn make_folders(arguments: &RunArguments) -> Result<(), Error> {
     for path in [&arguments.data, &arguments.run] {
         std::fs::create_dir_all(path).map_err(|source| Error::File {
@@ -192,7 +194,7 @@ fn make_folders(arguments: &RunArguments) -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts the socket by which the master of this machine uses its TPM.
+/// Starts the socket through which this machine's master uses the TPM.
 fn serve_attestor(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -257,7 +259,7 @@ async fn enroll(
     enroller.enroll().await.map_err(Error::Enroll)
 }
 
-/// The master of this machine, once the admin has bootstrapped it and it has left its root's pin.
+/// This machine's master, after the admin has bootstrapped it and it has written its root's pin.
 async fn own_master(arguments: &RunArguments) -> Result<Location, Error> {
     let path = arguments.run.join("ca-pin");
     say("waiting for this machine's master to be bootstrapped (`pratique bootstrap`)");

@@ -32,6 +32,8 @@ const MAX_BYTES: usize = 16 << 20;
 pub(crate) struct Entry {
     path: String,
     mode: u32,
+    /// Root's, where it names nobody.
+    owner: Option<u32>,
     bytes: Vec<u8>,
 }
 
@@ -73,6 +75,7 @@ impl Room {
         entries.push(Entry {
             path: path.to_owned(),
             mode,
+            owner: None,
             bytes: bytes.to_vec(),
         });
         Ok(())
@@ -248,13 +251,17 @@ impl Collector<'_> {
                     .tokens
                     .get(&TokenKind::from(source))
                     .ok_or("its token is not there")?;
-                // With a group of its own, the volume need not be everybody's (upstream's rule).
-                let mode = if group.is_some() {
+                // With a group or a user of its own, the token need not be everybody's (upstream's rule).
+                let owner = only_user(self.pod);
+                let mode = if group.is_some() || owner.is_some() {
                     0o600
                 } else {
                     self.mode(None)
                 };
                 self.add(&source.path, mode, text.as_bytes())?;
+                if let Some(token) = self.entries.last_mut() {
+                    token.owner = owner;
+                }
             }
         }
         let all = std::mem::take(&mut self.entries).into_iter();
@@ -282,6 +289,21 @@ impl Collector<'_> {
         }
         Ok(())
     }
+}
+
+/// The user of all containers of a pod, if each names one and it is the same.
+fn only_user(pod: &Pod) -> Option<u32> {
+    let spec = pod.spec.as_ref()?;
+    let of_pod = spec.security_context.as_ref();
+    let of_pod = of_pod.and_then(|security| security.run_as_user);
+    let users = agent_pods::all(pod).map(|(_, container)| {
+        let own = container.security_context.as_ref();
+        own.and_then(|security| security.run_as_user).or(of_pod)
+    });
+    let users: Option<BTreeSet<i64>> = users.collect();
+    let mut users = users.filter(|users| users.len() == 1)?;
+    let user = users.pop_first()?;
+    u32::try_from(user).ok()
 }
 
 /// A path below a folder, without a way out of it.
@@ -339,8 +361,8 @@ fn write(dir: &Beneath, path: &Path, entry: &Entry, group: Option<u32>) -> io::R
         entry.mode
     };
     let mut file = dir.create(path, mode)?;
-    if group.is_some() {
-        fchown(&file, None, group)?;
+    if entry.owner.is_some() || group.is_some() {
+        fchown(&file, entry.owner, group)?;
     }
     file.write_all(&entry.bytes)
 }

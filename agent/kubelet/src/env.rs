@@ -66,6 +66,8 @@ pub(crate) fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String
 /// (`execve(2)`: a quarter of the stack's 8 MiB). A value may hold another one many times, so that a few lines of a pod could
 /// say more than the machine's memory holds.
 const MOST: usize = 2 << 20;
+/// Longest path that the kernel takes (`PATH_MAX`).
+const LONGEST_PATH: usize = 4096;
 
 /// The variables of a container, in order; later ones of the same name replace earlier ones.
 #[derive(Debug, Default)]
@@ -118,36 +120,9 @@ impl Vars {
         texts.iter().map(one).collect()
     }
 
-    /// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is.
+    /// Replaces references to these variables, see [`replace`].
     fn expand(&self, text: &str) -> Result<String, String> {
-        let mut out = String::new();
-        let mut rest = text;
-        while let Some(at) = rest.find('$') {
-            out.push_str(&rest[..at]);
-            rest = &rest[at + 1..];
-            if let Some(after) = rest.strip_prefix('$') {
-                out.push('$');
-                rest = after;
-            } else if let Some((name, after)) = rest
-                .strip_prefix('(')
-                .and_then(|inner| inner.split_once(')'))
-            {
-                if let Some(value) = self.get(name) {
-                    out.push_str(value);
-                } else {
-                    out.push_str("$(");
-                    out.push_str(name);
-                    out.push(')');
-                }
-                rest = after;
-            } else {
-                out.push('$');
-            }
-            if out.len() > MOST {
-                return Err(too_much());
-            }
-        }
-        Ok(out + rest)
+        replace(text, MOST, |name| self.get(name)).ok_or_else(too_much)
     }
 }
 
@@ -354,6 +329,68 @@ pub(crate) fn resource_field(
     Ok(((amount + divisor - 1) / divisor).to_string())
 }
 
+/// A `subPathExpr` with its variables replaced.
+///
+/// # Errors
+/// One of them isn't set, or is empty; or the path is longer than a path can be.
+pub(crate) fn sub_path(text: &str, vars: &[(String, String)]) -> Result<String, String> {
+    let set = vars.iter().filter(|(_, value)| !value.is_empty());
+    let set: HashMap<&str, &str> = set
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    let mut missing = BTreeSet::new();
+    let path = replace(text, LONGEST_PATH, |name| {
+        let value = set.get(name).copied();
+        if value.is_none() {
+            missing.insert(name.to_owned());
+        }
+        value
+    });
+    if missing.is_empty() {
+        return path.ok_or_else(|| format!("it is longer than {LONGEST_PATH} bytes"));
+    }
+    let names: Vec<String> = missing.into_iter().collect();
+    Err(format!("missing value for {}", names.join(", ")))
+}
+
+/// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is. `None` where the text
+/// becomes longer than `most`.
+fn replace<'a>(
+    text: &str,
+    most: usize,
+    mut value_of: impl FnMut(&str) -> Option<&'a str>,
+) -> Option<String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            out.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest
+            .strip_prefix('(')
+            .and_then(|inner| inner.split_once(')'))
+        {
+            if let Some(value) = value_of(name) {
+                out.push_str(value);
+            } else {
+                out.push_str("$(");
+                out.push_str(name);
+                out.push(')');
+            }
+            rest = after;
+        } else {
+            out.push('$');
+        }
+        if out.len() > most {
+            return None;
+        }
+    }
+    let whole = out + rest;
+    (whole.len() <= most).then_some(whole)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -383,6 +420,21 @@ mod tests {
             resolved(env, &Sources::default()).unwrap(),
             pairs(&[("A", "1"), ("B", "1-$(A)-$(C)")])
         );
+    }
+
+    #[test]
+    fn a_path_below_a_volume_needs_all_of_its_variables() {
+        let vars = pairs(&[("A", "x"), ("B", "y"), ("EMPTY", "")]);
+        assert_eq!(sub_path("$(A)/$(B)/$$(A)", &vars).unwrap(), "x/y/$(A)");
+        let missing = sub_path("$(C)/$(EMPTY)/$(A)/$(C)", &vars).unwrap_err();
+        assert_eq!(missing, "missing value for C, EMPTY");
+    }
+
+    #[test]
+    fn a_path_that_multiplies_a_variable_is_refused_before_it_is_made() {
+        let vars = pairs(&[("A", &"x".repeat(1 << 20))]);
+        let refused = sub_path(&"$(A)".repeat(300_000), &vars).unwrap_err();
+        assert_eq!(refused, "it is longer than 4096 bytes");
     }
 
     #[test]
@@ -419,7 +471,7 @@ mod tests {
             addresses: Addresses {
                 host: vec!["192.168.77.11".parse().unwrap()],
                 pod: vec!["10.1.0.2".parse().unwrap()],
-                dns: None,
+                ..Addresses::default()
             },
             ..Sources::default()
         };

@@ -7,11 +7,11 @@ use crate::stage::Wanted;
 use crate::support;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
-use agent_pods::{is_on_host, log_file, pod_ref};
+use agent_pods::{is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, PodNamespaces, Resources,
-    Seccomp, SharedNamespaces, container_id,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount,
+    PodNamespaces, Resources, Seccomp, SharedNamespaces, container_id,
 };
 use agent_sys::beneath::{Beneath, Links};
 use agent_sys::namespace;
@@ -83,7 +83,7 @@ pub(crate) fn prepare(
     let mut all_vars = vec![("HOSTNAME".to_owned(), host_name(pod))];
     all_vars.extend(vars.into_list());
     let id = container_id(&reference.uid, &container.name, number);
-    let mut places = volume_mounts(config, container, volumes)?;
+    let mut places = volume_mounts(config, container, volumes, &all_vars)?;
     places.extend(
         own_files(config, attempt, sources.addresses.dns, &id)
             .map_err(|error| error.to_string())?,
@@ -132,6 +132,7 @@ pub(crate) fn prepare(
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
+        groups_policy: security.groups_policy(),
         capabilities: security.capabilities(),
         confinement: security.confinement(),
         privileged: security.privileged(),
@@ -139,6 +140,7 @@ pub(crate) fn prepare(
         target: target.map(str::to_owned),
         seccomp: security.seccomp(),
         resources,
+        needs: needs(container),
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
         backoff,
@@ -198,6 +200,16 @@ impl<'a> Security<'a> {
             .collect()
     }
 
+    fn groups_policy(&self) -> GroupsPolicy {
+        let policy = self
+            .pod
+            .and_then(|pod| pod.supplemental_groups_policy.as_deref());
+        match policy {
+            Some("Strict") => GroupsPolicy::Strict,
+            Some(_) | None => GroupsPolicy::Merge,
+        }
+    }
+
     fn capabilities(&self) -> Capabilities {
         let wanted = self
             .container
@@ -254,12 +266,13 @@ fn volume_mounts(
     config: &Config,
     container: &Container,
     volumes: &BTreeMap<String, Source>,
+    vars: &[(String, String)],
 ) -> Result<Vec<Place>, String> {
     container
         .volume_mounts
         .iter()
         .flatten()
-        .map(|mount| volume_mount(config, mount, volumes))
+        .map(|mount| volume_mount(config, mount, volumes, vars))
         .collect()
 }
 
@@ -267,11 +280,20 @@ fn volume_mount(
     config: &Config,
     mount: &VolumeMount,
     volumes: &BTreeMap<String, Source>,
+    vars: &[(String, String)],
 ) -> Result<Place, String> {
     let source = volumes
         .get(&mount.name)
         .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
-    let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
+    let filled = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
+    let sub_path = match filled(&mount.sub_path_expr) {
+        Some(text) => Some(env::sub_path(&text, vars).map_err(|error| {
+            let name = &mount.name;
+            format!("subPathExpr {text:?} of volume {name:?}: {error}")
+        })?),
+        None => filled(&mount.sub_path),
+    };
+    let sub_path = sub_path.as_deref();
     // What the agent fills is the agent's alone to write (upstream's rule, too).
     let read_only =
         mount.read_only == Some(true) || matches!(source, Source::Held(_) | Source::ReadOnly(_));
@@ -362,7 +384,7 @@ fn host_name(pod: &Pod) -> String {
     if is_on_host(pod) {
         machine_name()
     } else {
-        network::hostname(pod)
+        network::kernel_name(pod).unwrap_or_else(|_| network::hostname(pod))
     }
 }
 
@@ -415,7 +437,9 @@ mod tests {
     #[test]
     fn the_container_wins_over_the_pod() {
         let spec = made(&json!({
-            "securityContext": {"runAsUser": 1, "runAsGroup": 2, "fsGroup": 3, "runAsNonRoot": true},
+            "securityContext": {
+                "runAsUser": 1, "runAsGroup": 2, "fsGroup": 3, "runAsNonRoot": true, "supplementalGroupsPolicy": "Strict",
+            },
             "containers": [{"name": "a", "image": "i", "securityContext": {"runAsUser": 5, "allowPrivilegeEscalation": false}}],
         }))
         .unwrap();
@@ -424,6 +448,7 @@ mod tests {
             (Some(5), Some(2), vec![3])
         );
         assert!(spec.confinement.run_as_non_root && spec.confinement.no_new_privileges);
+        assert_eq!(spec.groups_policy, GroupsPolicy::Strict);
     }
 
     #[test]
@@ -452,6 +477,19 @@ mod tests {
                 .ends_with(format!("mounts/{}/{at}", launch.id))
         );
         assert!(made(&mount("../a")).is_err());
+    }
+
+    #[test]
+    fn a_sub_path_of_variables_stays_inside_its_volume_too() {
+        let mount = |value: &str, text: &str| {
+            let mount = json!({"name": "v", "mountPath": "/m", "subPathExpr": text});
+            let env = json!([{"name": "A", "value": value}]);
+            made(&json!({"containers": [{"name": "a", "env": env, "volumeMounts": [mount]}]}))
+        };
+        assert!(mount("foo", "$(A)/b").is_ok());
+        for (value, text) in [("..", "$(A)"), ("/tmp", "$(A)"), ("foo", "$(B)")] {
+            assert!(mount(value, text).is_err(), "{value} {text}");
+        }
     }
 
     #[test]

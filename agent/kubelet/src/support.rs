@@ -60,6 +60,18 @@ pub(crate) fn debugger_fault(pod: &Pod, container: &Container, config: &Config) 
         .or_else(|| volumes::host_path_fault(config, pod))
 }
 
+/// Whether the pod asks for labels of SELinux, which this machine's kernel does not know. As upstream's node without SELinux
+/// does, this one runs it without: a label only ever narrows what a container may do beside the other bounds.
+pub(crate) fn has_selinux_label(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else {
+        return false;
+    };
+    let security = spec.security_context.as_ref();
+    let of_pod = security.is_some_and(|security| security.se_linux_options.is_some());
+    let mut own = agent_pods::all(pod).filter_map(|(_, one)| one.security_context.as_ref());
+    of_pod || own.any(|security| security.se_linux_options.is_some())
+}
+
 fn unsupported(what: &str) -> Refusal {
     Refusal {
         reason: "NotSupported",
@@ -130,24 +142,12 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
             "resourceClaims are not available yet",
         ),
         (
-            spec.runtime_class_name.is_some(),
-            "runtimeClassName is not available yet",
-        ),
-        (
-            spec.set_hostname_as_fqdn == Some(true),
-            "setHostnameAsFQDN is not available yet",
-        ),
-        (
             spec.resources.is_some(),
             "resources of the whole pod are not available yet: set them on its containers",
         ),
         (
             spec.os.as_ref().is_some_and(|os| os.name != "linux"),
             "its os is not linux",
-        ),
-        (
-            security.se_linux_options.is_some(),
-            "seLinuxOptions are not available on this machine",
         ),
         (
             security.windows_options.is_some(),
@@ -201,10 +201,6 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
                 || annotated("kubernetes.io/egress-bandwidth"),
             "limits of bandwidth are not available yet",
         ),
-        (
-            spec.hostname_override.is_some(),
-            "hostnameOverride is not available yet: use hostname",
-        ),
     ])
 }
 
@@ -222,10 +218,6 @@ fn container_fault(container: &Container) -> Option<&'static str> {
             "volumeDevices are not available: this machine gives pods no block devices",
         ),
         (
-            mounts().any(|mount| mount.sub_path_expr.is_some()),
-            "subPathExpr is not available yet",
-        ),
-        (
             mounts().any(|mount| {
                 mount
                     .mount_propagation
@@ -241,10 +233,6 @@ fn container_fault(container: &Container) -> Option<&'static str> {
         (
             security.proc_mount.as_deref() == Some("Unmasked"),
             "procMount: Unmasked is not available yet",
-        ),
-        (
-            security.se_linux_options.is_some(),
-            "seLinuxOptions are not available on this machine",
         ),
         (
             security.windows_options.is_some(),
@@ -409,6 +397,19 @@ mod tests {
                 None,
                 "{place}"
             );
+        }
+    }
+
+    #[test]
+    fn labels_of_selinux_are_taken_and_told_to_have_no_effect() {
+        let label = json!({"seLinuxOptions": {"level": "s0:c0,c1"}});
+        for place in ["/spec", "/spec/containers/0"] {
+            let mut pod = json!({"spec": {"containers": [{"name": "a", "image": "i"}]}});
+            pod.pointer_mut(place).unwrap()["securityContext"] = label.clone();
+            let pod = serde_json::from_value(pod).unwrap();
+            let config = crate::config::tests::config(std::path::Path::new("/nowhere"));
+            assert_eq!(refusal(&pod, &config), None, "{place}");
+            assert!(has_selinux_label(&pod), "{place}");
         }
     }
 

@@ -229,8 +229,8 @@ impl Maker<'_> {
     }
 }
 
-/// What a container is to see of a volume: all of it, or what is at `sub_path`, made as a folder where nothing is there.
-/// Resolved here, once; what comes of the name afterwards changes nothing.
+/// What a container is to see of a volume: all of it, or what is at `sub_path`, made as a folder
+/// where nothing is there. Resolved here, once; a later change of the name has no effect.
 ///
 /// # Errors
 /// If it isn't there and can't be made, or a link is on the way.

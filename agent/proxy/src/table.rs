@@ -5,7 +5,7 @@
 //! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
 //! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
 
-use crate::view::{Endpoint, Hints, HostPort, Key, Protocol, Service, Slice, Whole};
+use crate::view::{Endpoint, Hints, HostPort, Key, Objects, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -82,7 +82,7 @@ pub struct Here<'a> {
 }
 
 /// The slices of each service, by its key.
-fn by_service(slices: &BTreeMap<Key, Arc<Slice>>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
+fn by_service(slices: &Objects<Slice>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
     let mut behind: BTreeMap<Key, Vec<&Arc<Slice>>> = BTreeMap::new();
     for (key, slice) in slices {
         let namespace = key.namespace.clone();
@@ -118,40 +118,54 @@ pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
 
 /// From where a service has a front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+pub(crate) enum Source {
     /// From the control plane, which gives it to no other: a cluster IP, a node port.
     Allocated,
     /// It names the address itself, or whoever balances its load does.
     Claimed,
 }
 
-/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs.
+/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs. The machine's own
+/// programs find them at its loopback address, too, where the pod asks for that one or for all.
 pub fn add_host_ports(
     fronts: &mut Fronts,
     ports: &[(String, Vec<HostPort>)],
     addresses: &[IpAddr],
 ) {
     for port in ports.iter().flat_map(|(_, ports)| ports) {
-        let IpAddr::V4(pod) = port.pod else {
-            continue;
-        };
-        let own = addresses.iter().copied();
-        let at = own.filter(|own| port.address.is_none_or(|address| address == *own));
-        for address in at {
-            let IpAddr::V4(address) = address else {
-                continue;
-            };
-            let front = Front {
-                address,
-                protocol: port.protocol,
-                port: port.port,
-            };
-            fronts.entry(front).or_insert_with(|| Pick {
-                endpoints: vec![(pod, port.pod_port)],
-                ..Pick::default()
-            });
+        for (front, pick) in of_host_port(port, addresses) {
+            fronts.entry(front).or_insert(pick);
         }
     }
+}
+
+/// The fronts of a port of the node.
+pub(crate) fn of_host_port(port: &HostPort, addresses: &[IpAddr]) -> Vec<(Front, Pick)> {
+    let IpAddr::V4(pod) = port.pod else {
+        return Vec::new();
+    };
+    let own = addresses.iter().copied();
+    let asked = own.filter(|own| port.address.is_none_or(|address| address == *own));
+    let loopback = port.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let at = asked.chain(loopback.is_loopback().then_some(loopback));
+    let front = |address: IpAddr| {
+        let IpAddr::V4(address) = address else {
+            return None;
+        };
+        let front = Front {
+            address,
+            protocol: port.protocol,
+            port: port.port,
+        };
+        let pick = Pick {
+            endpoints: vec![(pod, port.pod_port)],
+            // A pod has no way to answer a loopback address.
+            as_node: address.is_loopback(),
+            ..Pick::default()
+        };
+        Some((front, pick))
+    };
+    at.filter_map(front).collect()
 }
 
 /// Endpoints by address and port, for fronts of datagrams.
@@ -173,7 +187,8 @@ pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
         .collect()
 }
 
-fn of_service(
+/// The fronts of a service that has these slices.
+pub(crate) fn of_service(
     service: &Service,
     slices: &[&Arc<Slice>],
     here: Here<'_>,
@@ -460,8 +475,8 @@ pub fn all(entries: &Entries) -> Vec<Change> {
     changes
 }
 
-/// What makes of a table with some entries one with others. Chains stay: they are few, and may be needed again.
-pub fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
+/// What makes of a table with some entries one with others. Chains stay.
+fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
     let mut changes = Vec::new();
     for chain in after.chains.difference(&before.chains) {
         changes.push(branch(chain.name()));
@@ -474,10 +489,28 @@ pub fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
     changes
 }
 
-/// Entries after a change: chains of before stay.
-pub fn merged(before: &Entries, after: Entries) -> Entries {
-    let chains = before.chains.union(&after.chains).copied().collect();
-    Entries { chains, ..after }
+/// The chains of a table, which stay: they are few, and may be needed again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chains(BTreeSet<Chain>);
+
+impl Chains {
+    /// Those that these entries need.
+    pub fn of(entries: &Entries) -> Self {
+        Self(entries.chains.clone())
+    }
+
+    /// What makes of a table with these chains and some fronts one where they lead elsewhere; the chains that it needs
+    /// beside are among these then.
+    pub fn lead(&mut self, before: &Fronts, after: &Fronts) -> Vec<Change> {
+        let before = Entries {
+            chains: self.0.clone(),
+            ..entries(before)
+        };
+        let after = entries(after);
+        let changes = difference(&before, &after);
+        self.0.extend(after.chains);
+        changes
+    }
 }
 
 fn map_difference(

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_protects_the_cluster_cannot_be_switched_off() {
+    fn plugins_that_protect_the_cluster_cannot_be_disabled() {
         for name in ["RoleEscalation", "ImageFloor", "Requestor"] {
             assert!(Admission::new(&[], &[name]).is_err(), "{name}");
         }

@@ -121,7 +121,7 @@ impl Client {
         Self { api, user }
     }
 
-    /// The same API in the name of another user: for parts of this process that have users of their own.
+    /// The same API as another user: for parts of this process that have their own users.
     #[must_use]
     pub fn acting_as(&self, user: UserInfo) -> Self {
         Self {
@@ -130,7 +130,8 @@ impl Client {
         }
     }
 
-    /// A request whose answer is another's, such as a node's: nothing of it is read here, and a refusal is an answer, too.
+    /// Sends a request whose answer comes from elsewhere, such as a node: the answer is passed
+    /// through unread, also a refusal.
     pub async fn call(&self, request: Request<Body>) -> Response<Body> {
         self.api.call(request, self.user.clone()).await
     }

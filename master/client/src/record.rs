@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Number of different events that are remembered for counting.
 const MAX_REMEMBERED: usize = 4096;
-/// A repetition within this time is counted and not written: nobody reads faster, and each write
+/// A repetition within this time is counted and not written: no one reads faster, and each write
 /// costs a commit.
 const REPEAT_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 /// Longest message in bytes (upstream's limit).
@@ -38,7 +38,7 @@ pub struct Happening<'a> {
     pub message: String,
 }
 
-/// An event with the object that it is about, for somebody else to record.
+/// An event with its object, for another part to record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notice {
     /// The component in whose name it is recorded.

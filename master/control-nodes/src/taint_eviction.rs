@@ -1,4 +1,5 @@
-//! Taint eviction: pods leave nodes whose `NoExecute` taints they don't tolerate, or tolerate for a time only.
+//! Taint eviction: deletes pods on nodes whose `NoExecute` taints they don't tolerate, or tolerate
+//! only for a time.
 
 use crate::disruption::{Disruption, disrupt};
 use crate::followed::pods_and_nodes;
@@ -15,8 +16,8 @@ use master_control::writer::Writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a pod stays on a node that is not ready or silent where it says nothing about it (upstream's admission writes
-/// these tolerations into every pod; a pod that has none was made before).
+/// How long a pod without tolerations stays on a node that is not ready or silent (upstream's
+/// admission writes these tolerations into every pod; a pod without them is older).
 const UNSAID: Duration = Duration::from_secs(300);
 
 /// The controller. Its keys are pods. It remembers nothing: the time of a taint is written on the node.
@@ -26,7 +27,7 @@ pub struct TaintEviction {
     nodes: Store<NodeView>,
 }
 
-/// A pod and the taints of its node that drive pods out.
+/// A pod and the `NoExecute` taints of its node.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,
@@ -34,7 +35,7 @@ pub struct Facts {
     taints: Vec<Taint>,
 }
 
-/// The pod is told why, and deleted.
+/// The pod gets an event with the reason, and is deleted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Evict {
     /// Which.
@@ -114,7 +115,7 @@ impl Controller for TaintEviction {
     }
 }
 
-/// The taints of a node that drive pods out.
+/// The `NoExecute` taints of a node.
 fn driving_out(node: &NodeView) -> Vec<Taint> {
     let taints = node.taints.iter();
     taints
@@ -123,7 +124,7 @@ fn driving_out(node: &NodeView) -> Vec<Taint> {
         .collect()
 }
 
-/// How long a pod may stay: none, for ever.
+/// How long a pod may stay; `None`: for ever.
 fn stays(pod: &PodView, taints: &[Taint], now: Timestamp) -> Option<Duration> {
     let each = taints.iter();
     each.filter_map(|taint| stays_with(pod, taint, now)).min()

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_whether_a_patch_speaks_of_a_field() {
+    fn it_detects_whether_a_patch_mentions_a_field() {
         let speaks = |content_type: &str, patch: Value| {
             read(content_type, &patch)
                 .unwrap()

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escalation_is_told_in_upstreams_words() {
+    fn an_escalation_is_refused_in_upstreams_words() {
         let groups = ["g".to_owned(), "system:authenticated".to_owned()];
         let who = Who {
             name: "u",

@@ -144,7 +144,7 @@ pub enum Review {
     Binding,
     /// Not a review and read-only: the status of the cluster's components.
     Components,
-    /// Not a review and read-only: what nodes and pods use, as their nodes tell it.
+    /// Not a review and read-only: the usage of nodes and pods, as the nodes report it.
     Metrics,
 }
 
@@ -168,7 +168,7 @@ pub struct Column {
     pub cell: Cell,
 }
 
-/// Where a column has its cells from.
+/// The source of a column's cells.
 #[derive(Debug, Clone)]
 pub enum Cell {
     /// They are computed from the object and the current time.

@@ -60,13 +60,13 @@ pub(crate) struct Call {
     pub(crate) kind: Arc<Kind>,
     /// The kinds that are served, from the request's begin to its end.
     pub(crate) registry: Arc<Registry>,
-    /// What it is about, for metrics.
+    /// Verb and resource, for metrics.
     pub(crate) about: About,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     /// The connection, where it can become something else than HTTP.
     pub(crate) upgrade: Option<OnUpgrade>,
-    /// Who asks, where the deny list may know it; not whom it impersonates.
+    /// The caller, for the deny list: the authenticated one, not the impersonated user.
     pub(crate) caller: Option<Caller>,
 }
 
@@ -190,7 +190,7 @@ impl Call {
         self.kind.key(&self.target.namespace, &self.target.name)
     }
 
-    /// What is stored under a key.
+    /// The entry under a key.
     async fn stored(&self, key: &str) -> Result<Option<Entry>, ApiError> {
         let fetched = self.api.inner.reader.get(key).await.map_err(store_error)?;
         Ok(fetched.entry)

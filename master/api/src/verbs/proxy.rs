@@ -1,4 +1,5 @@
-//! The proxy subresource: whom a path names, and requests to nodes. Those to pods and services are `pod_proxy`'s.
+//! The proxy subresource: the target of a path, and requests to nodes. `pod_proxy` handles those to
+//! pods and services.
 
 use super::{Call, gateway, pod_proxy};
 use http::{HeaderValue, Method, Request, Response, Uri, header};

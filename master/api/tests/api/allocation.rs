@@ -519,7 +519,7 @@ proptest! {
 
 /// Each repair is an event.
 #[tokio::test]
-async fn what_services_have_is_held_for_them_again_after_other_hands_were_in_the_store() {
+async fn allocations_of_services_are_repaired_after_changes_to_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(folder.path()).unwrap());
     let api = master_api::ApiServer::new(

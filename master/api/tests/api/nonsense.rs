@@ -125,7 +125,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn nonsense_is_taken_or_refused(path in prop::sample::select(PATHS), spec in values(), more in values(), patch in values()) {
+    fn random_input_is_accepted_or_refused(path in prop::sample::select(PATHS), spec in values(), more in values(), patch in values()) {
         let (runtime, server) = &*RUNTIME;
         let mut object = json!({"metadata": {"generateName": "x-"}, "spec": spec, "data": more, "involvedObject": {}});
         if let Value::Object(fields) = &more {

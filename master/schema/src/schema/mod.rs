@@ -2,7 +2,7 @@
 //! for clients.
 //!
 //! They come from `definitions.json` beside this file, which `tests/schemas` generates from the
-//! types of `k8s-openapi` and `config-kube`. The master holds the document and not the code that
+//! types of `k8s-openapi` and `config-kube`. The master contains the document, not the code that
 //! writes it.
 
 mod check;

@@ -55,10 +55,10 @@ use std::sync::Arc;
 use tests_machines::{SoftImage, SoftMachine};
 use tokio::runtime::Runtime;
 
-/// What happens to the evidence on its way.
+/// A change of the evidence in transit.
 pub(crate) type Change = Box<dyn FnOnce(&mut Evidence) + Send>;
 
-/// The evidence goes as it is.
+/// The evidence is sent unchanged.
 pub(crate) fn nothing() -> Change {
     Box::new(|_| {})
 }
@@ -292,7 +292,7 @@ fn decided_by_proof(runtime: &Arc<Runtime>) -> Vec<Trial> {
     ]
 }
 
-/// Attacks under a rule by which a person decides, or nobody.
+/// Attacks under a rule by which a person decides, or no one.
 fn undecided_by_proof(runtime: &Arc<Runtime>) -> Vec<Trial> {
     vec![
         alone(runtime, "queue::a_person_decides", queue::a_person_decides),

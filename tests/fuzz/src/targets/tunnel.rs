@@ -1,4 +1,4 @@
-//! What a client sends through a tunnel to a pod: frames, and what stands in them.
+//! A client's input through a tunnel to a pod: frames and their content.
 
 use crate::run::{Shape, Target};
 use config_tunnel::command::{Input, Said, Version};
@@ -7,7 +7,8 @@ use config_tunnel::spdy::{self, Headers, Opener, Why};
 use config_tunnel::websocket::{Decoder, Event, Fault, Kind, Sender, masked_frame};
 use std::collections::BTreeMap;
 
-/// What comes of a client's bytes, cut into pieces of this size: all input of the command, and what else was said.
+/// The result of a client's bytes, cut into pieces of this size: all input of the command, and the
+/// other messages.
 fn read(bytes: &[u8], cut: usize) -> Result<(Vec<u8>, Vec<String>), Fault> {
     let (mut decoder, mut command) = (Decoder::new(Sender::Client), Input::new(Version::V5));
     let (mut input, mut other) = (Vec::new(), Vec::new());
@@ -41,7 +42,8 @@ fn read(bytes: &[u8], cut: usize) -> Result<(Vec<u8>, Vec<String>), Fault> {
     Ok((input, other))
 }
 
-/// What comes of a client's bytes: all input of each connection, what else was asked for, and what the client is told.
+/// The result of a client's bytes: all input of each connection, further requests, and the answers
+/// to the client.
 type Forwarded = (BTreeMap<u32, Vec<u8>>, Vec<String>, Vec<u8>);
 
 fn forward(bytes: &[u8], cut: usize) -> Result<Forwarded, spdy::Fault> {
