@@ -147,7 +147,10 @@ impl Served {
         let Some((services, slices)) = self.known.whole() else {
             return Vec::new();
         };
-        let service = services.get(name).filter(|service| !service.foreign);
+        let service = services.get(name).filter(|service| {
+            let named = !service.external.is_empty() || !service.balancers.is_empty();
+            !service.foreign && (named || wanted == Source::Allocated)
+        });
         let Some(service) = service else {
             return Vec::new();
         };
