@@ -2,9 +2,10 @@
 
 use agent_sys::beneath::{Beneath, Links};
 use config_kube::local_volume::{self, is_name};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Prefix of a folder's name while it is removed; no volume has such a name.
 const GOING: &str = ".going-";
@@ -16,6 +17,10 @@ const OPEN: u32 = 0o777;
 const CLOSED: u32 = 0o700;
 /// The same if the pod names a group: new files inside belong to that group.
 const SHARED: u32 = 0o2777;
+/// Names that one call removes at most: a pod that still has the folder may fill it as fast as it is emptied.
+const MOST_NAMES: u64 = 1_000_000;
+/// Folders that are removed at once; each has a thread.
+const MOST_REMOVALS: usize = 8;
 
 /// Why a folder can't be made, found or removed.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +42,9 @@ pub enum FolderError {
          its volumes are gone with it. Delete the claim to get a new, empty volume"
     )]
     Lost(String),
+    /// Not all of it is removed yet, or others are being removed.
+    #[error("the folder of volume {0:?} is being removed: ask again")]
+    Going(String),
     /// The system's.
     #[error("the folder of volume {0:?} can't be used")]
     System(String, #[source] io::Error),
@@ -46,8 +54,19 @@ pub enum FolderError {
 #[derive(Debug)]
 pub struct Folders {
     root: PathBuf,
-    /// Serializes requests for one folder.
+    /// Folders are made, and get and lose their names, one after another. None is emptied meanwhile.
     turn: Mutex<()>,
+    /// Volumes whose folders are being removed.
+    going: Mutex<BTreeSet<String>>,
+}
+
+/// A folder that is being removed, until this is dropped.
+struct Removal<'a>(&'a Folders, &'a str);
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        self.0.going().remove(self.1);
+    }
 }
 
 impl Folders {
@@ -56,6 +75,7 @@ impl Folders {
         Self {
             root,
             turn: Mutex::default(),
+            going: Mutex::default(),
         }
     }
 
@@ -118,28 +138,54 @@ impl Folders {
         }
     }
 
-    /// Removes a volume's folder with its content; it is no error if there is none. The next call
-    /// continues an interrupted removal.
+    /// Removes a volume's folder with its content; it is no error if there is none. The next call continues an interrupted
+    /// removal. It holds up no other folder, however long it takes.
     ///
     /// # Errors
-    /// If something of it can't be removed.
+    /// [`FolderError::Going`] where not all of it is removed yet, or if something of it can't be removed.
     pub fn remove(&self, name: &str) -> Result<(), FolderError> {
+        self.remove_within(name, MOST_NAMES)
+    }
+
+    fn remove_within(&self, name: &str, most: u64) -> Result<(), FolderError> {
         let path = plain(name)?;
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _removal = self.begin(name)?;
         let remove = || {
             let root = match Beneath::root(&self.root) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
                 root => root?,
             };
             let going = PathBuf::from(format!("{GOING}{name}"));
-            root.remove_tree(&going)?;
-            match root.rename(path, &going) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            if !root.remove_some(&going, most)? {
+                return Ok(false);
+            }
+            let renamed = {
+                let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+                root.rename(path, &going)
+            };
+            match renamed {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
                 result => result?,
             }
-            root.remove_tree(&going)
+            root.remove_some(&going, most)
         };
-        remove().map_err(|error| FolderError::System(name.to_owned(), error))
+        match remove() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(FolderError::Going(name.to_owned())),
+            Err(error) => Err(FolderError::System(name.to_owned(), error)),
+        }
+    }
+
+    fn begin<'a>(&'a self, name: &'a str) -> Result<Removal<'a>, FolderError> {
+        let mut going = self.going();
+        if going.len() >= MOST_REMOVALS || !going.insert(name.to_owned()) {
+            return Err(FolderError::Going(name.to_owned()));
+        }
+        Ok(Removal(self, name))
+    }
+
+    fn going(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.going.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -232,6 +278,41 @@ mod tests {
         folders.remove("pvc-1").unwrap();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         folders.remove("pvc-1").unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_a_pod_goes_on_to_fill_holds_up_nobody() {
+        let (dir, folders) = folders();
+        folders.make("pvc-1", 1).unwrap();
+        let root = dir.path().join("volumes");
+        fs::create_dir(root.join("pvc-1/d")).unwrap();
+        for number in 0..20 {
+            fs::write(root.join(format!("pvc-1/d/{number}")), "").unwrap();
+        }
+        let going = |result| matches!(result, Err(FolderError::Going(_)));
+        assert!(
+            going(folders.remove_within("pvc-1", 10)),
+            "it ends with work left"
+        );
+        assert!(!root.join("pvc-1").exists() && root.join(".going-pvc-1").exists());
+        {
+            // While one removal takes its time:
+            let _removal = folders.begin("pvc-1").unwrap();
+            assert!(going(folders.remove("pvc-1")), "nobody waits for it");
+            folders.make("pvc-2", 1).unwrap();
+            folders.remove("pvc-2").unwrap();
+        }
+        folders.remove_within("pvc-1", 20).unwrap();
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+        let names: Vec<String> = (0..=MOST_REMOVALS).map(|n| format!("pvc-{n}")).collect();
+        let begun = names.iter().map(|name| folders.begin(name));
+        let begun: Vec<_> = begun.collect();
+        assert_eq!(
+            begun.iter().filter(|one| one.is_ok()).count(),
+            MOST_REMOVALS
+        );
+        drop(begun);
+        assert!(folders.begin("pvc-1").is_ok());
     }
 
     #[test]

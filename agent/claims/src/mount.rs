@@ -146,6 +146,7 @@ impl Folders {
                 let status = match error {
                     FolderError::Name(_) => 400,
                     FolderError::Full { .. } => 507,
+                    FolderError::Going(_) => 503,
                     FolderError::Lost(_) | FolderError::System(..) => 500,
                 };
                 (status, format!("{}\n", words(&error)))

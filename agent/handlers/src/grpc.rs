@@ -3,6 +3,7 @@
 //! One call on one connection. Of the answer no more than [`LONGEST_ANSWER`] is read, and all of it takes no longer than the
 //! probe may.
 
+use crate::dial;
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
@@ -11,7 +12,6 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// A health answer has two bytes; a longer one than this is none.
@@ -78,7 +78,7 @@ pub(crate) async fn check(
     let address = crate::address(place, port);
     let stage = std::sync::atomic::AtomicBool::new(false);
     let call = async {
-        let stream = TcpStream::connect((place, port))
+        let stream = dial::connect(place, port)
             .await
             .map_err(|error| no_connection(&address, &error))?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())

@@ -4,7 +4,7 @@
 //! [`config_tls::unproven_probe_server`]); if `host` is a name, it is sent as SNI. One exchange of
 //! HTTP/1.1, of which only the head is read.
 
-use crate::{address, redirect};
+use crate::{address, dial, redirect};
 use bytes::Bytes;
 use config_http::{Body, Connection, HttpError, Limits};
 use config_kube::k8s_openapi::api::core::v1::HTTPGetAction;
@@ -133,7 +133,7 @@ pub(crate) async fn get(
         return Err(other(&"unsupported protocol scheme"));
     }
     let request = request(action, path, &address, agent).map_err(|error| other(&error))?;
-    let stream = TcpStream::connect((host.as_str(), *port))
+    let stream = dial::connect(host, *port)
         .await
         .map_err(|error| other(&error))?;
     if !secure {

@@ -8,6 +8,7 @@
 //! There are no tasks that outlive a call: the connection of a request ends with it. Answers are
 //! bounded in size and in time. `http` and `grpc` talk to untrusted programs.
 
+mod dial;
 mod grpc;
 mod http;
 mod redirect;
@@ -22,7 +23,6 @@ use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// How a request names its sender: upstream's words and the version that this node tells.
@@ -136,7 +136,7 @@ impl Target {
     async fn connect(&self, tcp: &TCPSocketAction, limit: Duration) -> Outcome {
         let port = self.port(&tcp.port)?;
         let place = self.place(tcp.host.as_deref());
-        let connected = timeout(limit, TcpStream::connect((place.as_str(), port)))
+        let connected = timeout(limit, dial::connect(&place, port))
             .await
             .map_err(|_elapsed| late(limit))?;
         connected

@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::env::{self, Sources};
 use crate::network::{self, hosts_text, resolv_text};
 use crate::stage::Wanted;
+use crate::support;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
 use agent_pods::{is_on_host, log_file, needs, pod_ref};
@@ -74,12 +75,13 @@ pub(crate) fn prepare(
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let vars = env::resolve(pod, container, sources)?;
-    let (command, args) = (
-        expanded(container.command.as_deref(), &vars),
-        expanded(container.args.as_deref(), &vars),
-    );
+    let expanded = |list: &Option<Vec<String>>| {
+        let list = list.as_deref();
+        list.map(|texts| vars.expand_all(texts)).transpose()
+    };
+    let (command, args) = (expanded(&container.command)?, expanded(&container.args)?);
     let mut all_vars = vec![("HOSTNAME".to_owned(), host_name(pod))];
-    all_vars.extend(vars);
+    all_vars.extend(vars.into_list());
     let id = container_id(&reference.uid, &container.name, number);
     let mut places = volume_mounts(config, container, volumes, &all_vars)?;
     places.extend(
@@ -92,6 +94,10 @@ pub(crate) fn prepare(
         spec.security_context.as_ref(),
         container.security_context.as_ref(),
     );
+    // Asked of each container, as the machine may have another configuration since the pod was admitted.
+    if security.privileged() && !config.privileged {
+        return Err(support::NOT_PRIVILEGED.to_owned());
+    }
     let resources = Resources {
         pids_limit: Some(config.pids.into()),
         ..qos::resources(container)
@@ -149,11 +155,6 @@ pub(crate) fn prepare(
 /// The signal by which the container wishes to be asked to end (KEP-4960).
 fn stop_signal(container: &Container) -> Option<String> {
     container.lifecycle.as_ref()?.stop_signal.clone()
-}
-
-/// A command or its arguments with the variables in them replaced.
-fn expanded(list: Option<&[String]>, vars: &[(String, String)]) -> Option<Vec<String>> {
-    list.map(|list| list.iter().map(|text| env::expand(text, vars)).collect())
 }
 
 /// The mounts of what the container is to see, each from its number below the stage.
@@ -503,6 +504,17 @@ mod tests {
             .position(|mount| mount.destination == "/m")
             .unwrap();
         assert!(launch.wanted[at].read_only && launch.spec.mounts[at].read_only);
+    }
+
+    #[test]
+    fn a_pod_that_ran_before_the_machine_got_another_configuration_is_not_privileged() {
+        let privileged = |value: bool| json!({"containers": [{"name": "a", "securityContext": {"privileged": value}}]});
+        assert!(
+            made(&privileged(true))
+                .unwrap_err()
+                .contains("[node] privileged")
+        );
+        assert!(made(&privileged(false)).is_ok());
     }
 
     #[test]

@@ -10,6 +10,12 @@ use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerRestartRule, Pod, PodSpec, Volume,
 };
 
+/// Why a container is not privileged here.
+pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
+
+/// Ports of a machine at which its kubelet and its master answer.
+const MACHINES_PORTS: [i32; 2] = [10250, 6443];
+
 /// The first reason why this node can't run the pod.
 pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     let Some(spec) = &pod.spec else {
@@ -83,11 +89,10 @@ fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Op
         })
     };
     if security.privileged == Some(true) {
-        let text = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
         return if config.privileged {
             None
         } else {
-            refusal("PrivilegedNotAllowed", text.to_owned())
+            refusal("PrivilegedNotAllowed", NOT_PRIVILEGED.to_owned())
         };
     }
     let add = security
@@ -166,13 +171,16 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
         .flatten()
         .chain(&spec.containers);
     let own_network = spec.host_network != Some(true);
-    let mut ports = containers
+    let ports: Vec<_> = containers
         .flat_map(|container| container.ports.iter().flatten())
-        .filter(|port| own_network && port.host_port.is_some_and(|port| port != 0));
-    let without_way = ports.any(|port| {
+        .filter(|port| own_network && port.host_port.is_some_and(|port| port != 0))
+        .collect();
+    let without_way = ports.iter().any(|port| {
         let address = port.host_ip.as_deref().unwrap_or_default();
         port.protocol.as_deref() == Some("SCTP") || address.contains(':')
     });
+    let own = |port: i32| MACHINES_PORTS.contains(&port);
+    let of_machine = ports.iter().any(|port| port.host_port.is_some_and(own));
     let annotated = |suffix: &str| {
         let annotations = pod.metadata.annotations.iter().flatten();
         annotations
@@ -183,6 +191,10 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
         (
             without_way,
             "hostPort is not available yet with SCTP and at addresses of IPv6",
+        ),
+        (
+            of_machine,
+            "hostPort 10250 and 6443 are the machine's: what is for its kubelet or its master would go to the pod",
         ),
         (
             annotated("kubernetes.io/ingress-bandwidth")
@@ -303,7 +315,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_network_of_its_own_has_ports_of_the_host_but_of_sctp_and_ipv6() {
+    fn a_pod_with_a_network_of_its_own_has_ports_of_the_host_but_of_sctp_and_ipv6_and_the_machines()
+    {
         assert_eq!(refused(|spec| spec["hostNetwork"] = json!(false)), None);
         let with = |on_host: bool, ports: Value| {
             refused(|spec| {
@@ -316,6 +329,8 @@ mod tests {
         for none in [
             json!({"containerPort": 80, "hostPort": 8080, "protocol": "SCTP"}),
             json!({"containerPort": 80, "hostPort": 8080, "hostIP": "::1"}),
+            json!({"containerPort": 80, "hostPort": 10250}),
+            json!({"containerPort": 80, "hostPort": 6443}),
         ] {
             let message = with(false, none.clone()).unwrap().message;
             assert!(message.contains("hostPort"), "{message}");

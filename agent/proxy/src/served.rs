@@ -3,7 +3,7 @@
 //!
 //! Guarantee: whatever states of a cluster are taken one after the other, their moves lead to the fronts of the last.
 
-use crate::table::{Front, Fronts, Here, Pick, of_host_port, of_service};
+use crate::table::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
 use crate::view::{Key, Known, Objects, Slice};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,10 @@ use std::sync::Arc;
 /// Who wants a front; the first in this order has it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
-    /// A service, by its name.
+    /// A service, by its name: what the control plane gave to it alone.
     Service(Arc<Key>),
+    /// A service, by its name: addresses that it names itself.
+    Named(Arc<Key>),
     /// A port of a pod, by its place among all.
     HostPort(usize),
 }
@@ -90,14 +92,14 @@ impl Served {
         {
             let all = [services, known.services.as_ref()].into_iter().flatten();
             let all = all.flat_map(BTreeMap::keys);
-            touched.extend(all.map(|key| Claim::Service(Arc::clone(key))));
+            touched.extend(all.flat_map(claims_of));
         }
         for (key, ..) in changes(services, known.services.as_ref()) {
-            touched.insert(Claim::Service(Arc::clone(key)));
+            touched.extend(claims_of(key));
         }
         for (key, was, is) in changes(slices, known.slices.as_ref()) {
             let sides = [was, is].into_iter().flatten();
-            touched.extend(sides.map(|slice| Claim::Service(Arc::new(service_of(key, slice)))));
+            touched.extend(sides.flat_map(|slice| claims_of(&Arc::new(service_of(key, slice)))));
         }
         let ports = |known: &Known| known.host_ports.iter().flat_map(|(_, all)| all).count();
         if self.known.host_ports != known.host_ports || self.addresses != here.addresses {
@@ -133,8 +135,9 @@ impl Served {
     }
 
     fn offers(&self, claim: &Claim) -> Vec<(Front, Pick)> {
-        let name = match claim {
-            Claim::Service(name) => name,
+        let (name, wanted) = match claim {
+            Claim::Service(name) => (name, Source::Allocated),
+            Claim::Named(name) => (name, Source::Claimed),
             Claim::HostPort(at) => {
                 let mut ports = self.known.host_ports.iter().flat_map(|(_, ports)| ports);
                 let port = ports.nth(*at);
@@ -144,7 +147,10 @@ impl Served {
         let Some((services, slices)) = self.known.whole() else {
             return Vec::new();
         };
-        let service = services.get(name).filter(|service| !service.foreign);
+        let service = services.get(name).filter(|service| {
+            let named = !service.external.is_empty() || !service.balancers.is_empty();
+            !service.foreign && (named || wanted == Source::Allocated)
+        });
         let Some(service) = service else {
             return Vec::new();
         };
@@ -152,7 +158,10 @@ impl Served {
         let own = self.slices.range(first..);
         let own = own.take_while(|(service, _)| *service == **name);
         let own: Vec<&Arc<Slice>> = own.filter_map(|(_, slice)| slices.get(slice)).collect();
-        of_service(service, &own, self.here())
+        let all = of_service(service, &own, self.here()).into_iter();
+        all.filter(|(source, ..)| *source == wanted)
+            .map(|(_, front, pick)| (front, pick))
+            .collect()
     }
 
     /// Where a front leads. `fresh`: offers of those who were touched.
@@ -176,6 +185,14 @@ impl Served {
 fn each(offers: &Offers) -> impl Iterator<Item = (&Claim, &(Front, Pick))> {
     let each = offers.iter();
     each.flat_map(|(claim, offers)| offers.iter().map(move |offer| (claim, offer)))
+}
+
+/// All claims of a service.
+fn claims_of(key: &Arc<Key>) -> [Claim; 2] {
+    [
+        Claim::Service(Arc::clone(key)),
+        Claim::Named(Arc::clone(key)),
+    ]
 }
 
 fn service_of(key: &Key, slice: &Slice) -> Key {

@@ -10,19 +10,23 @@ fn key(name: &str) -> Arc<Key> {
     })
 }
 
-/// Services with few addresses, so that they claim each other's, and slices that may be of none.
+/// Services with few addresses, so that they claim each other's, also by naming them, and slices that may be of none.
 fn any_known() -> impl Strategy<Value = Known> {
     let service = (
         0_u8..4,
         any::<bool>(),
-        0_u8..3,
+        0_u8..=2,
         any::<bool>(),
         any::<bool>(),
     );
     let service = service.prop_map(|(own, foreign, outside, node_port, local)| Service {
         addresses: vec![format!("10.96.0.{own}").parse().unwrap()],
         external: (0..outside)
-            .map(|at| format!("198.51.100.{at}").parse().unwrap())
+            .map(|at| {
+                ["198.51.100.0", "10.96.0.1"][usize::from(at)]
+                    .parse()
+                    .unwrap()
+            })
             .collect(),
         ports: vec![Port {
             name: "web".to_owned(),

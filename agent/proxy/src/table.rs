@@ -98,15 +98,31 @@ fn by_service(slices: &Objects<Slice>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
 /// All fronts of all services, as a node serves them.
 pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
     let behind = by_service(slices);
-    let mut all = Fronts::new();
+    let (mut all, mut claimed) = (Fronts::new(), Vec::new());
     for (key, service) in services.iter().filter(|(_, service)| !service.foreign) {
         let slices = behind.get(key).map(Vec::as_slice).unwrap_or_default();
-        for (front, pick) in of_service(service, slices, here) {
-            // Two services with one external address and port: the first by name has it.
-            all.entry(front).or_insert(pick);
+        for (source, front, pick) in of_service(service, slices, here) {
+            match source {
+                Source::Allocated => drop(all.entry(front).or_insert(pick)),
+                Source::Claimed => claimed.push((front, pick)),
+            }
         }
     }
+    // What the control plane gave to one service alone stays that one's, whatever addresses another says are its own. Of two
+    // that say so the first by name has it.
+    for (front, pick) in claimed {
+        all.entry(front).or_insert(pick);
+    }
     all
+}
+
+/// From where a service has a front.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// From the control plane, which gives it to no other: a cluster IP, a node port.
+    Allocated,
+    /// It names the address itself, or whoever balances its load does.
+    Claimed,
 }
 
 /// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs. The machine's own
@@ -176,7 +192,7 @@ pub(crate) fn of_service(
     service: &Service,
     slices: &[&Arc<Slice>],
     here: Here<'_>,
-) -> Vec<(Front, Pick)> {
+) -> Vec<(Source, Front, Pick)> {
     let mut all = Vec::new();
     for port in &service.ports {
         let of_port = endpoints(slices, &port.name, port.protocol);
@@ -188,7 +204,7 @@ pub(crate) fn of_service(
             as_node: from_outside && !local_only,
             silent: local_only && !every.is_empty(),
         };
-        let mut add = |addresses: &[IpAddr], port_number: u16, pick: &Pick| {
+        let mut add = |source: Source, addresses: &[IpAddr], port_number: u16, pick: &Pick| {
             all.extend(addresses.iter().filter_map(|address| {
                 let IpAddr::V4(address) = *address else {
                     return None;
@@ -199,20 +215,21 @@ pub(crate) fn of_service(
                     protocol,
                     port: port_number,
                 };
-                Some((front, pick.clone()))
+                Some((source, front, pick.clone()))
             }));
         };
         add(
+            Source::Allocated,
             &service.addresses,
             port.port,
             &pick(service.internal_local, false),
         );
         let outside = pick(service.external_local, true);
-        add(&service.external, port.port, &outside);
-        add(&service.balancers, port.port, &outside);
         if let Some(node_port) = port.node_port {
-            add(here.addresses, node_port, &outside);
+            add(Source::Allocated, here.addresses, node_port, &outside);
         }
+        add(Source::Claimed, &service.external, port.port, &outside);
+        add(Source::Claimed, &service.balancers, port.port, &outside);
     }
     all
 }

@@ -95,6 +95,41 @@ fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
 }
 
 #[test]
+fn no_service_takes_what_was_allocated_to_another() {
+    let mut given = service("10.96.0.10", 80);
+    given.ports[0].node_port = Some(30080);
+    let mut taker = service("10.96.0.20", 80);
+    taker.ports.push(Port {
+        port: 30080,
+        ..taker.ports[0].clone()
+    });
+    taker.external = vec![given.addresses[0], "192.0.2.1".parse().unwrap()];
+    taker.balancers = taker.external.clone();
+    let of = |service: &str, end: &str| Slice {
+        service: service.to_owned(),
+        ..slice(8080, vec![ready(end, "n1")])
+    };
+    // The first by name is the taker.
+    let services = [
+        (key("taker"), Arc::new(taker)),
+        (key("web"), Arc::new(given)),
+    ];
+    let slices = [
+        (key("taker-1"), Arc::new(of("taker", "10.1.0.66"))),
+        (key("web-1"), Arc::new(of("web", "10.1.0.2"))),
+    ];
+    let lines = lines(&(services.into(), slices.into()));
+    for front in ["10.96.0.10:80/TCP", "192.0.2.1:30080/TCP"] {
+        let of_front = lines.iter().filter(|line| line.starts_with(front));
+        let of_front: Vec<&String> = of_front.collect();
+        assert!(
+            matches!(&of_front[..], [one] if one.contains("> 10.1.0.2:8080")),
+            "{lines:?}"
+        );
+    }
+}
+
+#[test]
 fn a_service_is_at_its_address_on_nodes_and_outside() {
     let mut service = service("10.96.0.10", 80);
     service.ports[0].node_port = Some(30080);

@@ -7,6 +7,7 @@ use crate::model::{ContainerSpec, Error, ErrorClass, GroupsPolicy, Resources};
 use crate::users::Identity;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 
 /// `PATH` of images that name none (as other engines do).
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -148,9 +149,12 @@ fn arguments(spec: &ContainerSpec, image: &ImageDefaults) -> Result<Vec<String>,
 /// The image's variables, then the pod's over them; a later one of the same name wins.
 fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
+    // An image may have as many as fill its configuration: each is looked up, not looked for.
+    let mut places: HashMap<String, usize> = HashMap::new();
     let mut set = |entry: String| {
-        let name = entry.split('=').next().unwrap_or_default().to_owned() + "=";
-        match all.iter_mut().find(|old| old.starts_with(&name)) {
+        let name = entry.split('=').next().unwrap_or_default().to_owned();
+        let place = *places.entry(name).or_insert(all.len());
+        match all.get_mut(place) {
             Some(old) => *old = entry,
             None => all.push(entry),
         }
@@ -477,6 +481,16 @@ mod tests {
     fn the_pods_variables_win_over_the_images() {
         let env = made(&wanted())["process"]["env"].clone();
         assert_eq!(env, json!([DEFAULT_PATH, "A=image", "B=pod"]));
+    }
+
+    #[test]
+    fn the_variables_of_an_image_are_looked_up_however_many_they_are() {
+        let image = ImageDefaults {
+            env: Some((0..400_000).map(|number| format!("{number}=")).collect()),
+            ..image()
+        };
+        let spec = runtime_spec(&wanted(), "id", &image, &root(), &host()).unwrap();
+        assert_eq!(spec["process"]["env"].as_array().unwrap().len(), 400_002);
     }
 
     #[test]

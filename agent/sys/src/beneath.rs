@@ -381,27 +381,40 @@ impl Beneath {
     /// # Errors
     /// If something can't be removed: a mount, say.
     pub fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        self.remove_some(path, u64::MAX).map(drop)
+    }
+
+    /// As [`Beneath::remove_tree`], and looks at `most` names at most: somebody may make more as fast as they go. False where
+    /// something is left, of which the next call removes more.
+    ///
+    /// # Errors
+    /// As [`Beneath::remove_tree`].
+    pub fn remove_some(&self, path: &Path, most: u64) -> io::Result<bool> {
         let (parent, name) = match self.parent(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             found => found?,
         };
         if parent.remove(name)? {
-            return Ok(());
+            return Ok(true);
         }
         let tree = parent.dir_here(Path::new(name))?;
-        let mut moved = 0_u64;
+        let (mut moved, mut left) = (0_u64, most);
         loop {
             let names = tree.names(BATCH)?;
             if names.is_empty() {
                 break;
             }
             for name in &names {
+                if left == 0 {
+                    return Ok(false);
+                }
+                left -= 1;
                 if !tree.remove(name)? {
-                    tree.empty(name, &mut moved)?;
+                    tree.empty(name, &mut moved, &mut left)?;
                 }
             }
         }
-        settled(unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir))
+        settled(unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir)).map(|()| true)
     }
 
     /// Removes one entry; false for a folder that is not empty.
@@ -416,8 +429,9 @@ impl Beneath {
         }
     }
 
-    /// Empties a folder in this one and removes it; its non-empty folders are moved up to this one.
-    fn empty(&self, name: &OsStr, moved: &mut u64) -> io::Result<()> {
+    /// Empties a folder in this one and removes it; its non-empty folders are moved up to this one. Ends before where
+    /// `left` names were looked at.
+    fn empty(&self, name: &OsStr, moved: &mut u64, left: &mut u64) -> io::Result<()> {
         let folder = self.dir_here(Path::new(name))?;
         loop {
             let names = folder.names(BATCH)?;
@@ -425,6 +439,10 @@ impl Beneath {
                 return settled(unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir));
             }
             for child in &names {
+                if *left == 0 {
+                    return Ok(());
+                }
+                *left -= 1;
                 while !folder.remove(child)? {
                     *moved += 1;
                     let up = format!("moved-up-{moved}");

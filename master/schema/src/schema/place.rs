@@ -151,7 +151,7 @@ impl<'a> Place<'a> {
                 Shape::List(self.field.map_or(&List::Atomic, |field| &field.list))
             }
             Some(Node::String | Node::Bytes) => Shape::Leaf(Leaf::Text),
-            Some(Node::Integer { .. } | Node::Number) => Shape::Leaf(Leaf::Numeric),
+            Some(Node::Integer(_) | Node::Number) => Shape::Leaf(Leaf::Numeric),
             Some(Node::Boolean) => Shape::Leaf(Leaf::Boolean),
             Some(Node::Time | Node::Quantity | Node::IntOrString) => Shape::Leaf(Leaf::Any),
             Some(Node::Any) | None => Shape::Free,
