@@ -5,10 +5,11 @@ use crate::client::{Client, Object, Patch};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use jiff::{SignedDuration, Timestamp};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of different events that are remembered for counting.
+/// Number of different events that are remembered for counting. The older half is forgotten when it is reached.
 const MAX_REMEMBERED: usize = 4096;
 /// A repetition within this time is counted and not written: no one reads faster, and each write
 /// costs a commit.
@@ -53,7 +54,7 @@ pub struct Notice {
 #[derive(Debug)]
 pub struct Recorder {
     client: Client,
-    component: &'static str,
+    component: Cow<'static, str>,
     known: Mutex<HashMap<Key, Known>>,
 }
 
@@ -74,12 +75,17 @@ enum Step {
 
 impl Recorder {
     /// A recorder for a component, such as `default-scheduler`.
-    pub fn new(client: Client, component: &'static str) -> Self {
+    pub fn new(client: Client, component: impl Into<Cow<'static, str>>) -> Self {
         Self {
             client,
-            component,
+            component: component.into(),
             known: Mutex::default(),
         }
+    }
+
+    /// The component in whose name it writes.
+    pub fn component(&self) -> &str {
+        &self.component
     }
 
     /// Writes an event about an object. Failures are logged and ignored: events are best effort.
@@ -134,11 +140,7 @@ impl Recorder {
             return Step::Count(before.name.clone(), before.count);
         }
         if known.len() >= MAX_REMEMBERED {
-            let oldest = known
-                .iter()
-                .min_by_key(|(_, known)| known.written)
-                .map(|(key, _)| key.clone());
-            oldest.and_then(|key| known.remove(&key));
+            forget_older_half(&mut known);
         }
         let name = format!("{object}.{:x}", now.as_nanosecond());
         known.insert(
@@ -186,15 +188,24 @@ impl Recorder {
             first_timestamp: Some(Time(now)),
             last_timestamp: Some(Time(now)),
             event_time: Some(MicroTime(now)),
-            reporting_component: Some(self.component.to_owned()),
-            reporting_instance: Some(self.component.to_owned()),
+            reporting_component: Some(self.component.clone().into_owned()),
+            reporting_instance: Some(self.component.clone().into_owned()),
             source: Some(EventSource {
-                component: Some(self.component.to_owned()),
+                component: Some(self.component.clone().into_owned()),
                 host: None,
             }),
             ..Event::default()
         }
     }
+}
+
+/// Half of them at once, so that the search for the oldest is not made for each new one.
+fn forget_older_half(known: &mut HashMap<Key, Known>) {
+    let mut times: Vec<Timestamp> = known.values().map(|known| known.written).collect();
+    let middle = times.len() / 2;
+    let (_, middle, _) = times.select_nth_unstable(middle);
+    let middle = *middle;
+    known.retain(|_, known| known.written > middle);
 }
 
 /// A reference to an object, as events contain it.
@@ -208,5 +219,30 @@ pub fn reference<T: Object>(object: &T) -> ObjectReference {
         uid: meta.uid.clone(),
         resource_version: meta.resource_version.clone(),
         field_path: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_half_is_forgotten_at_once() {
+        let seen = |second: i64| {
+            let known = Known {
+                name: String::new(),
+                count: 1,
+                written: Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second),
+            };
+            ((second.to_string(), String::new(), String::new()), known)
+        };
+        let mut known: HashMap<Key, Known> = (0..10).map(seen).collect();
+        forget_older_half(&mut known);
+        let mut left: Vec<&str> = known.keys().map(|(uid, ..)| uid.as_str()).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["6", "7", "8", "9"]);
+        let mut same: HashMap<Key, Known> = (0..10).map(|_| seen(0)).collect();
+        forget_older_half(&mut same);
+        assert!(same.is_empty(), "there is room again in any case");
     }
 }

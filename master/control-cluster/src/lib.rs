@@ -4,6 +4,7 @@
 //! - `garbage`: deletes objects whose owners are gone
 //! - `quota`: a namespace's usage of its quotas
 //! - `in_use`: volumes and claims stay while a pod uses them
+//! - `ephemeral_volume`: volumes that a pod has for itself alone get their claims
 //! - `volume_binder`: claims and volumes are bound to one another
 //! - `volume_provisioner`: makes folders of nodes into volumes, and removes them
 //! - `service_account`, `account_tokens`: each namespace's default account; tokens in Secrets on request
@@ -17,6 +18,7 @@ pub mod aggregation;
 pub mod bootstrap_signer;
 pub mod bootstrap_tokens;
 pub mod discovery_publisher;
+pub mod ephemeral_volume;
 pub mod event_ttl;
 pub mod garbage;
 pub mod in_use;
@@ -41,6 +43,7 @@ pub const CONTROLLERS: &[Registration] = &[
     Registration::of::<bootstrap_tokens::BootstrapTokens>(),
     Registration::of::<bootstrap_signer::BootstrapSigner>(),
     Registration::of::<in_use::InUse>(),
+    Registration::of::<ephemeral_volume::EphemeralVolumes>(),
     Registration::of::<volume_binder::VolumeBinder>(),
     Registration::of::<volume_provisioner::VolumeProvisioner>(),
     Registration::of::<account_tokens::AccountTokens>(),

@@ -25,6 +25,9 @@ const AT_ONCE: usize = 16;
 /// How many failures the condition lists.
 const TOLD: usize = 10;
 
+/// Pods, as conditions name them.
+const PODS: &str = "pods.";
+
 /// The controller. Its keys are namespaces.
 #[derive(Debug)]
 pub struct Namespaces {
@@ -101,9 +104,13 @@ impl Remaining {
         self.resources.is_empty() && self.failures.is_empty()
     }
 
+    fn has_pods(&self) -> bool {
+        self.resources.contains_key(PODS)
+    }
+
     fn count(&mut self, resource: &Resource, objects: &[Meta]) {
         if !objects.is_empty() {
-            let name = format!("{}.{}", resource.plural, resource.group);
+            let name = named(resource);
             *self.resources.entry(name).or_default() += objects.len();
         }
         for finalizer in objects.iter().flat_map(|object| &object.finalizers) {
@@ -198,6 +205,10 @@ async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
     }
     let mut left = Remaining::default();
     for resource in in_order(client.resources()) {
+        // Until its pods are gone nothing is taken from under them, their network policies least of all (upstream: KEP-5080).
+        if !is_pods(&resource) && left.has_pods() {
+            break;
+        }
         if let Err(error) = clear(client, &resource, name, &mut left).await {
             left.fail(&resource, &error);
         }
@@ -208,7 +219,17 @@ async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
     tell(writer, &namespace, &left).await
 }
 
-/// Kinds whose objects are in namespaces. Pods first: others may be mounted in them. Events last: the deletions cause some.
+/// A resource as conditions name it.
+fn named(resource: &Resource) -> String {
+    format!("{}.{}", resource.plural, resource.group)
+}
+
+fn is_pods(resource: &Resource) -> bool {
+    named(resource) == PODS
+}
+
+/// Kinds whose objects are in namespaces. Pods first, and nothing else while there are any. Events last: the deletions cause
+/// some.
 fn in_order(resources: Vec<Resource>) -> Vec<Resource> {
     let mut resources: Vec<Resource> = resources
         .into_iter()

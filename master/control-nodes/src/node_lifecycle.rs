@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use master_client::{ApiError, Delta, Happening, Key, Lookup, Patch, Scope, Severity, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
-use master_control::views::node::{BY_READY, NodeView};
+use master_control::views::node::{BY_READY, BY_ZONE, BY_ZONE_READY, NodeView, zone_ready};
 use master_control::writer::Writer;
 use serde_json::json;
 use std::collections::HashMap;
@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 
 /// Time for a new node's kubelet to report at all (upstream: 60 s).
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
-/// Time between the evictions of two nodes (upstream: 0.1 a second), to notice if the fault is the
-/// master's.
+/// Time between the evictions of two nodes of a zone (upstream: 0.1 a second), to notice if the
+/// fault is the master's.
 const EVICTION_PACE: Duration = Duration::from_secs(10);
-/// The same in a large cluster in which most nodes are silent (upstream: 0.01 a second).
+/// The same in a large zone in which most nodes are silent (upstream: 0.01 a second).
 const DISRUPTED_PACE: Duration = Duration::from_secs(100);
-/// Nodes of a large cluster (upstream).
+/// Nodes that a small zone has at most (upstream).
 const LARGE: usize = 50;
 /// The conditions that the kubelet reports, which become unknown once it is silent.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
@@ -76,7 +76,8 @@ struct Sign {
 #[derive(Debug, Default)]
 struct Memory {
     signs: HashMap<String, Sign>,
-    last_emptied: Option<Instant>,
+    /// When a node of a zone was emptied last.
+    last_emptied: HashMap<Arc<str>, Instant>,
 }
 
 /// The controller. Its keys are nodes.
@@ -84,7 +85,7 @@ struct Memory {
 pub struct NodeLifecycle {
     grace: Duration,
     nodes: Store<NodeView>,
-    by_ready: Lookup<NodeView>,
+    zones: Zones,
     leases: Store<LeaseView>,
     memory: Mutex<Memory>,
 }
@@ -157,25 +158,17 @@ impl Controller for NodeLifecycle {
     type Action = Action;
 
     fn new(setup: &mut Setup<'_>) -> Self {
-        let known: Store<NodeView> = setup.read();
-        let (by_ready, last) = (known.index(&BY_READY), Mutex::new(None));
-        let ready = by_ready.clone();
+        let zones = Zones::of(&setup.read());
+        let (seen, last) = (zones.clone(), Mutex::default());
         let nodes = setup.follow(move |delta: &Delta<NodeView>, keys| {
             keys.push((*delta.key).clone());
-            // The pace of evictions depends on all nodes that are not ready.
-            let pace = Some(pace(&known, &ready));
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            if *last != pace {
-                *last = pace;
-                let bad = ["False", "Unknown"].into_iter();
-                let bad = bad.flat_map(|status| ready.keys(status));
-                keys.extend(bad.map(|key| (*key).clone()));
-            }
+            keys.extend(seen.concerned(delta, &mut last));
         });
         Self {
             grace: setup.options().node_grace,
             nodes,
-            by_ready,
+            zones,
             leases: setup.follow(|delta, keys| keys.push(Key::cluster(&delta.key.name))),
             memory: Mutex::default(),
         }
@@ -259,20 +252,23 @@ impl NodeLifecycle {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a node's pods may be evicted: one node after another. A node that may takes its turn.
+    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node that may takes its turn.
     fn emptying(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Emptying {
         let Some(key) = wrong(node) else {
             return Emptying::No;
         };
         let already = node.has_taint(key, NO_EXECUTE);
-        match pace(&self.nodes, &self.by_ready) {
+        match self.zones.pace(&node.zone) {
             Pace::Halt | Pace::Every(_) if already => Emptying::Now,
             Pace::Halt | Pace::Never => Emptying::No,
             Pace::Every(pace) => {
-                let next = memory.last_emptied.map_or(now, |last| last + pace);
+                let last = memory.last_emptied.get(&node.zone);
+                let next = last.map_or(now, |last| *last + pace);
                 let wait = next.saturating_duration_since(now);
                 if wait.is_zero() {
-                    memory.last_emptied = Some(now);
+                    let zones = &mut memory.last_emptied;
+                    zones.retain(|zone, _| self.zones.has(zone));
+                    zones.insert(Arc::clone(&node.zone), now);
                     Emptying::Now
                 } else {
                     Emptying::Wait(wait)
@@ -317,7 +313,7 @@ fn wrong(node: &NodeView) -> Option<&'static str> {
     }
 }
 
-/// How fast nodes may be evicted (upstream: full and partial disruption).
+/// How fast the nodes of a zone may be evicted (upstream: full and partial disruption).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// One in this time.
@@ -328,15 +324,78 @@ enum Pace {
     Never,
 }
 
-fn pace(nodes: &Store<NodeView>, by_ready: &Lookup<NodeView>) -> Pace {
-    let (all, ready) = (nodes.len(), by_ready.count("True"));
-    let bad = all.saturating_sub(ready);
-    let most = bad > 2 && bad * 100 >= all * 55;
-    match (ready, most) {
-        (0, _) => Pace::Never,
-        (_, false) => Pace::Every(EVICTION_PACE),
-        (_, true) if all > LARGE => Pace::Every(DISRUPTED_PACE),
-        (_, true) => Pace::Halt,
+/// How the nodes of each failure zone stand.
+#[derive(Debug, Clone)]
+struct Zones {
+    health: Lookup<NodeView>,
+    members: Lookup<NodeView>,
+    parts: Lookup<NodeView>,
+}
+
+/// How the zones stood when somebody was told of it last.
+#[derive(Debug, Default)]
+struct Told {
+    none_ready: bool,
+    paces: HashMap<Arc<str>, Pace>,
+}
+
+impl Zones {
+    fn of(nodes: &Store<NodeView>) -> Self {
+        Self {
+            health: nodes.index(&BY_READY),
+            members: nodes.index(&BY_ZONE),
+            parts: nodes.index(&BY_ZONE_READY),
+        }
+    }
+
+    fn has(&self, zone: &str) -> bool {
+        self.members.count(zone) > 0
+    }
+
+    fn none_ready(&self) -> bool {
+        self.health.count("True") == 0
+    }
+
+    fn pace(&self, zone: &str) -> Pace {
+        let all = self.members.count(zone);
+        let ready = self.parts.count(&zone_ready(zone, "True"));
+        let bad = all.saturating_sub(ready);
+        // A whole zone fails where its power does; then others are ready.
+        let most = ready > 0 && bad > 2 && bad * 100 >= all * 55;
+        if self.none_ready() {
+            Pace::Never
+        } else if !most {
+            Pace::Every(EVICTION_PACE)
+        } else if all > LARGE {
+            Pace::Every(DISRUPTED_PACE)
+        } else {
+            Pace::Halt
+        }
+    }
+
+    /// The nodes that are not ready of each zone whose pace a change of a node changes.
+    fn concerned(&self, delta: &Delta<NodeView>, told: &mut Told) -> Vec<Key> {
+        let none_ready = self.none_ready();
+        let bad = ["False", "Unknown"];
+        let mut keys = Vec::new();
+        if std::mem::replace(&mut told.none_ready, none_ready) != none_ready {
+            keys.extend(bad.iter().flat_map(|status| self.health.keys(status)));
+        }
+        for node in [&delta.before, &delta.after].into_iter().flatten() {
+            let (zone, pace) = (&node.zone, self.pace(&node.zone));
+            let before = if self.has(zone) {
+                told.paces.insert(Arc::clone(zone), pace)
+            } else {
+                told.paces.remove(zone)
+            };
+            if before != Some(pace) {
+                let bad = bad.iter().map(|status| zone_ready(zone, status));
+                keys.extend(bad.flat_map(|value| self.parts.keys(&value)));
+            }
+        }
+        keys.sort();
+        keys.dedup();
+        keys.iter().map(|key| (**key).clone()).collect()
     }
 }
 

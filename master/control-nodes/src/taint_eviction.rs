@@ -13,18 +13,22 @@ use master_control::setup::Setup;
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
 use master_control::writer::Writer;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a pod without tolerations stays on a node that is not ready or silent (upstream's
 /// admission writes these tolerations into every pod; a pod without them is older).
 const UNSAID: Duration = Duration::from_secs(300);
 
-/// The controller. Its keys are pods. It remembers nothing: the time of a taint is written on the node.
+/// The controller. Its keys are pods. The time of a taint is written on the node, or is when the pod was seen with it first:
+/// `kubectl taint` writes none.
 #[derive(Debug)]
 pub struct TaintEviction {
     pods: Store<PodView>,
     nodes: Store<NodeView>,
+    /// Of pods whose nodes have taints without a time: UID, and when that was seen first.
+    seen: Mutex<HashMap<Key, (String, Timestamp)>>,
 }
 
 /// A pod and the `NoExecute` taints of its node.
@@ -33,6 +37,8 @@ pub struct Facts {
     key: Key,
     pod: Arc<PodView>,
     taints: Vec<Taint>,
+    /// Since when the pod is known to be with those that have no time.
+    seen: Timestamp,
 }
 
 /// The pod gets an event with the reason, and is deleted.
@@ -58,25 +64,41 @@ impl Controller for TaintEviction {
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let (pods, nodes) = pods_and_nodes(setup, driving_out);
-        Self { pods, nodes }
+        Self {
+            pods,
+            nodes,
+            seen: Mutex::default(),
+        }
     }
 
-    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let pod = self.pods.get(key)?;
-        let node = self.nodes.get(&Key::cluster(&pod.node))?;
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
+        let pod = self.pods.get(key);
+        let node = pod
+            .as_ref()
+            .and_then(|pod| self.nodes.get(&Key::cluster(&pod.node)));
+        let taints = node.as_deref().map(driving_out).unwrap_or_default();
+        let uid = pod.as_ref().map(|pod| pod.uid.as_str());
+        let timeless = taints.iter().any(|taint| taint.time_added.is_none());
+        let seen = self.seen(key, uid.filter(|_| timeless), now.wall);
         Some(Facts {
             key: key.clone(),
-            pod,
-            taints: driving_out(&node),
+            pod: pod?,
+            taints,
+            seen,
         })
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Evict> {
-        let Facts { key, pod, taints } = facts;
+        let Facts {
+            key,
+            pod,
+            taints,
+            seen,
+        } = facts;
         if pod.deleted.is_some() || pod.ended() {
             return Plan::nothing();
         }
-        match stays(pod, taints, now.wall) {
+        match stays(pod, (taints, *seen), now.wall) {
             None => Plan::nothing(),
             Some(Duration::ZERO) => Plan::act(Evict {
                 key: key.clone(),
@@ -115,6 +137,24 @@ impl Controller for TaintEviction {
     }
 }
 
+impl TaintEviction {
+    /// When a pod was first seen with taints that have no time. Without a `uid` the pod is forgotten.
+    fn seen(&self, key: &Key, uid: Option<&str>, now: Timestamp) -> Timestamp {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(uid) = uid else {
+            seen.remove(key);
+            return now;
+        };
+        match seen.get(key) {
+            Some((known, since)) if known == uid => *since,
+            Some(_) | None => {
+                seen.insert(key.clone(), (uid.to_owned(), now));
+                now
+            }
+        }
+    }
+}
+
 /// The `NoExecute` taints of a node.
 fn driving_out(node: &NodeView) -> Vec<Taint> {
     let taints = node.taints.iter();
@@ -125,12 +165,18 @@ fn driving_out(node: &NodeView) -> Vec<Taint> {
 }
 
 /// How long a pod may stay; `None`: for ever.
-fn stays(pod: &PodView, taints: &[Taint], now: Timestamp) -> Option<Duration> {
+fn stays(pod: &PodView, taints: (&[Taint], Timestamp), now: Timestamp) -> Option<Duration> {
+    let (taints, seen) = taints;
     let each = taints.iter();
-    each.filter_map(|taint| stays_with(pod, taint, now)).min()
+    each.filter_map(|taint| stays_with(pod, (taint, seen), now))
+        .min()
 }
 
-fn stays_with(pod: &PodView, taint: &Taint, now: Timestamp) -> Option<Duration> {
+fn stays_with(
+    pod: &PodView,
+    (taint, seen): (&Taint, Timestamp),
+    now: Timestamp,
+) -> Option<Duration> {
     let tolerations: Vec<_> = pod
         .tolerations
         .iter()
@@ -151,7 +197,9 @@ fn stays_with(pod: &PodView, taint: &Taint, now: Timestamp) -> Option<Duration> 
             .min()?;
         Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
     };
-    let since = taint.time_added.as_ref().map_or(now, |time| time.0);
+    let since = taint.time_added.as_ref().map_or(seen, |time| time.0);
+    // A pod that came to the taint has its time from then on.
+    let since = pod.created.map_or(since, |created| since.max(created));
     let passed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     Some(allowed.saturating_sub(passed))
 }

@@ -92,3 +92,23 @@ fn status_counts_are_validated() {
         .is_empty()
     );
 }
+
+/// The labels of an object after its status was written with others.
+fn labels_through_status(kind: &Kind, before: &Value, written: &Value) -> Value {
+    let of = |labels: &Value| fields(&json!({"metadata": {"labels": labels}}));
+    // The server has put the written labels into the result, as most kinds want it.
+    let (mut result, written, old) = (of(written), of(written), of(before));
+    (kind.strategy.through)(Subresource::Status, &mut result, &written, &old);
+    Value::Object(result)["metadata"]["labels"].take()
+}
+
+#[test]
+fn a_deployments_status_carries_no_labels_and_a_sets_does() {
+    let (before, written) = (json!({"a": "1"}), json!({"a": "2"}));
+    for (plural, expected) in [("deployments", &before), ("replicasets", &written)] {
+        let labels = labels_through_status(&kind("apps", plural), &before, &written);
+        assert_eq!(&labels, expected, "{plural}");
+    }
+    let none = labels_through_status(&kind("apps", "deployments"), &Value::Null, &written);
+    assert_eq!(none, Value::Null, "there were none before");
+}

@@ -3,7 +3,8 @@
 //! Start at [`run`], the loop, or at [`choose`], the decision: a pure function of a [`PodRequest`]
 //! and a [`Snapshot`].
 //!
-//! A decision asks the plugins of the profile (`plugins`: upstream's default one, a file each). What affinity and spread count
+//! A decision asks the plugins of upstream's default profile (`plugins`, a file each); profiles of other names (`profile`) differ
+//! in how they weigh the resources of nodes. What affinity and spread count
 //! is kept by labels (`groups`) and by the numbers of nodes (`nodes`) and places (`topology`), so that they look at no single pod and
 //! compare no names. Of more than a hundred nodes a decision looks at a part, and the next one begins behind it.
 //!
@@ -31,6 +32,7 @@ mod node;
 mod nodes;
 mod plugins;
 mod preempt;
+mod profile;
 mod queue;
 mod request;
 mod resources;
@@ -48,6 +50,7 @@ pub use key::PodKey;
 pub use node::NodeInfo;
 pub use plugins::Plugins;
 pub use preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
+pub use profile::{Point, Profile, Strategy};
 pub use queue::{CAPACITY, Queue, Waiting};
 pub use request::PodRequest;
 pub use resources::{Resources, needed};

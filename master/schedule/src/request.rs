@@ -3,6 +3,7 @@
 use crate::affinity::NodePreferences;
 use crate::key::PodKey;
 use crate::node::HostPort;
+use crate::profile::Profile;
 use crate::resources::{self, Resources};
 use crate::storage::PodClaim;
 use crate::terms::{Affinity, Labels, Spread};
@@ -19,6 +20,8 @@ pub struct PodRequest {
     pub uid: String,
     /// Higher values are scheduled first.
     pub priority: i32,
+    /// By which its node is chosen.
+    pub profile: Arc<Profile>,
     pub(crate) demand: Arc<Demand>,
     pub(crate) tolerations: Vec<Toleration>,
     pub(crate) node_preferences: NodePreferences,
@@ -54,7 +57,7 @@ pub(crate) struct Demand {
 }
 
 impl PodRequest {
-    /// Reads a pod.
+    /// Reads a pod, for the default profile.
     pub fn of(pod: &Pod) -> Self {
         let meta = &pod.metadata;
         let empty = PodSpec::default();
@@ -71,6 +74,7 @@ impl PodRequest {
             key: PodKey::of(pod),
             uid: meta.uid.clone().unwrap_or_default(),
             priority: spec.priority.unwrap_or(0),
+            profile: Profile::usual(),
             spreads: Arc::new(Spread::of(spec, &labels)),
             images: Arc::new(images(spec)),
             leaving: meta.deletion_timestamp.is_some(),

@@ -123,13 +123,15 @@ impl Resources {
 /// Room for errors of the floating point, so that what is a whole number by its quantities is one.
 const EPSILON: f64 = 1e-9;
 
-/// What is left of a quantity, in whole per cent rounded down; none where there is nothing to begin with.
-pub(crate) fn free_percent(used: Amount, whole: Amount) -> Option<i64> {
+/// What is left of a quantity and what is used of it, each in whole per cent rounded down; none where there is nothing to begin
+/// with.
+pub(crate) fn percents(used: Amount, whole: Amount) -> Option<(i64, i64)> {
     if whole <= Amount::ZERO {
         return None;
     }
     let free = (whole - used).max(Amount::ZERO).share_of(whole);
-    Some(whole_percent(free))
+    let used = used.min(whole).share_of(whole);
+    Some((whole_percent(free), whole_percent(used)))
 }
 
 /// A share as whole per cent, rounded down.

@@ -2,13 +2,13 @@
 
 mod storage;
 
-use crate::NAME;
 use crate::choose::{choose, choose_on};
 use crate::event::{Event, Held};
 use crate::key::PodKey;
 use crate::node::NodeInfo;
 use crate::plugins::Plugins;
 use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
+use crate::profile::Profile;
 use crate::queue::{Queue, Waiting};
 use crate::request::{Demand, PodRequest};
 use crate::snapshot::Snapshot;
@@ -25,7 +25,7 @@ use master_client::{
     Recorder, Severity,
 };
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,19 +35,24 @@ use std::time::Instant;
 pub struct Options {
     /// Concurrent writes (binds, conditions).
     pub in_flight: usize,
+    /// The profiles, each with a name of its own. Pods that name none of them are another scheduler's.
+    pub profiles: Vec<Arc<Profile>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { in_flight: 64 }
+        Self {
+            in_flight: 64,
+            profiles: vec![Profile::usual()],
+        }
     }
 }
 
 /// Schedules until `shutdown` resolves, and then drops writes in progress: each is a single request
 /// that was executed or was not.
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()> + Send) {
-    let demands = Recent::default();
-    let read = move |pod: Pod| Seen::of(&pod, &demands);
+    let (demands, profiles) = (Recent::default(), options.profiles.clone());
+    let read = move |pod: Pod| Seen::of(&pod, &profiles, &demands);
     let mut pods = Follower::reading(client.clone(), None, ListParams::default(), read);
     let mut nodes = Follower::reading(client.clone(), None, ListParams::default(), |node: Node| {
         NodeInfo::of(&node)
@@ -118,16 +123,16 @@ enum State {
 }
 
 impl Seen {
-    fn of(pod: &Pod, demands: &Recent<Demand>) -> Self {
+    fn of(pod: &Pod, profiles: &[Arc<Profile>], demands: &Recent<Demand>) -> Self {
         Self {
             key: PodKey::of(pod),
-            state: State::of(pod, demands),
+            state: State::of(pod, profiles, demands),
         }
     }
 }
 
 impl State {
-    fn of(pod: &Pod, demands: &Recent<Demand>) -> Self {
+    fn of(pod: &Pod, profiles: &[Arc<Profile>], demands: &Recent<Demand>) -> Self {
         let phase = pod
             .status
             .as_ref()
@@ -144,15 +149,17 @@ impl State {
         {
             return Self::On(node.to_owned(), Box::new(request.settled()));
         }
-        let ours = spec
-            .and_then(|spec| spec.scheduler_name.as_deref())
-            .is_none_or(|name| name.is_empty() || name == NAME);
+        let asked = spec.and_then(|spec| spec.scheduler_name.as_deref());
+        let asked = asked.filter(|name| !name.is_empty()).unwrap_or(crate::NAME);
+        let profile = profiles.iter().find(|profile| profile.name == asked);
         let gated = spec
             .and_then(|spec| spec.scheduling_gates.as_ref())
             .is_some_and(|gates| !gates.is_empty());
-        if !ours || gated || pod.metadata.deletion_timestamp.is_some() {
+        let leaving = pod.metadata.deletion_timestamp.is_some();
+        let Some(profile) = profile.filter(|_| !gated && !leaving) else {
             return Self::NotOurs(request.uid);
-        }
+        };
+        request.profile = Arc::clone(profile);
         let status = pod.status.as_ref();
         let nominated = status.and_then(|status| status.nominated_node_name.clone());
         let nominated = nominated.filter(|name| !name.is_empty());
@@ -194,7 +201,8 @@ const FOLLOWED: [&str; 7] = [
 
 struct Scheduler {
     client: Client,
-    recorder: Arc<Recorder>,
+    /// By the names of the profiles that pods have named.
+    recorders: BTreeMap<String, Arc<Recorder>>,
     snapshot: Snapshot,
     budgets: Budgets,
     queue: Queue,
@@ -206,14 +214,25 @@ struct Scheduler {
 impl Scheduler {
     fn new(client: Client) -> Self {
         Self {
-            recorder: Arc::new(Recorder::new(client.clone(), NAME)),
             client,
+            recorders: BTreeMap::new(),
             snapshot: Snapshot::default(),
             budgets: Budgets::new(),
             queue: Queue::default(),
             listed: BTreeSet::new(),
             overflowed: false,
         }
+    }
+
+    /// The one in whose name events of a pod are written: its profile's.
+    fn recorder(&mut self, pod: &PodRequest) -> Arc<Recorder> {
+        let name = &pod.profile.name;
+        if let Some(known) = self.recorders.get(name) {
+            return Arc::clone(known);
+        }
+        let recorder = Arc::new(Recorder::new(self.client.clone(), name.clone()));
+        self.recorders.insert(name.clone(), Arc::clone(&recorder));
+        recorder
     }
 
     /// Whether decisions can be made: only once all that is followed is listed completely.
@@ -433,8 +452,8 @@ impl Scheduler {
         Some(found)
     }
 
-    fn bind(&self, waiting: Waiting, node: String) -> BoxFuture<'static, Outcome> {
-        let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
+    fn bind(&mut self, waiting: Waiting, node: String) -> BoxFuture<'static, Outcome> {
+        let (client, recorder) = (self.client.clone(), self.recorder(&waiting.request));
         Box::pin(async move {
             let PodRequest { key, uid, .. } = waiting.request;
             let about = subject(&key, &uid);
@@ -476,6 +495,7 @@ impl Scheduler {
         preemption: Option<Result<Preemption, NoPreemption>>,
         lost_place: bool,
     ) -> BoxFuture<'static, Outcome> {
+        let recorder = self.recorder(&waiting.request);
         let PodRequest { key, uid, .. } = waiting.request;
         let mut message = why.to_string();
         let preemption = match preemption {
@@ -487,7 +507,7 @@ impl Scheduler {
             None => None,
         };
         let news = self.queue.report(&key, &message) || preemption.is_some() || lost_place;
-        let (client, recorder) = (self.client.clone(), Arc::clone(&self.recorder));
+        let client = self.client.clone();
         Box::pin(async move {
             let about = subject(&key, &uid);
             if news {
@@ -584,7 +604,8 @@ async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemp
     let Preemption { node, victims, .. } = preemption;
     for (key, uid) in victims {
         let about = subject(&key, &uid);
-        let message = format!("{NAME}: preempting to accommodate a higher priority pod");
+        let name = recorder.component();
+        let message = format!("{name}: preempting to accommodate a higher priority pod");
         let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
             "message": message, "lastProbeTime": null, "lastTransitionTime": now()});
         let patch = Patch::Strategic(

@@ -1,7 +1,10 @@
 //! The decision, tested with objects as the API returns them.
 
-use master_schedule::{NodeInfo, PodRequest, Snapshot, Unschedulable, choose};
+use master_schedule::{
+    NodeInfo, PodRequest, Point, Profile, Snapshot, Strategy, Unschedulable, choose,
+};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn node(name: &str, change: impl FnOnce(&mut Value)) -> NodeInfo {
     let mut node = json!({
@@ -260,4 +263,69 @@ fn a_node_that_went_and_came_back_still_has_its_load() {
     assert!(snapshot.set_node(plain("n")));
     assert!(choose(&pod("e", |_| ()), &snapshot).is_err());
     assert!(!snapshot.set_node(plain("n")), "nothing changed");
+}
+
+/// A pod whose profile weighs resources so.
+fn weighed(
+    strategy: Strategy,
+    weights: &[(&str, i64)],
+    change: impl FnOnce(&mut Value),
+) -> PodRequest {
+    let weights = weights.iter();
+    let profile = Profile {
+        name: "packed".to_owned(),
+        strategy,
+        weights: weights
+            .map(|(name, weight)| ((*name).to_owned(), *weight))
+            .collect(),
+    };
+    let mut pod = pod("p", change);
+    pod.profile = Arc::new(profile);
+    pod
+}
+
+#[test]
+fn a_profile_fills_nodes_one_after_another_or_spreads_pods() {
+    let mut snapshot = cluster([plain("busy"), plain("free")]);
+    snapshot.place(pod("a", |_| ()), "busy");
+    let equal = [("cpu", 1), ("memory", 1)];
+    let line = |points: [(i64, i64); 2]| {
+        let point = |(utilization, score)| Point { utilization, score };
+        Strategy::RequestedToCapacityRatio(points.map(point).into())
+    };
+    for (strategy, expected) in [
+        (Strategy::LeastAllocated, "free"),
+        (Strategy::MostAllocated, "busy"),
+        (line([(0, 0), (100, 10)]), "busy"),
+        (line([(0, 10), (100, 0)]), "free"),
+    ] {
+        let pod = weighed(strategy.clone(), &equal, |_| ());
+        assert_eq!(chosen(&pod, &snapshot), expected, "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_profile_weighs_a_device_that_the_pod_asks_for() {
+    let device = |name: &str| {
+        node(name, |n| {
+            n["status"]["allocatable"]["example.com/device"] = json!("4");
+        })
+    };
+    let asks = |p: &mut Value| {
+        p["spec"]["containers"][0]["resources"]["requests"]["example.com/device"] = json!("1");
+    };
+    let mut snapshot = cluster([device("one-taken"), device("cpu-taken")]);
+    snapshot.place(pod("a", asks), "one-taken");
+    for name in ["b", "c"] {
+        snapshot.place(pod(name, |_| ()), "cpu-taken");
+    }
+    let weights = [("cpu", 1), ("memory", 1), ("example.com/device", 10)];
+    let with = weighed(Strategy::MostAllocated, &weights, asks);
+    assert_eq!(chosen(&with, &snapshot), "one-taken");
+    let without = weighed(Strategy::MostAllocated, &weights, |_| ());
+    assert_eq!(
+        chosen(&without, &snapshot),
+        "cpu-taken",
+        "what a pod does not ask for does not count"
+    );
 }

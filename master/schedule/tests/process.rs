@@ -5,6 +5,7 @@ use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
 use futures_util::future::BoxFuture;
 use master_api::{ApiServer, Options};
 use master_client::{Client, ListParams, Patch, UserInfo};
+use master_schedule::{Profile, Strategy};
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -44,7 +45,12 @@ async fn cluster() -> Cluster {
 }
 
 fn schedule(own: &Client) -> JoinHandle<()> {
-    let options = master_schedule::Options::default();
+    let mut options = master_schedule::Options::default();
+    options.profiles.push(Arc::new(Profile {
+        name: "packed".to_owned(),
+        strategy: Strategy::MostAllocated,
+        weights: vec![("cpu".to_owned(), 1)],
+    }));
     tokio::spawn(master_schedule::run(
         own.clone(),
         options,
@@ -367,6 +373,33 @@ async fn other_schedulers_pods_and_gated_pods_are_left_alone() {
     for name in ["theirs", "gated"] {
         assert_eq!(cluster.node_of(name).await.unwrap_or_default(), "");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_placed_by_the_profile_that_it_names_and_in_that_name() {
+    let cluster = cluster().await;
+    for name in ["worker-1", "worker-2"] {
+        cluster.node(name, "4").await;
+    }
+    cluster.pod("first", |_| ()).await;
+    let first = eventually("the first is bound", || Box::pin(cluster.node_of("first"))).await;
+    for name in ["second", "third"] {
+        let named = |pod: &mut Value| pod["spec"]["schedulerName"] = json!("packed");
+        cluster.pod(name, named).await;
+        let node = eventually("it is bound", || Box::pin(cluster.node_of(name))).await;
+        assert_eq!(node, first, "the fuller node is filled");
+    }
+    let told = || async {
+        let params = ListParams {
+            fields: Some("reason=Scheduled,involvedObject.name=third".to_owned()),
+            ..ListParams::default()
+        };
+        let list = cluster.admin.list::<Event>(Some("default"), &params).await;
+        let events = list.expect("events are served").items;
+        events.into_iter().next()?.reporting_component
+    };
+    let by = eventually("the event is there", || Box::pin(told())).await;
+    assert_eq!(by, "packed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

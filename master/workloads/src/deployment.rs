@@ -6,7 +6,7 @@ use super::rules::{collisions, counts, default_number, is_nothing, status};
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use master_pods::podspec;
 use master_schema::cells::AGE;
-use master_schema::object::spec;
+use master_schema::object::{metadata_mut, spec};
 use master_schema::registry::{Kind, Scale, Strategy, Subresource, column, words};
 use master_schema::validate::forms::{at_most_all, count_or_share, has, not_negative, word};
 use master_schema::validate::{At, Faults, Fields, default_to, get, object, object_mut, text};
@@ -43,6 +43,7 @@ pub fn deployment() -> Kind {
             validate,
             validate_update: |new, old, faults| immutable_selector(new, old, faults),
             validate_through,
+            through: keep_labels,
             generation: true,
             ..Strategy::default()
         },
@@ -70,6 +71,15 @@ fn defaults(fields: &mut Fields) {
         }
     }
     podspec::template_defaults(spec);
+}
+
+/// What is written of the status carries annotations, but no labels (upstream, for this kind alone).
+fn keep_labels(_: Subresource, result: &mut Fields, _: &Fields, old: &Fields) {
+    let metadata = metadata_mut(result);
+    match object(old, "metadata").and_then(|old| old.get("labels")) {
+        Some(labels) => drop(metadata.insert("labels".to_owned(), labels.clone())),
+        None => drop(metadata.remove("labels")),
+    }
 }
 
 fn validate(fields: &Fields, faults: &mut Faults) {

@@ -311,14 +311,11 @@ fn validate(
 
 /// Whether anything but metadata and status changed.
 fn spec_changed(new: &Fields, old: &Fields) -> bool {
-    let others = |fields: &Fields| -> Vec<(String, Value)> {
-        let kept = fields.iter().filter(|(key, _)| {
-            !matches!(key.as_str(), "metadata" | "status" | "kind" | "apiVersion")
-        });
-        kept.map(|(key, value)| (key.clone(), value.clone()))
-            .collect()
+    let kept = |(key, _): &(&String, &Value)| {
+        !matches!(key.as_str(), "metadata" | "status" | "kind" | "apiVersion")
     };
-    others(new) != others(old)
+    let [new, old] = [new, old].map(|fields| fields.iter().filter(kept));
+    !new.eq(old)
 }
 
 /// Whether an object that is being deleted has no finalizers left.

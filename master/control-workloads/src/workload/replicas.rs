@@ -149,6 +149,10 @@ impl<K: Replicated> Controller for Replicas<K> {
         let owner_changes = self.pods.owner_changes(meta, &running.collect(), wants);
         let active = pods.iter().filter(|(_, pod)| pod.is_active()).count();
         let many = i32::try_from(active).is_ok_and(|active| active > set.wanted());
+        if usize::try_from(set.wanted()) == Ok(active) || is_leaving(meta) {
+            // Nothing is to be made or ended, so nothing of it fails any more.
+            self.failures.forget(key);
+        }
         Some(Facts {
             crowd: if many { self.crowd(&set) } else { Crowd::new() },
             key: key.clone(),

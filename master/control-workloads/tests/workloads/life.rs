@@ -317,9 +317,16 @@ async fn an_orphan_is_adopted_and_counts_and_a_relabelled_pod_is_released_and_re
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_quota_that_stops_pods_is_told_and_ends_as_it_grows() {
-    let cluster = cluster(true).await;
+/// What a Deployment says of pods that could not be made.
+fn failure(deployment: Deployment) -> Option<String> {
+    let status = deployment.status.unwrap_or_default();
+    let mut conditions = status.conditions.into_iter().flatten();
+    let found = conditions.find(|one| one.type_ == "ReplicaFailure")?;
+    Some(found.message.unwrap_or_default())
+}
+
+/// A Deployment of three pods under a quota of one, which says so.
+async fn stopped_by_a_quota(cluster: &Cluster) {
     let quota = json!({"metadata": {"namespace": "default", "name": "few"}, "spec": {"hard": {"pods": "1"}}});
     let _made: ResourceQuota = cluster.create(quota).await;
     eventually("the quota is counted", || async {
@@ -329,38 +336,39 @@ async fn a_quota_that_stops_pods_is_told_and_ends_as_it_grows() {
     })
     .await;
     let _made: Deployment = cluster.create(deployment(3)).await;
-    let failure = |deployment: Deployment| {
-        let conditions = deployment
-            .status
-            .unwrap_or_default()
-            .conditions
-            .unwrap_or_default();
-        conditions
-            .into_iter()
-            .find(|one| one.type_ == "ReplicaFailure")
-    };
     eventually("it says why", || async {
-        let found = failure(cluster.get("web").await);
-        let message = found
-            .as_ref()
-            .and_then(|found| found.message.clone())
-            .unwrap_or_default();
-        if message.contains("exceeded quota") {
-            Ok(())
-        } else {
-            Err(format!("{found:?}"))
+        match failure(cluster.get("web").await) {
+            Some(message) if message.contains("exceeded quota") => Ok(()),
+            other => Err(format!("{other:?}")),
         }
     })
     .await;
+}
+
+async fn says_nothing_of_it(cluster: &Cluster) {
+    eventually("nothing is said any more", || async {
+        failure(cluster.get("web").await).map_or(Ok(()), Err)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_stops_pods_is_told_and_ends_as_it_grows() {
+    let cluster = cluster(true).await;
+    stopped_by_a_quota(&cluster).await;
     cluster
         .patch::<ResourceQuota>("few", json!({"spec": {"hard": {"pods": "9"}}}))
         .await;
     eventually("all are there", || cluster.complete("web", 3)).await;
-    eventually("nothing is said any more", || async {
-        match failure(cluster.get("web").await) {
-            None => Ok(()),
-            Some(found) => Err(format!("{found:?}")),
-        }
-    })
-    .await;
+    says_nothing_of_it(&cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_are_not_wanted_any_more_are_not_said_to_fail() {
+    let cluster = cluster(true).await;
+    stopped_by_a_quota(&cluster).await;
+    cluster
+        .patch::<Deployment>("web", json!({"spec": {"replicas": 1}}))
+        .await;
+    says_nothing_of_it(&cluster).await;
 }

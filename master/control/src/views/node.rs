@@ -4,14 +4,34 @@ use crate::views::{created, uid, version};
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use jiff::Timestamp;
 use master_client::{Index, View};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Silence after which a node is not ready: four leases of ten seconds missed.
 pub(crate) const GRACE: Duration = Duration::from_secs(40);
 
+/// Label of a node's region.
+const REGION: &str = "topology.kubernetes.io/region";
+/// Label of a node's zone within its region.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
 /// Nodes by the status of their condition `Ready`.
 pub static BY_READY: Index<NodeView> =
     Index::new("ready", |_, node| vec![node.status("Ready").to_owned()]);
+
+/// Nodes by their failure zone.
+pub static BY_ZONE: Index<NodeView> = Index::new("zone", |_, node| vec![node.zone.to_string()]);
+
+/// Nodes by their failure zone and the status of their condition `Ready`: see [`zone_ready`].
+pub static BY_ZONE_READY: Index<NodeView> = Index::new("zone-ready", |_, node| {
+    vec![zone_ready(&node.zone, node.status("Ready"))]
+});
+
+/// A value of [`BY_ZONE_READY`].
+pub fn zone_ready(zone: &str, ready: &str) -> String {
+    format!("{zone} {ready}")
+}
 
 /// A node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,6 +42,8 @@ pub struct NodeView {
     pub version: String,
     /// When it came.
     pub created: Option<Timestamp>,
+    /// Its failure zone, region and zone as one name; empty where it tells of none.
+    pub zone: Arc<str>,
     /// Whether it is cordoned.
     pub cordoned: bool,
     /// Its taints.
@@ -70,10 +92,23 @@ impl View for NodeView {
             uid: uid(&node.metadata),
             version: version(&node.metadata),
             created: created(&node.metadata),
+            zone: zone(node.metadata.labels.as_ref()),
             cordoned: spec.unschedulable.unwrap_or(false),
             taints: spec.taints.unwrap_or_default(),
             pod_cidrs: spec.pod_cidrs.unwrap_or_default(),
             conditions: conditions.into_iter().flatten().map(wordless).collect(),
+        }
+    }
+}
+
+/// The failure zone that labels tell of (upstream: `GetZoneKey`).
+fn zone(labels: Option<&BTreeMap<String, String>>) -> Arc<str> {
+    let label = |name: &str| labels.and_then(|labels| labels.get(name));
+    match (label(REGION), label(ZONE)) {
+        (None, None) => Arc::default(),
+        (region, zone) => {
+            let [region, zone] = [region, zone].map(|part| part.map_or("", String::as_str));
+            format!("{region}/{zone}").into()
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Pods: their node and their state.
 
 use crate::views::{created, uid};
-use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition, Toleration};
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition, Toleration, Volume};
 use jiff::Timestamp;
 use master_client::{Delta, Index, Key, Recent, View};
 use std::sync::{Arc, LazyLock};
@@ -50,6 +50,8 @@ pub struct PodView {
     pub tolerations: Arc<[Toleration]>,
     /// Names of the volume claims that it uses.
     pub claims: Vec<String>,
+    /// Names of those that are made for it alone.
+    pub own_claims: Vec<String>,
 }
 
 impl PodView {
@@ -98,21 +100,38 @@ impl View for PodView {
             mirror: annotations.is_some_and(|all| all.contains_key("kubernetes.io/config.mirror")),
             tolerations: COMMON.tolerations.one(tolerations.cloned().collect()),
             claims: claims(&pod),
+            own_claims: own_claims(&pod),
         }
     }
 }
 
 /// Names of the claims that a pod uses, those made for it alone among them.
 pub fn claims(pod: &Pod) -> Vec<String> {
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
-    let own = pod.metadata.name.as_deref().unwrap_or_default();
-    let claim = |volume: &config_kube::k8s_openapi::api::core::v1::Volume| match (
-        &volume.persistent_volume_claim,
-        &volume.ephemeral,
-    ) {
-        (Some(source), _) => Some(source.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{own}-{}", volume.name)),
-        (None, None) => None,
+    let named = |volume: &Volume| {
+        let source = volume.persistent_volume_claim.as_ref();
+        source.map(|source| source.claim_name.clone())
     };
-    volumes.into_iter().flatten().filter_map(claim).collect()
+    let claim = |volume: &Volume| named(volume).or_else(|| own_claim_of(pod, volume));
+    volumes(pod).filter_map(claim).collect()
+}
+
+/// The name of the claim that is made for a pod's ephemeral volume.
+pub fn own_claim(pod: &str, volume: &str) -> String {
+    format!("{pod}-{volume}")
+}
+
+fn own_claims(pod: &Pod) -> Vec<String> {
+    let claim = |volume: &Volume| own_claim_of(pod, volume);
+    volumes(pod).filter_map(claim).collect()
+}
+
+fn own_claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
+    volume.ephemeral.as_ref()?;
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    Some(own_claim(name, &volume.name))
+}
+
+fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    volumes.into_iter().flatten()
 }

@@ -12,8 +12,8 @@ use master_control::views::pod::PodView;
 use master_control::views::request::RequestView;
 use master_control::views::token::{SigningToken, TokenView};
 use master_control_cluster::{
-    account_tokens, aggregation, bootstrap_signer, bootstrap_tokens, event_ttl, in_use, namespace,
-    quota, root_ca, service_account,
+    account_tokens, aggregation, bootstrap_signer, bootstrap_tokens, ephemeral_volume, event_ttl,
+    in_use, namespace, quota, root_ca, service_account,
 };
 use master_control_network::service_ranges;
 use master_control_nodes::{approver, csr_cleaner};
@@ -272,6 +272,49 @@ fn claims_go_once_no_pod_that_runs_uses_them() {
     assert_eq!(scene.busy(&claims.each_ref(), 0), ["ended", "free"]);
     let volumes = ["bound", "loose"].map(named);
     assert_eq!(scene.busy(&volumes.each_ref(), 0), ["loose"]);
+}
+
+#[test]
+fn a_pod_that_runs_gets_the_claims_of_its_ephemeral_volumes() {
+    use ephemeral_volume::{EphemeralVolumes, Make};
+    use in_use::ClaimView;
+    let mut scene = Scene::<EphemeralVolumes>::new();
+    let own = |phase: &str| PodView {
+        uid: "uid".to_owned(),
+        phase: phase.into(),
+        claims: ["shared", "p-a", "p-b"].map(str::to_owned).into(),
+        own_claims: ["p-a", "p-b"].map(str::to_owned).into(),
+        ..PodView::default()
+    };
+    assert_eq!(scene.set(key("p"), own("Pending")), [key("p")]);
+    assert_eq!(
+        scene.set(key("p-a"), ClaimView::default()),
+        [key("p")],
+        "a claim that comes or goes concerns the pod"
+    );
+    let make = Make {
+        pod: key("p"),
+        uid: "uid".to_owned(),
+        claims: vec!["p-b".to_owned()],
+    };
+    assert_eq!(scene.actions(&key("p"), 0), [make]);
+    scene.set(key("p"), own("Succeeded"));
+    assert_eq!(scene.actions(&key("p"), 0), []);
+    let going = PodView {
+        deleted: Some(scene.clock.after(0).wall),
+        ..own("Running")
+    };
+    scene.set(key("p"), going);
+    assert_eq!(scene.actions(&key("p"), 0), []);
+    let others = PodView {
+        claims: vec!["shared".to_owned()],
+        ..PodView::default()
+    };
+    assert_eq!(
+        scene.set(key("q"), others),
+        [],
+        "no volume of it is ephemeral"
+    );
 }
 
 #[test]

@@ -182,6 +182,42 @@ fn when_most_nodes_fail_at_once_no_more_are_emptied() {
     );
 }
 
+fn placed(zone: &str, node: NodeView) -> NodeView {
+    NodeView {
+        zone: zone.into(),
+        ..node
+    }
+}
+
+#[test]
+fn a_zone_that_fails_as_a_whole_is_emptied_and_others_have_turns_of_their_own() {
+    let mut scene = Nodes::new();
+    for name in ["a-1", "a-2", "a-3"] {
+        scene.set(named(name), placed("a", node("Unknown")));
+    }
+    scene.set(named("b-1"), placed("b", node("Unknown")));
+    scene.set(named("b-2"), placed("b", node("True")));
+    let both = ["NoSchedule", "NoExecute"].map(|effect| format!("{UNREACHABLE}:{effect}"));
+    for name in ["a-1", "b-1"] {
+        assert_eq!(taints(&scene, name, 0).expect("its turn"), both, "{name}");
+    }
+    let next = scene.plan(&named("a-2"), 0);
+    assert_eq!(next.requeue, Some(Duration::from_secs(10)));
+}
+
+#[test]
+fn a_zone_of_which_most_fails_holds_up_no_other() {
+    let mut scene = Nodes::new();
+    for name in ["a-1", "a-2", "a-3"] {
+        scene.set(named(name), placed("a", node("Unknown")));
+    }
+    scene.set(named("a-4"), placed("a", node("True")));
+    scene.set(named("b-1"), placed("b", node("Unknown")));
+    let marked = [format!("{UNREACHABLE}:NoSchedule")];
+    assert_eq!(taints(&scene, "a-1", 0).expect("it is marked"), marked);
+    assert_eq!(taints(&scene, "b-1", 0).expect("its turn").len(), 2);
+}
+
 #[test]
 fn a_node_that_changes_concerns_others_only_where_the_pace_changes() {
     let mut scene = Nodes::new();

@@ -85,6 +85,48 @@ fn a_pod_stays_as_long_as_it_tolerates() {
 }
 
 #[test]
+fn a_taint_without_a_time_counts_from_when_it_was_seen() {
+    let mut scene = Scene::<taint_eviction::TaintEviction>::new();
+    let tolerant = PodView {
+        tolerations: vec![toleration("maintenance", Some(60))].into(),
+        ..pod("a")
+    };
+    scene.set(key("p"), tolerant.clone());
+    let mut tainted = node("True");
+    let mut timeless = taint("maintenance", "NoExecute", scene.clock.1);
+    timeless.time_added = None;
+    tainted.taints = vec![timeless];
+    scene.set(named("a"), tainted.clone());
+    let wait = |seconds| Plan::wait(Duration::from_secs(seconds));
+    assert_eq!(scene.plan(&key("p"), 0), wait(60));
+    assert_eq!(scene.plan(&key("p"), 20), wait(40));
+    assert_eq!(scene.actions(&key("p"), 60).len(), 1);
+    let other = PodView {
+        uid: "other".to_owned(),
+        ..tolerant
+    };
+    scene.set(key("p"), other);
+    assert_eq!(scene.plan(&key("p"), 60), wait(60), "another pod");
+    scene.set(named("a"), node("True"));
+    assert_eq!(scene.plan(&key("p"), 70), Plan::nothing());
+    scene.set(named("a"), tainted);
+    assert_eq!(scene.plan(&key("p"), 80), wait(60), "it is there anew");
+}
+
+#[test]
+fn a_pod_that_comes_to_an_old_taint_has_its_time_from_then_on() {
+    let late = PodView {
+        created: Some(Timestamp::UNIX_EPOCH + SignedDuration::from_hours(500_001)),
+        tolerations: vec![toleration("maintenance", Some(60))].into(),
+        ..pod("a")
+    };
+    assert_eq!(
+        eviction_of(late, "maintenance", 3600),
+        Plan::wait(Duration::from_secs(60))
+    );
+}
+
+#[test]
 fn a_pod_without_tolerations_stays_five_minutes_on_a_silent_node() {
     assert_eq!(
         eviction(UNREACHABLE, vec![], 299),

@@ -102,6 +102,50 @@ fn owned(name: &str, owner: &Value, block: bool) -> Value {
         "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"], "blockOwnerDeletion": block}]}})
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_taken_from_under_the_pods_of_a_namespace_that_goes() {
+    let cluster = cluster().await;
+    make(
+        &cluster,
+        "/api/v1/namespaces",
+        json!({"metadata": {"name": "team"}}),
+    )
+    .await;
+    let policies = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies";
+    make(
+        &cluster,
+        policies,
+        json!({"metadata": {"name": "deny"}, "spec": {"podSelector": {}}}),
+    )
+    .await;
+    let account = "/api/v1/namespaces/team/serviceaccounts/default";
+    eventually("it has its account", || Box::pin(exists(&cluster, account))).await;
+    let pod = json!({"metadata": {"name": "p", "finalizers": ["example.com/hold"]},
+        "spec": {"containers": [{"name": "c", "image": "registry.example/c:1"}]}});
+    make(&cluster, "/api/v1/namespaces/team/pods", pod).await;
+    let params = DeleteParams::default();
+    let deleted = cluster.admin.delete::<Namespace>(None, "team", &params);
+    deleted.await.expect("it is to be deleted");
+    eventually("it says that a pod remains", || {
+        Box::pin(async {
+            let namespace = cluster.get("/api/v1/namespaces/team").await;
+            let text = namespace["status"]["conditions"].to_string();
+            text.contains("Some resources are remaining: pods. has 1 resource instances")
+        })
+    })
+    .await;
+    let policy = cluster.get(&format!("{policies}/deny")).await;
+    assert_eq!(policy["kind"], "NetworkPolicy", "{policy}");
+    assert_eq!(policy["metadata"].get("deletionTimestamp"), None);
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    let freed = cluster.admin.patch::<Pod>(Some("team"), "p", &free);
+    freed.await.expect("the pod may go");
+    eventually("the namespace is gone", || {
+        Box::pin(async { !exists(&cluster, "/api/v1/namespaces/team").await })
+    })
+    .await;
+}
+
 async fn delete(cluster: &Cluster, name: &str, policy: &'static str) {
     let params = DeleteParams {
         propagation: Some(policy),

@@ -1,7 +1,7 @@
 //! Reconciled objects: certificates of the root, quotas, ranges, signatures, roles, approvals.
 
 use super::{MAPS, ROOT, cluster, eventually, make};
-use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Service};
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use futures_util::future::BoxFuture;
 use master_client::{DeleteParams, Patch};
@@ -54,6 +54,41 @@ async fn a_quota_is_counted_again_after_a_deletion() {
         .await
         .expect("it goes");
     eventually("what goes is free again", used("2")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ephemeral_volume_has_a_claim_that_goes_with_its_pod() {
+    let cluster = cluster().await;
+    let request =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}});
+    let template = json!({"metadata": {"labels": {"of": "p"}}, "spec": request});
+    let spec = json!({
+        "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+        "volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}],
+    });
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = make(
+        &cluster,
+        pods,
+        json!({"metadata": {"name": "p"}, "spec": spec}),
+    )
+    .await;
+    let path = "/api/v1/namespaces/default/persistentvolumeclaims/p-scratch";
+    let owned = || async {
+        let claim = cluster.get(path).await;
+        claim["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+            && claim["metadata"]["labels"]["of"] == "p"
+            && claim["spec"]["resources"]["requests"]["storage"] == "1Mi"
+    };
+    eventually("the claim is made", || Box::pin(async { owned().await })).await;
+    let params = DeleteParams::default();
+    cluster
+        .admin
+        .delete::<Pod>(Some("default"), "p", &params)
+        .await
+        .expect("the pod goes");
+    let gone = || async { cluster.get(path).await["reason"] == "NotFound" };
+    eventually("the claim is gone", || Box::pin(async { gone().await })).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

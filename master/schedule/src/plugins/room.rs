@@ -1,9 +1,10 @@
-//! Resources of nodes, and how much of them is left (upstream: `NodeResourcesFit` with `LeastAllocated`).
+//! Resources of nodes, and how much of them is left (upstream: `NodeResourcesFit`).
 
 use super::{Candidate, Filter, Obstacle, Plugin};
 use crate::event::{Event, Kind};
+use crate::profile::Profile;
 use crate::request::{Demand, PodRequest};
-use crate::resources::{CPU, MEMORY, free_percent};
+use crate::resources::{CPU, MEMORY, Resources, percents};
 use crate::snapshot::Snapshot;
 use config_kube::Amount;
 
@@ -40,22 +41,41 @@ impl Filter for Fit<'_> {
     }
 }
 
-/// The freer a node is with the pod on it, the better: the mean of what is left of its processors and memory.
+/// The mean of what the strategy of the pod's profile says of each resource, with the pod on the node.
 fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
-    let asked = [CPU, MEMORY].map(|name| (name, pod.demand.scored.get(name)));
+    let Profile {
+        strategy, weights, ..
+    } = &*pod.profile;
+    let asked = weights.iter().filter_map(|(name, weight)| {
+        let asked = weighed(name, &pod.demand.scored, &pod.demand.needed);
+        // Of what a pod does not ask for it needs no room (upstream: extended resources alone).
+        let counts = asked > Amount::ZERO || matches!(name.as_str(), CPU | MEMORY);
+        counts.then_some((name.as_str(), *weight, asked))
+    });
+    let asked: Vec<_> = asked.collect();
     let score = |Candidate { info, load, .. }: &Candidate<'_>| {
         let (mut sum, mut count) = (0, 0);
-        for (name, asked) in asked {
-            if let Some(free) =
-                free_percent(load.scored.get(name) + asked, info.allocatable.get(name))
-            {
-                sum += free;
-                count += 1;
+        for &(name, weight, asked) in &asked {
+            let used = weighed(name, &load.scored, &load.needed) + asked;
+            if let Some((free, used)) = percents(used, info.allocatable.get(name)) {
+                let score = strategy.score(free, used);
+                sum += weight * score;
+                if score > 0 || strategy.counts_nought() {
+                    count += weight;
+                }
             }
         }
-        if count == 0 { 0 } else { sum / count }
+        strategy.mean(sum, count)
     };
     candidates.iter().map(score).collect()
+}
+
+/// What counts of a resource: of processors and memory also what containers do not ask for.
+fn weighed(name: &str, scored: &Resources, needed: &Resources) -> Amount {
+    match name {
+        CPU | MEMORY => scored.get(name),
+        other => needed.get(other),
+    }
 }
 
 fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {

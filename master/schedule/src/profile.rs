@@ -1,0 +1,136 @@
+//! Profiles: the names by which pods ask for this scheduler, and how each weighs the resources of nodes (upstream:
+//! `KubeSchedulerProfile`, and `scoringStrategy` of `NodeResourcesFit`).
+
+use crate::NAME;
+use crate::resources::{CPU, MEMORY};
+use std::sync::{Arc, LazyLock};
+
+/// Highest score of a point of a shape (upstream: `MaxCustomPriorityScore`).
+const HIGHEST: i64 = 10;
+/// What such a score is multiplied with to count like those of other plugins.
+const SCALE: i64 = 100 / HIGHEST;
+
+static USUAL: LazyLock<Arc<Profile>> = LazyLock::new(|| {
+    Arc::new(Profile {
+        name: NAME.to_owned(),
+        strategy: Strategy::LeastAllocated,
+        weights: vec![(CPU.to_owned(), 1), (MEMORY.to_owned(), 1)],
+    })
+});
+
+/// A profile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// What pods say in `spec.schedulerName`; the component of its events.
+    pub name: String,
+    /// How a node's use of one resource becomes a score.
+    pub strategy: Strategy,
+    /// The resources that count, and how much each does.
+    pub weights: Vec<(String, i64)>,
+}
+
+/// How a node's use of one resource becomes a score, from 0 to 100.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Strategy {
+    /// The more is left, the better: pods spread over nodes.
+    LeastAllocated,
+    /// The less is left, the better: nodes are filled one after another.
+    MostAllocated,
+    /// By a line through these points.
+    RequestedToCapacityRatio(Vec<Point>),
+}
+
+/// A point of a line: the score at a use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    /// Used part of the resource in per cent. Points stand in the order of it.
+    pub utilization: i64,
+    /// From 0 to 10.
+    pub score: i64,
+}
+
+impl Profile {
+    /// The default one: its name is [`NAME`], processors and memory count the same, and what is left of them is the score.
+    pub fn usual() -> Arc<Self> {
+        Arc::clone(&USUAL)
+    }
+}
+
+impl Strategy {
+    /// The score of one resource, of which so much is left on the node with the pod on it, in whole per cent rounded down;
+    /// and so much used.
+    pub(crate) fn score(&self, free: i64, used: i64) -> i64 {
+        match self {
+            Self::LeastAllocated => free,
+            Self::MostAllocated => used,
+            Self::RequestedToCapacityRatio(shape) => SCALE * along(shape, used),
+        }
+    }
+
+    /// The score of all resources together, of the sum of their weighted scores and the sum of their weights.
+    pub(crate) fn mean(&self, sum: i64, weights: i64) -> i64 {
+        match self {
+            _ if weights == 0 => 0,
+            Self::LeastAllocated | Self::MostAllocated => sum / weights,
+            // Rounded to the nearest, as upstream does for this one alone.
+            Self::RequestedToCapacityRatio(_) => (2 * sum + weights) / (2 * weights),
+        }
+    }
+
+    /// Whether a resource without a score counts with its weight.
+    pub(crate) fn counts_nought(&self) -> bool {
+        match self {
+            Self::LeastAllocated | Self::MostAllocated => true,
+            Self::RequestedToCapacityRatio(_) => false,
+        }
+    }
+}
+
+/// The score at a use on the line through these points; before the first and behind the last one it is level.
+fn along(shape: &[Point], used: i64) -> i64 {
+    let Some(next) = shape.iter().position(|point| used <= point.utilization) else {
+        return shape.last().map_or(0, |last| last.score);
+    };
+    let end = shape[next];
+    let Some(start) = next.checked_sub(1).map(|before| shape[before]) else {
+        return end.score;
+    };
+    start.score
+        + (end.score - start.score) * (used - start.utilization)
+            / (end.utilization - start.utilization)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(points: &[(i64, i64)]) -> Vec<Point> {
+        let point = |&(utilization, score): &(i64, i64)| Point { utilization, score };
+        points.iter().map(point).collect()
+    }
+
+    /// Values of upstream's documentation: bin packing from nothing to ten, and its reverse.
+    #[test]
+    fn a_line_is_level_outside_its_points_and_straight_between_them() {
+        let packing = shape(&[(0, 0), (100, 10)]);
+        assert_eq!(
+            [0, 9, 10, 55, 99, 100, 101].map(|used| along(&packing, used)),
+            [0, 0, 1, 5, 9, 10, 10]
+        );
+        let spreading = shape(&[(0, 10), (100, 0)]);
+        assert_eq!([0, 50, 100].map(|used| along(&spreading, used)), [10, 5, 0]);
+        let bent = shape(&[(40, 2), (60, 10), (80, 0)]);
+        assert_eq!(
+            [0, 40, 50, 60, 70, 80, 90].map(|used| along(&bent, used)),
+            [2, 2, 6, 10, 5, 0, 0]
+        );
+    }
+
+    #[test]
+    fn only_the_ratio_is_rounded_to_the_nearest() {
+        assert_eq!(Strategy::LeastAllocated.mean(199, 2), 99);
+        assert_eq!(Strategy::MostAllocated.mean(199, 2), 99);
+        let ratio = Strategy::RequestedToCapacityRatio(shape(&[(0, 0), (100, 10)]));
+        assert_eq!((ratio.mean(199, 2), ratio.mean(0, 0)), (100, 0));
+    }
+}
