@@ -7,6 +7,7 @@
 //! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to change; there are no other
 //! channels.
 
+mod candidates;
 pub mod dns;
 mod health;
 mod proxy;
