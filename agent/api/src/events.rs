@@ -1,7 +1,7 @@
-//! Events: what happened to pods and to the node, for people. Repetitions are counted, not repeated.
+//! Events about pods and the node, for people. Repetitions are counted, not written again.
 //!
-//! One task writes them; the channel to it is bounded, and an event that doesn't fit is dropped: events are a
-//! courtesy and must never hold up a container.
+//! One task writes them; the channel to it is bounded, and an event that doesn't fit is dropped:
+//! events must never delay a container.
 
 use crate::{Api, JSON, STRATEGIC_MERGE, send};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference, Pod};
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 /// Events that wait to be written.
 const QUEUE: usize = 256;
-/// Events whose repetitions are known; beyond it all are forgotten at once.
+/// Events whose repetitions are counted; beyond this number all counts are dropped at once.
 const KNOWN: usize = 1024;
 /// Longest message (upstream's limit).
 const MAX_MESSAGE: usize = 1024;
@@ -46,17 +46,17 @@ impl Recorder {
         (Self { queue }, Queue { receiver })
     }
 
-    /// Tells of what is as it should be.
+    /// Records a `Normal` event.
     pub fn normal(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
         self.tell(pod_reference(pod), false, reason, &message.into());
     }
 
-    /// Tells of what somebody may have to look at.
+    /// Records a `Warning` event.
     pub fn warning(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
         self.tell(pod_reference(pod), true, reason, &message.into());
     }
 
-    /// Tells of the node.
+    /// Records an event of the node.
     pub fn node(
         &self,
         node: &Node,
@@ -74,7 +74,7 @@ impl Recorder {
         self.tell(about, warning, reason, &message.into());
     }
 
-    /// Tells of an object.
+    /// Records an event of an object.
     pub fn tell(&self, about: ObjectReference, warning: bool, reason: &'static str, message: &str) {
         let message = message.chars().take(MAX_MESSAGE).collect();
         let news = News {

@@ -1,7 +1,8 @@
-//! The way to the master's API as the node's parts use it: calls, watches, events.
+//! The interface through which the node's parts use the master's API: calls, watches, events.
 //!
-//! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`], which make its calls. [`events`]
-//! tells people what happened: one task writes events, and the channel to it is bounded.
+//! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
+//! which make its calls. [`events`] records what happened: one task writes events, and the channel
+//! to it is bounded.
 
 pub mod events;
 
@@ -39,7 +40,7 @@ pub struct Call {
     pub body: Bytes,
 }
 
-/// Why a call has no answer that can be used.
+/// Why a call has no usable answer.
 #[derive(Debug, Error)]
 pub enum ApiError {
     /// The master answered with a `Status`.
@@ -55,7 +56,7 @@ pub enum ApiError {
     /// No answer came.
     #[error("the master gave no answer")]
     Transport(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The answer isn't what was asked for.
+    /// The answer is not of the expected form.
     #[error("the master's answer can't be read")]
     Decode(#[source] serde_json::Error),
 }
@@ -93,7 +94,7 @@ impl ApiError {
         matches!(self, Self::Status { code: 403, .. })
     }
 
-    /// Somebody was faster.
+    /// Another client changed the object first.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Status { code: 409, .. })
     }
@@ -104,10 +105,10 @@ impl ApiError {
     }
 }
 
-/// The way to the master.
+/// The master's API.
 ///
-/// Guarantees asked of an implementation: authentication and the choice of an endpoint are its own; answers
-/// are bounded; a watch that the master ends is the stream's end, not an error.
+/// An implementation must guarantee: it authenticates and chooses an endpoint; answers are bounded;
+/// a watch that the master ends is the stream's end, not an error.
 pub trait Api: Send + Sync + fmt::Debug + 'static {
     /// Sends one request and returns the body of a 2xx answer.
     fn call(&self, call: Call) -> Answer<'_, Bytes>;
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_status_still_tells_its_code() {
+    fn an_answer_without_a_status_still_has_its_code() {
         assert!(ApiError::from_answer(410, b"<html>").is_gone());
     }
 }

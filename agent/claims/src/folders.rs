@@ -1,21 +1,26 @@
-//! The folders of volumes, below one that no pod reaches but through its own volume.
+//! The folders of volumes, below a folder that pods reach only through their own volumes.
 
 use agent_sys::beneath::{Beneath, Links};
 use config_kube::local_volume::{self, is_name};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a folder is called while it is removed, before its name; no volume is called so.
+/// Prefix of a folder's name while it is removed; no volume has such a name.
 const GOING: &str = ".going-";
-/// What a folder is called while it is made.
+/// Prefix of a folder's name while it is made.
 const COMING: &str = ".coming";
-/// Permission bits of a new folder: pods run as any user, and the folder around it lets nobody else in.
+/// Permission bits of a new folder: pods run as any user, and the parent folder keeps everyone else out.
 const OPEN: u32 = 0o777;
-/// Permission bits of the folder around all.
+/// Permission bits of the parent folder.
 const CLOSED: u32 = 0o700;
-/// The same where the pod names a group: what is made inside belongs to that group.
+/// The same if the pod names a group: new files inside belong to that group.
 const SHARED: u32 = 0o2777;
+/// Names that one call removes at most: a pod that still has the folder may fill it as fast as it is emptied.
+const MOST_NAMES: u64 = 1_000_000;
+/// Folders that are removed at once; each has a thread.
+const MOST_REMOVALS: usize = 8;
 
 /// Why a folder can't be made, found or removed.
 #[derive(Debug, thiserror::Error)]
@@ -31,12 +36,15 @@ pub enum FolderError {
         /// Bytes that are asked for.
         asked: u64,
     },
-    /// The volume was on this machine and is not any more.
+    /// The volume's folder is missing on this machine.
     #[error(
         "the data of volume {0:?} is LOST: this machine has no folder of it. A worker's state that does not open is made anew, and \
          its volumes are gone with it. Delete the claim to get a new, empty volume"
     )]
     Lost(String),
+    /// Not all of it is removed yet, or others are being removed.
+    #[error("the folder of volume {0:?} is being removed: ask again")]
+    Going(String),
     /// The system's.
     #[error("the folder of volume {0:?} can't be used")]
     System(String, #[source] io::Error),
@@ -46,8 +54,19 @@ pub enum FolderError {
 #[derive(Debug)]
 pub struct Folders {
     root: PathBuf,
-    /// Two requests for one folder come one after another.
+    /// Folders are made, and get and lose their names, one after another. None is emptied meanwhile.
     turn: Mutex<()>,
+    /// Volumes whose folders are being removed.
+    going: Mutex<BTreeSet<String>>,
+}
+
+/// A folder that is being removed, until this is dropped.
+struct Removal<'a>(&'a Folders, &'a str);
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        self.0.going().remove(self.1);
+    }
 }
 
 impl Folders {
@@ -56,6 +75,7 @@ impl Folders {
         Self {
             root,
             turn: Mutex::default(),
+            going: Mutex::default(),
         }
     }
 
@@ -68,7 +88,7 @@ impl Folders {
     /// Makes a volume's folder, if it isn't there already.
     ///
     /// # Errors
-    /// [`FolderError::Full`] where a new one has not so many bytes of room; this is a look, not a promise: nothing keeps the room.
+    /// [`FolderError::Full`] if a new one has less free space; the space is only checked, not reserved.
     pub fn make(&self, name: &str, bytes: u64) -> Result<(), FolderError> {
         let fault = |error| FolderError::System(name.to_owned(), error);
         let path = plain(name)?;
@@ -84,7 +104,7 @@ impl Folders {
         if free < bytes {
             return Err(FolderError::Full { free, asked: bytes });
         }
-        // It gets its name when all else of it is there.
+        // It gets its name last, when it is complete.
         let make = || {
             root.remove_tree(Path::new(COMING))?;
             root.make_dirs(Path::new(COMING), OPEN)?;
@@ -102,7 +122,7 @@ impl Folders {
         let found = Beneath::root(&self.root).and_then(|root| {
             let folder = root.dir(path)?;
             if let Some(group) = group {
-                // Set each time: the mode of a folder that its pods own may have changed.
+                // Set each time: the pods, which own the folder, may have changed its mode.
                 let mode = root.place(path, Links::Refused)?.mode();
                 folder.set_group(group)?;
                 folder.set_mode(mode | SHARED & !0o007)?;
@@ -118,27 +138,54 @@ impl Folders {
         }
     }
 
-    /// Removes a volume's folder with all that is in it; nothing there is fine. Where it ends in the middle, the next call goes on.
+    /// Removes a volume's folder with its content; it is no error if there is none. The next call continues an interrupted
+    /// removal. It holds up no other folder, however long it takes.
     ///
     /// # Errors
-    /// If something of it can't be removed.
+    /// [`FolderError::Going`] where not all of it is removed yet, or if something of it can't be removed.
     pub fn remove(&self, name: &str) -> Result<(), FolderError> {
+        self.remove_within(name, MOST_NAMES)
+    }
+
+    fn remove_within(&self, name: &str, most: u64) -> Result<(), FolderError> {
         let path = plain(name)?;
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _removal = self.begin(name)?;
         let remove = || {
             let root = match Beneath::root(&self.root) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
                 root => root?,
             };
             let going = PathBuf::from(format!("{GOING}{name}"));
-            root.remove_tree(&going)?;
-            match root.rename(path, &going) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            if !root.remove_some(&going, most)? {
+                return Ok(false);
+            }
+            let renamed = {
+                let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+                root.rename(path, &going)
+            };
+            match renamed {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
                 result => result?,
             }
-            root.remove_tree(&going)
+            root.remove_some(&going, most)
         };
-        remove().map_err(|error| FolderError::System(name.to_owned(), error))
+        match remove() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(FolderError::Going(name.to_owned())),
+            Err(error) => Err(FolderError::System(name.to_owned(), error)),
+        }
+    }
+
+    fn begin<'a>(&'a self, name: &'a str) -> Result<Removal<'a>, FolderError> {
+        let mut going = self.going();
+        if going.len() >= MOST_REMOVALS || !going.insert(name.to_owned()) {
+            return Err(FolderError::Going(name.to_owned()));
+        }
+        Ok(Removal(self, name))
+    }
+
+    fn going(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.going.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -181,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_missing_is_lost_and_not_made_by_a_look() {
+    fn a_missing_folder_is_lost_and_never_made_by_a_look_up() {
         let (dir, folders) = folders();
         let lost = |found: Result<PathBuf, FolderError>| matches!(found, Err(FolderError::Lost(_)));
         assert!(lost(folders.find("pvc-1", None)));
@@ -222,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_that_ended_in_the_middle_goes_on() {
+    fn an_interrupted_removal_is_continued() {
         let (dir, folders) = folders();
         folders.make("pvc-1", 1).unwrap();
         let root = dir.path().join("volumes");
@@ -231,6 +278,41 @@ mod tests {
         folders.remove("pvc-1").unwrap();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
         folders.remove("pvc-1").unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_a_pod_goes_on_to_fill_holds_up_nobody() {
+        let (dir, folders) = folders();
+        folders.make("pvc-1", 1).unwrap();
+        let root = dir.path().join("volumes");
+        fs::create_dir(root.join("pvc-1/d")).unwrap();
+        for number in 0..20 {
+            fs::write(root.join(format!("pvc-1/d/{number}")), "").unwrap();
+        }
+        let going = |result| matches!(result, Err(FolderError::Going(_)));
+        assert!(
+            going(folders.remove_within("pvc-1", 10)),
+            "it ends with work left"
+        );
+        assert!(!root.join("pvc-1").exists() && root.join(".going-pvc-1").exists());
+        {
+            // While one removal takes its time:
+            let _removal = folders.begin("pvc-1").unwrap();
+            assert!(going(folders.remove("pvc-1")), "nobody waits for it");
+            folders.make("pvc-2", 1).unwrap();
+            folders.remove("pvc-2").unwrap();
+        }
+        folders.remove_within("pvc-1", 20).unwrap();
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+        let names: Vec<String> = (0..=MOST_REMOVALS).map(|n| format!("pvc-{n}")).collect();
+        let begun = names.iter().map(|name| folders.begin(name));
+        let begun: Vec<_> = begun.collect();
+        assert_eq!(
+            begun.iter().filter(|one| one.is_ok()).count(),
+            MOST_REMOVALS
+        );
+        drop(begun);
+        assert!(folders.begin("pvc-1").is_ok());
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub fn fs_group(pod: &Pod) -> Option<u32> {
 }
 
 impl Claimed {
-    /// Where the API has the claim of a pod in a namespace.
+    /// The API path of a pod's claim in a namespace.
     ///
     /// # Errors
     /// Its name can't be one.
@@ -66,7 +66,7 @@ impl Claimed {
         ))
     }
 
-    /// Where the API has the volume that the claim is bound to.
+    /// The API path of the volume to which the claim is bound.
     ///
     /// # Errors
     /// As [`bound`], or its name can't be one.
@@ -98,7 +98,7 @@ impl Folders {
     /// What is mounted for a pod's claim, which is bound to this volume.
     ///
     /// # Errors
-    /// What is in the way, in upstream's words; among it that the data is lost.
+    /// Why nothing is mounted, in upstream's words; for example that the data is lost.
     pub fn mounted(
         &self,
         pod: &Pod,
@@ -126,8 +126,8 @@ impl Folders {
         })
     }
 
-    /// Answers the master, who asks for a folder (`POST`, with `bytes=` as its query) or for its end (`DELETE`): a status of HTTP and
-    /// a line.
+    /// Answers the master's request to make a folder (`POST`, with `bytes=` as its query) or to
+    /// remove it (`DELETE`): an HTTP status and a line.
     pub fn answer(&self, method: &str, name: &str, query: &str) -> (u16, String) {
         let bytes = query
             .strip_prefix("bytes=")
@@ -146,6 +146,7 @@ impl Folders {
                 let status = match error {
                     FolderError::Name(_) => 400,
                     FolderError::Full { .. } => 507,
+                    FolderError::Going(_) => 503,
                     FolderError::Lost(_) | FolderError::System(..) => 500,
                 };
                 (status, format!("{}\n", words(&error)))
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_master_is_answered_by_status_and_line() {
+    fn the_master_gets_a_status_and_a_line() {
         let dir = tempfile::tempdir().unwrap();
         let folders = Folders::below(dir.path());
         let status = |method: &str, name: &str, query: &str| folders.answer(method, name, query).0;

@@ -1,4 +1,4 @@
-//! From a pod's volume over its claim to the volume that is mounted. Pure.
+//! From a pod's volume through its claim to the volume that is mounted. Pure.
 
 use config_kube::k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod, Volume,
@@ -87,7 +87,7 @@ pub fn bound<'c>(
 /// What is mounted for a pod's claim, which is bound to this volume.
 ///
 /// # Errors
-/// What is in the way: the volume is for another claim, or of a kind that this machine does not mount.
+/// The volume is bound to another claim, or of a type that this machine does not mount.
 pub fn resolve(
     pod: &Pod,
     claimed: &Claimed,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn another_path_is_the_machines_and_other_kinds_are_refused_by_name() {
+    fn another_path_is_a_host_path_and_other_types_are_refused_by_name() {
         let other = found(|_, volume| volume["spec"]["local"]["path"] = json!("/etc"));
         let path = Found::Path {
             path: "/etc".to_owned(),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ephemeral_claim_is_the_pods_own_or_is_not_used() {
+    fn an_ephemeral_claim_must_be_the_pods_own() {
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "uid": "pod"}})).unwrap();
         let volume: Volume = serde_json::from_value(json!({"name": "v", "ephemeral": {}})).unwrap();

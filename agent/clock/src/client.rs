@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 const PORT: u16 = 123;
 /// How long an answer is waited for, the name's look-up included.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Packets that are looked at before a server is given up: a flood does not keep the client for ever.
+/// Packets that are read before a server is given up: a flood does not block the client for ever.
 const PACKETS: usize = 16;
 
 /// A time server.
@@ -62,7 +62,8 @@ pub enum AskError {
 
 /// Asks a server; its seconds are of the era that is nearest to `floor` (since 1970) and what follows it.
 ///
-/// Packets that are no answer to this request are passed over, as anybody can send them; one from the server ends the wait.
+/// Packets that are no answer to this request are skipped, as anyone can send them; one from the
+/// server ends the wait.
 ///
 /// # Errors
 /// [`AskError`] where the name has no address, nothing came in time, or the server's answer is none.

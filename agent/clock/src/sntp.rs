@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Bytes of a packet without extensions.
 pub const PACKET: usize = 48;
-/// Largest answer that is read; extensions behind the packet are not looked at.
+/// Largest answer that is read; extensions after the packet are ignored.
 pub const MOST: usize = 512;
 /// Seconds from 1900, where NTP begins, to 1970.
 const UNIX: u64 = 2_208_988_800;
@@ -27,7 +27,7 @@ pub enum Fault {
     /// Not an answer of a server, or of another version.
     #[error("the answer is not a server's of version 3 or 4")]
     Mode,
-    /// Not the answer to this request: somebody guesses, or it is an old one.
+    /// Not the answer to this request: a guess, or an old answer.
     #[error("the answer is not to the request that was sent")]
     Origin,
     /// The server asks to be left alone.
@@ -65,7 +65,7 @@ pub fn request(nonce: u64) -> [u8; PACKET] {
 /// Reads an answer to the request with this nonce, sent at `sent` and answered after `took`; times are since 1970. Seconds
 /// are of the era that is nearest to `floor` and what follows it.
 ///
-/// Total over all bytes. The origin is checked first, so that nobody who did not see the request is heard, not even with a
+/// Total over all bytes. The origin is checked first, so that a sender who did not see the request is ignored, even with a
 /// kiss of death.
 ///
 /// # Errors

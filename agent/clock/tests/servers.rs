@@ -1,4 +1,4 @@
-//! Time servers that lie, on loopback: each is refused for its reason, and a good one is heard (the negative control).
+//! Time servers that lie, on loopback: each is refused for its reason, and a good one is accepted (the negative control).
 
 #![allow(
     clippy::unwrap_used,

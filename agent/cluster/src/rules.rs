@@ -1,18 +1,19 @@
 //! What the packet filter holds for pods (pure): one table of this agent's own, put in place as a whole at the start and
 //! changed by single keys afterwards.
 //!
-//! - `from-pods`: what comes out of a pod's cable carries the pod's own address. Link-local addresses and those at which
+//! - `from-pods`: what comes out of a pod's cable carries the pod's own address. The machine's loopback addresses are not for
+//!   pods, although cables let the machine's own programs call from there. Link-local addresses and those at which
 //!   clouds keep metadata and agents are not for pods, but for names (port 53): who may ask there is the machine, whose
 //!   identity and user-data they hand out. Pods on the machine's network are the machine in this.
-//! - `through`: pods may connect anywhere; connections from outside to pods are dropped; all other
+//! - `through`: what fits no connection that is known is dropped; pods may connect anywhere; connections from outside to pods are dropped; all other
 //!   forwarding is dropped
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by the tunnel or not at all.
 //!   `from-pods` then lets in what carries an address of a pod by the tunnel only, which has proved whose it is.
 //! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
 
 use agent_sys::netlink::filter::{
-    ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, NAME_BYTES, Step,
-    Verdict, name_key,
+    ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES,
+    Step, Verdict, name_key,
 };
 use config_model::format::Cidr;
 use std::collections::BTreeSet;
@@ -260,7 +261,11 @@ fn end(verdict: Verdict) -> Vec<Step> {
 fn from_pods() -> Vec<Change> {
     let with = |parts: &[Vec<Step>]| rule("from-pods", parts.concat());
     let foreign = vec![load_address(SOURCE), Step::NotIn(0, PODS.into())];
-    let mut rules = vec![with(&[from_a_pod(), foreign, end(Verdict::Drop)])];
+    let to_loopback = || address_in(DESTINATION, Ipv4Addr::LOCALHOST, 8, true);
+    let mut rules = vec![
+        with(&[from_a_pod(), foreign, end(Verdict::Drop)]),
+        with(&[from_a_pod(), to_loopback(), end(Verdict::Drop)]),
+    ];
     for (network, prefix, _) in MACHINE_ONLY {
         let to = || address_in(DESTINATION, network, prefix, true);
         for protocol in [UDP, TCP] {
@@ -364,7 +369,17 @@ fn through(peers: &BTreeSet<u8>, alone: bool, tunnel: bool) -> Vec<Change> {
     let accept = || vec![Step::Verdict(Verdict::Accept)];
     let to_a_pod = vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())];
     let with = |parts: &[Vec<Step>]| rule("through", parts.concat());
+    let of_none = vec![
+        Step::LoadState(0),
+        Step::Mask {
+            of: 0,
+            mask: INVALID.to_ne_bytes().to_vec(),
+        },
+        Step::IsNot(0, vec![0; 4]),
+    ];
     let mut rules = vec![
+        // Such a packet's addresses are not changed back: its receiver would reset a connection that goes on.
+        with(&[of_none, end(Verdict::Drop)]),
         with(&[from_a_pod(), accept()]),
         with(&[known, accept()]),
         with(&[by_a_service, accept()]),

@@ -1,4 +1,4 @@
-//! What a sandbox is: what a pod asks of it, the steps in which it is made, its record, and names that follow from its uid.
+//! A sandbox: a pod's requirements, the steps in which it is made, its record, and names that follow from its uid.
 
 use agent_sys::namespace::Kind;
 use agent_sys::netlink::links::Mac;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use crate::rules::LINKS;
 
-/// What a pod asks of its sandbox.
+/// A pod's requirements on its sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {

@@ -309,13 +309,11 @@ impl Sandboxes {
 
     /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place anew.
     fn apply(&self, rules: &mut Rules, change: Option<&Change>) -> Result<(), Error> {
-        let table = rules.table(&self.places);
+        let change = change.map(std::slice::from_ref).unwrap_or_default();
         let filter = rules.filter.as_mut().ok_or(Error::NoRange)?;
-        if filter
-            .apply(change.map(std::slice::from_ref).unwrap_or_default())
-            .is_err()
-        {
-            filter.apply(&table)?;
+        if filter.apply(change).is_err() {
+            let table = rules.table(&self.places);
+            rules.filter.as_mut().ok_or(Error::NoRange)?.apply(&table)?;
         }
         Ok(())
     }
@@ -346,6 +344,8 @@ impl Sandboxes {
     fn set_near_end(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let name = link_name(&sandbox.wanted.uid);
         set_link(&name)?;
+        // The machine's programs call ports of pods at its loopback addresses, too. Pods are kept from those by the rules.
+        namespace::set(&format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
         without_ipv6(&name)?;
         let mut links = Links::open()?;
         let index = index_of(&mut links, &name)?;

@@ -278,6 +278,20 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
         assert!(!reach("169.254.169.254", 80));
         assert!(reach("169.254.169.254", 53), "names may be asked there");
         names.accept().unwrap();
+        // Past its own loopback the pod asks the gateway for the machine's.
+        let machine_hears = UdpSocket::bind(("0.0.0.0", 9)).unwrap();
+        machine_hears
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        within(&b, || {
+            let socket = agent_sys::socket::udp_on_interface(POD_LINK, 0).unwrap();
+            let socket = UdpSocket::from(socket);
+            socket.send_to(b"loopback", ("127.0.0.1", 9)).unwrap();
+            socket.send_to(b"gateway", ("10.1.0.1", 9)).unwrap();
+        });
+        let mut heard = [0; 16];
+        let (length, _) = machine_hears.recv_from(&mut heard).unwrap();
+        assert_eq!(&heard[..length], b"gateway");
         // A route to the machine's loopback by the gateway changes nothing.
         within(&b, || {
             let mut links = Links::open().unwrap();

@@ -1,4 +1,4 @@
-//! What comes before the master is asked for anything: the network, the time, and where the master is.
+//! The steps before the first request to the master: the network, the time, and the master's address.
 
 use crate::RunArguments;
 use crate::discovery::{self, Location};
@@ -17,7 +17,8 @@ pub(crate) struct Approach {
     pub(crate) found: Option<Location>,
 }
 
-/// Brings up the network (on a machine), sets the clock and finds the master; leaves a task for each that keeps it so.
+/// Brings up the network (on a machine), sets the clock and finds the master; spawns a task for
+/// each that keeps it up to date.
 ///
 /// Cancel-safe: the network's task goes on in its set, or ends with it; a clock is set whole or not at all; and a search
 /// for the master that is dropped has found nothing.

@@ -1,4 +1,5 @@
-//! What the booted image brings to open what its machine keeps: the release key that it names, and that key's approvals.
+//! What the booted image contains to open its machine's secrets: the release key that it names, and
+//! that key's approvals.
 
 use crate::machine::ImageDescription;
 use agent_tpm::Unlock;
@@ -11,7 +12,7 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// A partition that cannot be read.
+/// The partition cannot be read.
 pub(crate) fn read(image: &ImageDescription, partition: &Path) -> io::Result<Option<Unlock>> {
     let approver = Role::from_name(&image.role)
         .zip(image.release_key.as_deref())

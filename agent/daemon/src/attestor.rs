@@ -1,8 +1,9 @@
-//! The attestor socket: the master of this machine asks, the agent's TPM answers.
+//! The attestor socket, through which this machine's master uses the agent's TPM.
 //!
-//! Guarantees: only the superuser and the agent's own user are heard; a line is at most [`MAX_LINE`] long and comes within
-//! [`LINE_TIMEOUT`]; at most [`CONNECTIONS`] are served at once, further ones wait. Nothing is sealed or unsealed where nothing says
-//! which boots may open it.
+//! Guarantees: only requests of root and of the agent's own user are answered; a line is at most
+//! [`MAX_LINE`] long and comes within [`LINE_TIMEOUT`]; at most [`CONNECTIONS`] are served at once,
+//! further ones wait. Nothing is sealed or unsealed unless approvals or a flag say which boots may
+//! open it.
 
 use crate::error::Error;
 use agent_enroll::{ProveError, Prover};
@@ -30,9 +31,9 @@ use zeroize::Zeroizing;
 
 /// Connections that are served at once; the master opens one at a time.
 const CONNECTIONS: usize = 4;
-/// Longest time for a request to come and for its answer to be taken.
+/// Longest time for reading a request and for sending its answer.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept, which is by lack of file descriptors.
+/// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const NO_APPROVALS: &str = "nothing says which boots may open the master's keys: boot an image that a release key signed, or, on a \
@@ -45,12 +46,12 @@ pub(crate) struct Attestor {
     machine: Arc<Machine>,
 }
 
-/// By what requests are answered.
+/// What is needed to answer requests.
 #[derive(Debug)]
 struct Machine {
     prover: Prover,
     claims: Claims,
-    /// Which boots open what is sealed; none where nothing says which.
+    /// Which boots open a seal; `None` if nothing says which.
     sealing: Option<Sealing>,
 }
 

@@ -1,4 +1,5 @@
-//! What a person must see: one line each, on standard output, which init copies to the machine's console.
+//! Messages that a person must see: one line each, on standard output, which init copies to the
+//! machine's console.
 
 use agent_enroll::Milestone;
 use config_errors::chain;
@@ -16,7 +17,7 @@ pub(crate) fn say_on_error(text: &str) {
 
 fn say_to(out: &mut impl std::io::Write, text: &str) {
     let clean: String = text.chars().filter(|c| !c.is_control()).collect();
-    // With nobody left to read, there is nobody left to tell.
+    // An error of standard error can't be reported anywhere.
     writeln!(out, "pratique: {clean}")
         .and_then(|()| out.flush())
         .ok();
@@ -24,7 +25,7 @@ fn say_to(out: &mut impl std::io::Write, text: &str) {
 
 /// Prints a refusal.
 pub(crate) fn refused(code: &str, text: &str) {
-    // A refusal without proof carries no code: its record does, which only an admin reads.
+    // A refusal without proof has no code; its record, which only an admin reads, has one.
     let code = if code == "REFUSED" {
         String::new()
     } else {
@@ -33,7 +34,7 @@ pub(crate) fn refused(code: &str, text: &str) {
     say(&format!("REFUSED{code}: {text}"));
 }
 
-/// Prints how the enrolment goes.
+/// Prints the progress of the enrolment.
 pub(crate) fn milestone(milestone: &Milestone<'_>) {
     match milestone {
         Milestone::Enrolling { endpoint } => say(&format!("enrolling with {endpoint}")),

@@ -1,4 +1,5 @@
-//! Where the master is, for a machine whose configuration says `[discovery]`: found before it enrols, followed afterwards.
+//! The master's address, for a machine whose configuration has `[discovery]`: found before it
+//! enrols, followed afterwards.
 
 use crate::RunArguments;
 use crate::console::{refused, say};
@@ -19,7 +20,7 @@ use tokio::task::JoinSet;
 pub(crate) struct Location {
     pub(crate) endpoints: Endpoints,
     pub(crate) pins: Pins,
-    /// Told when no master could be reached: perhaps they are elsewhere by now.
+    /// Notified when no master could be reached: they may have moved.
     pub(crate) doubt: Arc<Notify>,
 }
 
@@ -33,7 +34,8 @@ impl Location {
     }
 }
 
-/// Finds the master by discovery and leaves a task that follows it. `None` where the configuration has no discovery.
+/// Finds the master by discovery and spawns a task that follows it. `None` where the configuration
+/// has no discovery.
 pub(crate) async fn locate(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -62,7 +64,7 @@ pub(crate) async fn locate(
         finder
             .follow(document, doubt, |document| {
                 if let Ok((endpoints, pins)) = usable(document) {
-                    // The pins go first: they are a list so that a rotation can overlap.
+                    // The pins are replaced first: they are a list, so that a rotation can overlap.
                     held.pins.replace(pins);
                     held.endpoints.replace(endpoints);
                 }
@@ -102,11 +104,11 @@ fn news(news: &News<'_>) {
             ));
         }
         News::FirstUse { key } => say(&format!(
-            "INSECURE: discovery trusts the first key that it saw, {key}, for good; name it in `discovery.pins` instead"
+            "INSECURE: discovery trusts the first key that it saw, {key}, permanently; name it in `discovery.pins` instead"
         )),
         News::Forgotten { error } => {
             say(&format!(
-                "{}: what discovery knew is forgotten, and only the configuration counts",
+                "{}: the saved state of discovery is dropped, and only the configuration counts",
                 chain(error)
             ));
         }
@@ -117,7 +119,7 @@ fn news(news: &News<'_>) {
             let endpoints: Vec<String> =
                 document.endpoints.iter().map(ToString::to_string).collect();
             let source = if *remembered {
-                " (remembered: no endpoint gives one now)"
+                " (saved: no endpoint has one now)"
             } else {
                 ""
             };

@@ -1,4 +1,4 @@
-//! Why the agent ended, and the exit code that says so.
+//! Why the agent ended, and the exit code for it.
 
 use config_machine::state_key;
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ pub(crate) enum Error {
     /// The configuration has faults, which were printed.
     #[error("the configuration {} has faults", .0.display())]
     Configuration(PathBuf),
-    /// The configuration is good, and not for an agent.
+    /// The configuration is valid, but not for an agent.
     #[error("the configuration cannot be used: {0}")]
     NotForAnAgent(String),
-    /// The configuration is of another cluster than what the machine keeps.
+    /// The configuration is for another cluster than the machine's state.
     #[error(
         "what this machine keeps belongs to the cluster with the root {own}, and its user-data pins {pinned}: give it that \
          cluster's `ca_pins`, or write the image again, which starts its state anew"
@@ -40,14 +40,14 @@ pub(crate) enum Error {
     /// The TPM cannot be used.
     #[error("the TPM cannot be used")]
     Tpm(#[source] agent_tpm::Error),
-    /// There is no TPM that could prove anything.
+    /// There is no usable TPM.
     #[error("{0}")]
     NoTpm(String),
     /// The enrolment cannot be tried.
     #[error("the machine cannot enrol")]
     Enroll(#[source] agent_enroll::Error),
     /// The identity that an admin issued cannot be used.
-    #[error("this machine cannot be the node that its user-data says")]
+    #[error("this machine cannot be the node that its user-data names")]
     Identity(#[source] agent_enroll::Error),
     /// A part of the agent ended by itself.
     #[error("the agent's {0} ended")]
@@ -58,7 +58,8 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// The class of the error as an exit code, in sysexits' numbers. 100 and 101 would ask init for the machine's end.
+    /// The class of the error as an exit code, in sysexits' numbers. 100 and 101 would ask init for
+    /// a reboot or power-off.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Configuration(_)

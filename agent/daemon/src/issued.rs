@@ -4,13 +4,14 @@ use crate::RunArguments;
 use crate::approach::{Approach, approach};
 use crate::console::say;
 use crate::discovery::Location;
+use crate::ending::Ending;
 use crate::error::Error;
 use crate::machine::ImageDescription;
-use crate::run::Ending;
 use crate::{node, settings, state_cluster};
 use agent_enroll::issued::{self, Issued};
 use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
+use config_machine::power::Order;
 use config_model::MachineConfig;
 use config_model::identity::{IssuedIdentity, IssuedKey};
 use config_tpm::Digest;
@@ -24,7 +25,7 @@ const DAY: u64 = 86_400;
 /// The Node's condition.
 const CONDITION: &str = "CertificateExpiring";
 
-/// Runs the node until it is asked to end.
+/// Runs the node until it is asked to end, or its master orders the end of the machine, which it returns then.
 pub(crate) async fn operate(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -33,13 +34,13 @@ pub(crate) async fn operate(
     identity: IssuedIdentity,
     on_machine: bool,
     ending: &mut Ending,
-) -> Result<(), Error> {
+) -> Result<Option<Order>, Error> {
     check_plaintext_key(arguments, &identity)?;
     let mut tasks = JoinSet::new();
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, machine, image, on_machine, &mut tasks) => ready?,
-        () = ending.asked() => return Ok(()),
+        () = ending.asked() => return Ok(None),
     };
     let location = location(machine, found)?;
     state_cluster::bind(&arguments.data, &location.pins)?;
@@ -63,19 +64,19 @@ pub(crate) async fn operate(
     outcome
 }
 
-/// A key in the clear is refused where a metadata service gave it, and warned of everywhere else.
+/// Refuses an unencrypted key from a metadata service, and warns about one from any other source.
 fn check_plaintext_key(arguments: &RunArguments, identity: &IssuedIdentity) -> Result<(), Error> {
     if matches!(identity.key, IssuedKey::Plaintext(_)) {
-        let instead = "wrap it to the machine's TPM with `pratique issue --ek FILE`, and count this key as lost";
+        let instead = "wrap it to the machine's TPM with `pratique issue --ek FILE`, and treat this key as leaked";
         settings::not_from_a_service(arguments, "a private key in the clear", instead)?;
         say(
-            "WARNING: this node's private key stands in its user-data in the clear: anyone who read that can be this node",
+            "WARNING: this node's private key is unencrypted in its user-data: anyone who reads it can impersonate this node",
         );
     }
     Ok(())
 }
 
-/// Where the master is: as discovery found it, or as the configuration says.
+/// The master's address, from discovery or from the configuration.
 fn location(machine: &MachineConfig, found: Option<Location>) -> Result<Location, Error> {
     match (found, settings::master(machine)?) {
         (Some(found), _) => Ok(found),
@@ -86,7 +87,8 @@ fn location(machine: &MachineConfig, found: Option<Location>) -> Result<Location
     }
 }
 
-/// Says until when the node runs, sets the Node's condition, and leaves a task that warns as the end comes near.
+/// Prints until when the node runs, sets the Node's condition, and spawns a task that warns before
+/// the expiry.
 fn watch_end(
     name: String,
     end: issued::Ending,
@@ -119,7 +121,7 @@ fn watch_end(
     });
 }
 
-/// Opens the TPM where the key is for it, and puts certificates and key in use.
+/// Opens the TPM if the key is wrapped to it, and puts certificates and key in use.
 fn take(
     tcti: &str,
     node: String,
@@ -161,7 +163,7 @@ fn take(
     issued::put_in_use(all, location.endpoints, location.pins).map_err(Error::Identity)
 }
 
-/// Tells of the certificates' end: on the console, as a condition of the Node and as events.
+/// Reports the certificates' expiry: on the console, as a condition of the Node and as events.
 struct Teller {
     notices: Notices,
     node: String,
@@ -192,9 +194,7 @@ fn ends(node: &str, left: Duration) -> String {
         "issue new ones with `pratique issue --name {node} …`, give the machine that user-data, and reboot it"
     );
     match left.as_secs() {
-        0 => format!(
-            "the issued certificates have ended: the master hears this node no more; {cure}"
-        ),
+        0 => format!("the issued certificates have expired: the master refuses this node; {cure}"),
         1..DAY => format!("the issued certificates end within a day; {cure}"),
         seconds => format!(
             "the issued certificates end in {} days; {cure}",
@@ -213,7 +213,7 @@ mod tests {
         for (seconds, words) in [
             (14 * 86_400, "end in 14 days"),
             (5, "end within a day"),
-            (0, "have ended"),
+            (0, "have expired"),
         ] {
             let text = ends("w", Duration::from_secs(seconds));
             assert!(

@@ -1,4 +1,4 @@
-//! What the agent finds out about the machine that it runs on.
+//! Facts about the machine on which the agent runs.
 
 use config_model::MachineConfig;
 use config_protocol::wire::{Claims, MAX_ADDRESSES};
@@ -14,19 +14,19 @@ const FILE_LIMIT: u64 = 64 * 1024;
 /// The platform's own identifier, where firmware gives one.
 const PLATFORM_ID: &str = "/sys/class/dmi/id/product_uuid";
 
-/// What the booted image says of itself.
+/// The booted image's description of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ImageDescription {
     pub(crate) id: String,
     pub(crate) role: String,
     pub(crate) svn: Option<i64>,
     pub(crate) build_time: Option<i64>,
-    /// The point of the release key that approves the image's boots, in hexadecimal.
+    /// The public point of the release key that approves the image's boots, in hexadecimal.
     pub(crate) release_key: Option<String>,
 }
 
 impl ImageDescription {
-    /// `None` where the machine was not booted from an image.
+    /// `None` if the machine was not booted from an image.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         let table: toml::Table = small_file(path)?.parse().ok()?;
         let text = |key: &str| {
@@ -51,7 +51,7 @@ impl ImageDescription {
         })
     }
 
-    /// When it was built, since 1970; 1970 where that is not known.
+    /// When it was built, since 1970; 1970 if that is not known.
     pub(crate) fn built(&self) -> Duration {
         Duration::from_secs(
             self.build_time
@@ -88,7 +88,7 @@ pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
     all
 }
 
-/// Addresses of the machine's cards; on a host that has none, of all links but those of pods.
+/// Addresses of the machine's network cards; on a host without cards, of all links but those of pods.
 fn assigned() -> Vec<IpAddr> {
     let all: Vec<(String, IpAddr)> = getifaddrs()
         .into_iter()
@@ -109,7 +109,7 @@ fn assigned() -> Vec<IpAddr> {
     of_machine(all, is_card)
 }
 
-/// Those of links that are the machine's own: bridges, tunnels and cables to pods are not.
+/// Addresses of the machine's own links: bridges, tunnels and veth pairs of pods don't count.
 fn of_machine(all: Vec<(String, IpAddr)>, is_card: impl Fn(&str) -> bool) -> Vec<IpAddr> {
     let cards = all.iter().any(|(link, ip)| is_card(link) && reachable(ip));
     let own = |(link, _): &(String, IpAddr)| {
@@ -125,7 +125,7 @@ fn of_machine(all: Vec<(String, IpAddr)>, is_card: impl Fn(&str) -> bool) -> Vec
     addresses
 }
 
-/// Whether other machines could reach it.
+/// Whether other machines could reach this address.
 fn reachable(address: &IpAddr) -> bool {
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -134,7 +134,7 @@ fn reachable(address: &IpAddr) -> bool {
     !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || link_local)
 }
 
-/// What the machine says of itself.
+/// The machine's claims.
 pub(crate) fn claims(
     name: String,
     image: &ImageDescription,
@@ -163,7 +163,7 @@ pub(crate) fn claims(
         privileged_pods: machine.node.privileged,
     };
     if !claims.within_limits() {
-        // A platform's identifier is no more than a hint; one that is not printable is left out.
+        // A platform's identifier is only a hint; one that is not printable is left out.
         claims.instance.clear();
     }
     claims

@@ -1,22 +1,25 @@
 //! The agent: builds the node's parts, starts them and ends them in order.
 //!
-//! `agent run` reads the machine's configuration, brings up the network (on a machine), proves the machine to its master,
-//! and is then the node's kubelet until SIGTERM. On the first master's machine it also serves the attestor socket, by
-//! which the master, which has no TPM of its own, seals its keys and proves itself to the admin.
+//! `agent run` reads the machine's configuration, brings up the network (on a machine), proves the
+//! machine to its master, and is then the node's kubelet until SIGTERM, or until its
+//! master orders the end of the machine: its exit code then tells init. On the first master's machine it also serves the attestor socket, through which the master, which does not open the
+//! TPM itself, seals its keys and proves itself to the admin.
 //!
-//! `agent metadata` is another program for init: it fetches the machine's user-data before there is a configuration.
+//! init runs `agent metadata` to fetch the machine's user-data before there is a configuration.
 //!
-//! `agent state-key` is another one for init: it asks the TPM for the key of the encrypted state.
+//! init runs `agent state-key` to get the key of the encrypted state from the TPM.
 //!
-//! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, the clock, discovery, the keeper of the identity, the
-//! kubelet and its server; they meet through the identity's slots and the TPM's bounded channel. What a person must see goes to standard
-//! output as lines that start with `pratique:`; everything else is the log, on standard error.
+//! Enter by [`run::run`]. It is the only owner of tasks: the attestor, the network, the clock,
+//! discovery, the keeper of the identity, the kubelet and its server; they share the identity's
+//! slots and the TPM's bounded channel. Messages that a person must see go to standard output as
+//! lines that start with `pratique:`; the log goes to standard error.
 
 mod approach;
 mod approvals;
 mod attestor;
 mod console;
 mod discovery;
+mod ending;
 mod error;
 mod glue;
 mod issued;
@@ -30,6 +33,7 @@ mod services;
 mod settings;
 mod state_cluster;
 mod state_key;
+mod state_medium;
 mod state_record;
 mod state_recovery;
 mod time;
@@ -37,6 +41,7 @@ mod tunnel;
 mod unproven;
 
 use clap::{Args, Parser, Subcommand};
+use config_machine::power::Order;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,9 +66,9 @@ enum Command {
     Run(Box<RunArguments>),
     /// Fetch the machine's user-data from its cloud's metadata service, over a network that reaches nothing else.
     Metadata(metadata::MetadataArguments),
-    /// Ask the TPM for the key of the machine's state, and tell it to init.
+    /// Get the key of the machine's state from the TPM, and pass it to init.
     StateKey(state_key::StateKeyArguments),
-    /// What `metadata` runs without rights.
+    /// The unprivileged child of `metadata`.
     #[command(hide = true)]
     MetadataFetch(metadata::FetchArguments),
 }
@@ -86,17 +91,18 @@ pub(crate) struct RunArguments {
     /// containerd's socket.
     #[arg(long, default_value = "/run/containerd/containerd.sock")]
     pub(crate) containerd: PathBuf,
-    /// Bring up the machine's network; on by default where the machine was booted from an image.
+    /// Bring up the machine's network; on by default if the machine was booted from an image.
     #[arg(long)]
     pub(crate) manage_network: Option<bool>,
-    /// What describes the booted image.
+    /// The booted image's description.
     #[arg(long, default_value = "/etc/pratique/image.toml", hide = true)]
     pub(crate) image: PathBuf,
-    /// The partition whose end holds the image's approvals: the master's keys are sealed for the boots that they name.
+    /// The partition that ends with the image's approvals: the master's keys are sealed for the
+    /// boots that they name.
     #[arg(long, conflicts_with = "seal_for_any_boot")]
     pub(crate) approvals: Option<PathBuf>,
-    /// Seal the master's keys to the TPM alone, so that any system on this machine opens them: for hosts that no image was
-    /// booted on. Without this and without `--approvals` nothing is sealed.
+    /// Seal the master's keys to the TPM alone, so that any system on this machine can open them:
+    /// for hosts that don't run an image. Without this and without `--approvals` nothing is sealed.
     #[arg(long)]
     pub(crate) seal_for_any_boot: bool,
     /// The firmware's event log.
@@ -109,12 +115,16 @@ pub(crate) struct RunArguments {
     /// The record of the configuration event; `config-event.json` in the folder of `--run` by default.
     #[arg(long, hide = true)]
     pub(crate) config_event: Option<PathBuf>,
-    /// Where the kernel shows its devices.
+    /// The kernel's folder of devices (`/sys`).
     #[arg(long, default_value = "/sys", hide = true)]
     pub(crate) sys: PathBuf,
-    /// Where the master of this machine listens, on the machine that founds the cluster.
+    /// The address of this machine's master, on the machine that founds the cluster.
     #[arg(long, default_value = "127.0.0.1:6443", hide = true)]
     pub(crate) own_master: std::net::SocketAddr,
+    /// Whether whoever started the agent ends the machine where its exit code says so, as init does; by default as with
+    /// `--manage-network`.
+    #[arg(long, hide = true)]
+    pub(crate) ends_machine: Option<bool>,
     /// Port of the kubelet's API.
     #[arg(long, default_value_t = agent_kubelet::PORT, hide = true)]
     pub(crate) kubelet_port: u16,
@@ -127,15 +137,18 @@ pub(crate) struct RunArguments {
     /// Folder of the logs of the machine's own programs.
     #[arg(long, default_value = config_machine::journal::FOLDER, hide = true)]
     pub(crate) machine_logs: PathBuf,
-    /// containerd's folder, on whose file system images lie.
+    /// containerd's folder, whose file system holds the images.
     #[arg(long, default_value = "/var/lib/containerd", hide = true)]
     pub(crate) containerd_root: PathBuf,
 }
 
-/// Runs one command; its exit code.
+/// Runs one command; returns its exit code.
 async fn perform(command: Command) -> Result<u8, error::Error> {
     match command {
-        Command::Run(arguments) => run::run(*arguments).await.map(|()| 0),
+        Command::Run(arguments) => {
+            let ordered = run::run(*arguments).await?;
+            Ok(ordered.map_or(0, Order::exit_code))
+        }
         Command::Metadata(arguments) => metadata::run(arguments).await,
         Command::StateKey(arguments) => state_key::run(&arguments),
         Command::MetadataFetch(arguments) => metadata::fetch(arguments).await,
@@ -151,7 +164,8 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    // Keys in memory and the way to the TPM are nobody else's, pods that see the machine's processes least of all.
+    // No other process may reach the keys in memory and the TPM, least of all pods in the machine's
+    // PID namespace.
     if let Err(error) = agent_sys::process::keep_private() {
         tracing::error!("{}", config_errors::chain(&error));
         return ExitCode::FAILURE;
@@ -164,7 +178,7 @@ fn main() -> ExitCode {
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(perform(command));
-            // What still blocks (a TPM command, a name look-up) is not waited for.
+            // Does not wait for calls that still block (a TPM command, a name look-up).
             runtime.shutdown_background();
             outcome
         }
@@ -177,7 +191,7 @@ fn main() -> ExitCode {
             error.exit_code()
         }
     };
-    // A reader that is gone wants nothing more.
+    // An error means that the reader is gone.
     drop(std::io::stdout().flush());
     agent_sys::process::leave(code)
 }

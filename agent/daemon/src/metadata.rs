@@ -1,9 +1,9 @@
 //! `agent metadata`: fetches the machine's user-data from its cloud's metadata service, for init, before anything else
 //! of the agent runs.
 //!
-//! Two processes. The first brings a network up that reaches the service alone, and takes it down again; the second, its
-//! child, has no rights at all (user `nobody`) and speaks HTTP with any server that answers. Neither looks into the bytes: init
-//! measures them first.
+//! Two processes. The first brings up a network that reaches only the service, and takes it down
+//! again; the second, its child, has no privileges (user `nobody`) and speaks HTTP with the server.
+//! Neither parses the user-data: init measures it first.
 
 use crate::console::{say, say_on_error};
 use crate::error::Error;
@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep, timeout};
 const ADDRESS_LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for the service's bytes, all attempts together.
 const FETCH_LIMIT: Duration = Duration::from_secs(60);
-/// What the child gets beyond that before it is ended.
+/// Additional time for the child before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for one answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -38,10 +38,10 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// Largest head of an answer.
 const HEAD_LIMIT: usize = 16 << 10;
-/// The user and group without rights.
+/// The unprivileged user and group.
 const NOBODY: u32 = 65534;
 
-/// What `agent metadata` is told.
+/// Arguments of `agent metadata`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct MetadataArguments {
     /// The service.
@@ -55,7 +55,7 @@ pub(crate) struct MetadataArguments {
     interface: Option<String>,
 }
 
-/// What the process without rights is told.
+/// Arguments of the unprivileged child.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct FetchArguments {
     /// The service.
@@ -111,7 +111,7 @@ fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         .write_all(bytes)
 }
 
-/// Runs this program again, without rights, and takes what it writes, or its code.
+/// Runs this program again, unprivileged, and returns its output or its exit code.
 async fn fetch_in_child(platform: Platform) -> Result<Result<Vec<u8>, u8>, Error> {
     let fault = |source| Error::File {
         what: "run",
@@ -129,7 +129,7 @@ async fn fetch_in_child(platform: Platform) -> Result<Result<Vec<u8>, u8>, Error
         .stdout(Stdio::piped())
         .kill_on_drop(true);
     if nix::unistd::geteuid().is_root() {
-        // Another user than root has no capabilities after exec, and no further groups.
+        // After exec a user other than root has no capabilities, and no supplementary groups.
         command.uid(NOBODY).gid(NOBODY);
     }
     let mut child = command.spawn().map_err(fault)?;
@@ -231,7 +231,7 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for Trouble {
 /// One request on a connection of its own.
 async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> {
     let limits = Limits {
-        // The caller's limit, which covers the connection, too, is the one that ends it.
+        // The caller's time limit, which includes the connection, ends it.
         time: FETCH_LIMIT,
         head: HEAD_LIMIT,
         fields: 64,
@@ -249,7 +249,7 @@ async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> 
     }
     let answer = connection.send(asked.body(Bytes::new())?).await?;
     let (head, body) = answer.into_parts();
-    // A body that ends with the connection can be cut by anybody, unseen.
+    // An attacker could truncate a body that ends with the connection unnoticed.
     if body.length().is_none() && !head.headers.contains_key(TRANSFER_ENCODING) {
         return Err(Trouble::Answer(
             "the answer does not say how long it is; check what answers",
@@ -276,7 +276,7 @@ async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> 
     })
 }
 
-/// The host in the request: without the port where that is the usual one, as these services expect it.
+/// The host in the request: without the default port, as these services expect it.
 fn host(at: SocketAddr) -> String {
     match at {
         SocketAddr::V4(v4) if at.port() == 80 => Ipv4Addr::to_string(v4.ip()),

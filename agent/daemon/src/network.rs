@@ -11,11 +11,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Longest wait for every interface: one that is missing must not keep the machine from its master for ever.
+/// Longest wait for all interfaces: a missing one must not keep the machine from its master for ever.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts what keeps the network up, and waits until the machine can be reached: until all that is configured is there,
-/// or after a while until it has any address. Gives the time servers that DHCP named.
+/// Spawns the network's task, and waits until the machine can be reached: until everything
+/// configured is set up, or after a while until it has any address. Returns the time servers from
+/// DHCP.
 pub(crate) async fn bring_up(
     machine: &MachineConfig,
     run: &Path,

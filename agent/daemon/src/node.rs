@@ -2,11 +2,11 @@
 
 use crate::RunArguments;
 use crate::console::say;
+use crate::ending::Ending;
 use crate::error::Error;
 use crate::glue::MasterApi;
 use crate::machine::{self, ImageDescription};
 use crate::roots;
-use crate::run::Ending;
 use crate::services::Services;
 use crate::state_record;
 use crate::time::Clock;
@@ -14,10 +14,11 @@ use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
 use agent_journal::{Journal, Places};
-use agent_kubelet::{Config, Drained, Kubelet, Notices, Thresholds};
+use agent_kubelet::{Config, Drain, Drained, Kubelet, Notices, Thresholds};
 use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
 use config_machine::end::LONGEST_GRACE;
+use config_machine::power::Order;
 use config_machine::{kernel, programs};
 use config_model::MachineConfig;
 use config_model::format::HostPort;
@@ -30,19 +31,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Longest wait for kubelet and server to end; what they were doing is found again by the next agent.
+/// Longest wait for kubelet and server to end; the next agent continues their work.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Images that came with the machine's own, imported at the start.
+/// Container images in the machine's image, imported at the start.
 const ARCHIVES: &str = "/oci";
 
-/// Runs the node until the agent is asked to end or a part of it ends by itself.
+/// Why the node ends, other than by an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The agent is asked to end.
+    Asked,
+    /// The master orders the end of the machine.
+    Ordered(Order),
+    /// A part of it has nothing more to do.
+    Done,
+}
+
+/// Runs the node until the agent is asked to end, the master orders the machine's end, or a part of it ends by itself. An order is
+/// returned, for init.
 ///
-/// On a host, containers run on. On a machine it is init that asks, and only when the machine is to be powered off or
-/// rebooted: every container then gets its grace, and what is left is the machine's to end.
+/// On a host the containers go on to run. On a machine init asks only before a power-off or reboot, and
+/// an order of the master leads to one: then every container gets its grace, and init kills the rest.
 pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -51,7 +64,7 @@ pub(crate) async fn serve(
     ending: &mut Ending,
     tasks: &mut JoinSet<Result<(), Error>>,
     on_machine: bool,
-) -> Result<(), Error> {
+) -> Result<Option<Order>, Error> {
     if on_machine && machine.kernel.io_uring {
         open_io_uring(Path::new("/proc/sys"))?;
     }
@@ -83,7 +96,12 @@ pub(crate) async fn serve(
         folder: arguments.machine_logs.clone(),
         ..Places::default()
     });
-    let (server, drain) = (kubelet.server(journal), kubelet.drain());
+    let (mut server, drain) = (kubelet.server(journal), kubelet.drain());
+    // One place: the first order counts.
+    let (orders, mut ordered) = mpsc::channel(1);
+    if arguments.ends_machine.unwrap_or(on_machine) {
+        server = server.ending_by(orders);
+    }
     let (end, ended) = watch::channel(false);
     let mut parts = JoinSet::new();
     let answering = ended.clone();
@@ -101,9 +119,10 @@ pub(crate) async fn serve(
     say(&format!("node {} is served", identity.node));
     // Cancel-safe: every arm only waits for an end.
     let outcome = tokio::select! {
-        () = ending.asked() => Ok(true),
+        () = ending.asked() => Ok(End::Asked),
+        Some(order) = ordered.recv() => Ok(End::Ordered(order)),
         Some(part) = tasks.join_next() => {
-            part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| false)
+            part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| End::Done)
         }
         Some(part) = parts.join_next() => Err(match part {
             Ok(part) => Error::Part(part, "it should never end".into()),
@@ -117,18 +136,25 @@ pub(crate) async fn serve(
     {
         tracing::warn!("the kubelet did not stop in time; going on without it");
     }
-    if on_machine && matches!(outcome, Ok(true)) {
-        say("ending the containers before the machine ends");
-        let Drained { ran, killed, left } = drain.end_all(LONGEST_GRACE).await;
-        say(&format!(
-            "{ran} containers ended, {killed} of them killed after their grace; {left} still run"
-        ));
+    if on_machine && matches!(outcome, Ok(End::Asked | End::Ordered(_))) {
+        end_containers(drain).await;
     }
     following.abort();
-    outcome.map(drop)
+    outcome.map(|end| match end {
+        End::Ordered(order) => Some(order),
+        End::Asked | End::Done => None,
+    })
 }
 
-/// The pods' sandboxes: those of an earlier agent are adopted, what a crash left of others goes.
+async fn end_containers(drain: Drain) {
+    say("ending the containers before the machine ends");
+    let Drained { ran, killed, left } = drain.end_all(LONGEST_GRACE).await;
+    say(&format!(
+        "{ran} containers ended, {killed} of them killed after their grace; {left} still run"
+    ));
+}
+
+/// The pods' sandboxes: those of an earlier agent are adopted, remains of a crash are removed.
 fn sandboxes(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -155,7 +181,7 @@ fn open_io_uring(settings: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The kubelet's port on every address, IPv4 through IPv6 where the kernel has both.
+/// The kubelet's port on every address, IPv4 through IPv6 if the kernel has both.
 async fn listen(port: u16) -> Result<TcpListener, Error> {
     let fault = |source| Error::File {
         what: "listen on",
@@ -170,7 +196,7 @@ async fn listen(port: u16) -> Result<TcpListener, Error> {
     }
 }
 
-/// TLS of the kubelet's API: the serving certificate of the moment, callers from the cluster's roots only.
+/// TLS of the kubelet's API: the current serving certificate, and only callers from the cluster's roots.
 fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     let fault = |error: rustls::Error| Error::Part("kubelet's TLS", error.into());
     let callers = CurrentClients::new(identity.roots.clone(), Strangers::Anonymous)
@@ -191,7 +217,7 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
         fifos: arguments.run.join("io"),
         logs: arguments.pod_logs.clone(),
         registries: registries(&machine.registries),
-        // On another host containerd finds them as it is set up there.
+        // On a host containerd finds the shims by its own configuration.
         programs: on_machine.then(|| Programs {
             shim: programs::SHIM.into(),
             runc: programs::RUNC.into(),
@@ -200,14 +226,14 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
     }
 }
 
-/// What the configuration says of registries, as the engine takes it.
+/// The configuration's registries, in the engine's form.
 fn registries(said: &config_model::registry::Registries) -> Registries {
     let roots = |ca: &[Vec<u8>]| {
         ca.iter()
             .map(|der| CertificateDer::from(der.clone()))
             .collect()
     };
-    // Token services are https, whose port is 443 where none is written.
+    // Token services use https, whose default port is 443.
     let with_port = |host: &HostPort| {
         HostPort {
             port: host.port.or(Some(443)),

@@ -1,5 +1,5 @@
-//! While the cluster's root is rotated: the node says whether it is ready for the new one, and the agent on the master's own
-//! machine follows the pins that the master leaves for it.
+//! Rotation of the cluster's root: the node reports whether it is ready for the new one, and the
+//! agent on the master's own machine follows the pins that the master writes for it.
 
 use crate::console::say;
 use agent_enroll::{Pin, Pins, RootReadiness, Slot, root_readiness};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Between two looks.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_secs(2);
 /// Longest text that is read as pins: a few lines of `sha256:` and 64 digits.
 const PIN_LIMIT: usize = 512;
@@ -29,7 +29,7 @@ pub(crate) async fn keep_condition(
             && now != told
         {
             let notice = notice(readiness);
-            // A certificate of before is renewed by itself, and a node that is ready has nothing to say on its console.
+            // An old certificate will be renewed anyway, and a ready node need not print anything.
             if matches!(readiness, RootReadiness::PinMissing(_)) {
                 say(&notice.message);
             }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pins_are_taken_only_whole() {
+    fn incomplete_pins_are_ignored() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("ca-pin");
         let line = |digit: &str| format!("sha256:{}\n", digit.repeat(32));

@@ -1,9 +1,10 @@
-//! The order of things: configuration, TPM, network, proof, node; and the end in reverse.
+//! The order of the start: configuration, TPM, network, proof, node; the shutdown goes in reverse.
 
 use crate::approach::{Approach, approach};
 use crate::attestor::Attestor;
 use crate::console::{self, refused, say};
 use crate::discovery::Location;
+use crate::ending::Ending;
 use crate::error::Error;
 use crate::machine::{self, ImageDescription};
 use crate::unproven::{self, Means};
@@ -11,45 +12,22 @@ use crate::{RunArguments, approvals, issued, node, roots, settings, state_cluste
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
 use agent_tpm::Sealing;
 use config_errors::chain;
+use config_machine::power::Order;
 use config_model::MachineConfig;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Between two looks for the pins that the master of this machine leaves.
+/// Time between two checks for the pins that this machine's master writes.
 const PIN_POLL: Duration = Duration::from_millis(250);
 
-/// SIGTERM or SIGINT.
-pub(crate) struct Ending {
-    term: Signal,
-    int: Signal,
-}
-
-impl Ending {
-    fn new() -> Result<Self, Error> {
-        let listen = |kind| signal(kind).map_err(Error::Runtime);
-        Ok(Self {
-            term: listen(SignalKind::terminate())?,
-            int: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    pub(crate) async fn asked(&mut self) {
-        // Cancel-safe: both arms only wait, and a signal that was noticed ends the wait for good.
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-    }
-}
-
-/// Runs the agent until it is asked to end.
+/// Runs the agent until it is asked to end, or its master orders the end of the machine; returns that order.
 ///
-/// On a machine, what only another boot can cure (a faulty configuration, no TPM) is told on the console and the agent
-/// stays, so that init does not restart it or reboot the machine for nothing. On a host it is an error at once.
-pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
+/// On a machine, a failure that only another boot can fix (a faulty configuration, no TPM) is
+/// printed on the console and the agent stays, so that init does not restart it or reboot the
+/// machine in vain. On a host it is an error at once.
+pub(crate) async fn run(arguments: RunArguments) -> Result<Option<Order>, Error> {
     let mut ending = Ending::new()?;
     let image = ImageDescription::read(&arguments.image);
     let on_machine = arguments.manage_network.unwrap_or(image.is_some());
@@ -71,13 +49,13 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<(), Error> {
                 ),
             );
             ending.asked().await;
-            Ok(())
+            Ok(None)
         }
         outcome => outcome,
     }
 }
 
-/// The code of what only another boot, or other user-data, can cure.
+/// The code of a failure that only another boot, or other user-data, can fix.
 fn code(error: &Error) -> Option<&'static str> {
     match error {
         Error::NoTpm(_) => Some("NO_TPM"),
@@ -95,7 +73,7 @@ async fn operate(
     image: ImageDescription,
     on_machine: bool,
     ending: &mut Ending,
-) -> Result<(), Error> {
+) -> Result<Option<Order>, Error> {
     let machine = settings::load(&arguments.config)?;
     let name = settings::node_name(&machine)?;
     make_folders(arguments)?;
@@ -117,24 +95,27 @@ async fn operate(
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, &machine, &image, on_machine, &mut tasks) => ready?,
-        () = ending.asked() => return Ok(()),
+        () = ending.asked() => return Ok(None),
     };
     let doubt = found
         .as_ref()
         .map(|location| Arc::clone(&location.doubt))
         .unwrap_or_default();
-    // Cancel-safe: an enrolment that is dropped leaves no more than a half-open session at the master.
+    // Cancel-safe: a dropped enrolment leaves only a half-open session at the master.
     let (identity, keeper) = tokio::select! {
         enrolled = enroll(arguments, &machine, found, name, &image, means) => enrolled?,
-        () = ending.asked() => return Ok(()),
-        Some(part) = tasks.join_next() => return part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into()))),
+        () = ending.asked() => return Ok(None),
+        Some(part) = tasks.join_next() => {
+            let part = part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into())));
+            return part.map(|()| None);
+        }
     };
     state_record::note_admission(&arguments.data, image.svn);
     if founds {
         let (run, data) = (arguments.run.clone(), arguments.data.clone());
         tasks.spawn(async move {
             state_record::publish_recovery_copy(run, data).await;
-            // Nothing to do is no end of the agent.
+            // An idle task must not end the agent.
             std::future::pending().await
         });
         let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
@@ -161,7 +142,8 @@ async fn operate(
     outcome
 }
 
-/// Which boots the master's keys are sealed for; `None` where nothing says which, and nothing is sealed.
+/// The boots for which the master's keys are sealed; `None` if nothing says which, and then nothing
+/// is sealed.
 fn sealing(arguments: &RunArguments, image: &ImageDescription) -> Result<Option<Sealing>, Error> {
     if arguments.seal_for_any_boot {
         say(
@@ -180,7 +162,7 @@ fn sealing(arguments: &RunArguments, image: &ImageDescription) -> Result<Option<
     Ok(unlock.map(Sealing::Approved))
 }
 
-/// Makes the folders of what the agent keeps and of what lives as long as the boot.
+/// Makes the folders for persistent data and for data of this boot.
 fn make_folders(arguments: &RunArguments) -> Result<(), Error> {
     for path in [&arguments.data, &arguments.run] {
         std::fs::create_dir_all(path).map_err(|source| Error::File {
@@ -192,7 +174,7 @@ fn make_folders(arguments: &RunArguments) -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts the socket by which the master of this machine uses its TPM.
+/// Starts the socket through which this machine's master uses the TPM.
 fn serve_attestor(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -257,7 +239,7 @@ async fn enroll(
     enroller.enroll().await.map_err(Error::Enroll)
 }
 
-/// The master of this machine, once the admin has bootstrapped it and it has left its root's pin.
+/// This machine's master, after the admin has bootstrapped it and it has written its root's pin.
 async fn own_master(arguments: &RunArguments) -> Result<Location, Error> {
     let path = arguments.run.join("ca-pin");
     say("waiting for this machine's master to be bootstrapped (`pratique bootstrap`)");

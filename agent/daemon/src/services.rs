@@ -1,4 +1,4 @@
-//! Services and names of the cluster, served on this node once it has a range of pod addresses.
+//! Cluster services and DNS, served on this node once it has a range of pod addresses.
 
 use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
@@ -24,8 +24,8 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Serves for ever. A node without a range of pod addresses has no pods that could ask, and its packet filter is left
-    /// alone.
+    /// Serves for ever. A node without a range of pod addresses has no pods that need it, and its
+    /// packet filter is left alone.
     pub(crate) async fn run(self) -> &'static str {
         let own = loop {
             let own = self.sandboxes.own_addresses();
@@ -45,7 +45,7 @@ impl Services {
                 tunnel.run().await;
             }
         };
-        // None ends but by a failure of its own.
+        // Each of them ends only by a failure.
         tokio::join!(self.proxy.run(), answer_names(settings, self.view), tunnel);
         "services"
     }

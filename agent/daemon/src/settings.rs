@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// Largest configuration that is read; one byte more tells that it is too large.
+/// Most bytes of the configuration that are read; one more than allowed shows that it is too large.
 const CONFIG_LIMIT: u64 = config_model::defaults::MAX_DOCUMENT_BYTES as u64 + 1;
 
 /// Reads and checks the configuration; every fault is printed with its place.
@@ -51,13 +51,13 @@ pub(crate) fn credentials(arguments: &RunArguments, machine: &MachineConfig) -> 
         let instead = "give pods imagePullSecrets, or provide the user-data by another source, and treat these credentials as leaked";
         not_from_a_service(arguments, "credentials of registries", instead)?;
         say(
-            "WARNING: credentials of registries stand in this machine's user-data: anyone who reads it can use them",
+            "WARNING: credentials of registries are in this machine's user-data: anyone who reads it can use them",
         );
     }
     Ok(())
 }
 
-/// Refuses a secret in user-data of a metadata service, which every pod of the machine, and much else, can ask.
+/// Refuses a secret in user-data from a metadata service, which every pod of the machine can read.
 pub(crate) fn not_from_a_service(
     arguments: &RunArguments,
     what: &str,
@@ -71,7 +71,7 @@ pub(crate) fn not_from_a_service(
         Ok(bytes) => serde_json::from_slice::<ConfigEvent>(&bytes)
             .map(|event| event.label)
             .ok(),
-        // A host without init has no record, and no service that was asked.
+        // A host without init has no record, and no metadata service.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(_) => None,
     };
@@ -87,7 +87,7 @@ pub(crate) fn not_from_a_service(
     }
 }
 
-/// Where the master is, if the configuration says so.
+/// The master's address, if the configuration has it.
 pub(crate) fn master(machine: &MachineConfig) -> Result<Option<(Endpoints, Vec<Pin>)>, Error> {
     let Some(location) = machine.master() else {
         return Ok(None);
@@ -106,14 +106,14 @@ pub(crate) fn master(machine: &MachineConfig) -> Result<Option<(Endpoints, Vec<P
     )))
 }
 
-/// An address of a document as TLS wants it.
+/// An address of a document in the form for TLS.
 pub(crate) fn endpoint(address: &config_model::format::Endpoint) -> Result<Endpoint, Error> {
     Endpoint::new(&address.host.to_string(), address.port)
         .ok_or_else(|| Error::NotForAnAgent(format!("{address} is no address that TLS can name")))
 }
 
-/// The node's name: the configured one, else the host's where that says something. A machine that joins may have none: its
-/// endorsement key gives it one, or the master does.
+/// The node's name: the configured one, else the host's if that is meaningful. A machine that joins
+/// may have none: its name is derived from its endorsement key, or comes from the master.
 pub(crate) fn node_name(machine: &MachineConfig) -> Result<String, Error> {
     if let Some(name) = &machine.name {
         return Ok(name.as_str().to_owned());

@@ -1,9 +1,10 @@
-//! Whose state this is: the roots of the cluster that the machine's state was used in.
+//! Binds the machine's state to one cluster, by the pins of its roots.
 //!
-//! The state opens for each image of the release key, whatever its configuration is. So that user-data which names another
-//! cluster doesn't hand volumes, images and logs to that cluster's pods, the state keeps the pins of its cluster's roots,
-//! and no master counts whose root is not among them. A rotation goes on by itself: a pinned root that such a master hands
-//! out with the node's certificates is kept from then on.
+//! The TPM opens the state for each image of the release key, under any configuration. User-data
+//! that names another cluster must not expose volumes, images and logs to that cluster's pods. So
+//! the state keeps the pins of its cluster's roots, and masters with other roots are refused. A
+//! rotation needs no action: a pinned root that such a master sends with the node's certificates is
+//! added.
 
 use crate::error::Error;
 use crate::roots::read_pins;
@@ -17,13 +18,14 @@ use tokio::time::sleep;
 
 /// The file in the agent's data, one pin a line.
 const FILE: &str = "cluster-roots";
-/// Between two looks for other roots.
+/// Time between two checks for other roots.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Lets only masters of the state's cluster count; all that are pinned where the state belongs to none yet.
+/// Restricts the pins to those of the state's cluster; no restriction if the state belongs to none yet.
 ///
 /// # Errors
-/// [`Error::OtherCluster`] where the configuration pins none of its roots; [`Error::File`] where they cannot be read.
+/// [`Error::OtherCluster`] if the configuration pins none of its roots; [`Error::File`] if they
+/// cannot be read.
 pub(crate) fn bind(data: &Path, pins: &Pins) -> Result<(), Error> {
     let path = data.join(FILE);
     if let Err(source) = std::fs::symlink_metadata(&path) {
@@ -49,7 +51,7 @@ pub(crate) fn bind(data: &Path, pins: &Pins) -> Result<(), Error> {
     Ok(())
 }
 
-/// Leaves a task that keeps the roots of the node's identity. They came from a master that counted.
+/// Spawns a task that saves the roots of the node's identity, which came from an accepted master.
 pub(crate) fn spawn(data: &Path, identity: &Identity, tasks: &mut JoinSet<Result<(), Error>>) {
     let (data, pins, roots) = (
         data.to_owned(),
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_of_one_cluster_takes_no_master_of_another() {
+    fn a_state_of_one_cluster_refuses_masters_of_another() {
         let dir = tempfile::tempdir().expect("a folder");
         let data = dir.path();
         let (own, next, other) = ([1; 32], [2; 32], [3; 32]);
@@ -106,7 +108,7 @@ mod tests {
         let pins = configured(&[other, own]);
         bind(data, &pins).expect("its own cluster is among them");
         assert_eq!(pins.get()[..], [own]);
-        // A signed document that names others changes nothing.
+        // A signed document that names other roots changes nothing.
         pins.replace(vec![other]);
         assert!(pins.get().is_empty());
 

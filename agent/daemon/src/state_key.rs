@@ -1,52 +1,53 @@
 //! `agent state-key`: asks the TPM for the key of the machine's state, for init, before the state is mounted.
 //!
-//! The key goes to init by standard output and to no other place. Once the state is mounted, init says by standard input for
-//! which security version the machine was admitted last; then header and TPM move to the next generation. Afterwards init
-//! extends the cap register, so that nothing asks again in this boot.
+//! The key goes only to init, by standard output. After mounting the state, init answers by
+//! standard input with the security version of the machine's last admission; then header and TPM
+//! move to the next generation. Afterwards init extends the cap register, so that nothing can get
+//! the key again in this boot.
 //!
-//! A master's state that another board made opens by the admin's one-off key, if one lies in front of it
+//! The admin's one-off key in front of a master's state opens it on another board
 //! ([`crate::state_recovery`]).
 
 use crate::approvals;
 use crate::error::Error;
 use crate::machine::ImageDescription;
+use crate::state_medium::{Partition, TpmStore, fault, part};
 use crate::state_recovery;
-use agent_tpm::{Presence, Slot, Tpm, Unlock};
-use agent_volume::engine::{self, Closed, Disk, Fault, Found, Opening, Store};
+use agent_tpm::{Presence, Tpm, Unlock};
+use agent_volume::engine::{self, Closed, Opening};
 use agent_volume::report::{Answer, MAX_ANSWER};
-use agent_volume::{Kept, Reason, Report, header};
+use agent_volume::{Reason, Report, header};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// What `agent state-key` is told.
+/// Arguments of `agent state-key`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct StateKeyArguments {
     /// The state partition.
     #[arg(long)]
     partition: PathBuf,
-    /// The partition whose end holds the image's approvals.
+    /// The partition that ends with the image's approvals.
     #[arg(long)]
     approvals: PathBuf,
     /// The partition was made just now, or was never finished.
     #[arg(long)]
     fresh: bool,
-    /// What describes the booted image.
+    /// The booted image's description.
     #[arg(long, default_value = "/etc/pratique/image.toml", hide = true)]
     image: PathBuf,
     /// The TPM, in tpm2-tss's notation.
     #[arg(long, default_value = "device:/dev/tpmrm0", hide = true)]
     tcti: String,
-    /// Where the kernel shows its devices.
+    /// The kernel's folder of devices (`/sys`).
     #[arg(long, default_value = "/sys", hide = true)]
     sys: PathBuf,
 }
 
-/// Finds the state's key, tells it to init, and moves to the next generation.
+/// Finds the state's key, passes it to init, and moves to the next generation.
 ///
 /// # Errors
-/// A disk or TPM that failed. Nothing was made anew then.
+/// The disk or the TPM failed. Then nothing was made anew.
 pub(crate) fn run(arguments: &StateKeyArguments) -> Result<u8, Error> {
     run_with(arguments, &mut io::stdin().lock(), &mut io::stdout().lock())
 }
@@ -87,7 +88,8 @@ fn run_with(
                 Err(reason) => tell(output, &Report::Refused { reason })?,
                 Ok(found) => {
                     tell(output, &found.report())?;
-                    // Without an answer nothing was mounted or kept: the state stays the other board's.
+                    // Without an answer nothing was mounted or stored: the state stays bound to the
+                    // other board.
                     if answer(input).is_some() {
                         found.bind(&mut disk, &mut store)?;
                     }
@@ -112,7 +114,7 @@ fn run_with(
     Ok(0)
 }
 
-/// The TPM and what the image brings for it, or why no key can be kept.
+/// The TPM and the image's approvals, or why no key can be kept.
 fn keeper(
     arguments: &StateKeyArguments,
     image: &ImageDescription,
@@ -134,7 +136,7 @@ fn keeper(
     })
 }
 
-/// What happens where nothing keeps a key: a worker's state lasts as long as the boot, a master has none.
+/// Without a place for a key: a worker's state lasts until the next reboot, a master has none.
 fn without(reason: Reason, image: &ImageDescription) -> Result<Report, Error> {
     if image.role == "master" {
         return Ok(Report::Refused { reason });
@@ -150,7 +152,7 @@ fn tell(output: &mut impl Write, report: &Report) -> Result<(), Error> {
     told.map_err(fault("write", Path::new("standard output")))
 }
 
-/// One line, or nothing where init ended or says something else.
+/// One line from init; `None` if init closed the pipe or sent anything else.
 fn answer(input: &mut impl Read) -> Option<Answer> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -161,83 +163,6 @@ fn answer(input: &mut impl Read) -> Option<Answer> {
     Answer::parse(std::str::from_utf8(&line).ok()?)
 }
 
-pub(crate) fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::File { what, path, source }
-}
-
-/// What a person must cure keeps its class, and with it the exit code that init knows it by.
-pub(crate) fn part(cause: Fault<agent_tpm::Error>) -> Error {
-    use agent_tpm::Error::{Authorization, Full};
-    match cause {
-        Fault::Store(cause @ (Authorization { .. } | Full { .. })) => Error::Tpm(cause),
-        cause @ (Fault::Store(_) | Fault::Disk(_) | Fault::Header(_)) => {
-            Error::Part("state", Box::new(cause))
-        }
-    }
-}
-
-/// The partition's start.
-pub(crate) struct Partition(pub(crate) File);
-
-impl Disk for Partition {
-    fn read(&mut self, copy: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; header::SIZE];
-        self.0
-            .read_exact_at(&mut bytes, place(copy)?)
-            .map(|()| bytes)
-    }
-
-    fn write(&mut self, copy: usize, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, place(copy)?)?;
-        self.0.sync_all()
-    }
-}
-
-fn place(copy: usize) -> io::Result<u64> {
-    header::COPIES
-        .get(copy)
-        .copied()
-        .ok_or_else(|| io::Error::other("there is no such copy of the header"))
-}
-
-/// The TPM's slots.
-pub(crate) struct TpmStore {
-    pub(crate) tpm: Tpm,
-    pub(crate) unlock: Unlock,
-}
-
-impl Store for TpmStore {
-    type Error = agent_tpm::Error;
-
-    fn slots(&mut self) -> Result<Vec<Found>, agent_tpm::Error> {
-        let found = |slot| match slot {
-            Slot::Absent => Found::Absent,
-            Slot::Foreign => Found::Foreign,
-            Slot::Closed { floor } => Found::Closed(floor),
-            Slot::Unwritten { .. } => Found::Unwritten,
-            Slot::Open { floor, content } => {
-                Kept::parse(&content).map_or(Found::Foreign, |kept| Found::Open(floor, kept))
-            }
-        };
-        Ok(self
-            .tpm
-            .state_slots(&self.unlock)?
-            .into_iter()
-            .map(found)
-            .collect())
-    }
-
-    fn write(&mut self, slot: usize, floor: u64, kept: &Kept) -> Result<(), agent_tpm::Error> {
-        self.tpm
-            .write_state_slot(&self.unlock, slot, floor, kept.to_bytes())
-    }
-
-    fn delete(&mut self, slot: usize) -> Result<(), agent_tpm::Error> {
-        self.tpm.delete_state_slot(slot)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,9 +171,9 @@ mod tests {
         format!("id = \"x\"\nrole = \"{role}\"\nsvn = 1\n")
     }
 
-    /// A machine without a TPM: a worker's key is another one in each boot, a master stops.
+    /// A machine without a TPM: a worker gets a new key in each boot, a master stops.
     #[test]
-    fn without_a_tpm_a_state_lasts_as_long_as_the_boot() {
+    fn without_a_tpm_a_state_lasts_until_the_next_reboot() {
         let dir = tempfile::tempdir().expect("a folder");
         let image = dir.path().join("image.toml");
         let arguments = StateKeyArguments {

@@ -1,5 +1,5 @@
-//! What init found of the machine's state, shown on its Node; and for which security version the machine was admitted, kept
-//! in the state for init's next look.
+//! Shows init's report about the machine's state on its Node, and stores the security version of
+//! the machine's admission for init's next boot.
 
 use agent_kubelet::{Notice, Notices};
 use agent_volume::Reason;
@@ -10,12 +10,13 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The Node's condition: the state did not open at this boot and was made anew, or does not outlive the boot.
+/// The Node's condition: the state did not open in this boot and was made anew, or does not survive
+/// a reboot.
 pub(crate) const STATE_RENEWED: &str = "StateRenewed";
-/// What init writes, in the folder of what lives as long as the boot.
+/// The file that init writes, in the folder for data of this boot.
 const RECORD: &str = "state.json";
 const RECORD_LIMIT: u64 = 1024;
-/// What init reads, in the folder of what outlives the agent.
+/// The file that init reads, in the folder for persistent data.
 const ADMITTED: &str = "admitted-svn";
 
 /// init's record.
@@ -30,7 +31,7 @@ struct Record {
     partition: String,
 }
 
-/// Sets the Node condition from init's report; does nothing where there is no report (tests on a host).
+/// Sets the Node condition from init's report; does nothing if there is no report (tests on a host).
 pub(crate) fn tell(run: &Path, notices: &Notices) {
     if let Some(record) = read(run) {
         tracing::info!(
@@ -56,11 +57,11 @@ fn read(run: &Path) -> Option<Record> {
         .ok()
 }
 
-/// How often the recovery copy is looked at: the master writes it anew when the root is rotated.
+/// How often the recovery copy is checked: the master writes it again when the root is rotated.
 const RECOVERY_PERIOD: Duration = Duration::from_secs(60);
 
-/// Keeps the master's recovery copy where it can be read without the TPM, in front of the encrypted volume; ends where there is
-/// no such place.
+/// Keeps a second recovery copy of the master's keys in front of the encrypted volume, where it can
+/// be read without the TPM; ends if there is no such place.
 pub(crate) async fn publish_recovery_copy(run: PathBuf, data: PathBuf) {
     let Some(record) = read(&run).filter(|record| !record.partition.is_empty()) else {
         return;
@@ -129,7 +130,7 @@ fn notice(record: &Record) -> Notice {
         ("temporary", Some(reason)) => Notice {
             on: true,
             reason: reason.name(),
-            message: format!("what this machine stores lasts as long as this boot: {reason}"),
+            message: format!("what this machine stores lasts only until the next reboot: {reason}"),
         },
         _ => Notice {
             on: false,
@@ -141,14 +142,15 @@ fn notice(record: &Record) -> Notice {
     }
 }
 
-/// Notes for which security version the machine was admitted: init raises the state's floor to it at the next boot.
+/// Stores the security version of the machine's admission: init raises the state's floor to it at
+/// the next boot.
 pub(crate) fn note_admission(data: &Path, svn: Option<i64>) {
     let Some(svn) = svn.filter(|svn| *svn > 0) else {
         return;
     };
     if let Err(error) = write(data, svn) {
-        // The floor stays where it is; the next admission tries again.
-        tracing::warn!(%error, "the admission's security version cannot be noted");
+        // The floor stays as it is; the next admission tries again.
+        tracing::warn!(%error, "the admission's security version cannot be stored");
     }
 }
 
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_state_is_told_with_its_reason_and_count_and_a_kept_one_is_not() {
+    fn only_a_renewed_state_is_reported_with_its_reason_and_count() {
         let renewed = notice(&record("made", "OlderCopy", 3));
         assert!(
             renewed.on && renewed.reason == "OlderCopy" && renewed.message.contains("3 times"),
@@ -189,9 +191,9 @@ mod tests {
         }
     }
 
-    /// What lies in front of the volume ends before it.
+    /// The data in front of the volume must not reach into it.
     #[test]
-    fn a_recovery_copy_is_published_twice_and_not_where_the_volume_is() {
+    fn a_recovery_copy_is_published_twice_and_only_in_front_of_the_volume() {
         let dir = tempfile::tempdir().expect("a folder");
         let (copy, partition) = (
             dir.path().join("recovery.json"),
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_is_noted_whole() {
+    fn an_admission_is_stored_whole() {
         let dir = tempfile::tempdir().expect("a folder");
         let noted = || std::fs::read_to_string(dir.path().join(ADMITTED)).ok();
         note_admission(dir.path(), None);

@@ -1,11 +1,13 @@
-//! A master's state that another board made: the admin's one-off key in front of it, tried once the TPM has no key for it.
+//! Opens a master's state of another board by the admin's one-off key in front of it, if the TPM
+//! has no key for it.
 //!
-//! The bytes are anybody's to write. They are read at a fixed place and length, without a file system; each field is
-//! bounded; and they come to something only where this board's TPM unseals the secret in them, which it does for boots that
-//! the release key approved alone ([`config_unlock::one_off`]). Nothing is written before init mounted the volume.
+//! Anyone with the disk can write these bytes. They are read at a fixed place and length, without a
+//! file system; each field is bounded; and they have an effect only if this board's TPM unseals the
+//! secret in them, which it does only for boots that the release key approved
+//! ([`config_unlock::one_off`]). Nothing is written before init mounted the volume.
 
 use crate::error::Error;
-use crate::state_key::{Partition, TpmStore, fault, part};
+use crate::state_medium::{Partition, TpmStore, fault, part};
 use agent_tpm::WrappedKey;
 use agent_volume::engine::{self, Recovered, Recovery};
 use agent_volume::{Reason, Report, header};
@@ -14,7 +16,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// A state that opened on the admin's word.
+/// A state that opened by the admin's one-off key.
 pub(crate) struct Found {
     recovered: Recovered,
     floor: u64,
@@ -22,10 +24,11 @@ pub(crate) struct Found {
     keys: Zeroizing<Vec<u8>>,
 }
 
-/// Looks for a one-off key where the state did not open for `reason`, and opens the state by it.
+/// Looks for a one-off key after the state did not open for `reason`, and opens the state by it.
 ///
 /// # Errors
-/// A disk or TPM that failed. What merely does not open is a [`Reason`]: the given one where there is no one-off key.
+/// The disk or the TPM failed. A state that does not open is no error but a [`Reason`]: the given
+/// one if there is no one-off key.
 pub(crate) fn look(
     disk: &mut Partition,
     store: &mut TpmStore,
@@ -36,7 +39,8 @@ pub(crate) fn look(
         Reason::NoKey | Reason::OtherKey | Reason::ForeignIndex | Reason::Floor(_)
     );
     if !others {
-        // What this board knows of its own state stands: an older copy is one, whatever the admin says.
+        // A one-off key does not override the board's own record: an older copy of its own state
+        // stays refused.
         return Ok(Err(reason));
     }
     let mut bytes = vec![0; header::MAX_ONE_OFF];
@@ -69,7 +73,7 @@ pub(crate) fn look(
     }))
 }
 
-/// What the one-off key carries, by this board's TPM.
+/// The content of the one-off key, opened by this board's TPM.
 fn content(
     store: &TpmStore,
     one_off: &OneOff,
@@ -90,14 +94,14 @@ fn content(
         Err(agent_tpm::Error::NotImported { .. } | agent_tpm::Error::Malformed { .. }) => {
             Err(Reason::OneOffDamaged)
         }
-        // The image is approved for its own version, and for floors far below it not any more.
+        // An image is approved for its own version and for a limited number of lower floors.
         Err(agent_tpm::Error::NotApproved) => Err(Reason::OneOffOtherImage),
         Err(error) => return Err(Error::Tpm(error)),
     })
 }
 
 impl Found {
-    /// What init is told.
+    /// The report for init.
     pub(crate) fn report(&self) -> Report {
         Report::Recovered {
             key: self.recovered.volume.clone(),
@@ -107,7 +111,7 @@ impl Found {
         }
     }
 
-    /// Binds the state to this board, and removes the one-off key, which is worth nothing from then on.
+    /// Binds the state to this board, and removes the one-off key, which can't be used again.
     pub(crate) fn bind(self, disk: &mut Partition, store: &mut TpmStore) -> Result<(), Error> {
         self.recovered.bind(disk, store, self.floor).map_err(part)?;
         let zeros = vec![0; header::MAX_ONE_OFF];

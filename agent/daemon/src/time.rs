@@ -1,4 +1,5 @@
-//! The machine's time: set once by time servers before it enrols, slewed afterwards, and held against the master's.
+//! The machine's time: set once by time servers before it enrols, slewed afterwards, and compared
+//! with the master's.
 
 use crate::console::{refused, say};
 use crate::error::Error;
@@ -15,13 +16,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Most servers that are asked: a majority of them is one.
+/// Most servers that are asked: enough for a majority.
 const MOST_SERVERS: usize = 8;
-/// Between two rounds once the machine has enrolled.
+/// Time between two rounds after the machine has enrolled.
 const PERIOD: Duration = Duration::from_secs(17 * 60);
-/// Between two looks at the master's time.
+/// Time between two checks of the master's time.
 const LOOK: Duration = Duration::from_secs(60);
-/// What a person does about a doubtful clock.
+/// What a person can do about a doubtful clock.
 const CURE: &str = "certificates are renewed by counting, not by this clock; check `network.ntp` and the master's own clock";
 
 /// The machine's clock.
@@ -29,9 +30,9 @@ const CURE: &str = "certificates are renewed by counting, not by this clock; che
 pub(crate) struct Clock {
     servers: Vec<Server>,
     built: Duration,
-    /// Whether the clock is this agent's to set; on a host it is the host's.
+    /// Whether this agent sets the clock; on a host it does not.
     ours: bool,
-    /// Whether the master is another machine: its own clock says nothing about itself.
+    /// Whether the master is another machine: a comparison with the machine's own clock proves nothing.
     afar: bool,
     state: Mutex<State>,
     notices: Notices,
@@ -41,12 +42,13 @@ pub(crate) struct Clock {
 struct State {
     watch: Watch,
     doubt: Option<String>,
-    /// When the master's time was last looked at.
+    /// When the master's time was last checked.
     looked: Option<Instant>,
 }
 
 impl Clock {
-    /// Sets the clock of a machine and leaves a task that keeps it; on a host, whose clock is not `ours`, only watches it.
+    /// Sets the clock of a machine and spawns a task that keeps it; on a host, whose clock is not
+    /// `ours`, only watches it.
     pub(crate) async fn start(
         machine: &MachineConfig,
         dhcp: &[IpAddr],
@@ -92,7 +94,8 @@ impl Clock {
         self.notices.clone()
     }
 
-    /// Sets the clock by the servers, once, within bounds. Without servers, or where they say nothing good, it stays as it is.
+    /// Sets the clock by the servers, once, within bounds. Without servers, or without a usable
+    /// answer, it stays as it is.
     async fn set(&self) {
         if !self.ours || self.servers.is_empty() {
             return;
@@ -121,7 +124,8 @@ impl Clock {
         }
     }
 
-    /// The master told its time when it was `ours` here, over a connection on which it is known. Looked at now and then.
+    /// Takes the master's time, from an authenticated connection, and the local time `ours` of that
+    /// moment. Checks it now and then.
     pub(crate) fn master(&self, theirs: Duration, ours: Duration) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.afar && state.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
@@ -160,7 +164,7 @@ impl Clock {
         })
     }
 
-    /// Slews, and says when the clock begins or ceases to be doubtful.
+    /// Slews, and reports when the clock begins or ceases to be doubtful.
     fn follow(&self, state: &mut State, Advice { slew, doubt }: Advice) {
         if self.ours
             && slew != 0

@@ -1,4 +1,5 @@
-//! The tunnel to other machines' pods: this node's key is published under its identity, and others' keys are judged by theirs.
+//! The tunnel to other machines' pods: publishes this node's key signed by its identity, and
+//! verifies the keys of others.
 
 use agent_cluster::Sandboxes;
 use agent_cluster::tunnel::{Keeper, Proven};
@@ -17,15 +18,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often it is looked whether the certificate was renewed.
+/// How often the certificate is checked for a renewal.
 const LOOK: Duration = Duration::from_secs(10);
-/// Pause after each write, in which the node's watch tells of it, and after each failure.
+/// Pause after each write, until the node's watch shows it, and after each failure.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// A WireGuard public key.
 type Key = [u8; 32];
 
-/// What keeps the tunnel and publishes its key.
+/// Runs the tunnel and publishes its key.
 pub(crate) struct Tunnel {
     sandboxes: Arc<Sandboxes>,
     view: View,
@@ -33,17 +34,17 @@ pub(crate) struct Tunnel {
     roots: Roots,
 }
 
-/// What publishes the key.
+/// Publishes the key.
 struct Publisher {
     node: String,
     client: MasterClient,
     certificate: Arc<Slot>,
-    /// The last text, and what it was made of.
+    /// The last text, and its inputs.
     made: Option<(Key, CertificateDer<'static>, String)>,
 }
 
 impl Tunnel {
-    /// None where the machine's configuration names another way to other machines' pods.
+    /// `None` if the machine's configuration has other `pod_routes`.
     pub(crate) fn new(
         machine: &MachineConfig,
         identity: &Identity,
@@ -87,7 +88,8 @@ impl Tunnel {
 }
 
 impl Publisher {
-    /// Keeps the Node's annotation as it should be, for ever: after a renewal, and after somebody changed it.
+    /// Keeps the Node's annotation up to date for ever: after a renewal, and after someone else
+    /// changed it.
     async fn run(mut self, view: View, mut key: watch::Receiver<Option<Key>>) {
         let mut changes = view.changes();
         loop {
@@ -125,7 +127,7 @@ impl Publisher {
         }
     }
 
-    /// Writes the annotation where another one stands; true where it was written.
+    /// Writes the annotation if it differs; returns whether it was written.
     async fn publish(&mut self, key: Key, stands: Option<&str>) -> Result<bool, String> {
         let text = self.text(key).await?;
         if stands == Some(text.as_str()) {
@@ -145,7 +147,7 @@ impl Publisher {
         Ok(true)
     }
 
-    /// The text for this key and the certificate of the moment; signed once for both.
+    /// The text for this key and the current certificate; signed once for both.
     async fn text(&mut self, key: Key) -> Result<String, String> {
         let own = self.certificate.get();
         let leaf = own.and_then(|own| own.cert.first().cloned());

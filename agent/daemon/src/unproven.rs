@@ -1,8 +1,9 @@
 //! Chooses how the machine attests: by its TPM or, on a machine without one whose user-data allows it, unproven.
 //!
-//! A machine with a TPM never goes without it: the setting is not used there, and a TPM that fails is a failure. The key of a
-//! machine without one is made for this boot and never written to a disk: nothing on the machine could keep it from anyone who
-//! has the disk, so after a reboot the machine is a new key, which a person lets in again.
+//! A machine with a TPM never joins without it: the setting has no effect there, and a failing TPM
+//! is a failure. The key of a machine without one is made for this boot and never written to a
+//! disk: nothing on the machine could protect it from someone with the disk. So the machine has a
+//! new key after a reboot, which a person must approve again.
 
 use crate::RunArguments;
 use crate::console::say;
@@ -18,24 +19,24 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The key of this boot, in the folder of what lives as long as it.
+/// The key of this boot, in the folder for data of this boot.
 const KEY: &str = "node-key";
 /// Largest key that is read; P-256 in PKCS#8 has 138 bytes.
 const KEY_LIMIT: u64 = 1024;
-/// What a person can do who wants the machine in all the same.
+/// What a person can do to admit the machine nevertheless.
 const WITHOUT: &str = "Where the cluster's rule says `insecure_no_tpm = true`, write `insecure_no_tpm = true` under `[machine]` \
                        and it asks without proving anything";
 
-/// By what a machine shows what it is.
+/// How a machine attests.
 #[derive(Debug)]
 pub(crate) enum Means {
     /// Its TPM.
     Tpm(Box<Prover>),
-    /// Nothing but this key.
+    /// Only by this key.
     Key(NodeKey),
 }
 
-/// Looks for the TPM, says on the console what cannot be proven, and opens it or makes the key of this boot.
+/// Looks for the TPM, prints what cannot be proven, and opens it or makes the key of this boot.
 pub(crate) async fn means(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -50,9 +51,7 @@ fn find(arguments: &RunArguments, wanted: bool) -> Result<Means, Error> {
     let why = match presence {
         Presence::Tpm => {
             if wanted {
-                say(
-                    "`insecure_no_tpm` is not used: this machine has a TPM, and proves by it what it is",
-                );
+                say("`insecure_no_tpm` is not used: this machine has a TPM, and attests with it");
             }
             return open(arguments).map(|prover| Means::Tpm(Box::new(prover)));
         }
@@ -108,7 +107,7 @@ fn open(arguments: &RunArguments) -> Result<Prover, Error> {
         Ok(lacks) => lacks
             .iter()
             .for_each(|lack| say(&format!("NOT PROVABLE: {lack}"))),
-        // It is found again, and told, where it is needed.
+        // The same failure is reported again when the TPM is used.
         Err(error) => tracing::warn!(
             error = config_errors::chain(&error),
             "cannot check what the TPM lacks for attestation"
@@ -117,7 +116,7 @@ fn open(arguments: &RunArguments) -> Result<Prover, Error> {
     Ok(prover)
 }
 
-/// The key of this boot: an agent that starts again in the same boot finds it where the folder is in memory.
+/// The key of this boot: a restarted agent finds it again if the folder is in memory.
 fn key(run: &Path) -> Result<NodeKey, Error> {
     let path = run.join(KEY);
     let kept = in_memory(run);
@@ -143,7 +142,7 @@ fn in_memory(folder: &Path) -> bool {
     statfs(folder).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
-/// A key that this user wrote, and nobody else can read.
+/// A key that this user wrote, and no one else can read.
 fn read(path: &Path) -> Option<Zeroizing<Vec<u8>>> {
     let file = File::open(path).ok()?;
     let meta = file.metadata().ok()?;
@@ -177,7 +176,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_key_is_kept_in_memory_only_and_taken_back_only_where_nobody_else_can_read_it() {
+    fn a_key_is_kept_only_in_memory_and_reused_only_if_no_one_else_could_read_it() {
         let disk = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory");
         if !in_memory(disk.path()) {
             let first = key(disk.path()).expect("a key");

@@ -59,7 +59,7 @@ impl Agent {
             .arg(at("data"))
             .arg("--run")
             .arg(at("run"))
-            // Containers are another test's matter: there is no engine here.
+            // There is no engine here: other tests cover containers.
             .args(["--kubelet-port", "0", "--containerd", "/nonexistent"])
             .arg("--kubelet-data")
             .arg(at("kubelet"))
@@ -178,7 +178,7 @@ fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> T {
 }
 
 #[test]
-fn faults_of_the_configuration_are_told_with_their_place() {
+fn faults_of_the_configuration_are_printed_with_their_place() {
     let mut agent = Agent::start(
         "version = 1\n[master]\nendpoint = []\n",
         "device:/nonexistent",
@@ -193,7 +193,7 @@ fn faults_of_the_configuration_are_told_with_their_place() {
 }
 
 #[test]
-fn a_machine_without_a_tpm_says_so_and_waits_to_be_ended() {
+fn a_machine_without_a_tpm_reports_it_and_waits_for_its_end() {
     let mut agent = Agent::start(
         &founding(),
         "device:/nonexistent",
@@ -214,7 +214,7 @@ fn sys(files: &[(&str, &str)]) -> TempDir {
     dir
 }
 
-/// What the kernel shows of a TPM, the machine's word, and the line and words that the agent answers with.
+/// What the kernel shows of a TPM, the user-data's setting, and the expected line with its words.
 struct Lack {
     kernel: &'static [(&'static str, &'static str)],
     goes_without: bool,
@@ -227,7 +227,8 @@ const OLD: &[(&str, &str)] = &[("class/tpm/tpm0/tpm_version_major", "1\n")];
 const SILENT: &[(&str, &str)] = &[("firmware/acpi/tables/TPM2", "")];
 const DEAF: &[(&str, &str)] = &[("class/tpm/tpm0/tpm_version_major", "2\n")];
 
-/// What there is of a TPM, what follows, and the exact words of it: never less than the machine has, and never without being told.
+/// Each kind of missing TPM with the expected result: the agent never uses less than the machine
+/// has, and never without reporting it.
 const LACKS: &[Lack] = &[
     Lack {
         kernel: NONE,
@@ -274,7 +275,7 @@ const LACKS: &[Lack] = &[
 ];
 
 #[test]
-fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goes_without() {
+fn each_missing_tpm_is_reported_and_only_a_machine_without_one_joins_without_it() {
     let worker = |more: &str| {
         format!(
             "version = 1\n[machine]\nname = \"edge-1\"\n{more}[master]\nendpoints = [\"https://127.0.0.1:1\"]\n\
@@ -286,7 +287,8 @@ fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goe
     for lack in LACKS {
         let sys = sys(lack.kernel);
         let path = sys.path().display().to_string();
-        // On a machine what cannot be cured is told and the agent stays; there it would also bring up the network.
+        // On a machine the failure is printed and the agent stays; there it would also bring up the
+        // network.
         let refused = lack.line.starts_with("REFUSED");
         let more = [
             "--manage-network",
@@ -306,9 +308,9 @@ fn each_lack_of_a_tpm_is_told_with_what_to_do_and_only_a_machine_without_one_goe
     }
 }
 
-/// A machine with a TPM that is told `insecure_no_tpm` proves itself all the same, and says that it does.
+/// A machine with a TPM and `insecure_no_tpm` attests with the TPM all the same, and prints that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_with_a_tpm_never_goes_without_it() {
+async fn a_machine_with_a_tpm_never_joins_without_it() {
     let master = Master::start(Behaviour::Good).await;
     let config = joining(&master).replace(
         "name = \"worker-1\"\n",
@@ -341,7 +343,7 @@ fn the_first_masters_attestor_seals_and_proves() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // What the master does to see whether the socket is there.
+    // As the master does to check that the socket exists.
     drop(UnixStream::connect(&socket).expect("the socket"));
     let secret = Blob::new(vec![7; 300]).expect("short");
     let SealAnswer { sealed } = ask(
@@ -394,7 +396,7 @@ fn refusal(socket: &Path, request: &Request) -> String {
 }
 
 #[test]
-fn nothing_is_sealed_where_nothing_says_for_which_boots() {
+fn nothing_is_sealed_without_approvals_or_a_flag() {
     let swtpm = Swtpm::new();
     let (mut agent, socket) = founded(&founding(), &swtpm.tcti(), &[]);
     let data = Blob::new(vec![7; 300]).expect("short");
@@ -418,7 +420,8 @@ impl Board {
         }
     }
 
-    /// Power off and on, and an image of a release key's that measures a seed. The agent on it, and its attestor's socket.
+    /// Boots an image, signed by a release key, that measures a seed. Returns the agent on it, and
+    /// its attestor's socket.
     fn boot(&mut self, key: u8, svn: u64, approved: u8, measured: u8) -> (Agent, PathBuf) {
         drop(images::boot(&mut self.swtpm, measured));
         let key = images::release_key(key);
@@ -444,7 +447,7 @@ impl Board {
 }
 
 #[test]
-fn the_attestor_seals_for_the_booted_image_and_says_why_a_seal_does_not_open() {
+fn the_attestor_seals_for_the_booted_image_and_names_why_a_seal_does_not_open() {
     let mut board = Board::new();
     let unbound = {
         let tpm = agent_tpm::Tpm::open(&board.swtpm.tcti()).expect("open");
@@ -465,7 +468,8 @@ fn the_attestor_seals_for_the_booted_image_and_says_why_a_seal_does_not_open() {
     assert_eq!(opened.as_bytes(), [8; 300]);
     assert_eq!(agent.end(), Some(0));
     drop(agent);
-    // An update; a foreign system with the image's files; another maker's image; an older image; an image far ahead.
+    // An update; a foreign system with the image's files; an image of another release key; an older
+    // image; an image far ahead.
     let boots = [
         ((1, 4, 2, 2), None),
         ((1, 3, 1, 9), Some("NOT_APPROVED")),
@@ -548,7 +552,7 @@ async fn a_worker_enrols_and_ends_when_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_masters_agent_joins_by_the_pin_that_its_master_left() {
+async fn the_first_masters_agent_joins_by_the_pin_that_its_master_wrote() {
     let master = Master::start(Behaviour::RefusesRsa).await;
     let (port, pin) = (master.port, hex(&master.pin));
     let ended = tokio::task::spawn_blocking(move || {
@@ -573,7 +577,7 @@ async fn the_first_masters_agent_joins_by_the_pin_that_its_master_left() {
     assert_eq!(ended.await.expect("the agent"), Some(0));
 }
 
-/// A discovery endpoint that serves what it is told, and the `[discovery]` for it.
+/// A discovery endpoint that serves the given document, and the `[discovery]` for it.
 fn discovery(serves: Arc<Mutex<Vec<u8>>>, pin: Pin) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -617,15 +621,16 @@ fn signed(key: &SigningKey, generation: u64, port: u16, pin: [u8; 32]) -> Vec<u8
     document.sign(key).expect("a document")
 }
 
-/// The document names a master that is not there and a root that is not its; the agent asks again, finds the new one, and joins.
+/// The document names a missing master and a wrong root; the agent asks again, finds the new
+/// document, and joins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_finds_its_master_by_discovery_and_again_where_it_moved() {
+async fn a_worker_finds_its_master_by_discovery_and_again_after_it_moved() {
     let master = Master::start(Behaviour::Good).await;
     let swtpm = Swtpm::new();
     let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
     let key = SigningKey::from_slice(&[1; 32]).expect("a scalar");
     let spki = VerifyingKey::from(&key).to_public_key_der().expect("a key");
-    // Nobody listens there.
+    // Nothing listens there.
     let gone = 1;
     let serves = Arc::new(Mutex::new(signed(&key, 7, gone, [9; 32])));
     let config = discovery(

@@ -1,4 +1,4 @@
-//! The agent with an identity that an admin issued: what it must not take, and what it says.
+//! The agent with an identity that an admin issued: what it refuses, and what it prints.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -69,7 +69,7 @@ fn bare(key: &KeyPair) -> String {
     )
 }
 
-/// Runs the agent until it ends by itself.
+/// Runs the agent until it exits by itself.
 fn run(document: &str, source: Option<&str>) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name);
@@ -112,7 +112,7 @@ fn command(dir: &Path) -> Command {
     ] {
         agent.arg(flag).arg(dir.join(name));
     }
-    // A port that is nobody's to open, so that an agent which goes on ends there.
+    // A port that can't be opened, so that an agent that goes on ends there.
     agent
         .args(["--kubelet-port", "0", "--pod-logs"])
         .arg(dir.join("logs"));
@@ -122,7 +122,7 @@ fn command(dir: &Path) -> Command {
 #[test]
 fn a_bare_key_from_a_metadata_service_is_refused() {
     let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
-    // The certificates have ended, so that the negative control ends too, and elsewhere.
+    // The certificates have expired, so that the negative control ends too, with another error.
     let document = cluster.document(&bare(&key), &cluster.certificate(&key, NAME, 2021));
     for label in [
         "ec2",
@@ -145,17 +145,17 @@ fn a_bare_key_from_a_metadata_service_is_refused() {
         "the negative control: {text}"
     );
     assert!(
-        text.contains("WARNING: this node's private key stands in its user-data"),
+        text.contains("WARNING: this node's private key is unencrypted in its user-data"),
         "{text}"
     );
     assert!(!text.contains("PRIVATE KEY"), "{text}");
 }
 
 #[test]
-fn credentials_of_a_registry_are_refused_from_a_metadata_service_and_told_elsewhere() {
+fn registry_credentials_are_refused_from_a_metadata_service_and_warned_of_elsewhere() {
     let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
     let registry = "[[registry]]\nhost = \"registry.example\"\nusername = \"puller\"\npassword = \"hunter2\"\n";
-    // The certificates have ended, so that the agent ends there if not before.
+    // The certificates have expired, so that the agent ends there if not before.
     let document = cluster.document(&wrapped(), &cluster.certificate(&key, NAME, 2021)) + registry;
     for label in [
         "ec2",
@@ -180,14 +180,14 @@ fn credentials_of_a_registry_are_refused_from_a_metadata_service_and_told_elsewh
         "the negative control: {text}"
     );
     assert!(
-        text.contains("WARNING: credentials of registries stand in"),
+        text.contains("WARNING: credentials of registries are in"),
         "{text}"
     );
     assert!(!text.contains("hunter2"), "{text}");
 }
 
 #[test]
-fn what_does_not_fit_is_said_and_ends_the_agent() {
+fn an_issued_identity_that_does_not_fit_ends_the_agent_with_the_reason() {
     let (cluster, key) = (Cluster::new(), KeyPair::generate().expect("a key"));
     let other = KeyPair::generate().expect("a key");
     let good = cluster.certificate(&key, NAME, 2090);
@@ -221,7 +221,7 @@ fn what_does_not_fit_is_said_and_ends_the_agent() {
     }
 }
 
-/// A wrapped key of the right form, for nobody.
+/// A wrapped key of the right form, for no TPM.
 fn wrapped() -> String {
     let part = STANDARD.encode([1; 64]);
     let hash = "ab".repeat(32);

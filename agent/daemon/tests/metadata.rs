@@ -12,7 +12,7 @@ const BASE64: &str = "dmVyc2lvbiA9IDEKIyB1c2VyLWRhdGEK";
 const NOTHING: i32 = 3;
 const REFUSED: i32 = 4;
 
-/// What the server does to one connection, by the head of the request.
+/// What the server does with one connection, by the head of the request.
 type Script = fn(&str, &mut TcpStream);
 
 /// A server on loopback, and the heads that it was asked with.
@@ -36,7 +36,7 @@ fn serve(listener: TcpListener, script: Script) -> Receiver<String> {
                 head.push(byte[0]);
             }
             let head = String::from_utf8(head).expect("text").to_ascii_lowercase();
-            // Before the answer: a client that has it may count the heads at once.
+            // Recorded before the answer, because the test may count the heads right after it.
             if send.send(head.clone()).is_err() {
                 return;
             }
@@ -51,14 +51,14 @@ fn answer(stream: &mut TcpStream, status: &str, headers: &str, body: &[u8]) {
         "HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}connection: close\r\n\r\n",
         body.len()
     );
-    // A client that has had enough may be gone.
+    // The client may have closed the connection.
     stream
         .write_all(head.as_bytes())
         .and_then(|()| stream.write_all(body))
         .ok();
 }
 
-/// Every service as its cloud's documents describe it, on one server; what is not as described is 400.
+/// Every service as its cloud's documentation describes it, on one server; any other request gets 400.
 fn clouds(head: &str, stream: &mut TcpStream) {
     let line = head.lines().next().unwrap_or_default();
     let says = |header: &str| head.lines().any(|line| line == header);
@@ -139,7 +139,7 @@ fn every_service_gives_the_exact_bytes() {
     }
 }
 
-/// Each hostile answer ends in a refusal that says what was wrong, at once, and no byte of it is taken.
+/// Each hostile answer is refused at once with the reason, and no byte of it is used.
 #[test]
 fn hostile_answers_are_refused_at_once() {
     let redirect: Script =
@@ -187,7 +187,7 @@ fn hostile_answers_are_refused_at_once() {
 }
 
 #[test]
-fn no_user_data_is_told_from_a_failure() {
+fn missing_user_data_differs_from_a_failure() {
     let (at, _heads) = server(|_, stream| answer(stream, "404 Not Found", "", b"no such thing"));
     let output = fetch("openstack", at);
     assert_eq!(output.status.code(), Some(NOTHING), "{}", told(&output));
@@ -198,9 +198,10 @@ fn no_user_data_is_told_from_a_failure() {
     );
 }
 
-/// A service that is restarted, an answer that is cut, and one that never comes: each is tried again, anew.
+/// A restarted service, a truncated answer, and one that never comes: each is tried again from the
+/// start.
 #[test]
-fn what_may_pass_is_tried_again() {
+fn temporary_failures_are_tried_again() {
     use std::sync::atomic::{AtomicU32, Ordering};
     static TURN: AtomicU32 = AtomicU32::new(0);
     let (at, heads) = server(|head, stream| match TURN.fetch_add(1, Ordering::SeqCst) {
@@ -209,7 +210,7 @@ fn what_may_pass_is_tried_again() {
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nversion")
             .expect("sent"),
         2 => {
-            // Until the other end has had enough.
+            // Until the client closes the connection.
             stream.read_exact(&mut [0]).ok();
         }
         _ => clouds(head, stream),
@@ -231,7 +232,8 @@ fn what_may_pass_is_tried_again() {
     }
 }
 
-/// The whole command, as init runs it: a network, a process without rights, a file that root alone may read.
+/// The whole command, as init runs it: a network, an unprivileged process, a file that only root
+/// may read.
 #[test]
 fn the_command_brings_the_network_up_fetches_and_takes_it_down() {
     const HOST: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
@@ -271,7 +273,7 @@ fn the_command_brings_the_network_up_fetches_and_takes_it_down() {
         let there =
             TcpStream::connect_timeout(&SocketAddr::from((HOST, 80)), Duration::from_secs(2));
         assert!(there.is_err(), "the network is down again");
-        // A file that is there already is another boot's or another program's.
+        // An existing file was written by another boot or another program.
         assert_eq!(agent.status().expect("the agent").code(), Some(74));
     });
 }

@@ -1,5 +1,4 @@
-//! `agent state-key` as init runs it, with a software TPM and a file as the partition: what a thief, an owner of the TPM, an
-//! older image and a power cut come to.
+//! `agent state-key` as init runs it, with a software TPM and a file as the partition.
 
 use agent_tpm::Tpm;
 use agent_volume::header::{COPIES, DATA_OFFSET, MAX_ONE_OFF, ONE_OFF, SIZE};
@@ -31,7 +30,7 @@ struct Machine {
     swtpm: Swtpm,
 }
 
-/// An image: its version, what it measures, who signed it, what it is for.
+/// An image: its version, what it measures, its release key and its role.
 #[derive(Clone, Copy)]
 struct Image {
     svn: u64,
@@ -51,10 +50,10 @@ const MASTER: Image = Image {
     role: "master",
     ..WORKER
 };
-/// The master's keys, as far as the state is concerned.
+/// Stands for the master's keys.
 const KEYS: &[u8] = b"-----BEGIN PRIVATE KEY-----";
 
-/// A running `agent state-key` that told its report.
+/// A running `agent state-key` that has sent its report.
 struct Asked {
     process: Child,
     input: ChildStdin,
@@ -85,7 +84,7 @@ impl Machine {
         std::fs::write(self.partition(), whole).expect("written");
     }
 
-    /// Power off and on, and what the firmware measures of an image. `tell` asks for the state's key.
+    /// Reboots and measures an image as the firmware does. `tell` asks for the state's key.
     fn boot(&mut self, image: Image) {
         self.swtpm.power_cycle();
         let tpm = Tpm::open(&self.swtpm.tcti()).expect("open");
@@ -157,7 +156,7 @@ impl Machine {
         }
     }
 
-    /// Asks where it ends without a report: its exit code, and what it said of it.
+    /// Asks and expects no report: returns the exit code and the message.
     fn refused(&self, fresh: bool) -> (Option<i32>, String) {
         let output = self.command(fresh).output().expect("the agent");
         assert_eq!(output.stdout, b"", "it told a report");
@@ -204,7 +203,7 @@ impl Machine {
 impl Asked {
     /// Answers and waits for the end.
     fn end(mut self, admitted: u64) -> Report {
-        // Where nothing is asked, nothing listens.
+        // If no answer is expected, nothing reads it.
         self.input
             .write_all(format!("admitted {admitted}\n").as_bytes())
             .ok();
@@ -217,7 +216,7 @@ impl Asked {
         self.report
     }
 
-    /// The power goes before the answer.
+    /// A power cut before the answer.
     fn cut(mut self) {
         self.process.kill().expect("a running agent");
         self.process.wait().expect("an end");
@@ -263,7 +262,7 @@ fn an_update_opens_the_state_and_nothing_else_does() {
         Some(key.clone()),
         "and back, as it was not admitted"
     );
-    // A foreign system with the genuine approvals, and one with approvals of its own; both as programs that ask as ours does.
+    // A foreign system with the genuine approvals, and one with its own approvals; both ask as our program does.
     machine.boot(WORKER);
     let tpm = Tpm::open(&machine.swtpm.tcti()).expect("open");
     tpm.extend_pcr(4, Digest([9; 32])).expect("another program");
@@ -306,9 +305,9 @@ fn a_boot_opens_the_state_once() {
     );
 }
 
-/// Whatever lies on the disk is the machine's own of the last boot, or it is not opened.
+/// A disk opens only if it is the machine's own, from its last boot.
 #[test]
-fn another_disk_a_plain_one_and_an_older_one_are_not_believed() {
+fn another_disk_a_plain_one_and_an_older_one_are_not_opened() {
     let (mut machine, mut other) = (Machine::new(), Machine::new());
     let key = machine.settled(WORKER);
     other.settled(WORKER);
@@ -348,7 +347,7 @@ fn another_disk_a_plain_one_and_an_older_one_are_not_believed() {
         renewed(&machine.start(WORKER, 3)),
         Some((Reason::OlderCopy, 5))
     );
-    // A partition that went, and a TPM that forgot.
+    // A removed partition, and a cleared TPM.
     machine.boot(WORKER);
     assert_eq!(
         renewed(&machine.ask(true).end(3)),
@@ -363,7 +362,7 @@ fn another_disk_a_plain_one_and_an_older_one_are_not_believed() {
     assert_eq!(
         renewed(&machine.ask(false).end(3)),
         Some((Reason::NoKey, 1)),
-        "the TPM counts, and forgot that, too"
+        "the count is lost with the TPM's content"
     );
 }
 
@@ -385,7 +384,7 @@ fn a_masters_state_is_never_made_anew() {
     assert_eq!(
         opened(&machine.start(master, 3)),
         Some(key),
-        "and nothing was lost by looking"
+        "the attempt lost nothing"
     );
 }
 
@@ -406,7 +405,7 @@ fn admin() -> SigningKey {
     SigningKey::from_slice(&[0x77; 32]).expect("a key")
 }
 
-/// What an admin's one-off key says besides the board.
+/// The fields of an admin's one-off key besides the board.
 #[derive(Clone, Copy)]
 struct Word<'a> {
     recovery: &'a [u8],
@@ -491,7 +490,7 @@ fn generation(disk: &[u8]) -> u64 {
 }
 
 #[test]
-fn another_board_opens_a_masters_state_once_on_the_admins_word() {
+fn another_board_opens_a_masters_state_once_by_the_one_off_key() {
     let (mut old, mut board, mut second) = (Machine::new(), Machine::new(), Machine::new());
     let (key, recovery) = old.founded();
     let disk = old.disk();
@@ -512,7 +511,7 @@ fn another_board_opens_a_masters_state_once_on_the_admins_word() {
         "a second board with the same file"
     );
 
-    // init could not mount it, or the power went: nothing was written, and it opens again.
+    // init could not mount it, or the power was cut: nothing was written, and it opens again.
     board.give(&disk, &one_off);
     let given = board.disk();
     board.boot(MASTER);
@@ -534,14 +533,14 @@ fn another_board_opens_a_masters_state_once_on_the_admins_word() {
         };
         assert_eq!(admin, Some(Digest::of(spki.as_bytes()).0));
     }
-    // The old disk again, with the same word.
+    // The old disk again, with the same one-off key.
     board.give(&disk, &one_off);
     assert_eq!(refused(&board.start(MASTER, 3)), Some(Reason::OneOffUsed));
     old.set_disk(&after);
     assert_eq!(
         refused(&old.start(MASTER, 3)),
         Some(Reason::OtherKey),
-        "the old board opens it no more"
+        "the old board no longer opens it"
     );
 }
 
@@ -587,7 +586,7 @@ fn a_one_off_key_for_anything_else_is_refused_with_its_reason() {
         assert_eq!(refused(&board.start(MASTER, 3)), Some(reason));
         assert_eq!(board.disk(), before, "{reason}: something was written");
     }
-    // Somebody else's system on the board, and a worker's image.
+    // A foreign system on the board, and a worker's image.
     board.give(&disk, &good);
     board.boot(MASTER);
     let tpm = Tpm::open(&board.swtpm.tcti()).expect("open");
@@ -608,8 +607,9 @@ fn a_one_off_key_for_anything_else_is_refused_with_its_reason() {
     );
 }
 
-/// The owner changes the hierarchy's authorization: the agent says so by its exit code, at each boot, and touches nothing; with a TPM
-/// that was cleared a worker starts anew and a master waits for the admin's word.
+/// The owner changes the hierarchy's authorization: the agent reports that by its exit code at each
+/// boot, and changes nothing; after the TPM is cleared, a worker starts anew and a master waits for
+/// the admin's one-off key.
 #[test]
 fn another_authorization_of_the_owner_hierarchy_is_named() {
     let mut machine = Machine::new();
@@ -640,8 +640,8 @@ fn another_authorization_of_the_owner_hierarchy_is_named() {
     );
 }
 
-/// The owner fills the NV memory: a state that opens can't be moved to a higher floor, and one that must be made can't; each is
-/// named by the exit code, and room again is enough.
+/// The owner fills the NV memory: a state that opens can't be moved to a higher floor, and one that
+/// must be made can't; the exit code names each, and freeing space fixes it.
 #[test]
 fn a_full_nv_memory_of_the_tpm_is_named() {
     let mut machine = Machine::new();
@@ -650,7 +650,7 @@ fn a_full_nv_memory_of_the_tpm_is_named() {
     assert_eq!(
         opened(&machine.start(WORKER, 3)),
         Some(key.clone()),
-        "what needs no room goes on"
+        "an opened state needs no room"
     );
     let update = Image {
         svn: 4,
@@ -681,7 +681,7 @@ fn a_full_nv_memory_of_the_tpm_is_named() {
     assert!(renewed(&report).is_some(), "{report:?}");
 }
 
-/// Fills the TPM's NV memory to the last byte that an index can have; the first index that was made.
+/// Fills the TPM's NV memory completely; returns the first index that it made.
 fn fill(swtpm: &Swtpm) -> u32 {
     let first = 0x0150_0000;
     let mut next = first;
@@ -692,6 +692,9 @@ fn fill(swtpm: &Swtpm) -> u32 {
             next += 1;
         }
     }
-    assert!(next > first && next < first + 0xf00, "the TPM has no end");
+    assert!(
+        next > first && next < first + 0xf00,
+        "the TPM never gets full"
+    );
     first
 }

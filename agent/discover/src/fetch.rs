@@ -1,4 +1,5 @@
-//! One GET to a discovery endpoint: every time and every size bounded, no redirects, and no trust in who answers.
+//! One GET to a discovery endpoint: every time and every size is bounded, redirects are not
+//! followed, and the server is not trusted.
 
 use bytes::Bytes;
 use config_discovery::{Fault, MAX_BYTES};

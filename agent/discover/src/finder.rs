@@ -1,4 +1,4 @@
-//! Asks the endpoints in turn, believes the signature alone, and asks again in time.
+//! Asks the endpoints in turn, trusts only the signature, and asks again in time.
 
 use crate::fetch::{FetchError, fetch};
 use crate::memory::{Memory, MemoryError};
@@ -16,9 +16,9 @@ use tokio::time::{sleep, timeout};
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest wait between rounds.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Least time between two rounds that are asked for in doubt.
+/// Shortest time between two rounds that start because no master is reachable.
 const CALM: Duration = Duration::from_secs(10);
-/// Longest time until the document is asked for again, however long it is good.
+/// Longest time until the document is fetched again, however long it is valid.
 const REFRESH: Duration = Duration::from_secs(24 * 3600);
 /// Most endpoints that are asked in one round.
 const MOST_URIS: usize = 16;
@@ -29,16 +29,16 @@ pub enum Failure {
     /// It gave none.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// What it gave is refused.
+    /// The document is refused.
     #[error(transparent)]
     Refused(#[from] Fault),
-    /// It cannot be remembered, so it is not used.
+    /// The document cannot be saved, so it is not used.
     #[error("the document cannot be saved")]
     Memory(#[from] MemoryError),
 }
 
 impl Failure {
-    /// The code where a document was refused.
+    /// The code, if a document was refused.
     pub fn code(&self) -> Option<&'static str> {
         match self {
             Self::Refused(fault) | Self::Fetch(FetchError::TooLarge(fault)) => Some(fault.code()),
@@ -67,7 +67,7 @@ impl Failure {
     }
 }
 
-/// What happens, for the console.
+/// Progress, for the console.
 #[derive(Debug)]
 pub enum News<'a> {
     /// An endpoint gave nothing that can be used.
@@ -82,12 +82,12 @@ pub enum News<'a> {
         /// When the next round comes.
         wait: Duration,
     },
-    /// A key was seen for the first time and is believed from now on, insecurely.
+    /// A key was seen for the first time and is trusted from now on, insecurely.
     FirstUse {
         /// The key.
         key: Pin,
     },
-    /// The memory cannot be read, so that it begins anew.
+    /// The memory cannot be read, so it begins anew.
     Forgotten {
         /// Why.
         error: &'a MemoryError,
@@ -96,7 +96,7 @@ pub enum News<'a> {
     Found {
         /// What it says.
         document: &'a Document,
-        /// Whether it is the one that was remembered, since no endpoint gives one.
+        /// Whether it is the saved one, because no endpoint has a good one.
         remembered: bool,
     },
 }
@@ -121,10 +121,11 @@ impl std::fmt::Debug for Finder {
 }
 
 impl Finder {
-    /// A finder that remembers in the file `memory`.
+    /// A finder that saves what it accepts in the file `memory`.
     ///
     /// # Errors
-    /// A memory that cannot be read, where it alone says which key to believe. Else it begins anew, and says so.
+    /// The memory cannot be read, and only the memory says which key to trust. Otherwise it begins
+    /// anew, and reports that.
     pub fn new(terms: Discovery, memory: &Path, report: Report) -> Result<Self, MemoryError> {
         let memory = match (Memory::open(memory), &terms.trust) {
             (Ok(found), _) => found,
@@ -141,7 +142,8 @@ impl Finder {
         })
     }
 
-    /// Asks until there is a good document; where no endpoint gives one, the remembered one serves as long as it is good.
+    /// Asks until there is a good document; while no endpoint has one, the saved one is used as
+    /// long as it is valid.
     pub async fn find(&mut self) -> Document {
         let mut wait = FIRST;
         loop {
@@ -161,7 +163,8 @@ impl Finder {
         }
     }
 
-    /// Asks again when half of the document's time is over, and in doubt; each good document goes to `found`. Never ends.
+    /// Asks again when half of the document's validity is over, and when no master is reachable;
+    /// each good document goes to `found`. Never ends.
     pub async fn follow(
         mut self,
         mut current: Document,
@@ -171,7 +174,8 @@ impl Finder {
         let mut failed = None;
         loop {
             let pause = failed.unwrap_or_else(|| until_refresh(&current, now()));
-            // In doubt every endpoint is asked, and the newest document counts: the first may be one that is kept back.
+            // When no master is reachable every endpoint is asked, and the newest document counts:
+            // the first endpoint may withhold it.
             let doubted = timeout(pause, doubt.notified()).await.is_ok();
             failed = match self.round(doubted).await {
                 Some(document) => {
@@ -220,7 +224,7 @@ impl Finder {
         best
     }
 
-    /// Believes a document by its signature, and remembers it before anybody uses it.
+    /// Verifies a document, and saves it before it is used.
     fn accept(&mut self, uri: &DiscoveryUri, signed: &Bytes) -> Result<Document, Failure> {
         let first = self.first_use();
         let verified = self.expecting(uri, |expected| check(signed, expected))?;
@@ -242,7 +246,7 @@ impl Finder {
             .map(|verified: VerifiedDocument| verified.document().clone())
     }
 
-    /// Whether any key would be believed now.
+    /// Whether any key would be trusted now.
     fn first_use(&self) -> bool {
         self.terms.trust == DiscoveryTrust::FirstUse && self.memory.key().is_none()
     }
@@ -264,7 +268,7 @@ impl Finder {
     }
 }
 
-/// Half of what is left of a document's time.
+/// Half of the rest of a document's validity.
 fn until_refresh(document: &Document, now: u64) -> Duration {
     Duration::from_secs(document.expires.saturating_sub(now) / 2).clamp(LONGEST, REFRESH)
 }

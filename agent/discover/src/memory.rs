@@ -1,4 +1,5 @@
-//! What a machine remembers of discovery over reboots: the greatest generation, the first key, the last good document.
+//! What a machine saves of discovery over reboots: the greatest generation, the first key, the last
+//! good document.
 
 use config_discovery::{Expected, VerifiedDocument, check};
 use config_model::discovery::DiscoveryUri;
@@ -25,7 +26,7 @@ pub enum MemoryError {
         #[source]
         source: io::Error,
     },
-    /// What is in it was not written by an agent.
+    /// Its content was not written by an agent.
     #[error("{} is damaged", path.display())]
     Damaged {
         /// The file.
@@ -48,8 +49,8 @@ struct Facts {
 
 /// The memory, in one file that is replaced whole.
 ///
-/// It is no root of trust: anyone who can write the state partition can make a machine forget. What he cannot do is sign, and the
-/// least generation in the measured configuration stands.
+/// It is not a root of trust: an attacker who can write the state partition can make a machine
+/// forget, but cannot sign, and the lowest generation in the measured configuration still holds.
 #[derive(Debug)]
 pub struct Memory {
     path: PathBuf,
@@ -92,7 +93,7 @@ impl Memory {
         }
     }
 
-    /// The greatest generation that was ever accepted.
+    /// The greatest generation ever accepted.
     pub fn generation(&self) -> u64 {
         self.facts.generation
     }
@@ -109,7 +110,7 @@ impl Memory {
             .flatten()
     }
 
-    /// Remembers a document that was accepted. On disk before it is used.
+    /// Saves an accepted document; it is on disk when this returns.
     pub(crate) fn keep(
         &mut self,
         uri: &DiscoveryUri,
@@ -122,7 +123,7 @@ impl Memory {
             .key
             .clone()
             .or_else(|| Some(verified.key().to_string()));
-        // What was accepted is JSON, so it is text.
+        // An accepted document is JSON, so it is text.
         let signed = String::from_utf8_lossy(signed).into_owned();
         let facts = Facts {
             generation,
@@ -144,7 +145,7 @@ impl Memory {
     }
 }
 
-/// By a synced neighbour and a rename, so that a power cut leaves the old or the new.
+/// Writes a temporary file, syncs and renames it, so that a power cut leaves the old or the new content.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let neighbour = path.with_extension("new");
     let mut file = File::create(&neighbour)?;

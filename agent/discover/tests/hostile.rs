@@ -1,5 +1,5 @@
-//! A discovery endpoint that is the enemy's: each thing that it can serve is refused with its own code, and what the cluster
-//! signed is accepted from the same endpoint (the negative control).
+//! A hostile discovery endpoint: each attack is refused with its own code, and the cluster's own
+//! document is accepted from the same endpoint (the negative control).
 
 #![allow(
     clippy::unwrap_used,
@@ -65,7 +65,7 @@ fn good(generation: u64) -> Vec<u8> {
     document(generation).sign(&key(1)).unwrap()
 }
 
-/// An endpoint that serves whatever it is told.
+/// An endpoint that serves the bytes that a test sets.
 struct Endpoint {
     uri: DiscoveryUri,
     serves: Arc<Mutex<(u16, Vec<u8>)>>,
@@ -105,7 +105,7 @@ impl Endpoint {
     }
 }
 
-/// What was told, a line each: the code or the words of a failure.
+/// The reports, a line each: the code or the text of a failure.
 fn line(news: &News<'_>) -> String {
     match news {
         News::Failed { failure, .. } => failure
@@ -171,7 +171,7 @@ impl Machine {
 }
 
 #[tokio::test]
-async fn each_hostile_answer_is_refused_with_its_code_and_the_clusters_own_is_accepted() {
+async fn each_hostile_answer_is_refused_with_its_own_code() {
     let endpoint = Endpoint::start(good(7));
     let machine = Machine::pinned(&[&endpoint]);
     assert_eq!(machine.first().await, "found 7 false");
@@ -232,17 +232,19 @@ async fn a_generation_does_not_go_back_over_reboots_nor_below_the_configuration(
     assert_eq!(machine.first().await, "found 9 false");
     endpoint.serve(good(8));
     assert_eq!(machine.first().await, "GENERATION_BACK", "a boot later");
-    // Where nobody can write the memory, a document is not used either: the next boot could not know of it.
+    // If the memory cannot be written, the document is not used: the next boot would not know its
+    // generation.
     let mut locked = Machine::pinned(&[&endpoint]);
     locked.dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(locked.memory().with_extension("new")).unwrap();
     assert_eq!(locked.first().await, "the document cannot be saved");
 }
 
-/// Somebody sets the memory back on the disk, which takes the sectors of that one file alone, or removes it: an older document of
-/// the cluster's key counts again, down to the measured configuration's least generation and never below it.
+/// An attacker rolls back the memory on the disk, which needs only the sectors of that one file, or
+/// removes it: an older document of the cluster's key is accepted again, down to the lowest
+/// generation in the measured configuration and never below it.
 #[tokio::test]
-async fn a_memory_that_is_set_back_is_bounded_by_the_configuration() {
+async fn a_rolled_back_memory_is_bounded_by_the_configuration() {
     let endpoint = Endpoint::start(good(6));
     let mut machine = Machine::pinned(&[&endpoint]);
     assert_eq!(machine.first().await, "found 6 false");
@@ -279,7 +281,7 @@ async fn a_memory_that_is_set_back_is_bounded_by_the_configuration() {
 }
 
 #[tokio::test]
-async fn the_remembered_document_serves_while_no_endpoint_gives_one() {
+async fn the_saved_document_is_used_while_no_endpoint_has_one() {
     let endpoint = Endpoint::start(good(7));
     let machine = Machine::pinned(&[&endpoint]);
     assert_eq!(machine.first().await, "found 7 false");
@@ -288,7 +290,7 @@ async fn the_remembered_document_serves_while_no_endpoint_gives_one() {
     assert_eq!(timeout(LIMIT, finder.find()).await.unwrap().generation, 7);
     assert!(told.recv().await.unwrap().contains("500"));
     assert_eq!(told.recv().await.unwrap(), "found 7 true");
-    // A memory that somebody changed is no document.
+    // A changed memory holds no valid document.
     let forged = std::fs::read_to_string(machine.memory())
         .unwrap()
         .replace("signature", "signaturE");
@@ -302,7 +304,7 @@ async fn the_remembered_document_serves_while_no_endpoint_gives_one() {
 #[tokio::test]
 async fn a_dead_or_hostile_endpoint_does_not_keep_another_from_being_asked() {
     let mut gone = Endpoint::start(Vec::new());
-    // Nobody listens on port 1.
+    // Nothing listens on port 1.
     gone.uri = format!("http://127.0.0.1:1/v1/clusters/{ID}")
         .parse()
         .unwrap();
@@ -335,7 +337,7 @@ fn document_as_signed(signed: &[u8]) -> Document {
 }
 
 #[tokio::test]
-async fn first_use_believes_one_key_for_good_and_says_so() {
+async fn first_use_trusts_one_key_for_good_and_reports_it() {
     let endpoint = Endpoint::start(document(7).sign(&key(2)).unwrap());
     let machine = Machine::new(&[&endpoint], DiscoveryTrust::FirstUse);
     assert_eq!(machine.first().await, format!("first use {}", pin(&key(2))));
@@ -351,9 +353,10 @@ async fn first_use_believes_one_key_for_good_and_says_so() {
     );
 }
 
-/// In doubt all endpoints are asked and the newest document counts, also where the first keeps an old one back.
+/// When no master is reachable all endpoints are asked and the newest document counts, even if the
+/// first one serves an old one.
 #[tokio::test]
-async fn in_doubt_the_newest_document_counts() {
+async fn without_a_master_the_newest_document_counts() {
     let (stale, fresh) = (Endpoint::start(good(7)), Endpoint::start(good(8)));
     let machine = Machine::pinned(&[&stale, &fresh]);
     let (mut finder, _told) = machine.boot();

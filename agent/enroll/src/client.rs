@@ -110,7 +110,8 @@ impl MasterClient {
         Ok(Ok(lines(response.into_body())))
     }
 
-    /// Uses new connections, and so the renewed certificate, from now on. What is under way ends on the old ones.
+    /// Uses new connections, and so the renewed certificate, from now on. Requests in progress end
+    /// on the old ones.
     pub(crate) fn reconnect(&self) {
         let fresh = http_client(&self.shared.endpoints, &self.shared.tls);
         *self

@@ -1,4 +1,4 @@
-//! Where masters are, and a TLS 1.3 connection to the first that answers.
+//! The addresses of masters, and a TLS 1.3 connection to the first that answers.
 
 use crate::Error;
 use config_tls::{PinnedVerifier, Pins, not_pinned};
@@ -50,7 +50,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The masters in order, the one that answered last first. Clones share what they know: where masters move, all move.
+/// The masters in order, beginning with the one that answered last. Clones share the list, so a
+/// replacement reaches all.
 #[derive(Debug, Clone)]
 pub struct Endpoints {
     all: Arc<RwLock<Arc<[Endpoint]>>>,
@@ -58,7 +59,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// The masters in the order of the configuration. `None` for none at all.
+    /// The masters in the order of the configuration. `None` for an empty list.
     pub fn new(all: Vec<Endpoint>) -> Option<Self> {
         (!all.is_empty()).then(|| Self {
             all: Arc::new(RwLock::new(all.into())),
@@ -66,7 +67,7 @@ impl Endpoints {
         })
     }
 
-    /// Other masters from now on; open connections stay. Nothing changes where `all` is empty.
+    /// Replaces the masters from now on; open connections stay. Does nothing if `all` is empty.
     pub fn replace(&self, all: Vec<Endpoint>) {
         if !all.is_empty() && *self.all() != *all {
             *self.all.write().unwrap_or_else(PoisonError::into_inner) = all.into();
@@ -153,7 +154,7 @@ impl Endpoint {
     }
 }
 
-/// What a failed handshake says of the time.
+/// How the server's certificate is outside of its validity, if the handshake failed for that reason.
 fn of_another_time(error: &std::io::Error) -> Option<&'static str> {
     let rustls::Error::InvalidCertificate(why) =
         error.get_ref()?.downcast_ref::<rustls::Error>()?
@@ -175,8 +176,9 @@ fn now() -> String {
     now.round(jiff::Unit::Second).unwrap_or(now).to_string()
 }
 
-/// TLS as nodes speak it to the master: version 1.3, a server by its pin, a full handshake each time (a resumed one
-/// would prove nothing of the node key), and a certificate where one is at hand.
+/// TLS as nodes speak it to the master: version 1.3, a server by its pin, a full handshake each
+/// time (a resumed one would prove nothing of the node key), and a client certificate if there is
+/// one.
 pub(crate) fn tls(
     pins: Pins,
     client: Option<Arc<dyn ResolvesClientCert>>,
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_of_another_time_is_told_as_that() {
+    fn a_certificate_outside_of_its_validity_is_reported_as_such() {
         let said = |why| {
             of_another_time(&std::io::Error::other(rustls::Error::InvalidCertificate(
                 why,
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn where_masters_move_every_clone_moves() {
+    fn a_replacement_of_the_masters_reaches_every_clone() {
         let [one, two] =
             ["one.example", "two.example"].map(|host| Endpoint::new(host, 6443).expect("a name"));
         let endpoints = Endpoints::new(vec![one.clone(), one.clone()]).expect("not empty");

@@ -22,14 +22,14 @@ use tokio::time::{Instant, sleep};
 pub struct Settings {
     /// Where masters are.
     pub endpoints: Endpoints,
-    /// By what they are known.
+    /// The pins of their roots.
     pub pins: Pins,
-    /// What the node says of itself. Without a name it asks under the one that its endorsement key gives, until the master
-    /// tells it its own.
+    /// The node's claims. Without a name it asks under the one derived from its endorsement key,
+    /// until the master answers with its own.
     pub claims: Claims,
 }
 
-/// What happens, for the console.
+/// Progress, for the console.
 #[derive(Debug)]
 pub enum Milestone<'a> {
     /// An attempt to join begins.
@@ -60,13 +60,13 @@ pub enum Milestone<'a> {
         /// When the next attempt comes.
         again: Duration,
     },
-    /// The node has its first certificates of this start.
+    /// The node has its first certificates since the agent started.
     Enrolled {
         /// Its name.
         node: &'a str,
         /// Unix seconds at which the certificates end.
         not_after: u64,
-        /// What the exchange took.
+        /// The bytes and the time of the exchange.
         cost: Cost,
     },
     /// The certificates were renewed.
@@ -78,7 +78,7 @@ pub enum Milestone<'a> {
     Expired,
 }
 
-/// Told of every milestone, from any task.
+/// Callback for every milestone; called from any task.
 pub type Report = Arc<dyn Fn(&Milestone<'_>) + Send + Sync>;
 
 /// A node's identity, kept fresh by [`Enroller::keep`].
@@ -92,9 +92,9 @@ pub struct Identity {
     pub serving: Arc<Slot>,
     /// The client certificate that `client` shows; swapped at each renewal.
     pub certificate: Arc<Slot>,
-    /// The pins by which masters are known.
+    /// The pins of the masters' roots.
     pub pins: Pins,
-    /// The cluster's pinned roots, by which the master is known as a client.
+    /// The cluster's pinned roots, which verify the master as a client.
     pub roots: Roots,
 }
 
@@ -116,13 +116,13 @@ impl fmt::Debug for Enroller {
     }
 }
 
-/// What is left to do after [`Enroller::enroll`]: keep the identity.
+/// Renews the identity after [`Enroller::enroll`].
 #[derive(Debug)]
 pub struct Keeper {
     enroller: Enroller,
     client: MasterClient,
     cadence: Cadence,
-    /// From when the cadence counts.
+    /// The zero of the monotonic clock.
     start: Instant,
 }
 
@@ -142,7 +142,7 @@ impl Enroller {
         ))
     }
 
-    /// For a machine without a TPM, by a key in memory. The claims must have a name.
+    /// For a machine without a TPM, with a key in memory. The claims must have a name.
     pub fn without_tpm(node_key: NodeKey, settings: Settings, report: Report) -> Self {
         Self::with(Means::Nothing, node_key, settings, report)
     }
@@ -174,8 +174,8 @@ impl Enroller {
     /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a half-open session.
     ///
     /// # Errors
-    /// What cannot be cured by another attempt: an identity that cannot be put in use, or no client that shows it.
-    /// Refusals and an unreachable master are reported and tried again.
+    /// Only what another attempt cannot fix: the identity cannot be put in use, or no client can be
+    /// made with it. Refusals and an unreachable master are reported and tried again.
     pub async fn enroll(mut self) -> Result<(Identity, Keeper), Error> {
         let accepted = self.join().await;
         self.put_in_use(&accepted)?;
@@ -217,7 +217,7 @@ impl Enroller {
         ))
     }
 
-    /// Tries until the master accepts and what it gave is good.
+    /// Tries until the master accepts and its certificates are good.
     async fn join(&mut self) -> Accepted {
         let mut backoff = Backoff::new();
         loop {
@@ -243,8 +243,8 @@ impl Enroller {
         }
     }
 
-    /// The master refuses without telling why, a hello or what the TPM said: another endorsement key of the same TPM may be the
-    /// one that it knows.
+    /// After a refusal that may be due to the endorsement key, the next attempt shows another key
+    /// of the same TPM: the inventory may list that one.
     fn turn_key(&mut self, error: &Error) {
         let generic = |code: &str| code == Code::Refused.as_str();
         if matches!(error, Error::Refused { step, code, .. } if matches!(step, Step::Hello) || generic(code))
@@ -253,8 +253,8 @@ impl Enroller {
         }
     }
 
-    /// Says what went wrong and waits; as long as the master asked for, where a person must decide. Who was told its own name
-    /// asks under it at once.
+    /// Reports what went wrong and waits; if a person must decide, as long as the master asked for.
+    /// A node that has just learned its name asks under it at once.
     async fn pause(&mut self, error: &Error, again: Duration) {
         if let Error::Named(name) = error
             && self.party.claims.name.is_empty()
@@ -311,8 +311,9 @@ impl Enroller {
 }
 
 impl Keeper {
-    /// Renews at a third of the lifetime with a fresh quote, for as long as it is polled. A refused renewal is followed
-    /// by attempts to join anew, while the old certificate lasts and beyond.
+    /// Renews at a third of the lifetime with a fresh quote, for as long as it is polled. A refused
+    /// renewal is followed by attempts to join again, while the old certificate is valid and after
+    /// that.
     pub async fn keep(mut self) -> Error {
         let mut ended = false;
         loop {
@@ -348,7 +349,8 @@ impl Keeper {
                     if next != Next::Renew {
                         self.enroller.turn_key(&error);
                     }
-                    // A plain 401 is the deny list's: with this certificate there is no way back, without it there may be.
+                    // A plain 401 means that the certificate is denied: only a join without it may
+                    // still succeed.
                     let refused = matches!(
                         error,
                         Error::Refused { .. } | Error::Status(http::StatusCode::UNAUTHORIZED)
@@ -362,7 +364,7 @@ impl Keeper {
         }
     }
 
-    /// Fails only where good certificates cannot be put in use.
+    /// Fails only if good certificates cannot be put in use.
     fn use_renewed(&mut self, accepted: &Accepted) -> Result<(), Error> {
         self.enroller.put_in_use(accepted)?;
         let certificates = &accepted.certificates;

@@ -11,7 +11,7 @@ const CODE_LIMIT: usize = 64;
 /// Longest message that is shown.
 const MESSAGE_LIMIT: usize = 1024;
 
-/// Shortest and longest wait for a person between two looks.
+/// Shortest and longest wait between two requests while a person must decide.
 const QUEUE_BOUNDS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 /// A failed exchange with the master.
@@ -29,7 +29,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// TLS failed; most often a server that is not the pinned master.
+    /// TLS failed; most often because the server is not the pinned master.
     #[error("{endpoint} is not a master that the pins allow, or TLS failed with it")]
     Handshake {
         /// The master's address.
@@ -38,7 +38,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The server's certificate is of another time than this machine has.
+    /// The server's certificate is not valid at this machine's time.
     #[error(
         "by this machine's clock ({now}) the certificate of {endpoint} {why}: set the machine's clock, or name time servers in its user-data ([network] ntp); if the clock is right, the master's is not"
     )]
@@ -47,7 +47,7 @@ pub enum Error {
         endpoint: String,
         /// This machine's time.
         now: String,
-        /// In which way.
+        /// How it is not valid.
         why: &'static str,
     },
     /// The server shows no root that is pinned.
@@ -121,14 +121,14 @@ pub enum Error {
         /// When to come back.
         after: Duration,
     },
-    /// The machine claims no name, and the master has one for it.
+    /// The machine claims no name, and the inventory has one for it.
     #[error("the master knows this machine as {0}")]
     Named(String),
     /// The certificates that the master gave cannot be used.
     #[error("the master's certificates cannot be used: {0}")]
     Certificates(&'static str),
     /// The identity that an admin issued cannot be used.
-    #[error("the issued identity cannot be used: {0}; issue one anew with `pratique issue`")]
+    #[error("the issued identity cannot be used: {0}; issue a new one with `pratique issue`")]
     Issued(String),
     /// The certificates that an admin issued have ended.
     #[error(
@@ -144,7 +144,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A refusal, with what the master wrote made fit for one line of a console.
+    /// A refusal; the master's text is cleaned and cut to one line of a console.
     pub(crate) fn refused(step: Step, code: &str, message: &str) -> Self {
         Self::Refused {
             step,
@@ -153,7 +153,7 @@ impl Error {
         }
     }
 
-    /// That a person must decide; the master's word on when to come back counts within [`QUEUE_BOUNDS`].
+    /// A person must decide; the wait that the master asks for is limited to [`QUEUE_BOUNDS`].
     pub(crate) fn queued(message: &str, after_seconds: Option<u64>) -> Self {
         let (least, most) = QUEUE_BOUNDS;
         let after = Duration::from_secs(after_seconds.unwrap_or_default()).clamp(least, most);

@@ -44,16 +44,16 @@ pub(crate) struct Party {
     pub(crate) claims: Claims,
 }
 
-/// By what a machine shows what it is.
+/// How a machine proves its identity.
 #[derive(Debug, Clone)]
 pub(crate) enum Means {
     /// Its TPM.
     Tpm(Box<Prover>),
-    /// Nothing: it has no TPM, and shows that it holds its key.
+    /// Not at all: it has no TPM, and only proves that it holds its key.
     Nothing,
 }
 
-/// What an accepted exchange gave.
+/// The result of an accepted exchange.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) certificates: Certificates,
@@ -61,7 +61,7 @@ pub(crate) struct Accepted {
     pub(crate) cost: Cost,
 }
 
-/// What an exchange took.
+/// The cost of an exchange.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     /// Bytes of the bodies, both ways, without HTTP's and TLS's own.
@@ -111,7 +111,8 @@ impl Party {
             SESSIONS_PATH
         };
         let began = Instant::now();
-        // The TPM's part of the hello comes first: the master need not wait for it on an open connection.
+        // The TPM's part of the hello comes first, so that the master need not wait for it on an
+        // open connection.
         let (party, own) = (self.clone(), prover.clone());
         let (ek, keys, requests) = blocking(move || {
             let ek = own.endorsement_key(turn)?;
@@ -158,7 +159,7 @@ impl Party {
         })
     }
 
-    /// Asks without a TPM: all that is shown is that the key is held.
+    /// Asks without a TPM: it proves only that the machine holds the key.
     async fn ask(&self, purpose: Purpose, tls: &Arc<ClientConfig>) -> Result<Accepted, Error> {
         let path = if purpose == Purpose::Renew {
             unproven::RENEWALS_PATH
@@ -198,7 +199,8 @@ impl Party {
         })
     }
 
-    /// The name that certificates are asked for: the claimed one, or the one that the endorsement key gives.
+    /// The name in the certificate requests: the claimed one, or the one derived from the
+    /// endorsement key.
     fn own_name(&self, ek: &EndorsementKey) -> String {
         if !self.claims.name.is_empty() {
             return self.claims.name.clone();
@@ -206,7 +208,7 @@ impl Party {
         let spki = Public::parse(&ek.public)
             .ok()
             .and_then(|public| public.spki().ok());
-        // A key that cannot be read is refused as such, whatever the name.
+        // The master refuses a malformed key in any case, so the name does not matter.
         name::derived(&spki.map_or(Digest::ZERO, |spki| Digest::of(&spki)))
     }
 
@@ -218,10 +220,10 @@ impl Party {
     }
 }
 
-/// Which answer a refusal came as.
+/// The step at which a refusal came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// To the hello: the master says no more than that it refuses.
+    /// After the hello: the master does not say why.
     Hello,
     /// To the evidence.
     Evidence,
@@ -313,7 +315,7 @@ fn der<const MAX: usize>(bytes: &[u8]) -> Result<config_protocol::wire::Blob<MAX
     config_protocol::wire::Blob::new(bytes).map_err(Error::TooLong)
 }
 
-/// Runs what blocks on the TPM beside the runtime.
+/// Runs calls that block on the TPM outside of the runtime's threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {

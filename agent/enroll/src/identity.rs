@@ -1,4 +1,4 @@
-//! Certificates in use, swapped whole when they are renewed.
+//! Certificates in use, replaced as a whole when they are renewed.
 
 use config_tls::{Pins, ShownRoot, pins_text};
 use rustls::SignatureScheme;
@@ -8,7 +8,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// A certificate with its key that TLS takes at each handshake; empty until the first enrolment.
+/// A certificate with its key that TLS reads at each handshake; empty until the first enrolment.
 ///
 /// Guarantee: a handshake sees one certificate with its own key, the old or the new, never a mixture.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Slot {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(key));
     }
 
-    /// What the next handshake would use.
+    /// The certificate for the next handshake.
     pub fn get(&self) -> Option<Arc<CertifiedKey>> {
         self.current
             .read()
@@ -51,8 +51,8 @@ impl ResolvesServerCert for Slot {
     }
 }
 
-/// The cluster's roots that are pinned, by which the master is known as a client. Clones share them: a renewal brings those
-/// of the moment.
+/// The cluster's pinned roots, which verify the master as a client. Clones share them: a renewal
+/// brings the current ones.
 #[derive(Debug, Clone)]
 pub struct Roots(Arc<RwLock<Arc<[CertificateDer<'static>]>>>);
 
@@ -63,7 +63,7 @@ impl From<Vec<CertificateDer<'static>>> for Roots {
 }
 
 impl Roots {
-    /// Those of the moment.
+    /// The current roots.
     pub fn get(&self) -> Arc<[CertificateDer<'static>]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -82,7 +82,8 @@ impl config_tls::Roots for Roots {
 /// Whether a node is ready for a new root, and what it lacks if not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RootReadiness {
-    /// Nothing: every root that the master shows is pinned, and the node's certificate leads to each. Their pins.
+    /// Ready: every root that the master shows is pinned, and the node's certificate leads to each.
+    /// Holds their pins.
     Ready(Vec<String>),
     /// A root is not pinned.
     PinMissing(String),
@@ -90,7 +91,8 @@ pub enum RootReadiness {
     CertificateOld(String),
 }
 
-/// Whether a node is ready for each of the roots that its master showed last; `None` where it showed none yet.
+/// Whether a node is ready for each of the roots that its master showed last; `None` if it has
+/// shown none yet.
 pub fn root_readiness(pins: &Pins, certificate: &Slot) -> Option<RootReadiness> {
     let (shown, pinned) = (pins.shown(), pins.get());
     let chain = certificate.get()?;

@@ -1,5 +1,5 @@
-//! A static identity: certificates and a key that an admin issued beforehand. The node makes no request and renews
-//! nothing; what is left to do is to say in good time that its certificates end.
+//! A static identity: certificates and a key that an admin issued in advance. The node makes no
+//! request and renews nothing; it only warns in time before its certificates expire.
 
 use crate::Error;
 use crate::client::MasterClient;
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 /// Warn about expiry from this long before it.
 const NOTICE: Duration = Duration::from_secs(14 * 86_400);
-/// How often it is then spoken of, and how often the time of day is looked at.
+/// How often it then warns, and how often it checks the time of day.
 const DAILY: Duration = Duration::from_secs(86_400);
 const LOOK: Duration = Duration::from_secs(600);
 
@@ -44,7 +44,7 @@ impl fmt::Debug for IssuedKey {
     }
 }
 
-/// What an admin issued, as it stands in the machine's document.
+/// What an admin issued, as the machine's document has it.
 #[derive(Debug)]
 pub struct Issued {
     /// The node's name.
@@ -59,17 +59,17 @@ pub struct Issued {
     pub key: IssuedKey,
 }
 
-/// The end of an issued identity, to be watched.
+/// The expiry of an issued identity.
 #[derive(Debug, Clone, Copy)]
 pub struct Ending {
     /// Unix seconds at which the first of the certificates ends.
     pub not_after: u64,
 }
 
-/// Puts an issued identity in use. Blocks for the TPM's import.
+/// Puts an issued identity in use. Blocks during the TPM's import.
 ///
 /// # Errors
-/// The certificate is not of this key, the TPM does not import the key, or the TLS library does not take it.
+/// The certificate is for another key, the TPM does not import the key, or the TLS library refuses it.
 pub fn put_in_use(
     issued: Issued,
     endpoints: Endpoints,
@@ -150,7 +150,7 @@ fn signer(key: IssuedKey) -> Result<(Arc<dyn SigningKey>, Vec<u8>), Error> {
     }
 }
 
-/// Checks the subject of a certificate; its end.
+/// Checks the subject of a certificate; returns its expiry.
 fn named(chain: &[CertificateDer<'_>], node: &str, what: &str) -> Result<u64, Error> {
     let unreadable = || Error::Issued(format!("its {what} cannot be read"));
     let leaf = chain.first().ok_or_else(unreadable)?;
@@ -194,7 +194,7 @@ fn now() -> u64 {
         .as_secs()
 }
 
-/// Tells of the end from two weeks before it on, once a day, and of the end itself. Runs until it is dropped.
+/// Warns once a day from two weeks before the expiry, and at the expiry. Runs until it is dropped.
 pub async fn watch(ending: Ending, tell: impl Fn(Duration) + Send) -> std::convert::Infallible {
     let mut told: Option<u64> = None;
     loop {
@@ -207,7 +207,7 @@ pub async fn watch(ending: Ending, tell: impl Fn(Duration) + Send) -> std::conve
     }
 }
 
-/// Whether `left` seconds before the end something is to be said, after what was said with `told` left.
+/// Whether to warn `left` seconds before the expiry, if the last warning came with `told` seconds left.
 fn due(left: u64, told: Option<u64>) -> Option<u64> {
     let first = told.is_none() && left <= NOTICE.as_secs();
     let again = told
@@ -222,7 +222,7 @@ mod tests {
     const DAY: u64 = 86_400;
 
     #[test]
-    fn the_end_is_spoken_of_two_weeks_before_and_daily_and_at_the_end_once() {
+    fn it_warns_daily_from_two_weeks_before_the_expiry_and_once_at_it() {
         assert_eq!(due(15 * DAY, None), None);
         assert_eq!(due(14 * DAY, None), Some(14 * DAY));
         assert_eq!(due(14 * DAY - 600, Some(14 * DAY)), None);

@@ -75,7 +75,7 @@ impl NodeKey {
             .map_err(crate::Error::Csr)
     }
 
-    /// A key that [`NodeKey::to_pkcs8`] gave.
+    /// A key from the output of [`NodeKey::to_pkcs8`].
     ///
     /// # Errors
     /// The bytes are no ECDSA P-256 key.
@@ -92,7 +92,7 @@ impl NodeKey {
         }
     }
 
-    /// The key in PKCS#8, where it is in memory.
+    /// The key in PKCS#8, if it is in memory.
     pub fn to_pkcs8(&self) -> Option<Zeroizing<Vec<u8>>> {
         match &self.held {
             Held::Tpm(..) => None,
@@ -130,7 +130,7 @@ impl NodeKey {
     }
 }
 
-/// Runs a call that blocks for the length of a TPM command without holding up a runtime's other tasks.
+/// Runs a call that blocks for the length of a TPM command without delaying the runtime's other tasks.
 fn off_the_runtime<T>(call: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(call),

@@ -1,15 +1,16 @@
 //! From evidence to certificates: drives the prover against the master and renews.
 //!
-//! [`Enroller::enroll`] tries until the master accepts the machine: hello, challenge, evidence and certificates go over
-//! one TLS 1.3 connection whose server is known by its pinned root. It gives an [`Identity`] (the way to the API by
-//! [`MasterClient`], the kubelet API's certificate in a [`Slot`]) and a [`Keeper`], which the caller polls for as long as
-//! the node is to live: it renews at a third of the lifetime and swaps the certificates whole.
+//! [`Enroller::enroll`] tries until the master accepts the machine: hello, challenge, evidence and
+//! certificates go over one TLS 1.3 connection whose server is known by its pinned root. It gives
+//! an [`Identity`] (the way to the API by [`MasterClient`], the kubelet API's certificate in a
+//! [`Slot`]) and a [`Keeper`], which the caller polls while the node lives: it renews at a third of
+//! the lifetime and replaces the certificates as a whole.
 //!
-//! The client key is the node key inside the TPM ([`NodeKey`]). Signing blocks for one TPM command within a handshake, so
-//! a multi-thread runtime is needed. No task is spawned here but the driver of each HTTP connection, which ends with it.
-//! A machine without a TPM asks by a key in memory ([`Enroller::without_tpm`]) and proves nothing.
-//! [`issued`] is the other way to an [`Identity`]: an admin issued it beforehand.
-//! What happens is told to a [`Report`]; nothing here prints.
+//! The client key is the node key inside the TPM ([`NodeKey`]). Signing blocks for one TPM command
+//! within a handshake, so a multi-thread runtime is needed. No task is spawned here but the driver
+//! of each HTTP connection, which ends with it. A machine without a TPM asks with a key in memory
+//! ([`Enroller::without_tpm`]) and proves nothing. [`issued`] is the other source of an
+//! [`Identity`]: an admin issued it in advance. Progress goes to a [`Report`]; nothing here prints.
 
 mod client;
 mod connector;

@@ -1,14 +1,15 @@
-//! How long to wait: between refused attempts, and before a renewal. No clock: time and chance are the caller's.
+//! How long to wait: between refused attempts, and before a renewal. No clock: the caller passes
+//! time and randomness.
 
 use ring::rand::{SecureRandom, SystemRandom};
 use std::time::Duration;
 
 /// First wait after a refusal or a failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// Longest wait at a join: a machine whose admin has just put it into the inventory should not be waited for much longer.
+/// Longest wait at a join: a machine that an admin has just put into the inventory should join soon.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Shortest time between two renewals, whatever the master says.
+/// Shortest time between two renewals, even if the master asks for less.
 const RENEWAL_FLOOR: Duration = Duration::from_secs(2);
 /// Longest time between two renewals: certificates live a day at most.
 const RENEWAL_CEILING: Duration = Duration::from_secs(86_400);
@@ -45,26 +46,26 @@ impl Backoff {
     }
 }
 
-/// What a node does next about its certificates.
+/// A node's next step for its certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Nothing for this long.
     Wait(Duration),
     /// A renewal with the certificate that it has.
     Renew,
-    /// The whole exchange: the renewal was refused.
+    /// Join again: the renewal was refused.
     Rejoin,
-    /// The whole exchange: the certificate has ended.
+    /// Join again: the certificate has expired.
     Expired,
 }
 
-/// When a node renews, tries again, and gives its certificate up.
+/// When a node renews, tries again, and joins anew.
 ///
 /// Guarantee: over an outage of the master of up to 60 % of the lifetime there is time for a try afterwards, at lifetimes of
 /// ten minutes and more; the renewal is never later than a third, and waits between tries are a twentieth of a third at most.
 ///
-/// By a monotonic clock that is the caller's, as time since some moment of its own: a machine that doubts its time of day
-/// can still count. Chance is a number from 0 to 1.
+/// Times are those of the caller's monotonic clock, so that a wrong time of day does not matter.
+/// Randomness is a number from 0 to 1.
 #[derive(Debug, Clone, Copy)]
 pub struct Cadence {
     due: Duration,
@@ -86,7 +87,7 @@ impl Cadence {
         }
     }
 
-    /// What is to be done at `now`.
+    /// The next step at `now`.
     pub fn next(&self, now: Duration) -> Next {
         match self.due.checked_sub(now) {
             Some(wait) if !wait.is_zero() => Next::Wait(wait),
@@ -96,7 +97,7 @@ impl Cadence {
         }
     }
 
-    /// It failed at `now`, or was refused; how long until the next try.
+    /// The step failed at `now`, or was refused; returns the wait before the next try.
     pub fn failed(&mut self, now: Duration, refused: bool, chance: f64) -> Duration {
         self.refused |= refused;
         let again = self.backoff.step_by(chance);
@@ -110,12 +111,13 @@ fn renewal(third: Duration, chance: f64) -> Duration {
     third.mul_f64(0.8 + chance / 5.0)
 }
 
-/// A wait as long as asked for, and up to half as long again, so that machines that wait together do not come together.
+/// The wait that was asked for, and up to half as long again, so that waiting machines do not all
+/// ask at once.
 pub(crate) fn spread(wait: Duration) -> Duration {
     wait.mul_f64(1.0 + fraction() / 2.0)
 }
 
-/// A random number from 0 to 1. Where the system has no randomness there is no jitter, which does no harm.
+/// A random number from 0 to 1. If the system has no randomness there is no jitter, which does no harm.
 pub(crate) fn fraction() -> f64 {
     let mut bytes = [0; 4];
     SystemRandom::new().fill(&mut bytes).ok();
@@ -146,7 +148,8 @@ mod tests {
         }
     }
 
-    /// The worst moment for an outage to begin is when the renewal is due; each try into it may take its whole time to connect.
+    /// The worst moment for an outage to begin is when the renewal is due; each try during it may
+    /// take the whole connection timeout.
     #[test]
     fn an_outage_of_sixty_percent_leaves_time_for_a_renewal() {
         let (connect, exchange) = (Duration::from_secs(8), Duration::from_secs(8));
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_renewal_is_followed_by_whole_exchanges_and_an_ended_certificate_too() {
+    fn a_refused_renewal_or_an_expired_certificate_leads_to_a_join() {
         let seconds = Duration::from_secs;
         let mut cadence = Cadence::new(seconds(0), 600, 0.5);
         assert_eq!(cadence.next(seconds(0)), Next::Wait(seconds(540)));

@@ -1,4 +1,5 @@
-//! The machine's proof: what its TPM and its logs say, in the protocol's words. Everything here blocks.
+//! The machine's proof: the outputs of its TPM and its logs, as messages of the protocol.
+//! Everything here blocks.
 
 use agent_tpm::{EndorsementKey, Tpm};
 use config_protocol::prover::{self, ProverError, TpmOutputs};
@@ -51,7 +52,7 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// Nothing is asked of the TPM yet.
+    /// Does not use the TPM yet.
     pub fn new(tpm: Tpm, logs: Logs) -> Self {
         Self { tpm, logs }
     }
@@ -74,7 +75,7 @@ impl Prover {
             .ok_or(agent_tpm::Error::NoEndorsementKey)?)
     }
 
-    /// What this machine can't prove although it has a TPM, each in a sentence for a person; blocks.
+    /// What this machine can't prove although it has a TPM, one sentence each; blocks.
     ///
     /// # Errors
     /// The TPM failed.
@@ -167,7 +168,7 @@ impl Prover {
         })?)
     }
 
-    /// init's record, unless nothing was measured (a host, or a machine without a TPM at its boot).
+    /// init's record; absent if nothing was measured (on a host, or without a TPM at boot).
     fn config_event(&self) -> Result<Option<ConfigEvent>, ProveError> {
         let path = &self.logs.config_event;
         let Some(text) = read_bounded(path, CONFIG_EVENT_LIMIT)? else {
@@ -185,7 +186,8 @@ impl Prover {
     }
 }
 
-/// A whole file of at most `limit` bytes; `None` where there is none. Kernel files tell no size, so it is read to see.
+/// A whole file of at most `limit` bytes; `None` where there is none. Kernel files report no size,
+/// so it reads up to the limit.
 fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ProveError> {
     let fault = |source| ProveError::Log {
         path: path.to_owned(),
@@ -212,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_is_not_there_is_none_and_one_too_large_is_refused() {
+    fn a_missing_log_is_none_and_a_too_large_one_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("log");
         assert!(read_bounded(&path, 8).expect("no file").is_none());

@@ -14,11 +14,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use std::sync::Arc;
 
-/// Most certificates that are taken from one PEM text.
+/// Most certificates that are read from one PEM text.
 const CHAIN_LIMIT: usize = 8;
 
-/// Both requests, and the serving key, which lives in memory only: a TLS server signs before it knows its client, and
-/// a TPM is slow.
+/// Both requests, and the serving key, which is only in memory: a TLS server signs before it knows
+/// its client, and a TPM is too slow for that.
 #[derive(Debug)]
 pub(crate) struct Requests {
     /// DER of the request for the client certificate, signed by the node key.

@@ -1,9 +1,11 @@
-//! The public key of a node's tunnel to other machines' pods, as the node publishes it and others believe it.
+//! The public key of a node's tunnel to other machines' pods: how the node publishes it, and how
+//! others verify it.
 //!
-//! The key is published as a Node annotation. The annotation itself is not trusted: it carries the node's client
-//! certificate and a signature by the key of that certificate, which is the node key, in the TPM where there is one. So the
-//! text counts for as long as the cluster's CA holds the machine for that node, and who may write Nodes can take a key away,
-//! or bring back an older one of the same node, of which nobody has the private half any more.
+//! The key is published as a Node annotation. The annotation itself is not trusted: it carries the
+//! node's client certificate and a signature by the key of that certificate, which is the node key,
+//! in the TPM where there is one. So the text counts for as long as the cluster's CA holds the
+//! machine for that node, and a user who may write Nodes can only remove a key, or restore an older
+//! one of the same node, whose private half no longer exists.
 //!
 //! Text: `v1`, the key, the signature, and the certificate with its intermediates (DER), each in standard base64, separated by
 //! dots. Signed is [`LABEL`], a zero byte, the node's name, a zero byte, and the key.
@@ -18,13 +20,13 @@ use rustls::SignatureScheme;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// What tells these signatures from all others of the node key.
+/// The prefix that separates these signatures from all others of the node key.
 const LABEL: &str = "pratique tunnel/v1";
 const VERSION: &str = "v1";
-/// Most certificates of a chain that are looked at.
+/// Longest chain that is verified.
 const LONGEST_CHAIN: usize = 6;
 
-/// A tunnel's key that a node proved to have published.
+/// A tunnel's key. Holding one proves that the node published it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published {
     /// The key.
@@ -45,12 +47,12 @@ pub enum NotPublished {
     /// Another one signed it.
     #[error("the certificate is not the node's, but of {0}")]
     OtherNode(String),
-    /// A node signed it that is no Machine.
+    /// A node signed it that has no Machine.
     #[error("the certificate was not issued to a Machine")]
     NoMachine,
 }
 
-/// Why there is nothing to publish.
+/// Why a node cannot publish its key.
 #[derive(Debug, thiserror::Error)]
 pub enum NotSignedHere {
     /// The node has no certificate yet, or one whose key can't sign this.
@@ -65,7 +67,7 @@ fn message(node: &str, key: &[u8; 32]) -> Vec<u8> {
     [LABEL.as_bytes(), &[0], node.as_bytes(), &[0], key].concat()
 }
 
-/// The text by which a node publishes a key. Blocks for the TPM's signature.
+/// The text with which a node publishes a key. Blocks during the TPM's signature.
 ///
 /// # Errors
 /// If the node has no key that signs.
@@ -86,7 +88,7 @@ pub fn publish(identity: &Slot, node: &str, key: &[u8; 32]) -> Result<String, No
     Ok(words.join("."))
 }
 
-/// The key that a text proves to be of `node` at `now`, by the cluster's roots.
+/// Verifies a text by the cluster's roots, and returns the key that it proves to be of `node` at `now`.
 ///
 /// # Errors
 /// Why it proves none.
@@ -210,26 +212,26 @@ mod tests {
         UnixTime::since_unix_epoch(Duration::from_secs(second))
     }
 
-    /// The words of the refusal; empty where the text is believed.
+    /// The text of the refusal; empty if the text is accepted.
     fn judged(cluster: &Cluster, text: &str, node: &str, now: u64) -> String {
         let verdict = verify(text, node, &cluster.roots(), at(now));
         verdict.map_or_else(|error| error.to_string(), |_| String::new())
     }
 
     #[test]
-    fn what_a_node_publishes_is_believed_while_its_certificate_lives() {
+    fn a_published_key_is_accepted_while_the_nodes_certificate_is_valid() {
         let cluster = Cluster::new();
         let text = publish(&cluster.identity(GOOD), "a", &[7; 32]).unwrap();
         let published = verify(&text, "a", &cluster.roots(), at(NOW + LIFE - 1)).unwrap();
         assert_eq!((published.key, published.not_after), ([7; 32], NOW + LIFE));
-        let none = "the certificate is none of the cluster's for clients now";
+        let none = "the certificate is not a valid client certificate of the cluster";
         assert_eq!(judged(&cluster, &text, "a", NOW + LIFE + 1), none);
         assert_eq!(judged(&cluster, &text, "a", NOW - 1), none);
         assert_eq!(judged(&Cluster::new(), &text, "a", NOW + 1), none);
     }
 
     #[test]
-    fn nobody_publishes_for_another() {
+    fn a_node_cannot_publish_for_another() {
         let cluster = Cluster::new();
         let wrong = |said: Said, node: &str| {
             let text = publish(&cluster.identity(said), node, &[7; 32]).unwrap();
@@ -258,7 +260,7 @@ mod tests {
             usage: ExtendedKeyUsagePurpose::ServerAuth,
             ..GOOD
         };
-        assert!(wrong(usage, "a").starts_with("the certificate is none of the cluster's"));
+        assert!(wrong(usage, "a").starts_with("the certificate is not a valid client"));
     }
 
     #[test]
@@ -268,7 +270,7 @@ mod tests {
         let text = publish(&identity, "a", &[7; 32]).unwrap();
         let other = text.replace(&STANDARD.encode([7; 32]), &STANDARD.encode([8; 32]));
         assert_ne!(text, other);
-        let not = "the signature is not of the certificate's key";
+        let not = "the signature does not verify with the certificate's key";
         assert_eq!(judged(&cluster, &other, "a", NOW + 1), not);
         assert_eq!(judged(&cluster, &text, "b", NOW + 1), not);
         // Another certificate of the same node, over another key.
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_form_is_refused() {
+    fn a_malformed_text_is_refused() {
         let cluster = Cluster::new();
         let text = publish(&cluster.identity(GOOD), "a", &[7; 32]).unwrap();
         let leaf = text.rsplit('.').next().unwrap();

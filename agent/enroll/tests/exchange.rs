@@ -24,12 +24,12 @@ struct Node {
     told: UnboundedReceiver<String>,
 }
 
-/// A machine in the master's inventory that tries `endpoints` and believes `pin`.
+/// A machine in the master's inventory that tries `endpoints` and trusts `pin`.
 async fn node(master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node {
     claiming("worker-1", master, endpoints, pin).await
 }
 
-/// The same, under the name that it claims or, without one, that its key gives.
+/// The same, under the name that it claims or, without one, the one derived from its key.
 async fn claiming(name: &str, master: &Master, endpoints: &[(&str, u16)], pin: [u8; 32]) -> Node {
     let swtpm = Swtpm::new();
     let booted = master.register("worker-1", "worker", &swtpm.tcti(), &swtpm.issuer_pem());
@@ -172,7 +172,7 @@ async fn a_refused_renewal_is_followed_by_joining_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_must_wait_for_a_person_says_so_and_comes_back() {
+async fn a_queued_machine_reports_it_and_asks_again() {
     let master = Master::start(Behaviour::AsksAPerson).await;
     let (identity, _keeper, mut lines, _machine) =
         node(&master, &[("127.0.0.1", master.port)], master.pin)
@@ -192,7 +192,7 @@ async fn a_machine_that_must_wait_for_a_person_says_so_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_without_a_name_is_told_its_own_and_asks_under_it() {
+async fn a_machine_without_a_name_learns_its_own_and_asks_under_it() {
     let master = Master::start(Behaviour::Good).await;
     let (identity, _keeper, _lines, _machine) =
         claiming("", &master, &[("127.0.0.1", master.port)], master.pin)
@@ -234,9 +234,9 @@ async fn a_watch_comes_line_by_line_and_an_answer_has_a_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_down_is_passed_over() {
+async fn a_master_that_is_down_is_skipped() {
     let master = Master::start(Behaviour::Good).await;
-    // Nobody listens on port 1.
+    // Nothing listens on port 1.
     let endpoints = [("127.0.0.1", 1), ("127.0.0.1", master.port)];
     let (identity, _keeper, _lines, _machine) =
         node(&master, &endpoints, master.pin).await.enroll().await;
@@ -255,7 +255,7 @@ async fn another_endorsement_key_is_shown_after_a_refused_hello() {
     whoami(&identity.client).await;
 }
 
-/// The milestone of a node's first failed attempt, and what the master heard of it.
+/// The milestone of a node's first failed attempt, and what the master received.
 async fn first_failure(master: &Master, host: &str, pin: [u8; 32]) -> (String, usize) {
     let node = node(master, &[(host, master.port)], pin).await;
     let mut lines = node.told;
@@ -266,7 +266,7 @@ async fn first_failure(master: &Master, host: &str, pin: [u8; 32]) -> (String, u
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_told_to_a_server_without_a_pinned_root() {
+async fn nothing_is_sent_to_a_server_without_a_pinned_root() {
     let master = Master::start(Behaviour::Good).await;
     let mut pin = master.pin;
     pin[0] ^= 1;
@@ -279,7 +279,7 @@ async fn nothing_is_told_to_a_server_without_a_pinned_root() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_told_to_a_server_of_another_name() {
+async fn nothing_is_sent_to_a_server_with_another_name() {
     let master = Master::start(Behaviour::Good).await;
     let (failure, hellos) = first_failure(&master, "localhost", master.pin).await;
     assert!(
@@ -300,7 +300,7 @@ async fn a_certificate_for_another_key_is_not_put_in_use() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_reason_of_a_refused_proof_is_told() {
+async fn the_reason_of_a_refused_proof_is_reported() {
     let master = Master::start(Behaviour::ExpectsAnotherConfiguration).await;
     let node = node(&master, &[("127.0.0.1", master.port)], master.pin).await;
     let mut lines = node.told;

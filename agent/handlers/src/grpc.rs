@@ -3,6 +3,7 @@
 //! One call on one connection. Of the answer no more than [`LONGEST_ANSWER`] is read, and all of it takes no longer than the
 //! probe may.
 
+use crate::dial;
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
@@ -11,10 +12,9 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// A health answer has two bytes; what is longer than this is none.
+/// A health answer has two bytes; a longer one than this is none.
 const LONGEST_ANSWER: usize = 4096;
 /// The gRPC status codes that have words of their own.
 const OK: u32 = 0;
@@ -57,7 +57,7 @@ impl ServingStatus {
     }
 }
 
-/// What a server said of a call that it did not carry out.
+/// The status of a call that the server refused.
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     code: u32,
@@ -78,7 +78,7 @@ pub(crate) async fn check(
     let address = crate::address(place, port);
     let stage = std::sync::atomic::AtomicBool::new(false);
     let call = async {
-        let stream = TcpStream::connect((place, port))
+        let stream = dial::connect(place, port)
             .await
             .map_err(|error| no_connection(&address, &error))?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -154,7 +154,7 @@ fn framed(service: &str) -> Bytes {
     frame.into()
 }
 
-/// The health that an answer tells.
+/// The health in an answer.
 async fn read(answer: Response<Incoming>) -> Result<i32, String> {
     let (head, body) = answer.into_parts();
     if head.status != http::StatusCode::OK {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_told_in_upstreams_words() {
+    fn a_servers_answer_is_reported_in_upstreams_words() {
         assert_eq!(
             refusal(12, "unknown service"),
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service"
@@ -249,12 +249,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_not_there_or_does_not_answer_is_told_apart() {
+    async fn a_missing_server_and_a_silent_one_have_their_own_errors() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let silent = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            // It reads for ever and says nothing, as a server of another protocol may.
+            // It reads for ever and never answers, as a server of another protocol may.
             let mut bytes = [0; 1024];
             while stream.read(&mut bytes).await.is_ok_and(|count| count > 0) {}
         });
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_panics_or_passes_for_health_that_it_does_not_tell(
+        fn no_answer_panics_or_is_mistaken_for_healthy(
             bytes in proptest::collection::vec(any::<u8>(), 0..64),
         ) {
             if let Some(status) = parse(Bytes::from(bytes.clone())) {

@@ -1,13 +1,14 @@
 //! A request over HTTP, in the clear or over TLS, as a probe or a hook describes it.
 //!
-//! The server of a request over TLS is not verified (upstream's rule, see [`config_tls::unproven_probe_server`]); its name is
-//! told to it where `host` is one (SNI). One exchange of HTTP/1.1, whose head alone is read.
+//! The server of a request over TLS is not verified (upstream's rule, see
+//! [`config_tls::unproven_probe_server`]); if `host` is a name, it is sent as SNI. One exchange of
+//! HTTP/1.1, of which only the head is read.
 
-use crate::address;
+use crate::{address, dial, redirect};
 use bytes::Bytes;
-use config_http::{Connection, HttpError, Limits};
+use config_http::{Body, Connection, HttpError, Limits};
 use config_kube::k8s_openapi::api::core::v1::HTTPGetAction;
-use http::Request;
+use http::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::InvalidMessage;
 use rustls::pki_types::ServerName;
@@ -19,7 +20,20 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Why there is no answer, in words for an event.
+/// Redirects that are followed at most (upstream's).
+const MAX_REDIRECTS: usize = 10;
+/// Bytes of a redirect's body that are read (upstream's).
+const LONGEST_BODY: usize = 10 << 10;
+/// The answers whose `location` is gone to.
+const REDIRECTS: [StatusCode; 5] = [
+    StatusCode::MOVED_PERMANENTLY,
+    StatusCode::FOUND,
+    StatusCode::SEE_OTHER,
+    StatusCode::TEMPORARY_REDIRECT,
+    StatusCode::PERMANENT_REDIRECT,
+];
+
+/// Why there is no answer, as text for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The server did not answer with TLS.
@@ -36,33 +50,97 @@ impl From<Failure> for String {
     }
 }
 
-/// Asks, and returns the status of the answer; its body is not read. A redirect is an answer as others.
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// In small letters.
+    pub(crate) scheme: String,
+    /// A name, or an address without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// With its query.
+    pub(crate) path: String,
+}
+
+impl Place {
+    /// The place of an action whose host and port are known.
+    pub(crate) fn of(get: &HTTPGetAction, host: &str, port: u16) -> Self {
+        let scheme = get.scheme.as_deref().unwrap_or("HTTP");
+        let path = get.path.as_deref().unwrap_or_default();
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        Self {
+            scheme: scheme.to_ascii_lowercase(),
+            host: host.to_owned(),
+            port,
+            path: format!("{slash}{path}"),
+        }
+    }
+}
+
+/// What a server answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Where a redirect leads, if it says so.
+    location: Option<String>,
+    /// The beginning of a redirect's body; that of other answers is not read.
+    pub(crate) body: String,
+}
+
+/// Asks, and follows redirects that stay at the host; what leads elsewhere is the answer.
+///
+/// # Errors
+/// No answer came, the request can't be made, or redirects don't end.
+pub(crate) async fn follow(
+    action: &HTTPGetAction,
+    mut place: Place,
+    agent: &str,
+) -> Result<Answer, Failure> {
+    for _ in 0..=MAX_REDIRECTS {
+        let answer = get(action, &place, agent).await?;
+        let location = answer.location.as_deref();
+        match location.and_then(|location| redirect::next(&place, location)) {
+            Some(next) => place = next,
+            None => return Ok(answer),
+        }
+    }
+    let text = format!(
+        "Get \"{}\": stopped after {MAX_REDIRECTS} redirects",
+        place.path
+    );
+    Err(Failure::Other(text))
+}
+
+/// Asks once. A redirect is an answer as others.
 ///
 /// # Errors
 /// No answer came, or the request can't be made.
 pub(crate) async fn get(
-    get: &HTTPGetAction,
-    place: &str,
-    port: u16,
+    action: &HTTPGetAction,
+    place: &Place,
     agent: &str,
-) -> Result<u16, Failure> {
-    let scheme = get.scheme.as_deref().unwrap_or("HTTP");
-    let secure = scheme.eq_ignore_ascii_case("https");
-    let (scheme, address) = (scheme.to_ascii_lowercase(), address(place, port));
-    let say = |why: &dyn Display| format!("Get \"{scheme}://{address}{}\": {why}", path(get));
+) -> Result<Answer, Failure> {
+    let Place {
+        scheme,
+        host,
+        port,
+        path,
+    } = place;
+    let (secure, address) = (scheme == "https", address(host, *port));
+    let say = |why: &dyn Display| format!("Get \"{scheme}://{address}{path}\": {why}");
     let other = |why: &dyn Display| Failure::Other(say(why));
     if !secure && scheme != "http" {
         return Err(other(&"unsupported protocol scheme"));
     }
-    let request = request(get, &address, agent).map_err(|error| other(&error))?;
-    let stream = TcpStream::connect((place, port))
+    let request = request(action, path, &address, agent).map_err(|error| other(&error))?;
+    let stream = dial::connect(host, *port)
         .await
         .map_err(|error| other(&error))?;
     if !secure {
-        return status(stream, request).await.map_err(|why| other(&why));
+        return exchange(stream, request).await.map_err(|why| other(&why));
     }
-    match shake_hands(stream, place).await {
-        Ok(stream) => status(stream, request).await.map_err(|why| other(&why)),
+    match shake_hands(stream, host).await {
+        Ok(stream) => exchange(stream, request).await.map_err(|why| other(&why)),
         Err(error) if is_in_the_clear(&error) => {
             // Upstream's words.
             let why = "http: server gave HTTP response to HTTPS client";
@@ -82,7 +160,7 @@ pub(crate) fn in_the_clear(get: &HTTPGetAction) -> HTTPGetAction {
     get
 }
 
-/// TLS with whatever server answers.
+/// TLS with any server.
 async fn shake_hands(stream: TcpStream, place: &str) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(place.to_owned()).map_err(io::Error::other)?;
     let tls = config_tls::unproven_probe_server().map_err(io::Error::other)?;
@@ -96,47 +174,66 @@ fn is_in_the_clear(error: &io::Error) -> bool {
     cause == Some(&foreign)
 }
 
-/// Sends a request, and reads the head of its answer.
-async fn status(
+/// Sends a request, and reads the head of its answer, and what a redirect says beside it.
+async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Bytes>,
-) -> Result<u16, Box<dyn Error + Send + Sync>> {
+) -> Result<Answer, Box<dyn Error + Send + Sync>> {
     let (stream, limits) = (TokioIo::new(stream), Limits::default());
     let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
     let exchange = async {
         let mut connection = Connection::open(stream, &executor, timer, limits).await?;
         connection.send(request).await
     };
-    match exchange.await {
-        Ok(answer) => Ok(answer.status().as_u16()),
+    let answer = match exchange.await {
+        Ok(answer) => answer,
         // The words of the connection itself, as upstream shows them.
-        Err(HttpError::Exchange(cause)) => Err(cause.into()),
-        Err(error) => Err(error.into()),
-    }
+        Err(HttpError::Exchange(cause)) => return Err(cause.into()),
+        Err(error) => return Err(error.into()),
+    };
+    let (status, redirects) = (answer.status(), REDIRECTS.contains(&answer.status()));
+    let location = answer.headers().get(http::header::LOCATION);
+    let location = location.and_then(|location| location.to_str().ok());
+    Ok(Answer {
+        status: status.as_u16(),
+        location: location.filter(|_| redirects).map(str::to_owned),
+        body: if status.is_redirection() {
+            beginning(answer.into_body()).await
+        } else {
+            String::new()
+        },
+    })
 }
 
-/// The path that is asked for.
-fn path(get: &HTTPGetAction) -> String {
-    let path = get.path.as_deref().unwrap_or_default();
-    if path.starts_with('/') {
-        path.to_owned()
-    } else {
-        format!("/{path}")
+/// The first bytes of a body, as text.
+async fn beginning(mut body: Body) -> String {
+    let mut bytes = Vec::new();
+    while let Ok(Some(piece)) = body.piece().await {
+        bytes.extend_from_slice(&piece[..piece.len().min(LONGEST_BODY - bytes.len())]);
+        if bytes.len() == LONGEST_BODY {
+            break;
+        }
     }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn request(get: &HTTPGetAction, address: &str, agent: &str) -> Result<Request<Bytes>, http::Error> {
+fn request(
+    get: &HTTPGetAction,
+    path: &str,
+    address: &str,
+    agent: &str,
+) -> Result<Request<Bytes>, http::Error> {
     let named = |name: &str| {
         let mut headers = get.http_headers.iter().flatten();
         headers.any(|header| header.name.eq_ignore_ascii_case(name))
     };
-    let mut request = Request::get(path(get));
+    let mut request = Request::get(path);
     for (name, value) in [
         ("user-agent", agent.to_owned()),
         ("accept", "*/*".to_owned()),
         ("host", address.to_owned()),
     ] {
-        // What the pod says of a header stands.
+        // A header that the pod sets takes precedence.
         if !named(name) {
             request = request.header(name, value);
         }
@@ -161,7 +258,7 @@ mod tests {
     use tokio::task::JoinHandle;
     use tokio_rustls::TlsAcceptor;
 
-    /// What a server saw: the name that it was told in the handshake, and the request.
+    /// What a server received: the name in the handshake, and the request.
     type Seen = (Option<String>, String);
 
     fn action(scheme: &str, host: Option<&str>) -> HTTPGetAction {
@@ -181,6 +278,12 @@ mod tests {
         }
     }
 
+    /// The status of the answer.
+    async fn asked(get: &HTTPGetAction, host: &str, port: u16) -> Result<u16, Failure> {
+        let answer = super::get(get, &Place::of(get, host, port), "probe/1").await;
+        answer.map(|answer| answer.status)
+    }
+
     async fn request_of(stream: &mut (impl AsyncRead + Unpin)) -> String {
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
@@ -189,7 +292,7 @@ mod tests {
         String::from_utf8(request).unwrap()
     }
 
-    /// A server with a certificate that nobody issued, for a name that nobody asks for, which ended long ago.
+    /// A server with a self-signed certificate for another name, which expired long ago.
     async fn secure(answer: &'static str) -> (u16, JoinHandle<io::Result<Seen>>) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["other.example".to_owned()]).unwrap();
@@ -222,10 +325,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_with_a_certificate_of_its_own_making_is_asked_over_tls() {
+    async fn a_server_with_a_self_signed_certificate_is_asked_over_tls() {
         let (port, serving) = secure("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n").await;
-        let asked = get(&action("HTTPS", None), "127.0.0.1", port, "probe/1").await;
-        assert_eq!(asked, Ok(503));
+        let status = asked(&action("HTTPS", None), "127.0.0.1", port).await;
+        assert_eq!(status, Ok(503));
         let (name, request) = serving.await.unwrap().unwrap();
         assert_eq!(name, None, "an address is no name for a handshake");
         assert!(request.starts_with("GET /health?full HTTP/1.1\r\n"));
@@ -234,17 +337,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_that_is_a_name_is_told_in_the_handshake_and_a_redirect_is_an_answer() {
-        let answer = "HTTP/1.1 302 Found\r\nlocation: https://192.0.2.1/\r\n\r\n";
+    async fn a_host_name_is_sent_in_the_handshake_and_a_redirect_is_an_answer() {
+        let answer =
+            "HTTP/1.1 302 Found\r\nlocation: https://192.0.2.1/\r\ncontent-length: 0\r\n\r\n";
         let (port, serving) = secure(answer).await;
-        let asked = get(&action("https", None), "localhost", port, "probe/1").await;
-        assert_eq!(asked, Ok(302));
+        let status = asked(&action("https", None), "localhost", port).await;
+        assert_eq!(status, Ok(302));
         let (name, _) = serving.await.unwrap().unwrap();
         assert_eq!(name.as_deref(), Some("localhost"));
     }
 
     #[tokio::test]
-    async fn a_server_without_tls_is_told_apart_and_asked_again_without_credentials() {
+    async fn a_server_without_tls_is_detected_and_asked_again_without_credentials() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let serving = tokio::spawn(async move {
@@ -258,32 +362,76 @@ mod tests {
             request
         });
         let wanted = action("HTTPS", None);
-        let asked = get(&wanted, "127.0.0.1", port, "probe/1").await;
+        let first = asked(&wanted, "127.0.0.1", port).await;
         let words = format!(
             "Get \"https://127.0.0.1:{port}/health?full\": http: server gave HTTP response to HTTPS client"
         );
-        assert_eq!(asked, Err(Failure::InTheClear(words)));
+        assert_eq!(first, Err(Failure::InTheClear(words)));
         let again = in_the_clear(&wanted);
-        assert_eq!(get(&again, "127.0.0.1", port, "probe/1").await, Ok(400));
+        assert_eq!(asked(&again, "127.0.0.1", port).await, Ok(400));
         let request = serving.await.unwrap();
         assert!(request.contains("host: service.example\r\n"), "{request}");
         assert!(!request.contains("authorization"), "{request}");
     }
 
     #[tokio::test]
-    async fn what_breaks_off_or_is_no_scheme_is_a_failure_that_names_the_address() {
+    async fn a_broken_handshake_names_the_address_and_an_unknown_scheme_is_refused() {
         let listener = TcpListener::bind("[::1]:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let closing = tokio::spawn(async move { drop(listener.accept().await) });
-        let asked = get(&action("HTTPS", None), "::1", port, "probe/1").await;
+        let broken = asked(&action("HTTPS", None), "::1", port).await;
         closing.await.unwrap();
-        let Err(Failure::Other(why)) = asked else {
-            panic!("a handshake that broke off: {asked:?}");
+        let Err(Failure::Other(why)) = broken else {
+            panic!("a handshake that broke off: {broken:?}");
         };
         let words = format!("Get \"https://[::1]:{port}/health?full\": ");
         assert!(why.starts_with(&words), "{why}");
-        let asked = get(&action("ftp", None), "::1", port, "probe/1").await;
-        let why = String::from(asked.unwrap_err());
+        let refused = asked(&action("ftp", None), "::1", port).await;
+        let why = String::from(refused.unwrap_err());
         assert!(why.ends_with("unsupported protocol scheme"), "{why}");
+    }
+
+    /// A server that answers one request after the other with these, and then tells what was asked for.
+    async fn answering(answers: Vec<&'static str>) -> (u16, JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serving = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let request = request_of(&mut stream).await;
+                asked.extend(request.lines().next().map(str::to_owned));
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            asked
+        });
+        (port, serving)
+    }
+
+    #[tokio::test]
+    async fn redirects_are_followed_at_the_host_and_what_leads_elsewhere_is_the_answer() {
+        let action = action("HTTP", None);
+        let moved = "HTTP/1.1 302 Found\r\nlocation: /healthz\r\ncontent-length: 0\r\n\r\n";
+        let bad = "HTTP/1.1 500 Error\r\ncontent-length: 0\r\n\r\n";
+        let (port, serving) = answering(vec![moved, bad]).await;
+        let place = Place::of(&action, "127.0.0.1", port);
+        let answer = follow(&action, place, "probe/1").await.unwrap();
+        assert_eq!(answer.status, 500);
+        let asked = ["GET /health?full HTTP/1.1", "GET /healthz HTTP/1.1"];
+        assert_eq!(serving.await.unwrap(), asked);
+
+        let away =
+            "HTTP/1.1 302 Found\r\nlocation: http://0.0.0.0/\r\ncontent-length: 5\r\n\r\nFound";
+        let (port, serving) = answering(vec![away]).await;
+        let place = Place::of(&action, "127.0.0.1", port);
+        let answer = follow(&action, place, "probe/1").await.unwrap();
+        assert_eq!((answer.status, answer.body.as_str()), (302, "Found"));
+        serving.await.unwrap();
+
+        let (port, serving) = answering(vec![moved; MAX_REDIRECTS + 1]).await;
+        let place = Place::of(&action, "127.0.0.1", port);
+        let why = String::from(follow(&action, place, "probe/1").await.unwrap_err());
+        assert_eq!(why, "Get \"/healthz\": stopped after 10 redirects");
+        serving.await.unwrap();
     }
 }

@@ -1,16 +1,19 @@
 //! What probes and lifecycle hooks do: a command in the container, a request over HTTP or HTTPS, TCP or gRPC, a
 //! sleep.
 //!
-//! Enter by [`Target`], which names the container and where its pod is reached: [`Target::probe`] and [`Target::hook`] act once
-//! and say what came of it, in upstream's words. Who acts, how often, and what follows from it, is the kubelet's to decide.
+//! Enter by [`Target`], which names the container and where its pod is reached: [`Target::probe`]
+//! and [`Target::hook`] act once and return the result, in upstream's words. The kubelet decides
+//! when to act, and what follows from a result.
 //!
-//! There are no tasks that outlive a call: the connection of a request ends with it. What comes back is bounded in size and in
-//! time. `http` and `grpc` speak to programs that nobody trusts.
+//! There are no tasks that outlive a call: the connection of a request ends with it. Answers are
+//! bounded in size and in time. `http` and `grpc` talk to untrusted programs.
 
+mod dial;
 mod grpc;
 mod http;
+mod redirect;
 
-use crate::http::Failure;
+use crate::http::{Answer, Failure, Place};
 use agent_runtime::Runtime;
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerPort, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe,
@@ -20,7 +23,6 @@ use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// How a request names its sender: upstream's words and the version that this node tells.
@@ -36,49 +38,61 @@ pub struct Target {
     pub id: String,
     /// The container's named ports.
     pub container: Container,
-    /// Where its pod is reached; the loopback where that is not known.
+    /// The address of its pod; the loopback if that is not known.
     pub host: Option<IpAddr>,
 }
 
 /// How an action went.
 type Outcome = Result<(), String>;
 
+/// What an event may warn of though a probe passed.
+pub type Warning = String;
+
 impl Target {
     /// Acts as a probe says, once, within `limit`.
     ///
     /// # Errors
-    /// Why the container is not as it should be, in words for an event of the pod.
-    pub async fn probe(&self, probe: &Probe, limit: Duration) -> Outcome {
-        if let Some(exec) = &probe.exec {
+    /// Why the probe failed, as text for an event of the pod.
+    pub async fn probe(&self, probe: &Probe, limit: Duration) -> Result<Option<Warning>, String> {
+        let outcome = if let Some(exec) = &probe.exec {
             self.run(exec, limit).await
         } else if let Some(get) = &probe.http_get {
-            let asked = timeout(limit, self.get(get, PROBE_AGENT)).await;
-            let status = asked.map_err(|_elapsed| late(limit))??;
-            if (200..400).contains(&status) {
-                Ok(())
-            } else {
-                Err(format!("HTTP probe failed with statuscode: {status}"))
-            }
+            let asked = timeout(limit, self.ask(get)).await;
+            return asked.map_err(|_elapsed| late(limit))?;
         } else if let Some(tcp) = &probe.tcp_socket {
             self.connect(tcp, limit).await
         } else if let Some(grpc) = &probe.grpc {
             self.ask_health(grpc, limit).await
         } else {
             Err("the probe names no action that is available".to_owned())
+        };
+        outcome.map(|()| None)
+    }
+
+    /// Asks over HTTP. A redirect to another host is not followed and passes with a warning (upstream's rule).
+    async fn ask(&self, get: &HTTPGetAction) -> Result<Option<Warning>, String> {
+        let place = self.asked(get)?;
+        let Answer { status, body, .. } = http::follow(get, place, PROBE_AGENT).await?;
+        match status {
+            200..=299 => Ok(None),
+            300..=399 => Ok(Some(format!(
+                "Probe terminated redirects, Response body: {body}"
+            ))),
+            _ => Err(format!("HTTP probe failed with statuscode: {status}")),
         }
     }
 
-    /// Acts as a lifecycle hook says, within `limit`. An answer over HTTP is enough, whatever its status; `tcpSocket` is no hook,
-    /// though the API has it (both as upstream's).
+    /// Acts as a lifecycle hook says, within `limit`. An answer over HTTP is enough, whatever its
+    /// status; `tcpSocket` is not a hook, although the API has it (both as upstream's).
     ///
     /// # Errors
-    /// Why it failed; not for events, as what a hook prints may be secret.
+    /// Why it failed; not for events, because a hook's output may be secret.
     pub async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Outcome {
         if let Some(exec) = &hook.exec {
             self.run(exec, limit).await
         } else if let Some(get) = &hook.http_get {
             let asked = timeout(limit, self.get_by_hook(get)).await;
-            Ok(asked.map_err(|_elapsed| late(limit))?.map(drop)?)
+            asked.map_err(|_elapsed| late(limit))?.map(drop)
         } else if let Some(sleep) = &hook.sleep {
             let seconds = u64::try_from(sleep.seconds).unwrap_or_default();
             tokio::time::sleep(Duration::from_secs(seconds).min(limit)).await;
@@ -102,26 +116,27 @@ impl Target {
         }
     }
 
-    /// The status of the answer.
-    async fn get(&self, get: &HTTPGetAction, agent: &str) -> Result<u16, Failure> {
-        let port = self.port(&get.port).map_err(Failure::Other)?;
-        let place = self.place(get.host.as_deref());
-        http::get(get, &place, port, agent).await
+    /// What an action over HTTP asks for.
+    fn asked(&self, get: &HTTPGetAction) -> Result<Place, String> {
+        let port = self.port(&get.port)?;
+        Ok(Place::of(get, &self.place(get.host.as_deref()), port))
     }
 
     /// A hook over HTTPS whose server does not speak TLS is sent in the clear, without its credentials (upstream's rule: hooks
     /// once ignored the scheme).
-    async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<u16, Failure> {
-        match self.get(get, HOOK_AGENT).await {
-            Err(Failure::InTheClear(_)) => self.get(&http::in_the_clear(get), HOOK_AGENT).await,
-            asked => asked,
-        }
+    async fn get_by_hook(&self, get: &HTTPGetAction) -> Result<Answer, String> {
+        let asked = http::get(get, &self.asked(get)?, HOOK_AGENT).await;
+        let Err(Failure::InTheClear(_)) = asked else {
+            return Ok(asked?);
+        };
+        let get = http::in_the_clear(get);
+        Ok(http::get(&get, &self.asked(&get)?, HOOK_AGENT).await?)
     }
 
     async fn connect(&self, tcp: &TCPSocketAction, limit: Duration) -> Outcome {
         let port = self.port(&tcp.port)?;
         let place = self.place(tcp.host.as_deref());
-        let connected = timeout(limit, TcpStream::connect((place.as_str(), port)))
+        let connected = timeout(limit, dial::connect(&place, port))
             .await
             .map_err(|_elapsed| late(limit))?;
         connected

@@ -1,5 +1,6 @@
-//! Which configurations a master's state takes. The state opens whatever the configuration is, so the state itself names
-//! those that it is used with; the master writes the list, and no service starts with another.
+//! The configurations with which a master's state may be used. The TPM opens the state under any
+//! configuration, so the state itself lists the allowed ones. The master writes the list, and no
+//! service starts with another configuration.
 
 use crate::fatal::Fatal;
 use std::fs::File;
@@ -14,21 +15,21 @@ const CURE: &str = "boot with the user-data of before, and list the digest of ot
                     master's Machine before you boot with it; a master that nobody bootstrapped yet starts anew when the image is \
                     written again";
 
-/// Why the services stay down.
+/// Why no service is started.
 #[derive(Debug, thiserror::Error)]
 enum Other {
     #[error(
-        "this master's state takes other user-data than the machine was given: its digest sha256:{found} is not among {allowed}"
+        "this master's state does not allow the machine's user-data: its digest sha256:{found} is not among {allowed}"
     )]
     NotListed { found: String, allowed: String },
-    #[error("the list of the configurations that this master's state takes can't be read")]
+    #[error("the list of the configurations that this master's state allows can't be read")]
     Unreadable(#[source] io::Error),
 }
 
-/// Whether the state takes the configuration with this digest.
+/// Whether the state allows the configuration with this digest.
 ///
 /// # Errors
-/// `CONFIG_OTHER`, which holds the machine: the list does not have it, or can't be read.
+/// `CONFIG_OTHER`, which stops the boot: the list does not have the digest, or can't be read.
 pub fn check(list: &Path, digest: &[u8; 32]) -> Result<(), Fatal> {
     let hold = |cause| Fatal::hold("CONFIG_OTHER", CURE, cause);
     let Some(text) = read(list).map_err(|cause| hold(Other::Unreadable(cause)))? else {
@@ -43,7 +44,8 @@ pub fn check(list: &Path, digest: &[u8; 32]) -> Result<(), Fatal> {
     Err(hold(Other::NotListed { found, allowed }))
 }
 
-/// Forgets the list, for a state that its admin brought to another board: the configuration of this boot begins another.
+/// Removes the list, for a state that its admin moved to another board: a new list begins with this
+/// boot's configuration.
 ///
 /// # Errors
 /// The file is there and can't be removed.
@@ -69,7 +71,7 @@ mod tests {
     use super::{check, forget};
 
     #[test]
-    fn a_state_takes_the_configurations_that_it_lists_and_no_other() {
+    fn a_state_allows_only_the_configurations_that_it_lists() {
         let dir = tempfile::tempdir().expect("a folder");
         let list = dir.path().join("configurations");
         check(&list, &[1; 32]).expect("a state without a list takes any");

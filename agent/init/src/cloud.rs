@@ -1,8 +1,9 @@
-//! User-data from the metadata service of the machine's cloud: which service, and the agent's errand to it.
+//! User-data from the metadata service of the machine's cloud: which service, and the run of the
+//! agent that asks it.
 //!
-//! init itself has no network. It starts `agent metadata`, which brings up the only network before the measurement,
-//! fetches the bytes and takes the network down again; here the bytes are only read, to be measured before anybody
-//! looks into them.
+//! init itself has no network. It starts `agent metadata`, which brings up the only network before
+//! the measurement, fetches the bytes and takes the network down again; init only reads the bytes,
+//! and measures them before any code parses them.
 
 use std::fs;
 use std::time::Duration;
@@ -17,12 +18,12 @@ use crate::source::{Found, SourceError, read_file};
 const AGENT: &str = "/usr/bin/agent";
 const BYTES: &str = "/run/pratique/metadata";
 const GROUP: &str = "/sys/fs/cgroup/pratique/metadata";
-/// How long the agent may take: its own limits for an address and for the exchange, and some.
+/// How long the agent may take: its own limits for an address and for the exchange, and a margin.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Most bytes read of what the firmware says of one thing.
+/// Most bytes read of one DMI field.
 const DMI_BYTES: usize = 256;
 
-/// What the firmware says of the machine; nothing where there is no firmware that does.
+/// The machine's DMI fields; empty if the firmware has none.
 pub fn dmi() -> Dmi {
     let read = |name: &str| {
         let text = fs::read_to_string(format!("/sys/class/dmi/id/{name}")).unwrap_or_default();
@@ -55,7 +56,7 @@ pub fn fetch(console: &Console, platform: Platform) -> Result<Found, SourceError
         oom_score: 0,
     };
     let ended = errand::run(console, "metadata", &program, LIMIT);
-    // Gone with its processes; where it is not, it is empty.
+    // The control group is normally gone with its processes; what remains is empty.
     drop(fs::remove_dir(GROUP));
     let code = ended.map_err(|cause| SourceError::Errand(label, cause))?;
     let is = |wanted: u8| code == i32::from(wanted);

@@ -1,10 +1,11 @@
 //! The consoles: milestones and failures, one line each, so that a person or a test can follow the boot on whatever the
 //! machine has: a screen, a serial line, the line that the firmware names.
 //!
-//! Guarantees: a console that takes nothing (a line whose other end holds it up, a screen that somebody stopped) costs
-//! [`PATIENCE`] once and then nothing, until it takes text again; what it missed is counted. No other console waits for it.
+//! Guarantees: a console that blocks (flow control on a serial line, a stopped screen) costs
+//! [`PATIENCE`] once and then nothing until it accepts text again; missed lines are counted. No
+//! other console waits for it.
 //!
-//! Init's own lines go into the kernel's log, too, where they stay for as long as the boot and the agent finds them.
+//! Init's own lines also go into the kernel's log, where the agent finds them until the end of the boot.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -20,7 +21,7 @@ use crate::spcr;
 
 /// The consoles that the kernel writes to, by name: those of the command line that the machine has.
 const ACTIVE: &str = "/sys/class/tty/console/active";
-/// Where no list is there.
+/// Used if there is no such list.
 const FALLBACK: &str = "/dev/console";
 /// How long a console may keep one line waiting: a serial line's buffer of 4 KiB takes this time at 19200 bits a second.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -31,8 +32,8 @@ const LOG: &str = "/dev/kmsg";
 /// Most bytes of a line there: the kernel refuses records of more than 1024.
 const LONGEST: usize = 900;
 
-/// Every console of the machine, or nothing where it has none (it boots all the same). Clones write to the same ones, line
-/// by line.
+/// All consoles of the machine; a machine without one boots all the same. Clones write to the same
+/// consoles, line by line.
 #[derive(Debug, Clone)]
 pub struct Console {
     outlets: Arc<Mutex<Vec<Outlet>>>,
@@ -41,7 +42,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// Opens what the kernel writes to, and the serial line that the firmware names.
+    /// Opens the consoles to which the kernel writes, and the serial line that the firmware names.
     pub fn open() -> Self {
         let active = std::fs::read_to_string(ACTIVE).unwrap_or_default();
         let mut files: Vec<File> = names(&active)
@@ -53,7 +54,7 @@ impl Console {
             let path = format!("/dev/{name}");
             let file = open(&path).ok();
             if let (Some(file), Some(baud)) = (&file, baud) {
-                // At another speed it is not readable, and nobody is worse off.
+                // If setting the speed fails, the line is only unreadable.
                 drop(set_speed(file, &path, baud));
             }
             files.extend(file);
@@ -98,21 +99,22 @@ impl Console {
         self.show(text);
     }
 
-    /// Writes one line into the kernel's log, as a daemon's notice (RFC 5424: facility 3, severity 6), which a kernel that is
-    /// started with `quiet` does not print.
+    /// Writes one line into the kernel's log, as a daemon's notice (RFC 5424: facility 3, severity
+    /// 6), which a kernel with `quiet` does not print.
     fn keep(&self, text: &str) {
         let mut line = format!("<{}>{TAG}{}", (DAEMON << 3) | 6, clean(text));
         let end = (0..=LONGEST).rev().find(|end| line.is_char_boundary(*end));
         line.truncate(end.unwrap_or_default());
-        // Without an end the kernel takes it for a beginning, which nobody reads before the next record comes.
+        // Without a newline the kernel waits for the rest, and readers don't see the record before
+        // the next one.
         line.push('\n');
-        // Opened for each line: the kernel limits the rate of an opening.
+        // Opened for each line, because the kernel limits the rate per open file.
         let log = self.log.as_ref().map(|path| {
             let mut open = File::options();
             open.append(true).open(path)
         });
         if let Some(Ok(mut log)) = log {
-            // A log that takes nothing leaves the consoles.
+            // If the log can't be written, the consoles still have the line.
             drop(log.write_all(line.as_bytes()));
         }
     }
@@ -144,9 +146,9 @@ fn names(active: &str) -> impl Iterator<Item = &str> {
 struct Outlet {
     file: File,
     patience: Duration,
-    /// It kept a line waiting for too long, and took nothing since.
+    /// It blocked for too long, and has accepted nothing since.
     stalled: bool,
-    /// Lines that it did not get whole.
+    /// Lines that it missed, or got in part.
     missed: u64,
 }
 
@@ -169,7 +171,7 @@ impl Outlet {
         self.missed += u64::from(self.stalled);
     }
 
-    /// Writes all of it; false where it was not taken in time, or at all.
+    /// Writes all of it; false if the console did not accept it in time.
     fn write(&mut self, mut text: &[u8], patience: Duration) -> bool {
         let end = Instant::now() + patience;
         while !text.is_empty() {
@@ -181,7 +183,7 @@ impl Outlet {
                         return false;
                     }
                 }
-                // A console that refuses text leaves nobody to tell.
+                // An error of a console can't be reported anywhere.
                 Err(_) => return false,
             }
         }
@@ -189,7 +191,7 @@ impl Outlet {
     }
 }
 
-/// `text` with control characters replaced, so that no program can steer the terminal of who reads.
+/// `text` with control characters replaced, so that no program can control the reader's terminal.
 pub fn clean(text: &str) -> String {
     text.chars()
         .map(|c| {
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_init_says_itself_is_kept_in_one_record_of_the_kernels_size() {
+    fn a_line_of_init_is_one_record_of_the_kernels_log() {
         let log = tempfile::NamedTempFile::new().unwrap();
         let console = Console::of([], Some(log.path().to_owned()));
         console.show("agent: a line of a service");
@@ -243,9 +245,10 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_console_holds_nobody_up_and_the_others_get_every_line() {
+    fn a_blocked_console_delays_no_one_and_the_others_get_every_line() {
         let ((dead, mut silent), (alive, mut heard)) = (pair(), pair());
-        // So patient with the dead one that the test would take a quarter of an hour if every line waited for it.
+        // The patience is so long that the test would take a quarter of an hour if every line
+        // waited for the blocked console.
         let both = [
             (dead, Duration::from_millis(50)),
             (alive, Duration::from_secs(3600)),
@@ -260,7 +263,7 @@ mod tests {
         for _ in 0..20_000 {
             console.line(&line);
         }
-        // It comes back: the next line is told with how many it missed.
+        // It accepts text again: the next line comes with the number of missed ones.
         silent.set_nonblocking(true).unwrap();
         let mut sink = vec![0; 1 << 20];
         while silent.read(&mut sink).is_ok_and(|count| count > 0) {}

@@ -13,9 +13,9 @@ use crate::gpt::{Geometry, GptError, Table, Write};
 use crate::guid::{Guid, of_root_hash};
 
 const CLASS: &str = "/sys/class/block";
-/// Most devices looked at, whatever the machine has.
+/// Most devices that are examined.
 const MOST: usize = 1024;
-/// Longest time without a look, for devices whose event was missed.
+/// Longest time between two scans, for devices whose event was missed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A block device.
@@ -142,7 +142,7 @@ pub fn write(disk: &File, writes: &[Write]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Looks again whenever a device came or went, until `look` finds something or the time is over.
+/// Scans again at each device event until `look` finds something or the time is over.
 pub fn wait_for<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let events = DeviceEvents::open().ok();
     let end = Instant::now() + limit;

@@ -14,9 +14,10 @@ use crate::lines::{Gate, Splitter};
 /// Most memory of an errand, and most processes and threads.
 const MEMORY: &str = "134217728";
 const PIDS: &str = "64";
-/// How often the end is looked for.
+/// How often the program's exit is polled.
 const LOOK: Duration = Duration::from_millis(50);
-/// Most reads of what a program left in its pipe, which holds sixteen of them: something that it started may go on writing.
+/// Most reads of the output left in a program's pipe, which holds sixteen of them: its children may
+/// go on writing.
 const MOST_LEFT: usize = 16;
 /// How long a killed program may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ pub enum ErrandError {
     /// It could not be started.
     #[error("it can't be started")]
     Start(#[source] agent_sys::Error),
-    /// It took too long and was ended with all that it had started.
+    /// It took too long and was killed with all that it had started.
     #[error("it did not end in {0} s and was stopped")]
     TooLong(u64),
     /// A signal ended it.
@@ -35,8 +36,8 @@ pub enum ErrandError {
     Signal(i32),
 }
 
-/// Runs `program` in a control group of its own, shows what it says on the console, and returns its exit code. After
-/// `limit` it is killed, and whatever it started with it.
+/// Runs `program` in a control group of its own, shows its output on the console, and returns its
+/// exit code. After `limit` it is killed with everything that it started.
 ///
 /// # Errors
 /// [`ErrandError`] where it cannot be started, did not end in time, or was ended by a signal.
@@ -53,7 +54,7 @@ pub fn run(
     let end = Instant::now() + limit;
     let ended = loop {
         listen(&mut pipe, &mut shown, LOOK);
-        // Nothing else was started yet: whatever else ends here is an orphan of the errand's.
+        // Nothing else was started yet, so any other child that exits is an orphan of the errand.
         if let Some((_, how)) = process::reap().filter(|(pid, _)| *pid == started.pid) {
             break how;
         }
@@ -62,7 +63,7 @@ pub fn run(
             return Err(ErrandError::TooLong(limit.as_secs()));
         }
     };
-    // Anything that it left behind has no more to do.
+    // Processes that it left behind are not needed any more.
     kill(program, started.pid);
     drain(&mut pipe, &mut shown);
     match ended {
@@ -123,8 +124,8 @@ impl<'a> ProgramOutput<'a> {
     }
 }
 
-/// Waits for output for at most `time`, and shows the lines that are complete; a closed pipe is dropped. Whether anything
-/// was read.
+/// Waits for output for at most `time`, and shows the lines that are complete; a closed pipe is
+/// dropped. Returns whether anything was read.
 pub(crate) fn listen(
     pipe: &mut Option<PipeReader>,
     shown: &mut ProgramOutput<'_>,
@@ -157,7 +158,8 @@ pub(crate) fn listen(
     false
 }
 
-/// Shows what a program that ended has left in its pipe, which says why it ended, and a last line that has no end.
+/// Shows the output that an exited program left in its pipe, which says why it exited, and a last
+/// line without a newline.
 pub(crate) fn drain(pipe: &mut Option<PipeReader>, shown: &mut ProgramOutput<'_>) {
     for _ in 0..MOST_LEFT {
         if !listen(pipe, shown, Duration::ZERO) {
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_left_is_read_to_its_end() {
+    fn the_output_of_an_exited_program_is_read_to_its_end() {
         let (reader, mut writer) = std::io::pipe().expect("a pipe");
         writer
             .write_all(&[b"a line\n".repeat(3_000), b"why it ended".to_vec()].concat())

@@ -1,8 +1,9 @@
-//! Whether the kernel has found faults in an ext4 file system that nobody repaired since.
+//! Whether the kernel has found faults in an ext4 file system that were not repaired since.
 //!
-//! At the first fault that the kernel meets in the mounted state it makes the state read-only (`errors=remount-ro`) and notes the
-//! fault in the superblock. The next mount succeeds as if nothing were, and the fault is met again sooner or later. There is no
-//! e2fsck in the image, so a state with that note is a damaged one. A power cut leaves no such note.
+//! At the first fault that the kernel meets in the mounted state it makes the state read-only
+//! (`errors=remount-ro`) and notes the fault in the superblock. The next mount still succeeds, and
+//! the kernel meets the fault again sooner or later. There is no e2fsck in the image, so a state
+//! with that note counts as damaged. A power cut leaves no such note.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,7 @@ const STATE_AT: usize = 0x3A;
 const ERROR: u16 = 2;
 /// `s_error_count`, 32 bits: faults since the last e2fsck.
 const COUNT_AT: usize = 0x194;
-/// As many bytes of the superblock as are looked at.
+/// Bytes of the superblock that are read.
 const LENGTH: usize = COUNT_AT + 4;
 
 /// Why a file system is not used.
@@ -26,10 +27,10 @@ const LENGTH: usize = COUNT_AT + 4;
 pub enum Ext4Error {
     /// The kernel found faults in it.
     #[error(
-        "the kernel has found {0} faults in the state's file system, in this boot or an earlier one, and nobody repaired them"
+        "the kernel has found {0} faults in the state's file system, in this boot or an earlier one, and they were not repaired"
     )]
     Faults(u32),
-    /// It is no ext4.
+    /// It is not ext4.
     #[error("the state holds no ext4 file system")]
     Foreign,
     /// Its superblock can't be read.
@@ -37,8 +38,8 @@ pub enum Ext4Error {
     Read(#[source] io::Error),
 }
 
-/// Checks the file system on `device`, which must be mounted: a fault that only the journal has noted comes into the superblock by
-/// the mount.
+/// Checks the file system on `device`, which must be mounted: the mount copies a fault that only
+/// the journal has noted into the superblock.
 ///
 /// # Errors
 /// Where the kernel has found faults in it, and where it is no ext4 or can't be read.
@@ -58,7 +59,7 @@ pub fn without_faults(device: &File) -> Result<(), Ext4Error> {
     if magic != MAGIC {
         Err(Ext4Error::Foreign)
     } else if state & ERROR != 0 || count != 0 {
-        // The flag alone is one fault at least.
+        // The flag without a count means at least one fault.
         Err(Ext4Error::Faults(count.max(1)))
     } else {
         Ok(())
@@ -76,7 +77,7 @@ mod tests {
         without_faults(&File::open(image).expect("an image"))
     }
 
-    /// What another program than ours writes into the superblock's fields.
+    /// Sets a field of the superblock with debugfs.
     fn set(image: &Path, field: &str) {
         let done = Command::new("/usr/sbin/debugfs")
             .args(["-w", "-R", &format!("set_super_value {field}")])
@@ -95,7 +96,7 @@ mod tests {
             .expect("an image");
         crate::state::format(&image.display().to_string()).expect("formatted");
         looked(&image).expect("new");
-        // Mounted or cut: not unmounted cleanly, and no fault.
+        // Mounted, or after a power cut: not unmounted cleanly, but without a fault.
         set(&image, "state 0");
         looked(&image).expect("cut");
         for (field, faults) in [
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ext4_is_refused() {
+    fn another_file_system_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let image = dir.path().join("other");
         for (length, what) in [(4096, "zeros"), (1500, "cut"), (0, "nothing")] {

@@ -1,11 +1,11 @@
-//! A failure that a person must see: code, what happened, what to do, and what init does next.
+//! A failure that a person must see: its code, the causes, what to do, and what init does next.
 
 use std::error::Error;
 
 /// What init does after the line is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// Stay up, idle, until a person acts: trying again would end the same.
+    /// Stay up without services until a person acts: another try would fail again.
     Hold,
     /// Try again by a reboot after a minute: the cause may pass.
     RebootLater,
@@ -52,12 +52,12 @@ impl Fatal {
         }
     }
 
-    /// The console line of something that failed and doesn't stop the machine.
+    /// The console line of a failure that doesn't stop the machine.
     pub fn warning(code: &'static str, cause: impl Into<Box<dyn Error + Send + Sync>>) -> String {
         Self::hold(code, "", cause).as_warning()
     }
 
-    /// Its line where the machine goes on nevertheless.
+    /// Its console line if the machine goes on nevertheless.
     pub fn as_warning(&self) -> String {
         let causes = config_errors::chain(self.cause.as_ref());
         format!(

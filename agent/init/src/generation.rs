@@ -1,11 +1,11 @@
-//! Which generation of the volume's header the state's own files belong to.
+//! The generation of the volume's header to which the state's files belong.
 //!
-//! The header can't be set back: the TPM knows its generation. The data behind the header could be rolled back as a
-//! whole without touching the header. So the state holds the generation, too: in each boot the next one is written
-//! here, on the medium, before
-//! the agent moves header and TPM to it. A cut between the two leaves the state one ahead, never behind.
+//! The header can't be set back: the TPM knows its generation. The data behind the header could be
+//! rolled back as a whole without touching the header. So the state holds the generation, too: in
+//! each boot the next one is written here, on the medium, before the agent moves header and TPM to
+//! it. A power cut between the two leaves the state one ahead, never behind.
 //!
-//! What this can't tell: single sectors that are set back, these excepted. The state is encrypted and not authenticated.
+//! Other single sectors can be rolled back unnoticed: the state is encrypted and not authenticated.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -17,12 +17,12 @@ const FILE: &str = "generation";
 /// Most bytes of it.
 const LIMIT: u64 = 32;
 
-/// Why a mounted state is not the one that its header belongs to.
+/// Why a mounted state does not belong to its header.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerationError {
     /// It is of an earlier boot than its header.
     #[error(
-        "what lies behind the state's header is of generation {state}, the header of {header}: it is an older copy"
+        "the state's files are of generation {state}, its header of {header}: the files are an older copy"
     )]
     Older {
         /// The state's.
@@ -85,9 +85,10 @@ fn write(folder: &Path, generation: u64) -> io::Result<()> {
 mod tests {
     use super::{FILE, GenerationError, advance, note};
 
-    /// As the agent does: the header follows the state, if the power lasts.
+    /// Does what init and agent do: first the state moves to the next generation, then, without a
+    /// power cut, the header.
     #[test]
-    fn a_state_goes_with_its_header_and_survives_a_cut_between_the_two() {
+    fn a_state_survives_a_power_cut_between_file_and_header() {
         let dir = tempfile::tempdir().expect("a folder");
         note(dir.path(), 1).expect("noted");
         for header in [1, 2, 2, 2, 3, 4] {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_set_back_behind_its_header_is_older() {
+    fn a_state_that_was_rolled_back_behind_its_header_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         note(dir.path(), 1).expect("noted");
         advance(dir.path(), 1).expect("not older");

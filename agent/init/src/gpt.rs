@@ -70,7 +70,7 @@ pub struct Wanted<'a> {
     pub least_bytes: u64,
 }
 
-/// Bytes for a place on the disk, `offset` in bytes.
+/// Bytes to write at a byte offset of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     /// Where.
@@ -111,8 +111,8 @@ impl Table {
     /// `read(offset, length)` returns exactly `length` bytes from byte `offset` on.
     ///
     /// # Errors
-    /// [`GptError::Absent`] where there is no table of this geometry, [`GptError::Read`] where the disk cannot be
-    /// read, or what is damaged in both copies.
+    /// [`GptError::Absent`] where there is no table of this geometry, [`GptError::Read`] where the
+    /// disk cannot be read, or the fault of the copy if both are damaged.
     pub fn read(
         geometry: Geometry,
         mut read: impl FnMut(u64, usize) -> io::Result<Vec<u8>>,

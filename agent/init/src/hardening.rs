@@ -1,7 +1,8 @@
 //! The kernel's settings: written from the table that image, init and tests share, read back, and proved.
 //!
-//! What counts is what the kernel answers afterwards: a setting that guards the machine and does not hold stops it before
-//! any service runs. That can only be a kernel that this image was not made for, or a fault of the image.
+//! Only the value that the kernel reports afterwards counts. If a setting that protects the machine
+//! is not in force, no service starts. The cause can only be a kernel for which this image was not
+//! made, or a fault of the image.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,7 +15,7 @@ use config_machine::kernel::{
 /// Where the kernel's settings are.
 pub const SETTINGS: &str = "/proc/sys";
 
-/// A setting that does not hold.
+/// A setting that is not in force.
 #[derive(Debug, thiserror::Error)]
 pub enum NotHeld {
     /// The kernel doesn't have it, or refuses it.
@@ -30,7 +31,7 @@ pub enum NotHeld {
         #[source]
         cause: io::Error,
     },
-    /// It was taken, and is something else.
+    /// The kernel accepted it, and shows another value.
     #[error("the kernel setting {path} is {found:?} and not {value:?} ({why})")]
     Differs {
         /// Its path below [`SETTINGS`].
@@ -39,17 +40,17 @@ pub enum NotHeld {
         value: &'static str,
         /// What it is for.
         why: &'static str,
-        /// What is there.
+        /// The actual value.
         found: String,
     },
     /// A word of the command line had no effect.
-    #[error("the kernel did not take `{word}` of its command line: {path} shows {found:?}")]
+    #[error("the kernel ignored `{word}` of its command line: {path} shows {found:?}")]
     Ignored {
         /// The word's name.
         word: &'static str,
-        /// Where it would show.
+        /// The file that would show it.
         path: &'static str,
-        /// What is there.
+        /// The actual value.
         found: String,
     },
     /// A security module of the kernel is not in force.
@@ -67,10 +68,10 @@ pub enum NotHeld {
     NoLockdown,
 }
 
-/// Makes one setting of the kernel below `settings`, and reads it back.
+/// Writes one kernel setting below `settings`, and reads it back.
 ///
 /// # Errors
-/// Where the kernel doesn't have it, refuses it, or answers something else afterwards.
+/// The kernel doesn't have it, refuses it, or shows another value afterwards.
 pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
     let Sysctl {
         path, value, why, ..
@@ -82,7 +83,7 @@ pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
         cause,
     };
     let file = settings.join(path);
-    // Opened without making it: a setting that isn't there is none.
+    // Opened without creating the file, so that a missing setting is an error.
     let written = File::options()
         .write(true)
         .truncate(true)
@@ -101,7 +102,7 @@ pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
     })
 }
 
-/// What of a table does not hold after it was written, each with its weight.
+/// Writes a table of settings; returns those that are not in force afterwards, each with its weight.
 pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
     table
         .iter()
@@ -109,9 +110,9 @@ pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
         .collect()
 }
 
-/// Checks that the kernel took those words of its command line that it shows, lockdown among them, and that the security
-/// modules are in force; which lockdown it is.
-/// `root` is where `/sys` and its securityfs are mounted.
+/// Checks that the kernel accepted the words of its command line, as far as it shows them, and that
+/// the security modules are in force. Returns the lockdown mode. `root` is where `/sys` and its
+/// securityfs are mounted.
 ///
 /// # Errors
 /// With the first word that had no effect, or the first module that is missing.
@@ -157,7 +158,7 @@ mod tests {
     };
     use std::fs;
 
-    /// A kernel of files that keep what is written to them.
+    /// A fake kernel: plain files that keep what is written to them.
     fn kernel() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for setting in SYSCTLS.iter().chain([&LAST]) {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_the_kernel_does_not_have_is_told_with_its_weight_and_not_made() {
+    fn a_setting_that_the_kernel_lacks_is_reported_and_not_created() {
         let folder = kernel();
         let path = folder.path().join("kernel/kptr_restrict");
         fs::remove_file(&path).unwrap();
@@ -202,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_the_kernel_takes_and_changes_is_told() {
-        // The null device takes everything and shows nothing.
+    fn a_setting_that_reads_back_differently_is_reported() {
+        // The null device accepts everything and reads as empty.
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("kernel")).unwrap();
         std::os::unix::fs::symlink("/dev/null", folder.path().join(LAST.path)).unwrap();
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_the_kernel_did_not_take_is_told() {
+    fn an_ignored_word_of_the_command_line_is_reported() {
         let root = tempfile::tempdir().unwrap();
         let show = |path: &str, text: &str| {
             let path = root.path().join(path.trim_start_matches('/'));
@@ -261,9 +262,7 @@ mod tests {
         show(PROOFS[0].path, "N\n");
         let error = prove(root.path(), line).unwrap_err();
         assert!(
-            error
-                .to_string()
-                .contains("did not take `module.sig_enforce`"),
+            error.to_string().contains("ignored `module.sig_enforce`"),
             "{error}"
         );
         assert!(prove(std::path::Path::new("/nonexistent"), line).is_err());

@@ -43,12 +43,12 @@ enum RootError {
     NoRootHash,
 }
 
-/// What the kernel said about the root.
+/// The kernel found a corrupted block of the root.
 #[derive(Debug, thiserror::Error)]
 #[error("the root partition has at least one block that is not as built")]
 pub struct Corrupted;
 
-/// Runs the first stage; it returns only with a failure.
+/// Runs the first stage; it returns only on failure.
 pub fn run() -> Fatal {
     match steps() {
         Err(fatal) => fatal,
@@ -56,7 +56,7 @@ pub fn run() -> Fatal {
     }
 }
 
-/// Stops after a failure of the first stage, holding or rebooting as it says.
+/// Ends the first stage after a failure: stays up or reboots, as the failure says.
 pub fn stop(fatal: &Fatal) -> ExitCode {
     match fatal.then {
         Then::Hold => loop {
@@ -147,7 +147,7 @@ fn forget(directory: &Path) {
         match entry.metadata() {
             Ok(meta) if meta.dev() == own && meta.is_dir() => {
                 forget(&entry.path());
-                // What can't be removed only costs memory.
+                // A file that can't be removed only costs memory.
                 drop(fs::remove_dir(entry.path()));
             }
             Ok(meta) if meta.dev() == own => drop(fs::remove_file(entry.path())),

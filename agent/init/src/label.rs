@@ -1,8 +1,8 @@
-//! Which filesystem a volume holds and how it is labelled, from its first bytes.
+//! The file system and the label of a volume, from its first bytes.
 //!
 //! Sources: Microsoft's FAT specification (boot sector), ECMA-119 (primary volume descriptor). Pure and total.
 
-/// A filesystem that configuration may come on.
+/// A file system of a configuration volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// FAT12, FAT16 or FAT32.

@@ -1,19 +1,21 @@
-//! PID 1: from the kernel's hand-over to a supervised agent, without a network.
+//! PID 1: from the start by the kernel to a supervised agent, without a network.
 //!
-//! Two stages of one static binary. In the initrd ([`initrd`]) it loads a few modules, finds the disk whose
-//! partitions carry the root hash of the kernel command line, opens the root through dm-verity and changes to it.
-//! From the verified root ([`stage2`]) it mounts, opens or makes the state partition, finds the machine's
-//! configuration, measures it into PCR 13 exactly once, and supervises containerd, agent and master. Where the
-//! configuration is a metadata service's, init starts the agent to fetch it ([`cloud`], [`errand`]).
+//! Two stages of one static binary. In the initrd ([`initrd`]) it loads a few modules, finds the
+//! disk whose partitions match the root hash on the kernel command line, opens the root through
+//! dm-verity and changes to it. From the verified root ([`stage2`]) it mounts, opens or makes the
+//! state partition, finds the machine's configuration, measures it into PCR 13 exactly once, and
+//! supervises containerd, agent and master. If the configuration comes from a metadata service,
+//! init starts the agent to fetch it ([`cloud`], [`errand`]).
 //!
 //! Guarantees:
 //! - Nothing of the configuration's content reaches the console; milestones and failures are one line each.
-//! - A configuration that could not be measured on a machine with a TPM is never acted upon.
+//! - A configuration that could not be measured on a machine with a TPM is never used.
 //! - The supervisor never waits on the supervised: their output goes through a bounded queue to a writer thread,
 //!   and what doesn't fit is counted and dropped.
 //! - A panic reboots the machine.
-//! - No service starts before the kernel is as [`config_machine::kernel`] says it is ([`hardening`]).
-//! - The state's file system executes nothing, but for pods' own volumes ([`state`]).
+//! - No service starts before the kernel settings of [`config_machine::kernel`] are in force
+//!   ([`hardening`]).
+//! - Nothing on the state's file system can be executed, except in pods' own volumes ([`state`]).
 //!
 //! Tasks and channels: the main thread polls signals, service output, the power button and a timer ([`services`]);
 //! one writer thread takes lines from a bounded channel to log files and console ([`output`]). Decisions are pure

@@ -7,7 +7,8 @@ pub use config_machine::journal::LONGEST;
 const BURST: u32 = 200;
 const PER_SECOND: u32 = 50;
 
-/// Cuts a byte stream into lines of at most [`LONGEST`] bytes, without their ends; more is cut into several.
+/// Cuts a byte stream into lines of at most [`LONGEST`] bytes, without newlines; a longer line
+/// becomes several.
 #[derive(Debug, Default)]
 pub struct Splitter {
     rest: Vec<u8>,

@@ -10,7 +10,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     services::reboot_on_panic();
-    // An argument alone proves nothing: the kernel hands words of its command line on to the first stage.
+    // The argument alone does not decide: the kernel also passes words of its command line to the
+    // first stage.
     let asked = std::env::args()
         .nth(1)
         .is_some_and(|argument| argument == "stage2");

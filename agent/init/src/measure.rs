@@ -1,7 +1,8 @@
 //! The configuration's measurement: into PCR 13, exactly once in a boot, with a record for the agent.
 //!
-//! Order, so that a cut anywhere is safe: a marker is made (only one process can), the PCR is extended, then the
-//! record and the configuration appear. A second attempt finds the marker and stops.
+//! The order makes a power cut at any point safe: a marker is made (only one process can), the PCR
+//! is extended, then the record and the configuration are written. A second attempt finds the
+//! marker and stops.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -16,7 +17,7 @@ use crate::source::Found;
 pub const PCR: u32 = 13;
 /// The configuration's exact bytes, for the services.
 pub const CONFIGURATION: &str = "/run/pratique/config.toml";
-/// The event that stands in PCR 13.
+/// The record of the event in PCR 13.
 pub const EVENT: &str = "/run/pratique/config-event.json";
 const MARKER: &str = "/run/pratique/config-measured";
 const CURE: &str =
@@ -36,7 +37,7 @@ enum MeasureError {
 pub struct Measurement {
     /// SHA-256(label ‖ length ‖ bytes).
     pub digest: [u8; 32],
-    /// Whether a TPM took it.
+    /// Whether it was extended into a TPM.
     pub measured: bool,
 }
 
@@ -60,7 +61,7 @@ pub fn record(found: &Found, measurement: &Measurement) -> String {
     )
 }
 
-/// Measures, then hands the configuration over in `/run/pratique`.
+/// Measures the configuration, then writes it to `/run/pratique`.
 ///
 /// # Errors
 /// The configuration was measured in this boot already, the TPM refuses, or `/run/pratique` cannot be written.

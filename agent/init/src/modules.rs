@@ -16,10 +16,10 @@ pub fn files(list: &str, base: &Path) -> Vec<PathBuf> {
     names.take(MOST).map(|name| base.join(name)).collect()
 }
 
-/// Drivers of Hyper-V, which complain loudly on any other machine, and how that one names itself.
+/// Drivers of Hyper-V, which log errors on any other machine, and the vendor name of Hyper-V machines.
 const HYPER_V: (&str, &str) = ("hv_", "Microsoft Corporation");
 
-/// AES by the processor's own instructions, which a processor without them refuses.
+/// AES with processor instructions; the module does not load on processors without them.
 const AES: (&str, &str) = ("aesni", "aes");
 
 /// Whether a module can be of use on a machine of this vendor, by a processor with these features.
@@ -34,8 +34,9 @@ fn useful(file: &Path, vendor: &str, features: &str) -> bool {
         && (!starts(aes) || features.split_whitespace().any(|found| found == feature))
 }
 
-/// Loads every module of the list at `path` and returns what was refused; a missing hardware's driver is no reason to
-/// stop, what is really needed fails where it is used.
+/// Loads every module of the list at `path` and returns those that the kernel refused. A driver
+/// without its hardware must not stop the boot; a module that is really needed fails where it is
+/// used.
 pub fn load_list(path: &str, base: &str) -> Vec<agent_sys::Error> {
     match std::fs::read_to_string(path) {
         Ok(list) => {

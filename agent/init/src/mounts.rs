@@ -1,4 +1,4 @@
-//! What is mounted where, as data.
+//! The mount table, as data.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use agent_sys::mount::{Limits, is_mount_point, mount};
 /// A filesystem without a device.
 #[derive(Debug)]
 pub struct Virtual {
-    /// Where it goes; the directory is made where its parent can be written.
+    /// The mount point; the directory is made if its parent is writable.
     pub target: &'static str,
     /// The kernel's name of it.
     pub kind: &'static str,
@@ -61,7 +61,7 @@ const fn optional(mut entry: Virtual) -> Virtual {
     entry
 }
 
-/// What both stages need; the first stage mounts it and hands it on.
+/// Mounts that both stages need; the first stage makes them and moves them to the root.
 pub const EARLY: [Virtual; 4] = [
     needed("/proc", "proc", SAFE, ""),
     needed("/sys", "sysfs", SAFE, ""),
@@ -69,8 +69,8 @@ pub const EARLY: [Virtual; 4] = [
     needed("/run", "tmpfs", SAFE, "mode=755,size=20%"),
 ];
 
-/// What the second stage adds. Nothing that can be written executes: containers' root filesystems, which lie below `/run`,
-/// are mounts of their own, with limits of their own.
+/// Mounts that the second stage adds. No writable file system can execute: containers' root
+/// filesystems, which lie below `/run`, are mounts of their own, with limits of their own.
 pub const LATE: [Virtual; 7] = [
     needed("/tmp", "tmpfs", SAFE, "mode=1777,size=10%"),
     needed("/dev/pts", "devpts", DEVICES, "mode=620,gid=5,ptmxmode=666"),
@@ -92,7 +92,7 @@ pub const LATE: [Virtual; 7] = [
 /// A mount that is not optional is refused.
 pub fn apply(table: &[Virtual]) -> Result<()> {
     for entry in table.iter().filter(|entry| !is_mount_point(entry.target)) {
-        // Where the directory can't be made, the mount says so.
+        // If the directory can't be made, the mount fails with the reason.
         drop(fs::create_dir_all(entry.target));
         match mount(
             entry.kind,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_can_be_written_executes() {
+    fn no_writable_mount_can_execute() {
         assert!(EARLY.iter().chain(&LATE).all(|entry| entry.limits.no_exec));
     }
 

@@ -1,8 +1,9 @@
-//! The writer thread: service output to bounded log files on the state partition and, rationed, to the console.
+//! The writer thread: service output to bounded log files on the state partition and, rate-limited,
+//! to the console.
 //!
-//! The supervisor hands lines over by a bounded channel and never waits; lines that don't fit are counted, and the
-//! count is written when there is room again. Each line is stored with its [`Stamp`], by which the agent reads it
-//! (`agent/journal`).
+//! The supervisor sends lines over a bounded channel and never waits; lines that don't fit are
+//! counted, and the count is written when there is room again. Each line is stored with its
+//! [`Stamp`], by which the agent reads it (`agent/journal`).
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -74,12 +75,12 @@ impl Output {
         }
     }
 
-    /// Hands a service's line over, or counts it where the writer is behind.
+    /// Sends a service's line to the writer, or counts it if the channel is full.
     pub fn line(&mut self, service: usize, text: Vec<u8>) {
         self.hand_over(service, text, true);
     }
 
-    /// Notes in a service's log what init has done with it; the console hears of it otherwise.
+    /// Notes in a service's log what init has done with the service; the console gets its own line.
     pub fn note(&mut self, service: usize, text: &str) {
         self.hand_over(service, format!("init: {text}").into_bytes(), false);
     }
@@ -113,7 +114,7 @@ impl Output {
     pub fn close(self) {
         let (done, wait) = sync_channel(1);
         if self.sender.try_send(Message::Close(done)).is_ok() {
-            // A writer that hangs on a dead disk must not stop the machine's end.
+            // A writer that hangs on a dead disk must not stop the shutdown.
             let _: Result<(), RecvTimeoutError> = wait.recv_timeout(CLOSE_LIMIT);
         }
     }
@@ -155,7 +156,7 @@ impl Sink {
         let moves = ROTATION.before(&self.path, self.size, length);
         if !moves.is_empty() {
             for (from, to) in moves {
-                // Old files that are not there yet can't be moved.
+                // Renames of old files that don't exist yet fail.
                 drop(fs::rename(from, to));
             }
             self.file = open(&self.path);
@@ -172,7 +173,7 @@ impl Sink {
 
     fn show(&mut self, console: &Console, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
-        // Only our own programs may speak to the console's readers directly, and even they not without end.
+        // Only our own programs may write to the console directly, and at a limited rate.
         let marked = OURS.contains(&self.name) && text.starts_with("pratique: ");
         let gate = if marked {
             &mut self.marked
@@ -196,7 +197,7 @@ impl Sink {
     }
 }
 
-/// This moment, as far as the clock knows it.
+/// The current time, by a clock that may be wrong.
 fn now(boot: Boot) -> Stamp {
     let whole = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Stamp {
@@ -230,7 +231,7 @@ fn write_all(receiver: &Receiver<Message>, mut sinks: Vec<Sink>, console: &Conso
             }
             Message::Close(done) => {
                 drop(sinks);
-                // Nobody waits any more where the time was over.
+                // If `close` gave up, no one receives this.
                 let _: Result<(), SendError<()>> = done.send(());
                 return;
             }

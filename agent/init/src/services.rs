@@ -23,15 +23,15 @@ use crate::output::Output;
 use crate::supervisor::{Effect, Event, Supervisor, Terms};
 use crate::{button, shutdown};
 
-/// How often the root's health is asked for.
+/// How often the root's dm-verity status is checked.
 const HEALTH_PERIOD: Duration = Duration::from_secs(5);
-/// How long forced processes may take to be gone.
+/// How long killed processes may take to exit.
 const FORCE_LIMIT: Duration = Duration::from_secs(2);
 const READ_CHUNK: usize = 16 << 10;
 /// Most chunks read from one service before others have their turn.
 const MOST_CHUNKS: usize = 16;
 const COUNTER: &str = "/var/lib/pratique/init/unhealthy-boots";
-/// After so many boots that ended in giving up, services are not started again.
+/// After this many consecutive boots in which init gave up on a service, services are not started again.
 pub const UNHEALTHY_LIMIT: u32 = 3;
 
 const VERITY_CURE: &str = "everything is stopped; write the image again or replace the disk";
@@ -43,7 +43,7 @@ pub struct Service {
     pub name: &'static str,
     /// What is run.
     pub program: Program,
-    /// What sets it apart from others.
+    /// How it differs from other services.
     pub terms: Terms,
     /// It runs programs of others: no signal of its own, nor of anything that it starts, reaches a service that is not contained.
     pub contained: bool,
@@ -64,7 +64,7 @@ pub fn reboot_on_panic() {
     }));
 }
 
-/// How many boots in a row ended in giving up.
+/// How many consecutive boots ended because init gave up on a service.
 pub fn unhealthy_boots() -> u32 {
     fs::read_to_string(COUNTER)
         .ok()
@@ -72,14 +72,14 @@ pub fn unhealthy_boots() -> u32 {
         .unwrap_or(0)
 }
 
-/// Forgets the boots that ended in giving up.
+/// Resets that count.
 pub fn forget_unhealthy_boots() {
-    // Where it isn't there, there is nothing to forget.
+    // Without the file there is nothing to reset.
     drop(fs::remove_file(COUNTER));
 }
 
-/// Keeps `services` running until the machine ends; with none, waits for that end. Those that are contained start in `domain`, and
-/// nowhere else.
+/// Keeps `services` running until the shutdown; without services it only waits for the shutdown.
+/// Contained services start in `domain`, and nowhere else.
 pub fn run(
     console: &Console,
     signals: Signals,
@@ -243,7 +243,8 @@ impl Driver<'_> {
         let event = match started {
             Ok(started) => {
                 if let Some(stream) = self.streams.get_mut(index) {
-                    // A child of the last run may still hold the old pipe; two are listened to, no more.
+                    // A child of the last run may still hold the old pipe, so two pipes are read,
+                    // but no more.
                     stream.pipes.truncate(1);
                     stream.pipes.insert(0, started.output);
                 }
@@ -258,7 +259,7 @@ impl Driver<'_> {
         self.event(event);
     }
 
-    /// Notes in a service's log what became of it.
+    /// Notes in a service's log why it ended.
     fn note(&mut self, index: usize, text: &str) {
         if let Some(output) = self.output.as_mut() {
             output.note(index, text);
@@ -277,7 +278,7 @@ impl Driver<'_> {
         self.console.line(&format!(
             "pratique: FATAL SERVICE: {name} can't be kept alive; rebooting, see {FOLDER}/{name}.log"
         ));
-        // Where the state can't be written the count is lost, and the reboot itself is what helps or not.
+        // If the state can't be written the count is lost, and the machine reboots anyway.
         drop(fs::write(COUNTER, (unhealthy_boots() + 1).to_string()));
     }
 
@@ -304,7 +305,7 @@ impl Driver<'_> {
     }
 }
 
-/// Reads what is there; `false` once the other end is closed.
+/// Reads the available output; `false` once the other end is closed.
 fn read_pipe(pipe: &mut PipeReader, splitter: &mut Splitter, lines: &mut Vec<Vec<u8>>) -> bool {
     let mut buffer = [0; READ_CHUNK];
     for _ in 0..MOST_CHUNKS {

@@ -1,12 +1,13 @@
-//! The few facts that init itself reads from documents: the image's build time and role, the machine's name.
+//! The few values that init itself reads from documents: the image's build time and role, the
+//! machine's name.
 //!
-//! Guarantees: total over any bytes. The configuration is judged by the agent; here only its name is looked for, and
-//! nothing of it is quoted.
+//! Guarantees: total over any bytes. The agent checks the configuration; init only reads the name
+//! from it, and quotes nothing of it.
 
 use toml::Table;
 
-/// What the image says about itself in `/etc/pratique/image.toml`. Missing keys read as empty: the file lies on the
-/// verified root, so that it is as the build made it.
+/// The image's description in `/etc/pratique/image.toml`. Missing keys read as empty: the file is
+/// on the verified root, so it is as the build made it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Image {
     /// The image's id.
@@ -43,7 +44,7 @@ impl Image {
     }
 }
 
-/// The name that a configuration claims in `[machine] name`, where it is a DNS label; anything else is no name.
+/// The name that a configuration claims in `[machine] name`, if it is a DNS label.
 pub fn claimed_name(configuration: &[u8]) -> Option<String> {
     let table = std::str::from_utf8(configuration)
         .ok()?
@@ -64,7 +65,7 @@ fn is_host_name(name: &str) -> bool {
 
 /// The root hash on the kernel command line; `None` unless exactly one well-formed `pratique.roothash=` is there.
 ///
-/// A second one could only come from outside of the signed image, so that none of both is believed.
+/// A second one could only come from outside of the signed image, so neither is trusted.
 pub fn root_hash(command_line: &str) -> Option<[u8; 32]> {
     let mut found = command_line
         .split_ascii_whitespace()
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_root_hash_makes_both_worthless() {
+    fn two_root_hashes_count_as_none() {
         let one = format!("ro pratique.roothash={} quiet", "ab".repeat(32));
         assert_eq!(root_hash(&one), Some([0xAB; 32]));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The last steps: what is mounted goes down in order, so that the state's filesystem ends clean.
+//! The last steps of a shutdown: unmounts in order, so that the state's file system ends clean.
 
 use agent_sys::mount::{detach, make_read_only, unmount};
 use agent_sys::power::{End, end, sync};
@@ -6,7 +6,7 @@ use agent_sys::power::{End, end, sync};
 use crate::console::Console;
 use crate::state;
 
-/// Most mounts looked at; the kernel's own limit is 100,000.
+/// Most mounts that are examined; the kernel's own limit is 100,000.
 const MOST: usize = 100_000;
 
 /// The mount points at and below `roots` in the text of `/proc/self/mountinfo`, latest mounted first.
@@ -35,14 +35,14 @@ fn unescaped(text: &str) -> String {
         .replace("\\134", "\\")
 }
 
-/// Writes everything out, unmounts the state and ends the machine. Assumes that all processes are gone.
+/// Syncs, unmounts the state, and powers off or reboots. Assumes that all processes are gone.
 pub fn finish(console: &Console, how: End) -> agent_sys::Error {
     sync();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for target in unmount_order(&mounts, &["/run/containerd", "/run/pratique", "/var"]) {
         match unmount(&target) {
             Err(_) if target == state::TARGET => {
-                // Still in use by something in the kernel: read-only leaves it clean as well.
+                // Still in use by the kernel: remounted read-only it ends clean as well.
                 if make_read_only(&target).is_err() {
                     console.line(
                         "pratique: WARNING STATE: the state could not be unmounted; its journal will be replayed",

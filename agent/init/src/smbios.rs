@@ -2,10 +2,9 @@
 //!
 //! Source: SMBIOS 3.7, chapters 6.1.3 (text strings) and 7.12. Pure and total.
 
+use agent_metadata::MAX_BYTES;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-
-use crate::source::MAX_BYTES;
 
 const OEM_STRINGS: u8 = 11;
 const PREFIX: &[u8] = b"io.pratique.config=";

@@ -1,8 +1,8 @@
 //! Where the machine's configuration comes from: a NoCloud volume, SMBIOS, fw_cfg or the image itself, exactly one of
 //! them; or, where there is none of these, the metadata service of the machine's cloud.
 //!
-//! A machine that has a source of its own never asks a metadata service: it was put there on purpose, and no network is
-//! needed. So the two can't contradict each other.
+//! A machine that has a source of its own never asks a metadata service: an admin put the source
+//! there on purpose, and it needs no network. So the two can't contradict each other.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -34,12 +34,12 @@ const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/io.pratique/config/r
 /// What the image build was given as `--user-data`.
 const IMAGE: &str = "/etc/pratique/user-data";
 const SMBIOS_ENTRIES: &str = "/sys/firmware/dmi/entries";
-/// Most type 11 structures looked at; machines have one or two.
+/// Most type 11 structures that are read; machines have one or two.
 const MOST_STRUCTURES: usize = 64;
 /// Most bytes of one structure: base64 of the largest configuration and some.
 const STRUCTURE_BYTES: u64 = 128 << 10;
 
-/// A configuration as found, its bytes unjudged.
+/// A configuration as found, not parsed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Found {
     /// The source's name, which is part of the measurement.
@@ -68,7 +68,7 @@ pub enum SourceError {
         "no configuration was found on the machine, and the metadata service of {0} has no user-data for it"
     )]
     NoUserData(&'static str),
-    /// What answers in the metadata service's place is not to be used.
+    /// The metadata service's answer is not usable.
     #[error("what the metadata service of {0} answered can't be used (see the lines above)")]
     Service(&'static str),
     /// The metadata service could not be reached.
@@ -123,7 +123,7 @@ fn local(in_cloud: bool) -> Result<Found, SourceError> {
         .collect();
     there.extend(file_source("fw_cfg", FW_CFG)?);
     there.extend(file_source("image", IMAGE)?);
-    // These are there from the start; a volume may still be on its way.
+    // These exist from the start; a volume may appear later.
     let limit = if there.is_empty() {
         patience
     } else {
@@ -154,7 +154,7 @@ fn decide(volumes: &[Volume], there: Vec<Found>) -> Result<Result<Found, Volume>
     }
 }
 
-/// A source that is one file; none where the file is absent.
+/// A source that is one file; `None` if the file is absent.
 fn file_source(label: &'static str, path: &str) -> Result<Option<Found>, SourceError> {
     match read_file(path, label) {
         Ok(bytes) => Ok(Some(Found { label, bytes })),
@@ -180,7 +180,8 @@ fn smbios_strings() -> Result<Vec<Vec<u8>>, SmbiosError> {
     Ok(all)
 }
 
-/// Volumes labelled CIDATA. A disk that is one as a whole is not counted again by its partitions.
+/// Volumes labelled CIDATA. A disk that is such a volume as a whole does not count again by its
+/// partitions.
 fn volumes() -> Vec<Volume> {
     let mut found: Vec<Volume> = Vec::new();
     for device in disks::list() {
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn admins_are_told_of_every_source() {
+    fn the_guide_names_every_source() {
         let services = agent_metadata::Platform::ALL.map(agent_metadata::Platform::label);
         let all = [&["nocloud", "smbios", "fw_cfg", "image"][..], &services[..]].concat();
         assert_eq!(all, config_model::machine::USER_DATA_SOURCES);

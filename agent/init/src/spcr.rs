@@ -1,5 +1,5 @@
-//! The serial line that the firmware names for a console: ACPI's table SPCR (Microsoft's "Serial Port Console
-//! Redirection Table", revisions 1 to 4), and which of the kernel's lines it is.
+//! The serial line that the firmware names for a console: ACPI's SPCR table (Microsoft's "Serial
+//! Port Console Redirection Table", revisions 1 to 4), and which of the kernel's terminals it is.
 //!
 //! Guarantees: total over any bytes; a table that is short or names no address gives nothing.
 
@@ -38,7 +38,7 @@ pub fn parse(table: &[u8]) -> Option<Named> {
     }
     let address = u64::from_le_bytes(table.get(ADDRESS)?.try_into().ok()?);
     let address = match (table.get(ADDRESS_SPACE)?, address) {
-        // The specification's way to say that there is none.
+        // By the specification, no address.
         (_, 0) => return None,
         (0, at) => Address::Memory(at),
         (1, at) => Address::Port(at),

@@ -26,13 +26,13 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
 const KERNEL_CURE: &str = "boot this image's own kernel file, unchanged; if it is, this is a fault of the image: report it";
 
-/// A boot whose services gave up too often.
+/// Too many boots in which init gave up on a service.
 #[derive(Debug, thiserror::Error)]
 #[error("the last {0} boots ended because a service could not be kept alive")]
 struct Unhealthy(u32);
 
-/// Runs the second stage. Whatever fails, init stays up so that the machine can be read and switched off, unless the
-/// failure may pass by a reboot.
+/// Runs the second stage. After any failure init stays up, so that a person can read the console
+/// and switch the machine off, unless a reboot may help.
 pub fn run(console: &Console) -> ExitCode {
     let signals = match Signals::open() {
         Ok(signals) => signals,
@@ -56,7 +56,7 @@ pub fn run(console: &Console) -> ExitCode {
     services::run(console, signals, ready, domain)
 }
 
-/// All that comes before the services; the services, and the domain of those that are contained.
+/// All steps before the services; returns the services, and the domain for contained ones.
 fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
     let image = prepare(console)?;
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
@@ -75,7 +75,7 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
     Ok((table(&image, &state), domain))
 }
 
-/// Mounts, modules, kernel settings, clock: what depends on nothing but the image.
+/// Mounts, modules, kernel settings, clock: all that depends only on the image.
 fn prepare(console: &Console) -> Result<Image, Fatal> {
     let broken =
         |cause: agent_sys::Error| Fatal::retry("INIT", "a fault of this image: report it", cause);
@@ -86,7 +86,7 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
         "POWER",
         agent_sys::power::catch_ctrl_alt_del().err(),
     );
-    // Before the modules: network cards take over what stands under `default` when they come.
+    // Before the modules: network cards inherit the values under `default` when they appear.
     harden(console)?;
     for cause in modules::load_list(MODULE_LIST, "/") {
         warn(console, "MODULE", Some(cause));
@@ -109,12 +109,12 @@ fn prepare(console: &Console) -> Result<Image, Fatal> {
             "CLOCK",
             agent_sys::clock::set_unix_seconds(image.build_time).err(),
         );
-        console.milestone("clock set to the image's build time: it was before it");
+        console.milestone("clock was before the image's build time: set to it");
     }
     Ok(image)
 }
 
-/// Finds and measures the configuration; its digest.
+/// Finds and measures the configuration; returns its digest.
 fn configure(console: &Console, image: &Image) -> Result<[u8; 32], Fatal> {
     let service = agent_metadata::platform::choose(Setting::parse(&image.metadata), &cloud::dmi());
     let found = source::find(console, service).map_err(no_configuration)?;
@@ -210,7 +210,8 @@ fn table(image: &Image, state: &Opened) -> Vec<Service> {
         "--approvals",
         &state.approvals,
     ];
-    // It gives containers their grace by containerd, and a master's machine is a node of its own.
+    // The agent ends containers through containerd with their grace; on a master's machine too,
+    // which is also a node.
     all.push(service(
         "agent",
         &arguments,
@@ -253,7 +254,7 @@ fn delegate_controllers() {
     for group in [CGROUPS.to_owned(), format!("{CGROUPS}/pratique")] {
         let all = fs::read_to_string(format!("{group}/cgroup.controllers")).unwrap_or_default();
         for controller in all.split_ascii_whitespace() {
-            // One that can't be delegated is missed by who needs it, with a message of its own.
+            // A controller that can't be delegated causes an error where it is needed.
             drop(fs::write(
                 format!("{group}/cgroup.subtree_control"),
                 format!("+{controller}"),
@@ -262,13 +263,13 @@ fn delegate_controllers() {
     }
 }
 
-/// Writes the kernel's settings; one that guards the machine and does not hold ends the boot here.
+/// Writes the kernel's settings; if one that protects the machine is not in force, the boot ends here.
 fn harden(console: &Console) -> Result<(), Fatal> {
     let mut first = None;
     for (weight, cause) in hardening::apply(Path::new(hardening::SETTINGS), &SYSCTLS) {
         match weight {
             Weight::Guard if first.is_none() => first = Some(cause),
-            // The first one stops the machine; the others are told, so that one boot shows them all.
+            // The first one stops the boot; the others are printed, so that one boot shows them all.
             Weight::Guard | Weight::Service => console.line(&Fatal::warning("KERNEL", cause)),
         }
     }
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_is_told_who_brought_its_state_and_nothing_where_it_was_made_here() {
+    fn a_master_gets_the_admins_key_only_for_a_state_from_another_board() {
         let image = Image {
             role: "master".to_owned(),
             ..Image::default()

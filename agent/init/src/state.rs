@@ -1,11 +1,13 @@
 //! The state partition: made on first boot behind the image, encrypted, opened with the TPM's key and mounted at `/var`.
 //!
-//! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made filesystem that
-//! passes for state: `pratique-state-new` (may be formatted again) becomes `pratique-state` only when mke2fs is done. The
-//! the label is untrusted; it decides only whether an unreadable state is re-created.
-//! Whether a state is believed, [`crate::unlock`] asks, and [`crate::generation`] of what lies in it. There is no e2fsck in
-//! the image: ext4's journal replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that, or in
-//! which the kernel found a fault while it was mounted ([`crate::ext4`]), is a worker's to lose and a master's to recover.
+//! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made
+//! file system that is taken for a state: `pratique-state-new` (may be formatted again) becomes
+//! `pratique-state` only when mke2fs is done. The label is untrusted; it decides only whether an
+//! unreadable state is made anew. [`crate::unlock`] decides whether the volume is trusted,
+//! [`crate::generation`] whether its files are. There is no e2fsck in the image: ext4's journal
+//! replay, done by the mount, covers power cuts; a filesystem that is damaged beyond that, or in
+//! which the kernel found a fault while it was mounted ([`crate::ext4`]), is made anew on a worker,
+//! and must be recovered on a master.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -38,7 +40,7 @@ pub const TARGET: &str = "/var";
 const LINUX_DATA: Guid = Guid([
     0x0F, 0xC6, 0x3D, 0xAF, 0x84, 0x83, 0x47, 0x72, 0x8E, 0x79, 0x3D, 0x69, 0xD8, 0x47, 0x7D, 0xE4,
 ]);
-/// Less can't hold one container image and the logs.
+/// Smallest state: room for one container image and the logs.
 const LEAST_BYTES: u64 = 256 << 20;
 const NODE_LIMIT: Duration = Duration::from_secs(10);
 const MKE2FS: &str = "/usr/sbin/mke2fs";
@@ -51,15 +53,16 @@ const ROOM_CURE: &str = "enlarge the disk behind the image";
 /// Options of the mount on the disk, and in memory where the disk is left alone.
 const DISK: &str = "errors=remount-ro";
 const MEMORY: &str = "mode=755,size=40%";
-/// What the state's file system allows: nothing on it is executed, is a device, or gives rights. Containers' root file
-/// systems are overlays over parts of it, mounts of their own with their own limits.
+/// Mount flags of the state's file system: no execution, no devices, no setuid. Containers' root
+/// file systems are overlays over parts of it, mounts of their own with their own limits.
 const LIMITS: Limits = Limits {
     read_only: false,
     no_suid: true,
     no_dev: true,
     no_exec: true,
 };
-/// Pods' volumes: a pod may execute what it wrote there, as everywhere in Kubernetes. The host's programs name nothing there.
+/// Pods' volumes: a pod may execute what it wrote there, as everywhere in Kubernetes. The host's
+/// programs use nothing from there.
 const VOLUMES: [&str; 2] = [POD_VOLUMES, LOCAL_VOLUMES];
 const POD_VOLUMES: &str = "/var/lib/kubelet/pods";
 /// Persistent volumes.
@@ -104,11 +107,12 @@ pub(crate) enum StateError {
 const NAME: &str = "state";
 /// init's own part of the state.
 const OWN: &str = "/var/lib/pratique/init";
-/// The key of the volume's recovery slot, in the volume itself: the master puts it into its recovery copy.
+/// The key of the volume's recovery slot, stored in the volume: the master puts it into its
+/// recovery copy.
 pub const RECOVERY: &str = "/var/lib/pratique/init/state-recovery";
-/// The security version for which the machine was admitted last: the agent writes it.
+/// The security version of the machine's last admission: the agent writes it.
 const ADMITTED: &str = "/var/lib/pratique/agent/admitted-svn";
-/// What the agent shows of the state on the machine's Node.
+/// Facts about the state that the agent reports on the machine's Node.
 const RECORD: &str = "/run/pratique/state.json";
 const CLEAR: &str = "clear the TPM in the machine's firmware setup; a worker's state is then made anew, and a master's opens again by \
                      `pratique recover-state` (the admin's guide has the steps)";
@@ -133,7 +137,7 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[error("the state is not opened: {0}")]
 struct Refused(Reason);
 
-/// Where the state lies.
+/// The place of the state on the disk.
 struct Place {
     root: RootDisk,
     part: Partition,
@@ -142,20 +146,21 @@ struct Place {
     fresh: bool,
 }
 
-/// Who brought a state to this board: SHA-256 of an admin's key; none where the state was made on it.
+/// The admin who moved a state to this board: SHA-256 of the admin's key; `None` if the state was
+/// made here.
 pub type BroughtBy = Option<[u8; 32]>;
 
-/// What the services need to know of a state that is open.
+/// What the services need to know about an open state.
 #[derive(Debug)]
 pub struct Opened {
     /// The partition with the approvals of the image that runs.
     pub approvals: String,
-    /// Who brought the state to this board.
+    /// The admin who moved the state to this board.
     pub brought_by: BroughtBy,
 }
 
-/// Opens the state and mounts it at [`TARGET`]; makes it where there is none, and where a worker's does not open. Whatever
-/// comes of it, the key can't be asked for again in this boot.
+/// Opens the state and mounts it at [`TARGET`]; makes it if there is none, or if a worker's does
+/// not open. In any case the key can't be used again in this boot.
 ///
 /// # Errors
 /// A disk, TPM or file system that failed, or a master's state that does not open: each says what this machine does
@@ -189,7 +194,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             brought_by = *admin;
             let node = decrypt(&place, key)?;
             if let Err(cause) = usable(&node, *generation) {
-                // The agent writes the next generation's header before it ends; the mark goes over it.
+                // The agent writes the next generation's header before it exits; the mark overwrites it.
                 drop(asked.finish(console, None));
                 return Err(damaged(&place, master, cause));
             }
@@ -213,7 +218,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
                 drop(asked.finish(console, None));
                 return Err(Fatal::hold("STATE", CURE, cause));
             }
-            // Bound by now, or recovered again by a reboot.
+            // By now the state is bound to this board, or a reboot recovers it again.
             asked
                 .finish(console, Some(Answer { admitted: 0 }))
                 .map_err(later)?;
@@ -233,7 +238,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             asked.finish(console, None).map_err(later)?;
             mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
             console.line(&format!(
-                "pratique: WARNING STATE: what is stored lasts as long as this boot, in memory: {reason}; the state on the \
+                "pratique: WARNING STATE: the state is in memory and lasts only until the next reboot: {reason}; the state on the \
                  disk stays as it is, for a boot that may open it"
             ));
         }
@@ -241,7 +246,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             asked.finish(console, None).map_err(later)?;
             formatted(&place, key, None)?;
             console.line(&format!(
-                "pratique: WARNING STATE: what is stored lasts as long as this boot: {reason}"
+                "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
             ));
         }
         Report::Refused { reason } => {
@@ -257,7 +262,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
     })
 }
 
-/// The milestone of a state that was there.
+/// The milestone line of an existing state.
 fn told(report: &Report) -> String {
     match report {
         Report::Opened {
@@ -275,7 +280,8 @@ fn told(report: &Report) -> String {
     }
 }
 
-/// Puts the master's keys into the state, for the master to seal. Of an earlier attempt nothing is left.
+/// Puts the master's keys into the state, for the master to seal. It first removes what an earlier
+/// attempt left.
 fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
     let written = match std::fs::remove_file(RECOVERED_KEYS) {
         Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(cause),
@@ -284,8 +290,9 @@ fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
     written.map_err(|cause| agent_sys::Error::new("write", RECOVERED_KEYS, cause))
 }
 
-/// Whether a boot that may not open the state leaves it alone, `fresh` being that there is none yet. Somebody started the
-/// machine with something else (a kernel argument from outside, an unsigned image): the next proper boot wants its state back.
+/// Whether a boot that may not open the state leaves it on the disk; `fresh` means that there is no
+/// state yet. The machine was started in an unapproved way (a kernel argument from outside, an
+/// unsigned image), and the next approved boot needs its state.
 fn keeps_the_disk(reason: Reason, fresh: bool) -> bool {
     !fresh && matches!(reason, Reason::NotApproved | Reason::NoApprovals)
 }
@@ -299,7 +306,8 @@ fn fatal(cause: StateError) -> Fatal {
     Fatal::hold("STATE", cure, cause)
 }
 
-/// A failure to get the key: held where only a person can cure it, as reboots would hide the reason and change nothing.
+/// A failure to get the key: the boot stops if only a person can fix it, as reboots would hide the
+/// reason and change nothing.
 fn later(cause: UnlockError) -> Fatal {
     match cause {
         UnlockError::Authorization => Fatal::hold("STATE", CLEAR, cause),
@@ -311,8 +319,9 @@ fn later(cause: UnlockError) -> Fatal {
     }
 }
 
-/// A state that opened and did not move to its next generation: a passing failure is told, and the next boot moves it. One that
-/// stays would leave generation and floor behind for ever, so that an older copy or an older image could come back.
+/// A state that opened and did not move to its next generation. A temporary failure is only
+/// printed, and the next boot moves the state. A permanent one stops the boot: with generation and
+/// floor left behind, an older copy or an older image could come back.
 fn moved(console: &Console, outcome: Result<(), UnlockError>) -> Result<(), Fatal> {
     match outcome.map_err(later) {
         Err(fatal) if fatal.then == Then::RebootLater => {
@@ -327,10 +336,10 @@ fn system(cause: agent_sys::Error) -> Fatal {
     Fatal::hold("STATE", CURE, cause)
 }
 
-/// What the console says of a state that was made.
+/// The console line of a new state.
 fn made(reason: Reason, renewals: u32) -> String {
     if reason == Reason::FirstStart {
-        return "pratique: state made: it is encrypted, and opens for images of this release key alone".to_owned();
+        return "pratique: state made: it is encrypted, and opens only for images of this release key".to_owned();
     }
     format!(
         "pratique: WARNING STATE: the state did not open and was made anew, for the {renewals}. time: {reason}; what the \
@@ -358,7 +367,7 @@ fn record(report: &Report, partition: &str) -> String {
     )
 }
 
-/// A number of the agent's; zero where it was never admitted.
+/// The number that the agent wrote; zero if the machine was never admitted.
 fn admitted() -> u64 {
     let mut text = String::new();
     let read = File::open(ADMITTED).and_then(|file| file.take(32).read_to_string(&mut text));
@@ -417,8 +426,8 @@ fn usable(node: &str, generation: u64) -> Result<(), Cause> {
     Ok(())
 }
 
-/// Makes the file system of a volume, mounts it, and says so on the disk. Without a recovery key nothing keeps the volume's
-/// key either: the label stays what it was.
+/// Makes the file system of a volume, mounts it, and sets the partition's label to finished.
+/// Without a recovery key the volume's key is not kept either, so the label stays as it is.
 fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> Result<(), Fatal> {
     let Place {
         root, part, fresh, ..
@@ -439,7 +448,7 @@ fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> 
     Ok(())
 }
 
-/// A new file of root's, on the disk when this returns.
+/// Writes a new file that only root can read; it is on the disk when this returns.
 fn keep(path: &str, secret: &[u8]) -> std::io::Result<()> {
     let mut file = File::options()
         .write(true)
@@ -448,13 +457,15 @@ fn keep(path: &str, secret: &[u8]) -> std::io::Result<()> {
         .open(path)?;
     file.write_all(secret)?;
     file.sync_all()?;
-    // The name, too: the state is bound to this board next, and the keys come no second time.
+    // Syncs the directory too: the state is bound to this board next, and the keys are not
+    // delivered again.
     Path::new(path)
         .parent()
         .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// A volume that opened and is not usable: a worker's is marked, so that the next boot makes it anew.
+/// A volume that opened and is not usable: on a worker it is marked, so that the next boot makes it
+/// anew.
 fn damaged(place: &Place, master: bool, cause: Cause) -> Fatal {
     if master {
         return Fatal::hold("STATE", MASTER_DAMAGED, cause);
@@ -476,7 +487,7 @@ fn damaged(place: &Place, master: bool, cause: Cause) -> Fatal {
     }
 }
 
-/// Adds the partition, not finished yet, to the disk's table and tells the kernel.
+/// Adds the partition, labelled as unfinished, to the disk's table and informs the kernel.
 fn add(root: &mut RootDisk) -> Result<Partition, StateError> {
     let name = root.disk.node();
     let wanted = Wanted {
@@ -579,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_owner_of_the_tpm_refuses_holds_the_machine_with_its_cure() {
+    fn a_refusal_by_the_tpms_owner_stops_the_boot_and_says_what_to_do() {
         for (cause, word) in [
             (
                 UnlockError::Authorization,
@@ -595,7 +606,8 @@ mod tests {
             }
         }
         assert_eq!(later(UnlockError::Failed(70)).then, Then::RebootLater);
-        // Also where the state is open: it would stay behind for ever. What may pass does not keep the machine.
+        // The same for an open state, which would stay behind for ever. A temporary failure does
+        // not stop the boot.
         let console = Console::open();
         let refused = moved(&console, Err(UnlockError::Full)).expect_err("held");
         assert_eq!(refused.then, Then::Hold);
@@ -619,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_of_another_board_is_told_with_the_admin_and_no_key() {
+    fn the_record_of_a_moved_state_names_the_admin_and_no_key() {
         let report = Report::Recovered {
             key: Zeroizing::new([0xAB; 64]),
             generation: 8,
@@ -642,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_start_is_no_warning_and_a_renewal_is_one() {
+    fn making_a_state_warns_only_if_it_replaces_one() {
         assert!(!made(Reason::FirstStart, 0).contains("WARNING"));
         let line = made(Reason::OtherKey, 3);
         assert!(

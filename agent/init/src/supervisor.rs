@@ -1,16 +1,18 @@
-//! The supervisor's decisions: events and time in, effects out, nothing done here.
+//! The supervisor's decisions: events and time in, effects out, no I/O.
 //!
-//! Guarantees: a service is restarted after a pause that doubles from 1 s to 30 s and is forgotten once it lived for a
-//! minute; a service that dies [`DEATHS`] times within [`WINDOW`] ends the machine by a reboot; an end goes through
-//! asking the services that end others' work first (the agent, which gives containers their grace), asking the other
-//! services, asking everybody, then force, each step bounded in time, and never turns back. Where the root is corrupted,
-//! all services are asked at once: none of them can be trusted to do its work.
+//! Guarantees: a service is restarted after a pause that doubles from 1 s to 30 s and is reset
+//! after the service ran for a minute; a service that dies [`DEATHS`] times within [`WINDOW`]
+//! reboots the machine. A shutdown first sends SIGTERM to the services that end others' work (the
+//! agent, which gives containers their grace), then to the other services, then to all processes,
+//! then SIGKILL; each step is bounded in time, and none is repeated. If the root is corrupted, all
+//! services get SIGTERM at once: none of them can be trusted to do its work.
 
 use std::time::Duration;
 
 use agent_sys::power::End;
 use agent_sys::process::Ended;
 use config_machine::end::AGENT_END;
+use config_machine::power::Order;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -19,33 +21,29 @@ const GOOD_LIFE: Duration = Duration::from_secs(60);
 pub const DEATHS: usize = 10;
 /// See [`DEATHS`].
 pub const WINDOW: Duration = Duration::from_secs(600);
-/// All services alive for so long make the boot a healthy one.
+/// A boot counts as healthy after all services ran for this time.
 pub const HEALTHY: Duration = Duration::from_secs(600);
-/// How long services that end first may take: what containers get, and what the agent takes besides.
+/// How long services that end first may take: the containers' grace and the agent's own time.
 pub const ASK_FIRST: Duration = AGENT_END;
 /// How long services may take to end when asked.
 pub const ASK_SERVICES: Duration = Duration::from_secs(8);
-/// How long everybody else may take.
+/// How long all other processes may take.
 pub const ASK_ALL: Duration = Duration::from_secs(2);
-/// A service's exit code that asks for a reboot.
-pub const WANTS_REBOOT: i32 = 100;
-/// A service's exit code that asks for power-off.
-pub const WANTS_POWER_OFF: i32 = 101;
 
-/// What happened. Services are known by their place in the table.
+/// An event. Services are identified by their index in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// An asked-for start gave this process.
+    /// A service was started as this process.
     Started(usize, i32),
-    /// An asked-for start failed.
+    /// A service could not be started.
     NotStarted(usize),
     /// A process was reaped, a service or not.
     Ended(i32, Ended),
-    /// A signal or the power button asks for an end.
+    /// A signal or the power button asks for a shutdown.
     Asked(End),
     /// The kernel saw corruption of the root.
     Corrupted,
-    /// No process is left but init.
+    /// No process but init is left.
     Alone,
     /// Time passed.
     Tick,
@@ -56,34 +54,34 @@ pub enum Event {
 pub enum Effect {
     /// Start a service.
     Start(usize),
-    /// Tell that a service ended and when it is started again.
+    /// Report that a service ended and when it is started again.
     TellRestart(usize, Ended, Duration),
-    /// Tell that all services are started.
+    /// Report that all services are started.
     TellStarted,
-    /// A service can't be kept alive: count it, tell it. An end follows.
+    /// A service can't be kept alive: count it and report it. A shutdown follows.
     GaveUp(usize),
-    /// The boot was a healthy one: forget what was counted.
+    /// The boot was healthy: reset the count.
     Healthy,
-    /// Tell that the root is corrupted. Everything is stopped.
+    /// Report that the root is corrupted. Everything is stopped.
     TellCorrupted,
-    /// Tell how the machine will end.
+    /// Report how the machine will end.
     TellEnd(End),
-    /// Ask a service to end.
+    /// Send SIGTERM to a service.
     Ask(i32),
-    /// Ask everybody.
+    /// Send SIGTERM to all processes.
     AskAll,
-    /// End everybody at once.
+    /// Send SIGKILL to all processes.
     ForceAll,
     /// Unmount and end the machine; nothing comes after it.
     Finish(End),
 }
 
-/// What sets a service apart from others.
+/// How a service differs from others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Its exit codes [`WANTS_REBOOT`] and [`WANTS_POWER_OFF`] end the machine.
+    /// Its exit codes of an [`Order`] end the machine.
     pub may_end_machine: bool,
-    /// It ends before the others are asked, which it needs for that.
+    /// It ends before the others, because it needs them for its own shutdown.
     pub ends_first: bool,
 }
 
@@ -126,7 +124,7 @@ enum Phase {
     Over,
 }
 
-/// The state of all services and of the machine's end.
+/// The state of all services and of the shutdown.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     services: Vec<Service>,
@@ -135,8 +133,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Begins with one service for each item; the effects start them all. With none the machine is held: it only waits
-    /// for an end.
+    /// Begins with one service for each item; the effects start them all. Without services init
+    /// only waits for a shutdown.
     pub fn new(services: &[Terms]) -> (Self, Vec<Effect>) {
         let service = |terms: &Terms| Service {
             life: Life::Starting,
@@ -165,7 +163,7 @@ impl Supervisor {
         )
     }
 
-    /// Takes one event at `now` (any clock that doesn't go back) and says what to do, in order.
+    /// Handles one event at `now` (by a monotonic clock) and returns the effects, in order.
     pub fn step(&mut self, now: Duration, event: Event) -> Vec<Effect> {
         match event {
             Event::Started(index, pid) => self.started(now, index, pid),
@@ -200,7 +198,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether an end is under way.
+    /// Whether a shutdown is under way.
     pub fn is_ending(&self) -> bool {
         !matches!(self.phase, Phase::Serving { .. } | Phase::Held)
     }
@@ -214,7 +212,7 @@ impl Supervisor {
         let ends_first = service.terms.ends_first;
         match self.phase {
             Phase::Serving { .. } | Phase::Held => {}
-            // The others are asked when those have ended.
+            // The others get SIGTERM after those have ended.
             Phase::AskingFirst { .. } if !ends_first => return Vec::new(),
             Phase::AskingFirst { .. }
             | Phase::AskingServices { .. }
@@ -256,14 +254,8 @@ impl Supervisor {
             service.life = Life::Stopped;
             return self.all_stopped(now);
         }
-        match how {
-            Ended::Code(WANTS_REBOOT) if service.terms.may_end_machine => {
-                return self.stop_after(now, index, End::Reboot);
-            }
-            Ended::Code(WANTS_POWER_OFF) if service.terms.may_end_machine => {
-                return self.stop_after(now, index, End::PowerOff);
-            }
-            Ended::Code(_) | Ended::Signal(_) => {}
+        if let Some(end) = ordered(how).filter(|_| service.terms.may_end_machine) {
+            return self.stop_after(now, index, end);
         }
         if matches!(service.life, Life::Running { since, .. } if now.saturating_sub(since) >= GOOD_LIFE)
         {
@@ -301,7 +293,8 @@ impl Supervisor {
         effects
     }
 
-    /// Begins the end; `None` ends in holding the machine without services. An asked-for end wins over holding.
+    /// Begins the shutdown; `None` stops the services and leaves the machine up. A requested
+    /// shutdown takes precedence.
     fn begin_end(&mut self, now: Duration, end: Option<End>) -> Vec<Effect> {
         let mut effects: Vec<Effect> = end.map(Effect::TellEnd).into_iter().collect();
         match &mut self.phase {
@@ -339,7 +332,7 @@ impl Supervisor {
         effects
     }
 
-    /// Asks the running services of some terms.
+    /// Sends SIGTERM to the running services with these terms.
     fn ask(&self, which: fn(Terms) -> bool) -> Vec<Effect> {
         let asked = self.services.iter().filter(|service| which(service.terms));
         let pid = |service: &Service| match service.life {
@@ -357,7 +350,7 @@ impl Supervisor {
         self.ask(|_| true)
     }
 
-    /// Goes on to the next step of an end whose services have all stopped; at the last one nothing is left to ask.
+    /// Goes on to the next step of a shutdown after all services of this step have stopped.
     fn all_stopped(&mut self, now: Duration) -> Vec<Effect> {
         let stopped = |service: &Service| service.life == Life::Stopped;
         match self.phase {
@@ -450,6 +443,17 @@ impl Supervisor {
             | Phase::Over => Vec::new(),
         }
     }
+}
+
+/// The end that an exit code asks for.
+fn ordered(how: Ended) -> Option<End> {
+    let Ended::Code(code) = how else { return None };
+    let mut all = Order::ALL.into_iter();
+    let order = all.find(|order| i32::from(order.exit_code()) == code)?;
+    Some(match order {
+        Order::Reboot => End::Reboot,
+        Order::PowerOff => End::PowerOff,
+    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Stories and properties of the supervisor.
+//! Scenarios and properties of the supervisor.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn running(count: usize) -> Supervisor {
 }
 
 #[test]
-fn the_start_is_told_once_all_have_started() {
+fn the_start_is_reported_once_all_services_run() {
     let (mut supervisor, _) = Supervisor::new(&[PLAIN, TRUSTED]);
     assert_eq!(supervisor.step(at(0), Event::Started(0, 10)), []);
     assert_eq!(
@@ -49,7 +49,7 @@ fn the_start_is_told_once_all_have_started() {
 }
 
 #[test]
-fn pauses_double_and_a_good_life_forgets_them() {
+fn pauses_double_and_are_reset_after_a_minute() {
     let mut supervisor = running(1);
     let mut pauses = Vec::new();
     let mut now = 0;
@@ -93,7 +93,7 @@ fn a_service_that_cannot_be_kept_alive_ends_in_a_counted_reboot() {
 }
 
 #[test]
-fn an_end_asks_services_then_all_then_forces() {
+fn a_shutdown_terms_services_then_all_then_kills() {
     let mut supervisor = running(2);
     let effects = supervisor.step(at(5), Event::Asked(End::PowerOff));
     assert_eq!(
@@ -130,7 +130,7 @@ fn machine() -> Supervisor {
 }
 
 #[test]
-fn containerd_is_asked_when_the_agent_has_ended_the_containers() {
+fn containerd_ends_after_the_agent_has_ended_the_containers() {
     let mut supervisor = machine();
     let asked = supervisor.step(at(5), Event::Asked(End::PowerOff));
     assert_eq!(asked, [Effect::TellEnd(End::PowerOff), Effect::Ask(101)]);
@@ -139,7 +139,7 @@ fn containerd_is_asked_when_the_agent_has_ended_the_containers() {
     assert_eq!(
         supervisor.step(at(60), Event::Asked(End::Reboot)),
         [],
-        "the end that was asked for first counts"
+        "the first requested shutdown counts"
     );
     assert_eq!(
         supervisor.step(at(61), Event::Ended(101, Ended::Code(0))),
@@ -156,7 +156,32 @@ fn containerd_is_asked_when_the_agent_has_ended_the_containers() {
 }
 
 #[test]
-fn an_agent_that_does_not_end_in_its_time_holds_nothing_up() {
+fn an_agent_that_ends_with_an_orders_code_ends_the_machine_in_order() {
+    for (code, end) in [(100, End::Reboot), (101, End::PowerOff)] {
+        let mut supervisor = machine();
+        // The agent has ended the containers, and containerd is asked next.
+        assert_eq!(
+            supervisor.step(at(5), Event::Ended(101, Ended::Code(code))),
+            [Effect::TellEnd(end), Effect::Ask(100)]
+        );
+        assert_eq!(
+            supervisor.step(at(6), Event::Ended(100, Ended::Code(0))),
+            [Effect::AskAll]
+        );
+        assert_eq!(supervisor.step(at(6), Event::Alone), [Effect::Finish(end)]);
+    }
+    // The same code from another service, and other codes from the agent, are a death like any other.
+    for (pid, code) in [(100, 100), (101, 0), (101, 70), (101, 102)] {
+        let effects = machine().step(at(5), Event::Ended(pid, Ended::Code(code)));
+        assert!(
+            matches!(effects[..], [Effect::TellRestart(..)]),
+            "{effects:?}"
+        );
+    }
+}
+
+#[test]
+fn an_agent_that_does_not_end_in_time_is_not_waited_for() {
     let mut supervisor = machine();
     supervisor.step(at(5), Event::Asked(End::Reboot));
     let late = at(5) + ASK_FIRST;
@@ -171,7 +196,7 @@ fn an_agent_that_does_not_end_in_its_time_holds_nothing_up() {
 }
 
 #[test]
-fn nobody_is_waited_for_first_on_a_corrupted_root() {
+fn on_a_corrupted_root_all_services_end_at_once() {
     let asked = machine().step(at(5), Event::Corrupted);
     assert_eq!(
         asked,
@@ -180,7 +205,7 @@ fn nobody_is_waited_for_first_on_a_corrupted_root() {
 }
 
 #[test]
-fn an_end_is_quick_when_everybody_obeys() {
+fn a_shutdown_is_quick_if_all_processes_end() {
     let mut supervisor = running(1);
     supervisor.step(at(5), Event::Asked(End::Reboot));
     assert_eq!(
@@ -205,7 +230,7 @@ fn only_a_trusted_exit_code_ends_the_machine() {
 }
 
 #[test]
-fn corruption_stops_all_and_holds_until_somebody_asks() {
+fn corruption_stops_all_and_waits_for_a_shutdown() {
     let mut supervisor = running(1);
     assert_eq!(
         supervisor.step(at(1), Event::Corrupted),
@@ -226,7 +251,7 @@ fn corruption_stops_all_and_holds_until_somebody_asks() {
 }
 
 #[test]
-fn ten_minutes_with_all_alive_are_a_healthy_boot_once() {
+fn a_boot_is_healthy_once_after_ten_minutes_with_all_services() {
     let mut supervisor = running(2);
     assert_eq!(supervisor.deadline(), Some(HEALTHY));
     assert_eq!(supervisor.step(HEALTHY, Event::Tick), [Effect::Healthy]);
@@ -250,10 +275,10 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happens: a service never has two processes, nothing starts once the end began, at most one finish
-    /// comes out and nothing after it, and the end is reached within its time.
+    /// For any events: a service never has two processes, nothing starts after a shutdown began, at
+    /// most one finish comes out and nothing after it, and the shutdown ends within its time.
     #[test]
-    fn no_double_start_and_no_way_back(events in prop::collection::vec((any_event(), 0_u64..40), 1..200)) {
+    fn no_service_starts_twice_or_during_a_shutdown(events in prop::collection::vec((any_event(), 0_u64..40), 1..200)) {
         let (mut supervisor, effects) = Supervisor::new(&[PLAIN, AGENT]);
         let mut world = World::default();
         world.apply(&mut supervisor, at(0), effects);
@@ -297,7 +322,7 @@ impl World {
             );
             match effect {
                 Effect::Start(index) => {
-                    assert!(!self.ending, "nothing starts once the end began");
+                    assert!(!self.ending, "nothing starts after the shutdown began");
                     assert!(
                         self.alive.iter().all(|(own, _)| *own != index),
                         "service {index} runs already"

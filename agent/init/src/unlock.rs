@@ -1,8 +1,9 @@
-//! The state's key, from the agent, which speaks with the TPM.
+//! Gets the state's key from the agent, which talks to the TPM.
 //!
-//! init starts `agent state-key` from the verified root, takes its report from a pipe that nobody else has, opens the state,
-//! tells for which security version the machine was admitted last, waits for the agent's end, and extends the cap register:
-//! from then on nothing can ask the TPM for that key before the next boot.
+//! init starts `agent state-key` from the verified root, reads its report from a private pipe,
+//! opens the state, tells the agent the security version of the machine's last admission, waits for
+//! the agent's exit, and extends the cap register: from then on the TPM gives no one that key
+//! before the next boot.
 
 use std::fs;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
@@ -20,7 +21,8 @@ use zeroize::Zeroizing;
 use crate::console::Console;
 use crate::errand::{self, ErrandError, ProgramOutput};
 
-/// The register that is extended once the state was opened, or was not; `config_unlock::approvals` says why this one.
+/// The register that is extended after the state was opened, or failed to open;
+/// `config_unlock::approvals` says why this one.
 pub const CAP_PCR: u32 = 8;
 /// What is extended into it.
 pub const CAP_EVENT: &[u8] = b"pratique: the state was opened in this boot";
@@ -31,34 +33,34 @@ const GROUP: &str = "/sys/fs/cgroup/pratique/state-key";
 const LIMIT: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Why the agent gave no key.
+/// Why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum UnlockError {
     /// It could not be started, took too long, or was ended.
     #[error("the agent can't ask the TPM")]
     Errand(#[source] ErrandError),
-    /// It ended with a failure of disk or TPM, which it said.
+    /// It exited with a failure of disk or TPM, which it printed.
     #[error("the agent could not ask the TPM (code {0}): see its line above")]
     Failed(i32),
-    /// The TPM refused it.
+    /// The authorization of the TPM's owner hierarchy was changed.
     #[error(
-        "another system on this machine changed the authorization of the TPM's owner hierarchy, and the state's key can't be had without it"
+        "another system on this machine changed the authorization of the TPM's owner hierarchy, and the state's key needs it"
     )]
     Authorization,
     /// The TPM has no room.
     #[error(
-        "the TPM's NV memory is full of what other systems on this machine left in it, and the state's key finds no room"
+        "the TPM's NV memory is full of objects of other systems on this machine, and there is no room for the state's key"
     )]
     Full,
     /// Its output is not a valid report.
     #[error("the agent's answer can't be understood")]
     Report,
     /// The pipe to it broke.
-    #[error("the agent can't be answered")]
+    #[error("the answer to the agent can't be sent")]
     Pipe(#[source] io::Error),
 }
 
-/// The agent, waiting for what comes of its report.
+/// The running agent, which waits for init's answer to its report.
 #[derive(Debug)]
 pub struct Asked {
     /// What it said.
@@ -122,7 +124,7 @@ pub fn ask(
 }
 
 impl Asked {
-    /// Gives the answer, where there is one, and waits for the agent's end.
+    /// Sends the answer, if there is one, and waits for the agent's exit.
     ///
     /// # Errors
     /// The agent ends with an error.
@@ -172,7 +174,7 @@ impl Agent {
         }
     }
 
-    /// Takes what is there of the report; whether there is no more to come.
+    /// Reads the available part of the report; returns whether it is complete.
     fn hear(&mut self, text: &mut Zeroizing<Vec<u8>>) -> Result<bool, UnlockError> {
         let mut buffer = Zeroizing::new(vec![0; MAX_REPORT]);
         match self.answers.read(&mut buffer) {
@@ -217,7 +219,7 @@ impl Agent {
         }
     }
 
-    /// Waits a moment for output, shows it, and looks whether the agent ended.
+    /// Waits briefly for output, shows it, and checks whether the agent exited.
     fn look(&mut self, shown: &mut ProgramOutput<'_>) -> Result<(), UnlockError> {
         wait_readable(
             &[self.answers.as_fd()],
@@ -229,12 +231,12 @@ impl Agent {
         );
         errand::listen(&mut self.output, shown, Duration::ZERO);
         if self.ended.is_none() {
-            // Nothing else was started yet: whatever else ends here is an orphan of the agent's.
+            // Nothing else was started yet, so any other child that exits is an orphan of the agent.
             self.ended = process::reap()
                 .filter(|(pid, _)| *pid == self.pid)
                 .map(|(_, how)| how);
             if self.ended.is_some() {
-                // Its last words, why it fails among them, may have come after the look above.
+                // Its last lines, such as the reason of a failure, may have come after the read above.
                 errand::drain(&mut self.output, shown);
             }
         }
@@ -246,17 +248,17 @@ impl Agent {
         }
     }
 
-    /// Ends what may be left of it.
+    /// Kills what may be left of it.
     fn stop(&mut self) {
         if self.ended.is_none() {
             errand::kill(&self.program, self.pid);
         }
-        // Gone with its processes; where it is not, it is empty.
+        // The control group is normally gone with its processes; what remains is empty.
         drop(fs::remove_dir(GROUP));
     }
 }
 
-/// What an exit code other than zero says.
+/// The error for an exit code other than zero.
 fn failed(code: i32) -> UnlockError {
     if code == i32::from(state_key::AUTHORIZATION) {
         UnlockError::Authorization
@@ -267,10 +269,11 @@ fn failed(code: i32) -> UnlockError {
     }
 }
 
-/// Extends the cap register, so that no key of the state opens again in this boot. Without a TPM there is none.
+/// Extends the cap register, so that no key of the state opens again in this boot. Does nothing
+/// without a TPM.
 ///
 /// # Errors
-/// The TPM cannot be reached or refuses; the keys of the state are not closed then.
+/// The TPM cannot be reached or refuses; then the state's keys can still be used in this boot.
 pub fn cap() -> agent_sys::Result<()> {
     if !agent_sys::tpm::present() {
         return Ok(());
@@ -283,7 +286,7 @@ mod tests {
     use super::{CAP_EVENT, CAP_PCR, UnlockError, failed};
 
     #[test]
-    fn an_end_that_a_person_must_cure_is_told_from_others() {
+    fn failures_that_a_person_must_fix_have_their_own_errors() {
         assert!(matches!(failed(77), UnlockError::Authorization));
         assert!(matches!(failed(73), UnlockError::Full));
         for code in [1, 69, 70, 73 + 256] {
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_is_the_one_that_images_are_approved_with() {
+    fn the_cap_event_is_the_one_in_the_approvals() {
         assert_eq!(CAP_PCR, u32::from(config_unlock::approvals::CAP_PCR));
         assert_eq!(CAP_EVENT, config_unlock::approvals::CAP_EVENT);
     }

@@ -22,16 +22,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-/// Answers at once that end by themselves, and that are followed.
+/// Concurrent answers that end by themselves, and concurrent followers.
 const READS: usize = 8;
 const FOLLOWS: usize = 8;
-/// Readers at work at once: each holds a thread.
+/// Concurrent readers: each holds a thread.
 const SCANS: usize = 2;
 /// For how long a reader holds its thread at a time.
 const SLICE: Duration = Duration::from_millis(100);
-/// For how long a query may read before it is at the end of what is written. The master waits half a minute for a piece.
+/// How long a query may read until it reaches the end of the log. The master waits half a minute
+/// for a piece.
 const SEARCH: Duration = Duration::from_secs(25);
-/// Between two looks for more.
+/// Time between two checks for more lines.
 const LOOK: Duration = Duration::from_millis(200);
 /// Longest time for which a log is followed (upstream's limit for streams).
 const LONGEST_FOLLOW: Duration = Duration::from_secs(4 * 3600);
@@ -72,7 +73,7 @@ enum Refusal {
     #[error("{fault}; there are: {there}")]
     Missing { fault: Fault, there: String },
     #[error(
-        "boot: no line is kept of a boot that long ago; the kernel's log, where init's is, too, is that of this boot alone"
+        "boot: no line is kept of a boot that long ago; the kernel's log, which also holds init's, covers only this boot"
     )]
     NoBoot,
     #[error("no files are served here; name a service by /logs/?query=SERVICE; there are: {0}")]
@@ -113,7 +114,8 @@ impl Journal {
         }
     }
 
-    /// Answers a GET of a path below `/logs/`. Without a query it lists the services. The caller's right is judged before.
+    /// Answers a GET of a path below `/logs/`. Without a query it lists the services. The caller is
+    /// authorized before.
     pub async fn answer(&self, below: &[&str], query: &str) -> Response<Body> {
         let outcome = match (below, query) {
             ([] | [""], "") => self.listed().await,
@@ -145,7 +147,7 @@ impl Journal {
         let place = Arc::clone(places).try_acquire_owned();
         let place = place.map_err(|_full| Refusal::Busy)?;
         let where_from = Arc::clone(&self.places);
-        // Which boot is meant is found by a look at all lines.
+        // Finding the boot needs a scan of all lines.
         let reader = self.at_work(move || where_from.open(query)).await??;
         let body = StreamBody::new(pieces(self.clone(), reader, place));
         let mut response = Response::new(BodyExt::boxed_unsync(body));
@@ -162,7 +164,7 @@ impl Journal {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Does work that blocks, when there is a turn for it.
+    /// Runs blocking work once a slot for it is free.
     async fn at_work<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -179,7 +181,7 @@ impl Journal {
 }
 
 impl Places {
-    /// The services whose logs are here.
+    /// The services that have logs here.
     fn there(&self) -> Vec<Service> {
         let now = now();
         let is_there = |service: &Service| {
@@ -242,12 +244,12 @@ fn now() -> Now {
 /// A log on its way.
 struct Sending {
     journal: Journal,
-    /// Away while a thread reads.
+    /// `None` while a thread reads.
     reader: Reader,
-    /// The answer's place among those at once.
+    /// The answer's slot.
     _place: OwnedSemaphorePermit,
     begun: Instant,
-    /// Time at work since the end of what was written was last seen.
+    /// Time spent reading since the end of the log was last reached.
     spent: Duration,
     over: bool,
 }
@@ -386,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_refused_by_a_status_that_names_what_is() {
+    async fn a_refusal_names_the_services_that_exist() {
         let lab = Lab::new();
         lab.put("agent", 0, "text");
         for (query, told) in [
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_log_is_followed_until_its_end_and_so_many_at_once() {
+    async fn a_log_is_followed_until_its_end_within_the_limit_of_followers() {
         let lab = Lab::new();
         lab.put("agent", 0, "before");
         let mut open = Vec::new();
@@ -452,7 +454,7 @@ mod tests {
         let soon = Timestamp::now() + Duration::from_millis(300);
         let query = format!("query=agent&follow=true&untilTime={soon}");
         let (status, all) = lab.get(&query).await;
-        assert_eq!(status, 200, "the client that went gave its place back");
+        assert_eq!(status, 200, "the client that left freed its slot");
         assert!(all.lines().count() >= 2, "{all}");
     }
 }

@@ -32,14 +32,14 @@ pub(crate) struct Files {
     /// The boot whose lines are wanted; all where none is named.
     boot: Option<Boot>,
     part: Option<Part>,
-    /// The file was put aside: nothing comes to it any more, but what came before that may not be read yet.
+    /// The file was rotated: nothing is added to it any more, but it may still hold unread lines.
     aside: bool,
-    /// The beginning of a line whose end is not there yet.
+    /// The beginning of an unfinished line.
     partial: Vec<u8>,
-    /// The time of the last line; those without a stamp have it, too.
+    /// The time of the last line; lines without a stamp get it too.
     last: Option<Micros>,
     lost: bool,
-    /// A line that is read already; the notice that lines were lost comes before it.
+    /// A line that was read already; the notice about lost lines is sent before it.
     held: Option<Vec<u8>>,
 }
 
@@ -68,7 +68,8 @@ impl Files {
         self.dir.open(Path::new(&self.name)).is_ok()
     }
 
-    /// Only lines of the boot so many before this one. False where the log holds no line of it.
+    /// Selects the lines of an earlier boot, counted back from this one. False if the log holds no
+    /// line of it.
     ///
     /// # Errors
     /// A file can't be read.
@@ -91,7 +92,7 @@ impl Files {
         Ok(self.boot.is_some())
     }
 
-    /// The next line of the files, without its end; `None` at the end of what is written.
+    /// The next line of the files, without its newline; `None` at the current end.
     fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
         if let Some(line) = self.held.take() {
             return Ok(Some(line));
@@ -117,7 +118,7 @@ impl Files {
                 continue;
             }
             if self.aside {
-                // No file goes on with another's line.
+                // No line continues in the next file.
                 if !self.partial.is_empty() {
                     return Ok(Some(std::mem::take(&mut self.partial)));
                 }
@@ -128,7 +129,8 @@ impl Files {
         }
     }
 
-    /// Goes on to the next file, once the one that is read was put aside and is read to its end. False at the end of the newest.
+    /// Goes on to the next file, once the current one was rotated and is read to its end. False at
+    /// the end of the newest.
     fn advance(&mut self) -> io::Result<bool> {
         let mut parts = self.parts()?;
         let Some(current) = &self.part else {
@@ -137,7 +139,7 @@ impl Files {
         };
         match parts.iter().position(|part| part.inode == current.inode) {
             Some(0) => return Ok(false),
-            // What was written between the last read and the rename is read first.
+            // Lines written between the last read and the rename are read first.
             Some(_) if !self.aside => {
                 self.aside = true;
                 return Ok(true);
@@ -160,8 +162,8 @@ impl Files {
         Ok(true)
     }
 
-    /// The files, the newest first. They are opened in this order, against that of the renames: one that is put aside meanwhile is
-    /// met twice, and none is missed.
+    /// The files, the newest first. They are opened in the opposite order of the renames: a file
+    /// that is rotated meanwhile is found twice, and none is missed.
     fn parts(&self) -> io::Result<Vec<Part>> {
         let mut parts: Vec<Part> = Vec::new();
         for number in 0..=KEPT {
@@ -188,7 +190,7 @@ impl Files {
         Ok(parts)
     }
 
-    /// A line as it is told; `None` where it is of another boot than the wanted one.
+    /// A line for the answer; `None` if it is of another boot than the wanted one.
     fn told(&mut self, line: &[u8]) -> Option<Line> {
         let split = Stamp::split(line);
         if self.boot.is_some() && self.boot != split.map(|(stamp, _)| stamp.boot) {
@@ -219,7 +221,7 @@ impl Source for Files {
                 self.held = Some(line);
                 return Ok(Some(Line {
                     time: self.last.unwrap_or_default(),
-                    text: "(lines were put out of the log before they were read)".to_owned(),
+                    text: "(lines were removed from the log before they were read)".to_owned(),
                 }));
             }
             if let Some(line) = self.told(&line) {
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_this_boot_have_times_by_the_clock_of_now_and_others_their_own() {
+    fn lines_of_this_boot_have_times_by_the_current_clock() {
         let log = Log::new(1000);
         log.put("before there were stamps");
         log.put(&stamped(1, 5, "old"));
@@ -321,7 +323,7 @@ mod tests {
             assert_eq!(texts, wanted);
         }
         assert!(!log.open().only(3).unwrap());
-        // This boot has said nothing yet.
+        // This boot has written nothing yet.
         let quiet = Log::new(60);
         quiet.put(&stamped(9, 1, "c"));
         let mut files = quiet.open();
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_that_was_overtaken_is_told_so() {
+    fn a_follower_that_missed_lines_gets_a_notice() {
         let log = Log::new(60);
         log.put(&stamped(2, 0, "first"));
         let mut files = log.open();
@@ -378,17 +380,17 @@ mod tests {
             log.put(&stamped(2, number, "more"));
         }
         let lines = rest(&mut files);
-        // What the file that it held open has left, then what is kept.
+        // First the rest of the file that it held open, then the files that are kept.
         let told = lines
             .iter()
-            .position(|(_, text)| text.starts_with("(lines were put out"));
+            .position(|(_, text)| text.starts_with("(lines were removed"));
         assert!(told.is_some_and(|at| at < 3), "{lines:?}");
         assert_eq!(lines.last().unwrap().0, 1_000_049_000);
     }
 
     proptest! {
-        /// However the writer and a follower take turns, the follower sees each line once and in order, as long as it is not overtaken
-        /// by all files that are kept.
+        /// However the writer and a follower take turns, the follower sees each line once and in
+        /// order, unless all kept files were replaced since its last read.
         #[test]
         fn a_follower_misses_nothing_over_rotations(turns in proptest::collection::vec(0_usize..6, 1..40)) {
             let log = Log::new(120);
@@ -405,9 +407,9 @@ mod tests {
             prop_assert_eq!(seen, all);
         }
 
-        /// Whatever a torn disk holds, each line is told within the range of times and without control characters.
+        /// For any content of the disk each line has a valid time and no control characters.
         #[test]
-        fn no_content_panics_or_steers_a_terminal(content in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn no_content_panics_or_controls_a_terminal(content in proptest::collection::vec(any::<u8>(), 0..400)) {
             let log = Log::new(1000);
             fs::write(log.dir.path().join("agent.log"), content).unwrap();
             for (time, text) in rest(&mut log.open()) {

@@ -15,7 +15,7 @@ const OVERWRITTEN: &str = "(records of the kernel's log were overwritten before 
 /// A record of the kernel's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Who wrote it, as RFC 5424 counts: 0 is the kernel.
+    /// The facility that wrote it (RFC 5424): 0 is the kernel.
     pub facility: u32,
     /// Microseconds since the kernel started.
     pub since_boot: u64,
@@ -118,7 +118,7 @@ impl Source for KernelLog {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What was to be read next is overwritten; the kernel goes on with the oldest that there is.
+                // The next record was overwritten; the kernel continues with the oldest one left.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                     return Ok(Some(Line {
                         time: self.last,
@@ -157,7 +157,7 @@ mod tests {
             Some(b"30,3,6500000,-;systemd[1]: not ours\n"),
             None,
             Some(b"no record"),
-            // Of a processor whose clock is behind.
+            // From a processor whose clock is behind.
             Some(b"4,9,5900000,-,caller=T1;evil\\x1b[2J and a tail\\x5c\n"),
         ];
         let mut log = KernelLog::of(Box::new(Log(records.into())), service, 1_000_000);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_and_init_are_told_apart_and_what_is_lost_is_told() {
+    fn kernel_and_init_are_separated_and_lost_records_are_reported() {
         let kernel = lines(Service::Kernel);
         assert_eq!(kernel[0], (6_000_000, "Linux version 6.12".to_owned()));
         assert!(kernel[1].1.contains("overwritten"), "{kernel:?}");
@@ -187,7 +187,7 @@ mod tests {
     proptest! {
         /// No text of a record, whatever its bytes, reaches a terminal with a control character.
         #[test]
-        fn no_record_steers_a_terminal(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_record_controls_a_terminal(text in proptest::collection::vec(any::<u8>(), 0..200)) {
             let bytes = [b"6,1,2,-;", &*text].concat();
             let record = record(&bytes).unwrap();
             prop_assert!(clean(&record.text).chars().all(|c| !c.is_control() || c == '\t'));

@@ -1,4 +1,4 @@
-//! What is asked of the logs: the parameters of upstream's node log query (KEP-2258), and `follow`, which is our own.
+//! Queries: the parameters of upstream's node log query (KEP-2258), and `follow`, which is our own.
 
 use crate::service::Service;
 use crate::source::{Line, Micros};
@@ -13,13 +13,13 @@ const MOST: usize = 16;
 pub(crate) const MOST_LINES: usize = 100_000;
 /// Longest pattern in bytes.
 const LONGEST_PATTERN: usize = 1 << 10;
-/// Largest program that a pattern may become, and the largest table of states while it matches, both in bytes. What a line of 4 KiB
-/// costs at most follows from the first.
+/// Largest program that a pattern may become, and the largest table of states while it matches,
+/// both in bytes. The first also bounds the cost of matching a line of 4 KiB.
 const LARGEST_PATTERN: usize = 256 << 10;
 const LARGEST_TABLE: usize = 1 << 20;
 /// Deepest nesting in a pattern.
 const DEEPEST: u32 = 50;
-/// How far back a boot may be asked for.
+/// The oldest boot that a query may name, counted back.
 const OLDEST_BOOT: u32 = 1000;
 const PARAMETERS: &str = "query, sinceTime, untilTime, tailLines, pattern, boot, follow";
 
@@ -32,15 +32,15 @@ pub enum Fault {
     /// There is no such parameter.
     #[error("no parameter {0:?}; there are: {PARAMETERS}")]
     Unknown(String),
-    /// A parameter that may stand once stands twice.
-    #[error("{0} stands twice")]
+    /// A parameter occurs twice.
+    #[error("{0} occurs twice")]
     Twice(&'static str),
     /// A value is not what its parameter takes.
     #[error("{name}: {found:?} is not {wanted}")]
     Value {
         /// The parameter.
         name: &'static str,
-        /// What stands there.
+        /// The value.
         found: String,
         /// What may.
         wanted: &'static str,
@@ -51,10 +51,10 @@ pub enum Fault {
     /// No service is named.
     #[error("query: name a service")]
     Nobody,
-    /// A pattern is no regular expression of an acceptable size.
+    /// A pattern is not a regular expression of an acceptable size.
     #[error("pattern: {0}")]
     Pattern(String),
-    /// From after to.
+    /// The range of times is empty.
     #[error("untilTime is before sinceTime")]
     Order,
 }
@@ -62,27 +62,27 @@ pub enum Fault {
 /// What is asked for.
 #[derive(Debug, Clone)]
 pub struct Query {
-    /// Whose lines; at least one.
+    /// The services; at least one.
     pub services: Vec<Service>,
     /// Lines from then on.
     pub since: Option<Timestamp>,
     /// Lines up to then.
     pub until: Option<Timestamp>,
-    /// So many of the last lines that are wanted otherwise.
+    /// Only this many of the last matching lines.
     pub tail: Option<usize>,
     /// Lines whose text it matches.
     pub pattern: Option<Regex>,
-    /// Lines of the boot so many before this one.
+    /// Only lines of this boot, counted back from the current one.
     pub boot: Option<u32>,
-    /// What comes later, too.
+    /// Whether to follow the log.
     pub follow: bool,
 }
 
 impl Query {
-    /// Reads a query. None of its parts is as long as the caller likes.
+    /// Parses a query; all its parts are bounded.
     ///
     /// # Errors
-    /// The first fault, with what may stand in that place.
+    /// The first fault, with the expected value.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         if text.len() > LONGEST {
             return Err(Fault::Form("it is longer than 8 KiB"));
@@ -116,7 +116,7 @@ impl Query {
     }
 }
 
-/// The parameters as they were said.
+/// The parameters as they came.
 #[derive(Default)]
 struct Said {
     services: Vec<Service>,
@@ -190,7 +190,7 @@ impl Said {
     }
 }
 
-/// A parameter's value as what it must be.
+/// A parameter's value, parsed.
 fn value<T>(
     name: &'static str,
     said: Option<String>,
@@ -230,7 +230,7 @@ fn pattern(text: &str) -> Result<Regex, Fault> {
             let why = "it is too large once its repetitions are written out";
             return Fault::Pattern(why.to_owned());
         }
-        // The last line says what is wrong; those before it draw the place.
+        // The last line of the error says what is wrong; those before it mark the position.
         let told = error.to_string();
         let last = told.lines().last().unwrap_or_default();
         Fault::Pattern(last.trim_start_matches("error: ").to_owned())
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_names_its_place_and_what_may_stand_there() {
+    fn each_fault_names_its_parameter_and_the_expected_value() {
         for (text, told) in [
             ("", "name a service"),
             ("tailLines=1", "name a service"),
@@ -319,7 +319,7 @@ mod tests {
             ("query=agent&boot=1", "boot: \"1\" is not 0 for this boot"),
             ("query=agent&boot=-2147483648", "boot"),
             ("query=agent&follow=yes", "follow"),
-            ("query=agent&boot=0&boot=-1", "boot stands twice"),
+            ("query=agent&boot=0&boot=-1", "boot occurs twice"),
             ("query=agent&pattern=%zz", "a % is not followed"),
             ("query=agent&pattern=%ff", "no UTF-8"),
             (
@@ -355,7 +355,7 @@ mod tests {
         let many = "query=agent&".repeat(MOST + 1);
         assert!(fault(&many).contains("more than 16"));
         assert!(fault(&"x".repeat(LONGEST + 1)).contains("8 KiB"));
-        // What backtracking would never finish.
+        // A pattern that would take backtracking for ever.
         let query = Query::parse("query=agent&pattern=(a*)*$").unwrap();
         let text = "a".repeat(4000) + "b";
         assert!(query.wants(&Line { time: 0, text }));

@@ -1,4 +1,4 @@
-//! Several logs as one, in the order of time, as far as a query wants it.
+//! Several logs merged in the order of time, filtered by a query.
 
 use crate::query::Query;
 use crate::service::Service;
@@ -15,14 +15,14 @@ const TAIL: usize = 4 << 20;
 /// Bytes of an answer that is not followed.
 pub(crate) const MOST: usize = 16 << 20;
 
-/// What reading on has brought.
+/// The result of a slice of reading.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Whole lines.
     Text(Vec<u8>),
     /// Nothing yet; there is more to read.
     Busy,
-    /// All that is written was read.
+    /// Everything written so far was read.
     Idle,
     /// Nothing more will come.
     Over,
@@ -32,7 +32,7 @@ struct Part {
     service: Service,
     source: Box<dyn Source>,
     head: Option<Line>,
-    /// It had nothing more at the last look.
+    /// It had no more lines at the last check.
     ended: bool,
 }
 
@@ -40,10 +40,10 @@ struct Part {
 pub(crate) struct Reader {
     query: Query,
     parts: Vec<Part>,
-    /// The last lines so far; then, with `gathering` over, those that are yet to be sent.
+    /// The last lines so far; once `gathering` is over, the lines still to be sent.
     tail: VecDeque<String>,
     tail_bytes: usize,
-    /// Lines that are left out because they are not among the last.
+    /// Whether lines are still collected to find the last ones.
     gathering: Option<usize>,
     /// Lines were left out of the tail for its size.
     too_large: bool,
@@ -76,7 +76,7 @@ impl Reader {
         &self.query
     }
 
-    /// Reads on for about so long at most.
+    /// Reads for about this long at most.
     ///
     /// # Errors
     /// A log can't be read.
@@ -111,7 +111,7 @@ impl Reader {
                 },
             }
         };
-        // A follower looks again the next time.
+        // A follower checks again in the next slice.
         for part in &mut self.parts {
             part.ended = false;
         }
@@ -122,7 +122,8 @@ impl Reader {
         })
     }
 
-    /// The line that comes next by time; of two with one time that of the service that was named first.
+    /// The line that comes next by time; for equal times, the line of the service that the query
+    /// names first.
     fn next(&mut self) -> io::Result<Option<(Service, Line)>> {
         for part in &mut self.parts {
             if part.head.is_none() && !part.ended {
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_the_last_of_those_that_are_wanted() {
+    fn the_last_lines_are_the_last_matching_ones() {
         for (query, wanted) in [
             ("tailLines=0", ""),
             ("tailLines=2", "ef"),
@@ -245,7 +246,7 @@ mod tests {
         }
     }
 
-    /// As many lines as one likes, each as long as a line may be.
+    /// Endless lines of the maximum length.
     struct Endless(Micros);
 
     impl Source for Endless {
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_of_no_time_reads_nothing_and_a_follower_goes_on() {
+    fn a_slice_without_time_reads_nothing_and_a_follower_goes_on() {
         let query = Query::parse("query=agent&follow=true").unwrap();
         let mut reader = Reader::new(query, both());
         assert_eq!(reader.piece(Duration::ZERO).unwrap(), Piece::Busy);

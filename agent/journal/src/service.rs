@@ -1,4 +1,4 @@
-//! Whose lines can be asked for.
+//! The services whose lines a query can name.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Microseconds since 1970; never beyond what a timestamp can say.
+/// Microseconds since 1970, within the range of a timestamp.
 pub(crate) type Micros = i64;
 /// The end of the year 9998.
 const LAST: Micros = 253_370_764_800_000_000;
@@ -12,20 +12,20 @@ const LAST: Micros = 253_370_764_800_000_000;
 pub(crate) struct Line {
     /// When it was written.
     pub(crate) time: Micros,
-    /// Without an end, and without control characters.
+    /// Without a newline and without control characters.
     pub(crate) text: String,
 }
 
-/// Gives lines one after another, and never waits for more to come.
+/// Returns lines one after another, and never waits for more.
 pub(crate) trait Source: Send {
-    /// The next line; `None` at the end of what is there now.
+    /// The next line; `None` at the current end.
     ///
     /// # Errors
     /// The log can't be read.
     fn next(&mut self) -> io::Result<Option<Line>>;
 }
 
-/// Milliseconds as microseconds, within what can be said.
+/// Milliseconds as microseconds, within the range of a timestamp.
 pub(crate) fn micros(millis: u64) -> Micros {
     let all = i64::try_from(millis).map_or(LAST, |millis| millis.saturating_mul(1000));
     within(all)

@@ -1,4 +1,4 @@
-//! What the machine has for pods.
+//! Capacity of the machine, and the part of it that pods may use.
 
 use crate::config::Config;
 use agent_pressure::Signal;

@@ -93,6 +93,18 @@ pub(crate) fn clear_log(config: &Config, key: &ContainerKey) -> io::Result<()> {
         .try_for_each(|name| dir.remove_file(name))
 }
 
+/// Bytes of memory that a control group uses, if that can be read.
+pub(crate) fn memory_of(cgroup: &str) -> Option<u64> {
+    let mut dirs = cgroup_dirs(cgroup).into_iter();
+    dirs.find_map(|dir| {
+        let files = ["memory.current", "memory.usage_in_bytes"];
+        let text = files
+            .iter()
+            .find_map(|file| fs::read_to_string(dir.join(file)).ok())?;
+        text.trim().parse().ok()
+    })
+}
+
 /// The control group's folder: one, or one for each controller where the machine has version 1.
 fn cgroup_dirs(cgroup: &str) -> Vec<PathBuf> {
     let root = Path::new(CGROUPS);

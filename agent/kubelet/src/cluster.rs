@@ -67,20 +67,23 @@ use config_kube::k8s_openapi::api::networking::v1::NetworkPolicy;
 followed!(
     Service,
     core::Service,
-    Key,
+    Arc<Key>,
     "/api/v1/services",
     Known,
     services,
-    |object: core::Service| (Key::of(&object.metadata), Some(Self::read(object)))
+    |object: core::Service| (
+        Arc::new(Key::of(&object.metadata)),
+        Some(Self::read(object))
+    )
 );
 followed!(
     Slice,
     EndpointSlice,
-    Key,
+    Arc<Key>,
     "/apis/discovery.k8s.io/v1/endpointslices",
     Known,
     slices,
-    |object: EndpointSlice| (Key::of(&object.metadata), Self::read(object))
+    |object: EndpointSlice| (Arc::new(Key::of(&object.metadata)), Self::read(object))
 );
 followed!(
     Node,

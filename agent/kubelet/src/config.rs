@@ -12,7 +12,7 @@ pub const PORT: u16 = 10250;
 /// Most pods on a node, where the configuration names no number (upstream's default).
 pub const DEFAULT_MAX_PODS: u32 = 110;
 
-/// What the kubelet is told about itself; no defaults that depend on the machine are taken here.
+/// The kubelet's settings; no defaults that depend on the machine are taken here.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Name of the Node, from the certificate.

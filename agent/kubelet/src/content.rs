@@ -32,6 +32,8 @@ const MAX_BYTES: usize = 16 << 20;
 pub(crate) struct Entry {
     path: String,
     mode: u32,
+    /// Root's, where it names nobody.
+    owner: Option<u32>,
     bytes: Vec<u8>,
 }
 
@@ -52,255 +54,256 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes the entries' part.
+    /// One more file for `entries`; nothing is copied before there is room for it, as a pod may name one object many times.
     ///
     /// # Errors
-    /// If there is not as much left.
-    pub(crate) fn take(&mut self, entries: &[Entry]) -> Result<(), String> {
-        let bytes: usize = entries.iter().map(|entry| entry.bytes.len()).sum();
-        if entries.len() > self.files || bytes > self.bytes {
+    /// There is no room.
+    fn add(
+        &mut self,
+        entries: &mut Vec<Entry>,
+        (path, mode): (&str, u32),
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let left = (self.files.checked_sub(1)).zip(self.bytes.checked_sub(bytes.len()));
+        let Some((files, left)) = left else {
             return Err(format!(
                 "the volumes of a pod may hold {MAX_FILES} files and {} MiB of config maps, secrets and the like",
                 MAX_BYTES >> 20
             ));
-        }
-        self.files -= entries.len();
-        self.bytes -= bytes;
+        };
+        (self.files, self.bytes) = (files, left);
+        entries.push(Entry {
+            path: path.to_owned(),
+            mode,
+            owner: None,
+            bytes: bytes.to_vec(),
+        });
         Ok(())
     }
+}
+
+/// A config map or a secret, where it is there.
+#[derive(Debug, Clone, Copy)]
+enum Data<'a> {
+    Map(&'a ConfigMap),
+    Secret(&'a Secret),
+    Absent,
+}
+
+impl<'a> Data<'a> {
+    fn map(sources: &'a Sources, name: &str, optional: Option<bool>) -> Result<Self, String> {
+        let found = sources.config_maps.get(name).and_then(Option::as_ref);
+        found_or(found.map(Self::Map), "configmap", name, optional)
+    }
+
+    fn secret(sources: &'a Sources, name: &str, optional: Option<bool>) -> Result<Self, String> {
+        let found = sources.secrets.get(name).and_then(Option::as_ref);
+        found_or(found.map(Self::Secret), "secret", name, optional)
+    }
+
+    fn get(self, key: &str) -> Option<&'a [u8]> {
+        let bytes = |data: &'a Option<BTreeMap<String, ByteString>>| {
+            data.as_ref()?
+                .get(key)
+                .map(|ByteString(value)| value.as_slice())
+        };
+        match self {
+            Self::Map(map) => bytes(&map.binary_data)
+                .or_else(|| map.data.as_ref()?.get(key).map(String::as_bytes)),
+            Self::Secret(secret) => bytes(&secret.data),
+            Self::Absent => None,
+        }
+    }
+
+    fn keys(self) -> BTreeSet<&'a str> {
+        let (text, bytes) = match self {
+            Self::Map(map) => (map.data.as_ref(), map.binary_data.as_ref()),
+            Self::Secret(secret) => (None, secret.data.as_ref()),
+            Self::Absent => (None, None),
+        };
+        let text = text.into_iter().flat_map(BTreeMap::keys);
+        let bytes = bytes.into_iter().flat_map(BTreeMap::keys);
+        text.chain(bytes).map(String::as_str).collect()
+    }
+}
+
+fn found_or<'a>(
+    found: Option<Data<'a>>,
+    kind: &str,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<Data<'a>, String> {
+    match found {
+        Some(found) => Ok(found),
+        None if optional == Some(true) => Ok(Data::Absent),
+        None => Err(format!("{kind} {name:?} not found")),
+    }
+}
+
+/// Collects the files of a volume.
+struct Collector<'a> {
+    pod: &'a Pod,
+    sources: &'a Sources,
+    /// Mode of files that name none.
+    mode: Option<i32>,
+    room: &'a mut Room,
+    entries: Vec<Entry>,
 }
 
 /// The folder of the volume's kind and its files; `None` for volumes that hold no content of the master's.
 ///
 /// # Errors
-/// If something that it needs isn't there.
+/// If something that it needs isn't there, or there is no room for it.
 pub(crate) fn entries(
     pod: &Pod,
     volume: &Volume,
     sources: &Sources,
     group: Option<u32>,
+    room: &mut Room,
 ) -> Result<Option<(&'static str, Vec<Entry>)>, String> {
-    Ok(Some(if let Some(source) = &volume.config_map {
-        let map = sources
-            .config_maps
-            .get(&source.name)
-            .and_then(Option::as_ref);
-        let data = found(
-            map.map(map_data),
-            "configmap",
-            &source.name,
-            source.optional,
-        )?;
-        (
-            "config-map",
-            chosen(
-                data,
-                source.items.as_deref(),
-                source.default_mode,
-                source.optional,
-            )?,
-        )
+    let mut all = Collector {
+        pod,
+        sources,
+        mode: None,
+        room,
+        entries: Vec::new(),
+    };
+    let kind = if let Some(source) = &volume.config_map {
+        all.mode = source.default_mode;
+        let data = Data::map(sources, &source.name, source.optional)?;
+        all.chosen(data, source.items.as_deref(), source.optional)?;
+        "config-map"
     } else if let Some(source) = &volume.secret {
-        let name = source.secret_name.clone().unwrap_or_default();
-        let secret = sources.secrets.get(&name).and_then(Option::as_ref);
-        let data = found(secret.map(secret_data), "secret", &name, source.optional)?;
-        (
-            "secret",
-            chosen(
-                data,
-                source.items.as_deref(),
-                source.default_mode,
-                source.optional,
-            )?,
-        )
+        all.mode = source.default_mode;
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        let data = Data::secret(sources, name, source.optional)?;
+        all.chosen(data, source.items.as_deref(), source.optional)?;
+        "secret"
     } else if let Some(source) = &volume.downward_api {
-        (
-            "downward-api",
-            downward(pod, source.items.as_deref(), source.default_mode, sources)?,
-        )
+        all.mode = source.default_mode;
+        all.downward(source.items.as_deref())?;
+        "downward-api"
     } else if let Some(source) = &volume.projected {
-        ("projected", projected(pod, source, sources, group)?)
+        all.mode = source.default_mode;
+        all.projected(source, group)?;
+        "projected"
     } else {
         return Ok(None);
-    }))
-}
-
-fn map_data(map: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
-    let text = map
-        .data
-        .iter()
-        .flatten()
-        .map(|(key, value)| (key.clone(), value.clone().into_bytes()));
-    let binary = map
-        .binary_data
-        .iter()
-        .flatten()
-        .map(|(key, ByteString(value))| (key.clone(), value.clone()));
-    text.chain(binary).collect()
-}
-
-fn secret_data(secret: &Secret) -> BTreeMap<String, Vec<u8>> {
-    secret
-        .data
-        .iter()
-        .flatten()
-        .map(|(key, ByteString(value))| (key.clone(), value.clone()))
-        .collect()
-}
-
-fn found<T: Default>(
-    data: Option<T>,
-    kind: &str,
-    name: &str,
-    optional: Option<bool>,
-) -> Result<T, String> {
-    match data {
-        Some(data) => Ok(data),
-        None if optional == Some(true) => Ok(T::default()),
-        None => Err(format!("{kind} {name:?} not found")),
-    }
-}
-
-/// The keys that the pod chose, or all.
-fn chosen(
-    mut data: BTreeMap<String, Vec<u8>>,
-    items: Option<&[KeyToPath]>,
-    default_mode: Option<i32>,
-    optional: Option<bool>,
-) -> Result<Vec<Entry>, String> {
-    let mode = |mode: Option<i32>| {
-        mode.or(default_mode)
-            .unwrap_or(DEFAULT_MODE)
-            .cast_unsigned()
-            & 0o777
     };
-    let Some(items) = items.filter(|items| !items.is_empty()) else {
-        return Ok(data
-            .into_iter()
-            .map(|(path, bytes)| Entry {
-                path,
-                mode: mode(None),
-                bytes,
-            })
-            .collect());
-    };
-    let mut entries = Vec::new();
-    for item in items {
-        match data.remove(&item.key) {
-            Some(bytes) => entries.push(Entry {
-                path: item.path.clone(),
-                mode: mode(item.mode),
-                bytes,
-            }),
-            None if optional == Some(true) => {}
-            None => return Err(format!("references non-existent config key: {}", item.key)),
-        }
-    }
-    Ok(entries)
+    Ok(Some((kind, all.entries)))
 }
 
-/// What several sources put into one folder; of two files of one path the later stays.
-fn projected(
-    pod: &Pod,
-    volume: &ProjectedVolumeSource,
-    sources: &Sources,
-    group: Option<u32>,
-) -> Result<Vec<Entry>, String> {
-    let mode = volume.default_mode;
-    let mut files: BTreeMap<String, Entry> = BTreeMap::new();
-    for source in volume.sources.iter().flatten() {
-        let mut entries = Vec::new();
-        if let Some(source) = &source.config_map {
-            let map = sources
-                .config_maps
-                .get(&source.name)
-                .and_then(Option::as_ref);
-            let data = found(
-                map.map(map_data),
-                "configmap",
-                &source.name,
-                source.optional,
-            )?;
-            entries.extend(chosen(
-                data,
-                source.items.as_deref(),
-                mode,
-                source.optional,
-            )?);
-        }
-        if let Some(source) = &source.secret {
-            let secret = sources.secrets.get(&source.name).and_then(Option::as_ref);
-            let data = found(
-                secret.map(secret_data),
-                "secret",
-                &source.name,
-                source.optional,
-            )?;
-            entries.extend(chosen(
-                data,
-                source.items.as_deref(),
-                mode,
-                source.optional,
-            )?);
-        }
-        if let Some(source) = &source.downward_api {
-            entries.extend(downward(pod, source.items.as_deref(), mode, sources)?);
-        }
-        if let Some(source) = &source.service_account_token {
-            let text = sources
-                .tokens
-                .get(&TokenKind::from(source))
-                .ok_or("its token is not there")?;
-            // With a group of its own, the volume need not be everybody's (upstream's rule).
-            let mode = if group.is_some() {
-                0o600
-            } else {
-                mode.unwrap_or(DEFAULT_MODE).cast_unsigned() & 0o777
-            };
-            entries.push(Entry {
-                path: source.path.clone(),
-                mode,
-                bytes: text.as_bytes().to_vec(),
-            });
-        }
-        files.extend(entries.into_iter().map(|entry| (entry.path.clone(), entry)));
+impl Collector<'_> {
+    fn mode(&self, own: Option<i32>) -> u32 {
+        let mode = own.or(self.mode).unwrap_or(DEFAULT_MODE);
+        mode.cast_unsigned() & 0o777
     }
-    Ok(files.into_values().collect())
-}
 
-fn downward(
-    pod: &Pod,
-    items: Option<&[DownwardAPIVolumeFile]>,
-    default_mode: Option<i32>,
-    sources: &Sources,
-) -> Result<Vec<Entry>, String> {
-    let mut entries = Vec::new();
-    for item in items.unwrap_or_default() {
-        let text = match (&item.field_ref, &item.resource_field_ref) {
-            (Some(field), _) => pod_field(pod, &field.field_path, &sources.addresses)?,
-            (None, Some(field)) => {
-                let first = pod
-                    .spec
-                    .as_ref()
-                    .and_then(|spec| spec.containers.first())
-                    .ok_or("the pod has no container")?;
-                resource_field(pod, first, field, sources)?
-            }
-            (None, None) => return Err(format!("file {:?} names no field", item.path)),
+    fn add(&mut self, path: &str, mode: u32, bytes: &[u8]) -> Result<(), String> {
+        self.room.add(&mut self.entries, (path, mode), bytes)
+    }
+
+    /// The keys that the pod chose, or all.
+    fn chosen(
+        &mut self,
+        data: Data<'_>,
+        items: Option<&[KeyToPath]>,
+        optional: Option<bool>,
+    ) -> Result<(), String> {
+        let Some(items) = items.filter(|items| !items.is_empty()) else {
+            let mode = self.mode(None);
+            return data
+                .keys()
+                .into_iter()
+                .try_for_each(|key| self.add(key, mode, data.get(key).unwrap_or_default()));
         };
-        let mode = item
-            .mode
-            .or(default_mode)
-            .unwrap_or(DEFAULT_MODE)
-            .cast_unsigned()
-            & 0o777;
-        entries.push(Entry {
-            path: item.path.clone(),
-            mode,
-            bytes: text.into_bytes(),
-        });
+        for item in items {
+            match data.get(&item.key) {
+                Some(bytes) => self.add(&item.path, self.mode(item.mode), bytes)?,
+                None if optional == Some(true) => {}
+                None => return Err(format!("references non-existent config key: {}", item.key)),
+            }
+        }
+        Ok(())
     }
-    Ok(entries)
+
+    /// What several sources put into one folder; of two files of one path the later stays.
+    fn projected(
+        &mut self,
+        volume: &ProjectedVolumeSource,
+        group: Option<u32>,
+    ) -> Result<(), String> {
+        let sources = self.sources;
+        for source in volume.sources.iter().flatten() {
+            if let Some(source) = &source.config_map {
+                let data = Data::map(sources, &source.name, source.optional)?;
+                self.chosen(data, source.items.as_deref(), source.optional)?;
+            }
+            if let Some(source) = &source.secret {
+                let data = Data::secret(sources, &source.name, source.optional)?;
+                self.chosen(data, source.items.as_deref(), source.optional)?;
+            }
+            if let Some(source) = &source.downward_api {
+                self.downward(source.items.as_deref())?;
+            }
+            if let Some(source) = &source.service_account_token {
+                let text = sources
+                    .tokens
+                    .get(&TokenKind::from(source))
+                    .ok_or("its token is not there")?;
+                // With a group or a user of its own, the token need not be everybody's (upstream's rule).
+                let owner = only_user(self.pod);
+                let mode = if group.is_some() || owner.is_some() {
+                    0o600
+                } else {
+                    self.mode(None)
+                };
+                self.add(&source.path, mode, text.as_bytes())?;
+                if let Some(token) = self.entries.last_mut() {
+                    token.owner = owner;
+                }
+            }
+        }
+        let all = std::mem::take(&mut self.entries).into_iter();
+        let last: BTreeMap<String, Entry> = all.map(|entry| (entry.path.clone(), entry)).collect();
+        self.entries = last.into_values().collect();
+        Ok(())
+    }
+
+    fn downward(&mut self, items: Option<&[DownwardAPIVolumeFile]>) -> Result<(), String> {
+        let (pod, sources) = (self.pod, self.sources);
+        for item in items.unwrap_or_default() {
+            let text = match (&item.field_ref, &item.resource_field_ref) {
+                (Some(field), _) => pod_field(pod, &field.field_path, &sources.addresses)?,
+                (None, Some(field)) => {
+                    let first = pod
+                        .spec
+                        .as_ref()
+                        .and_then(|spec| spec.containers.first())
+                        .ok_or("the pod has no container")?;
+                    resource_field(pod, first, field, sources)?
+                }
+                (None, None) => return Err(format!("file {:?} names no field", item.path)),
+            };
+            self.add(&item.path, self.mode(item.mode), text.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// The user of all containers of a pod, if each names one and it is the same.
+fn only_user(pod: &Pod) -> Option<u32> {
+    let spec = pod.spec.as_ref()?;
+    let of_pod = spec.security_context.as_ref();
+    let of_pod = of_pod.and_then(|security| security.run_as_user);
+    let users = agent_pods::all(pod).map(|(_, container)| {
+        let own = container.security_context.as_ref();
+        own.and_then(|security| security.run_as_user).or(of_pod)
+    });
+    let users: Option<BTreeSet<i64>> = users.collect();
+    let mut users = users.filter(|users| users.len() == 1)?;
+    let user = users.pop_first()?;
+    u32::try_from(user).ok()
 }
 
 /// A path below a folder, without a way out of it.
@@ -358,8 +361,8 @@ fn write(dir: &Beneath, path: &Path, entry: &Entry, group: Option<u32>) -> io::R
         entry.mode
     };
     let mut file = dir.create(path, mode)?;
-    if group.is_some() {
-        fchown(&file, None, group)?;
+    if entry.owner.is_some() || group.is_some() {
+        fchown(&file, entry.owner, group)?;
     }
     file.write_all(&entry.bytes)
 }

@@ -81,6 +81,7 @@ impl Drain {
                 killed.extend(actions.iter().filter_map(|action| match action {
                     Action::Kill { id } => Some(id.clone()),
                     Action::Start { .. }
+                    | Action::Resize { .. }
                     | Action::PreStop { .. }
                     | Action::Stop { .. }
                     | Action::Remove { .. }
@@ -153,6 +154,7 @@ impl Drain {
                     Action::Stop { id } => runtime.stop(id).await,
                     Action::Kill { id } => runtime.kill(id).await,
                     Action::Start { .. }
+                    | Action::Resize { .. }
                     | Action::PreStop { .. }
                     | Action::Remove { .. }
                     | Action::Finish => Ok(()),
@@ -213,7 +215,10 @@ fn plan(
                 Action::Stop { id } => drop(notes.asked.insert(id.clone(), now)),
                 Action::PreStop { .. } | Action::Kill { .. } => {}
                 // Nothing is tidied up: the machine's next start does that.
-                Action::Start { .. } | Action::Remove { .. } | Action::Finish => continue,
+                Action::Start { .. }
+                | Action::Resize { .. }
+                | Action::Remove { .. }
+                | Action::Finish => continue,
             }
             actions.push(action);
         }
@@ -265,6 +270,7 @@ mod tests {
             state,
             backoff: None,
             this_boot: true,
+            needs: None,
         }
     }
 

@@ -9,7 +9,7 @@ use config_kube::k8s_openapi::api::core::v1::{
     ConfigMap, Container, EnvVarSource, Pod, ResourceFieldSelector, Secret,
 };
 use config_kube::quantity::Amount;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 /// What references lead to: fetched before, so that resolving is pure.
@@ -62,43 +62,114 @@ pub(crate) fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String
     (maps, secrets)
 }
 
+/// Most bytes of a container's variables, of its command and of its arguments: more than the kernel takes for all of them
+/// (`execve(2)`: a quarter of the stack's 8 MiB). A value may hold another one many times, so that a few lines of a pod could
+/// say more than the machine's memory holds.
+const MOST: usize = 2 << 20;
+/// Longest path that the kernel takes (`PATH_MAX`).
+const LONGEST_PATH: usize = 4096;
+
 /// The variables of a container, in order; later ones of the same name replace earlier ones.
-pub(crate) fn resolve(
-    pod: &Pod,
-    container: &Container,
-    sources: &Sources,
-) -> Result<Vec<(String, String)>, String> {
-    let mut all = sources.services.clone();
+#[derive(Debug, Default)]
+pub(crate) struct Vars {
+    list: Vec<(String, String)>,
+    places: HashMap<String, usize>,
+    bytes: usize,
+}
+
+impl Vars {
+    fn set(&mut self, name: String, value: String) -> Result<(), String> {
+        let place = self.places.get(&name).copied();
+        let before = place.map_or(0, |at| name.len() + self.list[at].1.len());
+        self.bytes = self.bytes + name.len() + value.len() - before;
+        if self.bytes > MOST {
+            return Err(too_much());
+        }
+        if let Some(at) = place {
+            self.list[at].1 = value;
+        } else {
+            self.places.insert(name.clone(), self.list.len());
+            self.list.push((name, value));
+        }
+        Ok(())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.places.get(name).map(|at| self.list[*at].1.as_str())
+    }
+
+    /// The variables with their values.
+    pub(crate) fn into_list(self) -> Vec<(String, String)> {
+        self.list
+    }
+
+    /// Each text with its references replaced.
+    ///
+    /// # Errors
+    /// Together they are longer than a program takes.
+    pub(crate) fn expand_all(&self, texts: &[String]) -> Result<Vec<String>, String> {
+        let mut bytes = 0;
+        let one = |text: &String| {
+            let text = self.expand(text)?;
+            bytes += text.len();
+            if bytes > MOST {
+                return Err(too_much());
+            }
+            Ok(text)
+        };
+        texts.iter().map(one).collect()
+    }
+
+    /// Replaces references to these variables, see [`replace`].
+    fn expand(&self, text: &str) -> Result<String, String> {
+        replace(text, MOST, |name| self.get(name)).ok_or_else(too_much)
+    }
+}
+
+fn too_much() -> String {
+    format!(
+        "the variables, the command and the arguments of a container may have {} MiB each",
+        MOST >> 20
+    )
+}
+
+/// The variables of a container.
+///
+/// # Errors
+/// What one of them refers to isn't there, or they are more than a program takes.
+pub(crate) fn resolve(pod: &Pod, container: &Container, sources: &Sources) -> Result<Vars, String> {
+    let mut all = Vars::default();
+    for (name, value) in &sources.services {
+        all.set(name.clone(), value.clone())?;
+    }
     for from in container.env_from.iter().flatten() {
-        let prefix = from.prefix.clone().unwrap_or_default();
-        let mut entries = Vec::new();
+        let prefix = from.prefix.as_deref().unwrap_or_default();
         if let Some(source) = &from.config_map_ref {
-            entries.extend(sources.map_entries(&source.name, source.optional)?);
+            let map = sources.config_map(&source.name, source.optional)?;
+            for (name, value) in map.iter().flat_map(|map| map.data.iter().flatten()) {
+                all.set(format!("{prefix}{name}"), value.clone())?;
+            }
         }
         if let Some(source) = &from.secret_ref {
-            entries.extend(sources.secret_entries(&source.name, source.optional)?);
-        }
-        for (name, value) in entries {
-            set(&mut all, format!("{prefix}{name}"), value);
+            let secret = sources.secret(&source.name, source.optional)?;
+            for (name, value) in secret
+                .iter()
+                .flat_map(|secret| secret.data.iter().flatten())
+            {
+                all.set(format!("{prefix}{name}"), text(value))?;
+            }
         }
     }
     for var in container.env.iter().flatten() {
         let value = match (&var.value, &var.value_from) {
             (_, Some(source)) => referred(pod, container, source, sources)?,
-            (value, None) => Some(expand(value.as_deref().unwrap_or_default(), &all)),
+            (value, None) => Some(all.expand(value.as_deref().unwrap_or_default())?),
         };
         if let Some(value) = value {
-            set(&mut all, var.name.clone(), value);
+            all.set(var.name.clone(), value)?;
         }
     }
     Ok(all)
-}
-
-fn set(all: &mut Vec<(String, String)>, name: String, value: String) {
-    match all.iter_mut().find(|(old, _)| *old == name) {
-        Some((_, old)) => *old = value,
-        None => all.push((name, value)),
-    }
 }
 
 /// The value that a reference leads to; `None` for an optional one that leads nowhere.
@@ -114,73 +185,50 @@ fn referred(
     if let Some(field) = &source.resource_field_ref {
         return resource_field(pod, container, field, sources).map(Some);
     }
-    let (kind, name, key, optional, entries) = if let Some(at) = &source.config_map_key_ref {
-        (
-            "ConfigMap",
-            &at.name,
-            &at.key,
-            at.optional,
-            sources.map_entries(&at.name, at.optional)?,
-        )
+    let (kind, name, key, optional, value) = if let Some(at) = &source.config_map_key_ref {
+        let map = sources.config_map(&at.name, at.optional)?;
+        let value = map.and_then(|map| map.data.as_ref()?.get(&at.key).cloned());
+        ("ConfigMap", &at.name, &at.key, at.optional, value)
     } else if let Some(at) = &source.secret_key_ref {
-        (
-            "Secret",
-            &at.name,
-            &at.key,
-            at.optional,
-            sources.secret_entries(&at.name, at.optional)?,
-        )
+        let secret = sources.secret(&at.name, at.optional)?;
+        let value = secret.and_then(|secret| secret.data.as_ref()?.get(&at.key).map(text));
+        ("Secret", &at.name, &at.key, at.optional, value)
     } else {
         return Err("a variable's valueFrom is of a kind that is not available yet".to_owned());
     };
-    match entries.into_iter().find(|(name, _)| name == key) {
-        Some((_, value)) => Ok(Some(value)),
-        None if optional == Some(true) => Ok(None),
-        None => {
-            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            Err(format!(
-                "couldn't find key {key} in {kind} {namespace}/{name}"
-            ))
-        }
+    if value.is_some() || optional == Some(true) {
+        return Ok(value);
     }
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    Err(format!(
+        "couldn't find key {key} in {kind} {namespace}/{name}"
+    ))
 }
 
 impl Sources {
-    fn map_entries(
-        &self,
-        name: &str,
-        optional: Option<bool>,
-    ) -> Result<Vec<(String, String)>, String> {
-        match self.config_maps.get(name).and_then(Option::as_ref) {
-            Some(map) => Ok(map.data.clone().unwrap_or_default().into_iter().collect()),
-            None => missing("configmap", name, optional),
-        }
+    fn config_map(&self, name: &str, optional: Option<bool>) -> Result<Option<&ConfigMap>, String> {
+        let found = self.config_maps.get(name).and_then(Option::as_ref);
+        there(found, "configmap", name, optional)
     }
 
-    fn secret_entries(
-        &self,
-        name: &str,
-        optional: Option<bool>,
-    ) -> Result<Vec<(String, String)>, String> {
-        let text = |(key, ByteString(value)): (String, ByteString)| {
-            (key, String::from_utf8_lossy(&value).into_owned())
-        };
-        match self.secrets.get(name).and_then(Option::as_ref) {
-            Some(secret) => Ok(secret
-                .data
-                .clone()
-                .unwrap_or_default()
-                .into_iter()
-                .map(text)
-                .collect()),
-            None => missing("secret", name, optional),
-        }
+    fn secret(&self, name: &str, optional: Option<bool>) -> Result<Option<&Secret>, String> {
+        let found = self.secrets.get(name).and_then(Option::as_ref);
+        there(found, "secret", name, optional)
     }
 }
 
-fn missing<T>(kind: &str, name: &str, optional: Option<bool>) -> Result<Vec<T>, String> {
-    if optional == Some(true) {
-        Ok(Vec::new())
+fn text(ByteString(value): &ByteString) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+fn there<'s, T>(
+    found: Option<&'s T>,
+    kind: &str,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<Option<&'s T>, String> {
+    if found.is_some() || optional == Some(true) {
+        Ok(found)
     } else {
         Err(format!("{kind} {name:?} not found"))
     }
@@ -281,9 +329,38 @@ pub(crate) fn resource_field(
     Ok(((amount + divisor - 1) / divisor).to_string())
 }
 
-/// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is.
-pub(crate) fn expand(text: &str, vars: &[(String, String)]) -> String {
-    let mut out = String::with_capacity(text.len());
+/// A `subPathExpr` with its variables replaced.
+///
+/// # Errors
+/// One of them isn't set, or is empty; or the path is longer than a path can be.
+pub(crate) fn sub_path(text: &str, vars: &[(String, String)]) -> Result<String, String> {
+    let set = vars.iter().filter(|(_, value)| !value.is_empty());
+    let set: HashMap<&str, &str> = set
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    let mut missing = BTreeSet::new();
+    let path = replace(text, LONGEST_PATH, |name| {
+        let value = set.get(name).copied();
+        if value.is_none() {
+            missing.insert(name.to_owned());
+        }
+        value
+    });
+    if missing.is_empty() {
+        return path.ok_or_else(|| format!("it is longer than {LONGEST_PATH} bytes"));
+    }
+    let names: Vec<String> = missing.into_iter().collect();
+    Err(format!("missing value for {}", names.join(", ")))
+}
+
+/// Replaces `$(NAME)` by the variable's value; `$$` is a plain `$`; what isn't set stays as it is. `None` where the text
+/// becomes longer than `most`.
+fn replace<'a>(
+    text: &str,
+    most: usize,
+    mut value_of: impl FnMut(&str) -> Option<&'a str>,
+) -> Option<String> {
+    let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);
@@ -295,7 +372,7 @@ pub(crate) fn expand(text: &str, vars: &[(String, String)]) -> String {
             .strip_prefix('(')
             .and_then(|inner| inner.split_once(')'))
         {
-            if let Some((_, value)) = vars.iter().find(|(known, _)| known == name) {
+            if let Some(value) = value_of(name) {
                 out.push_str(value);
             } else {
                 out.push_str("$(");
@@ -306,8 +383,12 @@ pub(crate) fn expand(text: &str, vars: &[(String, String)]) -> String {
         } else {
             out.push('$');
         }
+        if out.len() > most {
+            return None;
+        }
     }
-    out + rest
+    let whole = out + rest;
+    (whole.len() <= most).then_some(whole)
 }
 
 #[cfg(test)]
@@ -323,7 +404,7 @@ mod tests {
         let pod: Pod =
             serde_json::from_value(json!({"metadata": meta, "spec": {"containers": [container]}}))
                 .unwrap();
-        resolve(&pod, &pod.spec.as_ref().unwrap().containers[0], sources)
+        resolve(&pod, &pod.spec.as_ref().unwrap().containers[0], sources).map(Vars::into_list)
     }
 
     fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -339,6 +420,21 @@ mod tests {
             resolved(env, &Sources::default()).unwrap(),
             pairs(&[("A", "1"), ("B", "1-$(A)-$(C)")])
         );
+    }
+
+    #[test]
+    fn a_path_below_a_volume_needs_all_of_its_variables() {
+        let vars = pairs(&[("A", "x"), ("B", "y"), ("EMPTY", "")]);
+        assert_eq!(sub_path("$(A)/$(B)/$$(A)", &vars).unwrap(), "x/y/$(A)");
+        let missing = sub_path("$(C)/$(EMPTY)/$(A)/$(C)", &vars).unwrap_err();
+        assert_eq!(missing, "missing value for C, EMPTY");
+    }
+
+    #[test]
+    fn a_path_that_multiplies_a_variable_is_refused_before_it_is_made() {
+        let vars = pairs(&[("A", &"x".repeat(1 << 20))]);
+        let refused = sub_path(&"$(A)".repeat(300_000), &vars).unwrap_err();
+        assert_eq!(refused, "it is longer than 4096 bytes");
     }
 
     #[test]
@@ -375,7 +471,7 @@ mod tests {
             addresses: Addresses {
                 host: vec!["192.168.77.11".parse().unwrap()],
                 pod: vec!["10.1.0.2".parse().unwrap()],
-                dns: None,
+                ..Addresses::default()
             },
             ..Sources::default()
         };
@@ -408,15 +504,61 @@ mod tests {
         assert_eq!(amount("requests.memory", "1"), "0");
     }
 
+    #[test]
+    fn a_value_that_multiplies_itself_is_refused_before_it_is_made() {
+        let chained = |times: usize| {
+            let more = |depth: usize| json!({"name": format!("V{depth}"), "value": format!("$(V{})", depth - 1).repeat(times)});
+            let first = json!({"name": "V0", "value": "x".repeat(1000)});
+            let all: Vec<Value> = std::iter::once(first).chain((1..8).map(more)).collect();
+            resolved(json!({ "env": all }), &Sources::default())
+        };
+        assert!(chained(1).is_ok());
+        assert!(chained(100).unwrap_err().contains("2 MiB"));
+        let map = json!({"data": {"K": "x".repeat(1 << 20)}});
+        let sources = Sources {
+            config_maps: [("m".to_owned(), serde_json::from_value(map).unwrap())].into(),
+            ..Sources::default()
+        };
+        let from =
+            |number: usize| json!({"prefix": format!("P{number}"), "configMapRef": {"name": "m"}});
+        let from = |count: usize| json!({"envFrom": (0..count).map(from).collect::<Vec<_>>()});
+        assert!(resolved(from(1), &sources).is_ok());
+        assert!(
+            resolved(from(2000), &sources)
+                .unwrap_err()
+                .contains("2 MiB")
+        );
+    }
+
+    #[test]
+    fn arguments_that_multiply_a_value_are_refused() {
+        let mut vars = Vars::default();
+        vars.set("A".to_owned(), "x".repeat(1 << 20)).unwrap();
+        let texts = |text: &str, count: usize| vec![text.to_owned(); count];
+        assert!(vars.expand_all(&texts("$(A)", 2)).is_ok());
+        assert!(vars.expand_all(&texts("$(A)", 100_000)).is_err());
+        assert!(vars.expand_all(&texts(&"$(A)".repeat(100_000), 1)).is_err());
+        let again = || "x".repeat((2 << 20) - 1);
+        vars.set("A".to_owned(), again()).unwrap();
+        vars.set("A".to_owned(), again()).unwrap();
+        assert!(vars.set("B".to_owned(), String::new()).is_err());
+    }
+
+    fn with_a() -> Vars {
+        let mut vars = Vars::default();
+        vars.set("A".to_owned(), "x".to_owned()).unwrap();
+        vars
+    }
+
     proptest! {
         #[test]
         fn text_without_dollars_is_left_alone(text in "[^$]{0,80}") {
-            prop_assert_eq!(expand(&text, &pairs(&[("A", "x")])), text);
+            prop_assert_eq!(with_a().expand(&text), Ok(text));
         }
 
         #[test]
         fn no_text_panics(text in "[$()A ]{0,30}") {
-            drop(expand(&text, &pairs(&[("A", "x")])));
+            drop(with_a().expand(&text));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The handle of one pod's task.
 
 use crate::wanted::Wanted;
+use agent_pods::as_given;
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{Notify, watch};
 
 /// The handle of one pod's task.
@@ -14,6 +15,51 @@ pub(crate) struct Handle {
     pub(crate) news: Arc<Notify>,
     /// Why the node under pressure has chosen it, if it has.
     pub(crate) chosen: Arc<OnceLock<String>>,
+    pub(crate) taken: Taken,
+}
+
+/// What a pod has of the node. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Taken(Arc<Mutex<Place>>);
+
+#[derive(Debug, Clone, Default)]
+enum Place {
+    /// Nobody has decided yet.
+    #[default]
+    Unknown,
+    /// The node has taken it: the pod with the resources that it has.
+    Taken(Arc<Pod>),
+    /// It takes no room any more.
+    Left,
+}
+
+impl Taken {
+    /// The pod as the node has taken it, if it has.
+    pub(crate) fn pod(&self) -> Option<Arc<Pod>> {
+        match self.place() {
+            Place::Taken(pod) => Some(pod),
+            Place::Unknown | Place::Left => None,
+        }
+    }
+
+    /// Takes it so.
+    pub(crate) fn set(&self, pod: Arc<Pod>) {
+        self.put(Place::Taken(pod));
+    }
+
+    /// It takes no room any more: another may have it before the master has told that this one is gone.
+    pub(crate) fn leave(&self) {
+        self.put(Place::Left);
+    }
+
+    fn place(&self) -> Place {
+        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        place.clone()
+    }
+
+    fn put(&self, place: Place) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    }
 }
 
 impl Handle {
@@ -27,10 +73,28 @@ impl Handle {
 
     /// Whether the pod is over: it takes no room any more.
     pub(crate) fn is_over(&self) -> bool {
-        let phase = self
-            .latest()
-            .and_then(|pod| pod.status.as_ref()?.phase.clone());
-        matches!(phase.as_deref(), Some("Succeeded" | "Failed"))
+        matches!(self.phase().as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// The pod as it takes room of the node: the node has taken it, and it is not over. One that an earlier agent has taken, and
+    /// whose task has not looked yet, is known by its phase.
+    pub(crate) fn room(&self) -> Option<Arc<Pod>> {
+        if self.is_over() {
+            return None;
+        }
+        match self.taken.place() {
+            Place::Taken(pod) => Some(pod),
+            Place::Left => None,
+            Place::Unknown => {
+                let runs = self.phase().as_deref() == Some("Running");
+                let pod = self.latest().filter(|_| runs)?;
+                Some(Arc::new(as_given(&pod, &[])))
+            }
+        }
+    }
+
+    fn phase(&self) -> Option<String> {
+        self.latest()?.status.as_ref()?.phase.clone()
     }
 
     /// The last version of the pod, if the master still has it.

@@ -1,4 +1,4 @@
-//! What a pod can do to its own files, done to the agent.
+//! Attacks by a pod through its own files on the agent that reads and writes them.
 
 use crate::config::{Config, tests::config};
 use crate::env::Sources;

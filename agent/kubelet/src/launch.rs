@@ -4,13 +4,14 @@ use crate::config::Config;
 use crate::env::{self, Sources};
 use crate::network::{self, hosts_text, resolv_text};
 use crate::stage::Wanted;
+use crate::support;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
-use agent_pods::{is_on_host, log_file, pod_ref};
+use agent_pods::{is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Kind, Mount, PodNamespaces, Resources,
-    Seccomp, SharedNamespaces, container_id,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount,
+    PodNamespaces, Resources, Seccomp, SharedNamespaces, container_id,
 };
 use agent_sys::beneath::{Beneath, Links};
 use agent_sys::namespace;
@@ -74,14 +75,15 @@ pub(crate) fn prepare(
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let vars = env::resolve(pod, container, sources)?;
-    let (command, args) = (
-        expanded(container.command.as_deref(), &vars),
-        expanded(container.args.as_deref(), &vars),
-    );
+    let expanded = |list: &Option<Vec<String>>| {
+        let list = list.as_deref();
+        list.map(|texts| vars.expand_all(texts)).transpose()
+    };
+    let (command, args) = (expanded(&container.command)?, expanded(&container.args)?);
     let mut all_vars = vec![("HOSTNAME".to_owned(), host_name(pod))];
-    all_vars.extend(vars);
+    all_vars.extend(vars.into_list());
     let id = container_id(&reference.uid, &container.name, number);
-    let mut places = volume_mounts(config, container, volumes)?;
+    let mut places = volume_mounts(config, container, volumes, &all_vars)?;
     places.extend(
         own_files(config, attempt, sources.addresses.dns, &id)
             .map_err(|error| error.to_string())?,
@@ -92,6 +94,10 @@ pub(crate) fn prepare(
         spec.security_context.as_ref(),
         container.security_context.as_ref(),
     );
+    // Asked of each container, as the machine may have another configuration since the pod was admitted.
+    if security.privileged() && !config.privileged {
+        return Err(support::NOT_PRIVILEGED.to_owned());
+    }
     let resources = Resources {
         pids_limit: Some(config.pids.into()),
         ..qos::resources(container)
@@ -126,6 +132,7 @@ pub(crate) fn prepare(
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
+        groups_policy: security.groups_policy(),
         capabilities: security.capabilities(),
         confinement: security.confinement(),
         privileged: security.privileged(),
@@ -133,6 +140,7 @@ pub(crate) fn prepare(
         target: target.map(str::to_owned),
         seccomp: security.seccomp(),
         resources,
+        needs: needs(container),
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
         backoff,
@@ -147,11 +155,6 @@ pub(crate) fn prepare(
 /// The signal by which the container wishes to be asked to end (KEP-4960).
 fn stop_signal(container: &Container) -> Option<String> {
     container.lifecycle.as_ref()?.stop_signal.clone()
-}
-
-/// A command or its arguments with the variables in them replaced.
-fn expanded(list: Option<&[String]>, vars: &[(String, String)]) -> Option<Vec<String>> {
-    list.map(|list| list.iter().map(|text| env::expand(text, vars)).collect())
 }
 
 /// The mounts of what the container is to see, each from its number below the stage.
@@ -195,6 +198,16 @@ impl<'a> Security<'a> {
             .chain(pod.fs_group)
             .map(small)
             .collect()
+    }
+
+    fn groups_policy(&self) -> GroupsPolicy {
+        let policy = self
+            .pod
+            .and_then(|pod| pod.supplemental_groups_policy.as_deref());
+        match policy {
+            Some("Strict") => GroupsPolicy::Strict,
+            Some(_) | None => GroupsPolicy::Merge,
+        }
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -253,12 +266,13 @@ fn volume_mounts(
     config: &Config,
     container: &Container,
     volumes: &BTreeMap<String, Source>,
+    vars: &[(String, String)],
 ) -> Result<Vec<Place>, String> {
     container
         .volume_mounts
         .iter()
         .flatten()
-        .map(|mount| volume_mount(config, mount, volumes))
+        .map(|mount| volume_mount(config, mount, volumes, vars))
         .collect()
 }
 
@@ -266,11 +280,20 @@ fn volume_mount(
     config: &Config,
     mount: &VolumeMount,
     volumes: &BTreeMap<String, Source>,
+    vars: &[(String, String)],
 ) -> Result<Place, String> {
     let source = volumes
         .get(&mount.name)
         .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
-    let sub_path = mount.sub_path.as_deref().filter(|path| !path.is_empty());
+    let filled = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
+    let sub_path = match filled(&mount.sub_path_expr) {
+        Some(text) => Some(env::sub_path(&text, vars).map_err(|error| {
+            let name = &mount.name;
+            format!("subPathExpr {text:?} of volume {name:?}: {error}")
+        })?),
+        None => filled(&mount.sub_path),
+    };
+    let sub_path = sub_path.as_deref();
     // What the agent fills is the agent's alone to write (upstream's rule, too).
     let read_only =
         mount.read_only == Some(true) || matches!(source, Source::Held(_) | Source::ReadOnly(_));
@@ -361,7 +384,7 @@ fn host_name(pod: &Pod) -> String {
     if is_on_host(pod) {
         machine_name()
     } else {
-        network::hostname(pod)
+        network::kernel_name(pod).unwrap_or_else(|_| network::hostname(pod))
     }
 }
 
@@ -414,7 +437,9 @@ mod tests {
     #[test]
     fn the_container_wins_over_the_pod() {
         let spec = made(&json!({
-            "securityContext": {"runAsUser": 1, "runAsGroup": 2, "fsGroup": 3, "runAsNonRoot": true},
+            "securityContext": {
+                "runAsUser": 1, "runAsGroup": 2, "fsGroup": 3, "runAsNonRoot": true, "supplementalGroupsPolicy": "Strict",
+            },
             "containers": [{"name": "a", "image": "i", "securityContext": {"runAsUser": 5, "allowPrivilegeEscalation": false}}],
         }))
         .unwrap();
@@ -423,6 +448,7 @@ mod tests {
             (Some(5), Some(2), vec![3])
         );
         assert!(spec.confinement.run_as_non_root && spec.confinement.no_new_privileges);
+        assert_eq!(spec.groups_policy, GroupsPolicy::Strict);
     }
 
     #[test]
@@ -454,6 +480,19 @@ mod tests {
     }
 
     #[test]
+    fn a_sub_path_of_variables_stays_inside_its_volume_too() {
+        let mount = |value: &str, text: &str| {
+            let mount = json!({"name": "v", "mountPath": "/m", "subPathExpr": text});
+            let env = json!([{"name": "A", "value": value}]);
+            made(&json!({"containers": [{"name": "a", "env": env, "volumeMounts": [mount]}]}))
+        };
+        assert!(mount("foo", "$(A)/b").is_ok());
+        for (value, text) in [("..", "$(A)"), ("/tmp", "$(A)"), ("foo", "$(B)")] {
+            assert!(mount(value, text).is_err(), "{value} {text}");
+        }
+    }
+
+    #[test]
     fn what_the_agent_fills_is_read_only_whatever_the_pod_says() {
         let mounts = json!([{"name": "held", "mountPath": "/m", "readOnly": false}]);
         let launch =
@@ -465,6 +504,17 @@ mod tests {
             .position(|mount| mount.destination == "/m")
             .unwrap();
         assert!(launch.wanted[at].read_only && launch.spec.mounts[at].read_only);
+    }
+
+    #[test]
+    fn a_pod_that_ran_before_the_machine_got_another_configuration_is_not_privileged() {
+        let privileged = |value: bool| json!({"containers": [{"name": "a", "securityContext": {"privileged": value}}]});
+        assert!(
+            made(&privileged(true))
+                .unwrap_err()
+                .contains("[node] privileged")
+        );
+        assert!(made(&privileged(false)).is_ok());
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::net::IpAddr;
 
 /// Longest host name (`HOST_NAME_MAX` less one, upstream's and DNS's limit of a label).
 const LONGEST_NAME: usize = 63;
+/// Longest name that the kernel takes for a host (`HOST_NAME_MAX`).
+const LONGEST_KERNEL_NAME: usize = 64;
 /// Kernel settings that a pod may choose: they are of its own namespaces, and harm nobody else (upstream's safe ones).
 const SETTINGS: [&str; 12] = [
     "kernel.shm_rmid_forced",
@@ -34,20 +36,24 @@ fn spec(pod: &Pod) -> Option<&PodSpec> {
 }
 
 /// What a pod asks of its sandbox.
-pub(crate) fn wanted(pod: &Pod, uid: &str) -> Wanted {
+///
+/// # Errors
+/// Its host's name is too long.
+pub(crate) fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
     let network = !is_on_host(pod);
+    let name = kernel_name(pod)?;
     let sysctls = spec(pod).and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref());
     let settings = sysctls
         .into_iter()
         .flatten()
         .map(|one| (path(&one.name), one.value.clone()));
-    Wanted {
+    Ok(Wanted {
         uid: uid.to_owned(),
         network,
         ipc: spec(pod).is_none_or(|spec| spec.host_ipc != Some(true)),
-        hostname: network.then(|| hostname(pod)),
+        hostname: network.then_some(name),
         settings: settings.collect(),
-    }
+    })
 }
 
 /// A setting's path below `/proc/sys`. Pods may write it with dots or slashes; of the safe ones no part has a dot.
@@ -73,8 +79,46 @@ pub(crate) fn setting_fault(spec: &PodSpec) -> Option<String> {
     })
 }
 
+/// What `uname` says in a pod with a network of its own: its host name, or the whole name where it asks for that.
+///
+/// # Errors
+/// In upstream's words, if the kernel does not take a name of that length.
+pub(crate) fn kernel_name(pod: &Pod) -> Result<String, String> {
+    let (name, domain) = (hostname(pod), domain(pod));
+    let whole = spec(pod).is_some_and(|spec| spec.set_hostname_as_fqdn == Some(true));
+    let Some(domain) = domain.filter(|_| whole) else {
+        return Ok(name);
+    };
+    let name = format!("{name}.{domain}");
+    let (most, length) = (LONGEST_KERNEL_NAME, name.len());
+    if length > most {
+        return Err(format!(
+            "Failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long ({most} characters is the max, \
+             {length} characters requested)"
+        ));
+    }
+    Ok(name)
+}
+
+fn overridden(pod: &Pod) -> Option<String> {
+    spec(pod)?.hostname_override.clone()
+}
+
+/// The domain of a pod that names a subdomain.
+fn domain(pod: &Pod) -> Option<String> {
+    let subdomain = spec(pod)?.subdomain.clone();
+    let subdomain = subdomain.filter(|subdomain| !subdomain.is_empty())?;
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    overridden(pod)
+        .is_none()
+        .then(|| format!("{subdomain}.{namespace}.svc.{DOMAIN}"))
+}
+
 /// The host name of a pod with a network of its own: what it asks for, or its own name, cut where that is too long.
 pub(crate) fn hostname(pod: &Pod) -> String {
+    if let Some(name) = overridden(pod) {
+        return name;
+    }
     let asked = spec(pod).and_then(|spec| spec.hostname.clone());
     let name = asked
         .filter(|name| !name.is_empty())
@@ -112,12 +156,8 @@ pub(crate) fn hosts_text(pod: &Pod, machine: &str, addresses: &[IpAddr]) -> Stri
 /// The names by which a pod knows itself: with a subdomain the whole name first.
 fn names(pod: &Pod) -> String {
     let name = hostname(pod);
-    let subdomain = spec(pod).and_then(|spec| spec.subdomain.clone());
-    match subdomain.filter(|subdomain| !subdomain.is_empty()) {
-        Some(subdomain) => {
-            let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-            format!("{name}.{subdomain}.{namespace}.svc.{DOMAIN}\t{name}")
-        }
+    match domain(pod) {
+        Some(domain) => format!("{name}.{domain}\t{name}"),
         None => name,
     }
 }
@@ -318,21 +358,48 @@ mod tests {
 
     #[test]
     fn a_sandbox_has_what_the_pod_does_not_share_with_the_machine() {
-        let own = wanted(&pod(json!({"hostname": "h"})), "u");
+        let own = wanted(&pod(json!({"hostname": "h"})), "u").unwrap();
         assert_eq!(
             (own.network, own.ipc, own.hostname.as_deref()),
             (true, true, Some("h"))
         );
-        let shared = wanted(&pod(json!({"hostNetwork": true, "hostIPC": true})), "u");
+        let shared = wanted(&pod(json!({"hostNetwork": true, "hostIPC": true})), "u").unwrap();
         assert_eq!(
             (shared.network, shared.ipc, shared.hostname),
             (false, false, None)
         );
         let sysctls = json!([{"name": "net/ipv4/tcp_fin_timeout", "value": "5"}]);
-        let set = wanted(&pod(json!({"securityContext": {"sysctls": sysctls}})), "u");
+        let set = wanted(&pod(json!({"securityContext": {"sysctls": sysctls}})), "u").unwrap();
         assert_eq!(
             set.settings,
             [("net/ipv4/tcp_fin_timeout".to_owned(), "5".to_owned())]
+        );
+    }
+
+    #[test]
+    fn a_pod_may_have_its_whole_name_or_another_as_its_hosts() {
+        let named = |spec: Value| {
+            let pod = pod(spec);
+            let address = ["10.1.0.2".parse().unwrap()];
+            let hosts = hosts_text(&pod, "", &address);
+            kernel_name(&pod).map(|name| (name, hosts.replace(HOSTS, "")))
+        };
+        let whole = "web-0.db.shop.svc.cluster.local";
+        let line = format!("10.1.0.2\t{whole}\tweb-0\n");
+        let short = json!({"subdomain": "db"});
+        assert_eq!(named(short), Ok(("web-0".to_owned(), line.clone())));
+        let full = json!({"subdomain": "db", "setHostnameAsFQDN": true});
+        assert_eq!(named(full), Ok((whole.to_owned(), line)));
+        let none = json!({"setHostnameAsFQDN": true});
+        assert_eq!(named(none).unwrap().0, "web-0");
+        let own = json!({"subdomain": "db", "hostname": "x", "hostnameOverride": "a.example"});
+        let line = "10.1.0.2\ta.example\n".to_owned();
+        assert_eq!(named(own), Ok(("a.example".to_owned(), line)));
+        let long = json!({"subdomain": "d".repeat(40), "setHostnameAsFQDN": true});
+        let words = named(long).unwrap_err();
+        assert!(
+            words.contains("is too long (64 characters is the max, 69 characters"),
+            "{words}"
         );
     }
 

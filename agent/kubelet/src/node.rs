@@ -15,7 +15,7 @@ use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
-    NodeStatus, NodeSystemInfo,
+    NodeFeatures, NodeStatus, NodeSystemInfo,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
@@ -72,7 +72,7 @@ struct Reporter {
     shared: Arc<Shared>,
     /// The Node as it was found, for events.
     node: Option<Node>,
-    /// What was told of others' conditions.
+    /// The conditions reported for other parts.
     told: BTreeMap<&'static str, Notice>,
     written: Option<(NodeStatus, Instant)>,
     images: Option<(Vec<ContainerImage>, Instant)>,
@@ -280,6 +280,9 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
             os_image: config.os_image.clone(),
             system_uuid: facts.system_uuid.clone(),
             swap: None,
+        }),
+        features: Some(NodeFeatures {
+            supplemental_groups_policy: Some(true),
         }),
         ..NodeStatus::default()
     }

@@ -1,4 +1,4 @@
-//! What other parts of the agent know of the machine, told to people as conditions and events of the Node.
+//! Conditions and events of the Node that report what other parts of the agent know about the machine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

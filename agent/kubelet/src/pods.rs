@@ -1,7 +1,7 @@
 //! The pods of this node: one list and watch, and a task for each pod.
 
 use crate::cleanup;
-use crate::handle::Handle;
+use crate::handle::{Handle, Taken};
 use crate::names::{is_plain, pod_ref};
 use crate::shared::Shared;
 use crate::wanted::{Wanted, orphan_grace};
@@ -262,8 +262,9 @@ impl Pods {
         let (sender, receiver) = watch::channel(wanted);
         let news = Arc::new(Notify::new());
         let chosen = Arc::new(OnceLock::new());
-        let woken = (news.clone(), chosen.clone());
-        let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, woken);
+        let taken = Taken::default();
+        let told = (news.clone(), chosen.clone(), taken.clone());
+        let worker = Worker::new(self.shared.clone(), pod.clone(), receiver, told);
         let uid = pod.uid.clone();
         self.handles().insert(
             uid.clone(),
@@ -272,6 +273,7 @@ impl Pods {
                 wanted: sender,
                 news,
                 chosen,
+                taken,
             },
         );
         self.tasks.spawn(async move {

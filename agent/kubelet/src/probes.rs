@@ -1,7 +1,8 @@
 //! Probes: one task for each running container that has some; verdicts are read by the pod's own task.
 //!
 //! The startup probe comes first and alone; then liveness and readiness side by side. A failed liveness or
-//! startup probe marks the container dead; ending it is the pod machine's work.
+//! startup probe marks the container dead; ending it is the pod machine's work. While a deleted pod ends, readiness alone is
+//! asked for: it may serve to its end.
 
 use agent_api::events::Recorder;
 use agent_handlers::Target;
@@ -11,6 +12,7 @@ use agent_runtime::{Container as Seen, ContainerState, Kind, Runtime};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -32,6 +34,8 @@ pub(crate) struct Probes {
     news: Arc<Notify>,
     verdicts: Verdicts,
     tasks: BTreeMap<String, AbortHandle>,
+    /// The pod is being deleted.
+    ends: Arc<AtomicBool>,
 }
 
 /// Which of the three.
@@ -66,6 +70,7 @@ impl Probes {
             news,
             verdicts: Verdicts::default(),
             tasks: BTreeMap::new(),
+            ends: Arc::default(),
         }
     }
 
@@ -78,19 +83,8 @@ impl Probes {
         notes: &Notes,
         host: Option<IpAddr>,
     ) {
-        let running = |id: &str| {
-            seen.iter()
-                .any(|seen| seen.id == id && matches!(seen.state, ContainerState::Running { .. }))
-        };
-        self.tasks.retain(|id, task| {
-            let keep = running(id);
-            if !keep {
-                task.abort();
-            }
-            keep
-        });
-        lock(&self.verdicts).retain(|id, _| running(id));
-        for seen in seen.iter().filter(|seen| running(&seen.id)) {
+        self.keep(seen);
+        for seen in seen.iter().filter(|seen| is_running(seen)) {
             let hook = notes.post_start.get(&seen.id);
             let lasts = matches!(seen.key.kind, Kind::Sidecar | Kind::Main);
             let found = find(pod, &seen.key.container).map(|(_, container)| container.into_owned());
@@ -102,6 +96,25 @@ impl Probes {
                 self.begin(pod.clone(), container, seen.id.clone(), host);
             }
         }
+    }
+
+    /// The pod is being deleted: of the probes that are under way, those of readiness go on where containers run.
+    pub(crate) fn end_all_but_readiness(&mut self, seen: &[Seen]) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.keep(seen);
+    }
+
+    /// Ends the probes of containers that don't run.
+    fn keep(&mut self, seen: &[Seen]) {
+        let running = |id: &str| seen.iter().any(|seen| seen.id == id && is_running(seen));
+        self.tasks.retain(|id, task| {
+            let keep = running(id);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        lock(&self.verdicts).retain(|id, _| running(id));
     }
 
     fn begin(&mut self, pod: Arc<Pod>, container: Container, id: String, host: Option<IpAddr>) {
@@ -126,6 +139,7 @@ impl Probes {
                 host,
             },
             started,
+            ends: self.ends.clone(),
         };
         self.tasks
             .insert(id, tokio::spawn(prober.run()).abort_handle());
@@ -157,6 +171,10 @@ fn lock(verdicts: &Verdicts) -> std::sync::MutexGuard<'_, BTreeMap<String, Verdi
     verdicts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn is_running(seen: &Seen) -> bool {
+    matches!(seen.state, ContainerState::Running { .. })
+}
+
 fn has_probe(container: &Container) -> bool {
     container.startup_probe.is_some()
         || container.liveness_probe.is_some()
@@ -186,6 +204,8 @@ struct Prober {
     target: Target,
     /// It has started, or no probe asks whether it has.
     started: bool,
+    /// The pod is being deleted.
+    ends: Arc<AtomicBool>,
 }
 
 impl Prober {
@@ -193,6 +213,9 @@ impl Prober {
         let startup = self.target.container.startup_probe.as_ref();
         if let Some(probe) = startup.filter(|_| !self.started) {
             self.repeat(Role::Startup, probe).await;
+            if !self.has_started() {
+                return;
+            }
         }
         let readiness = async {
             if let Some(probe) = &self.target.container.readiness_probe {
@@ -207,7 +230,14 @@ impl Prober {
         tokio::join!(readiness, liveness);
     }
 
-    /// Probes until it is decided: a startup probe that passes, or one that declares the container dead.
+    fn has_started(&self) -> bool {
+        let verdicts = lock(&self.verdicts);
+        let own = verdicts.get(&self.target.id);
+        own.is_some_and(|verdict| verdict.started)
+    }
+
+    /// Probes until it is decided: a startup probe that passes, or one that declares the container dead. Of a pod that is being
+    /// deleted only readiness is of interest.
     async fn repeat(&self, role: Role, probe: &Probe) {
         let seconds = |value: Option<i32>, default: u64| {
             Duration::from_secs(
@@ -230,14 +260,20 @@ impl Prober {
         let period = seconds(probe.period_seconds, PERIOD).max(Duration::from_secs(1));
         sleep(seconds(probe.initial_delay_seconds, 0)).await;
         let (mut good, mut bad) = (0_u32, 0_u32);
-        loop {
+        while role == Role::Readiness || !self.ends.load(Ordering::Relaxed) {
             let begun = Instant::now();
             let outcome = self.target.probe(probe, limit).await;
             let (name, took) = (&self.target.container.name, begun.elapsed());
             self.probed
                 .count(&self.pod, name, role.name(), outcome.is_ok(), took);
             match outcome {
-                Ok(()) => (good, bad) = (good.saturating_add(1), 0),
+                Ok(warning) => {
+                    (good, bad) = (good.saturating_add(1), 0);
+                    if let Some(warning) = warning {
+                        let text = format!("{} probe warning: {warning}", role.name());
+                        self.events.warning(&self.pod, "ProbeWarning", text);
+                    }
+                }
                 Err(why) => {
                     (good, bad) = (0, bad.saturating_add(1));
                     let text = format!("{} probe failed: {why}", role.name());

@@ -3,13 +3,18 @@
 use crate::config::Config;
 use crate::network::{self, Addresses};
 use crate::shared::Shared;
+use agent_api::get;
 use agent_cluster::{Sandbox, Sandboxes};
-use agent_pods::is_on_host;
+use agent_pods::{is_on_host, is_plain};
 use agent_proxy::HostPort;
 use agent_runtime::{Error, ErrorClass};
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::node::v1::RuntimeClass;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// The handler of RuntimeClasses that this node has.
+const HANDLER: &str = "runc";
 
 /// The sandbox of one pod.
 #[derive(Debug)]
@@ -35,7 +40,11 @@ impl Own {
         if let Some(found) = &self.found {
             return Ok(found.clone());
         }
-        let wanted = network::wanted(pod, &self.uid);
+        if let Err(fault) = runs_in_class(shared, pod).await {
+            return Err(failed(shared, pod, &fault));
+        }
+        let wanted =
+            network::wanted(pod, &self.uid).map_err(|fault| failed(shared, pod, &fault))?;
         let sandboxes = shared.sandboxes.clone();
         let made = tokio::task::spawn_blocking(move || sandboxes.make(&wanted))
             .await
@@ -123,9 +132,42 @@ impl Own {
         Addresses {
             host,
             pod: own,
+            sandbox: self.found.is_some(),
             dns: resolver(&shared.config, &shared.sandboxes),
         }
     }
+}
+
+/// A sandbox that can't be made as the pod asks for it, told in upstream's words. Who made the pod may change what it refers to,
+/// so that it is tried again.
+fn failed(shared: &Shared, pod: &Pod, fault: &str) -> Error {
+    let text = format!("Failed to create pod sandbox: {fault}");
+    shared
+        .events
+        .warning(pod, "FailedCreatePodSandBox", text.clone());
+    Error::new(ErrorClass::Unavailable, text)
+}
+
+/// Whether this node has the runtime of the pod's class: it runs all containers by runc.
+async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<(), String> {
+    let class = pod.spec.as_ref();
+    let Some(name) = class.and_then(|spec| spec.runtime_class_name.as_deref()) else {
+        return Ok(());
+    };
+    if !is_plain(name) {
+        return Err(format!("{name:?} is no name of a RuntimeClass"));
+    }
+    let path = format!("/apis/node.k8s.io/v1/runtimeclasses/{name}");
+    let class: RuntimeClass = get(&*shared.api, path)
+        .await
+        .map_err(|error| format!("RuntimeClass {name:?}: {}", error.chain()))?;
+    if class.handler == HANDLER {
+        return Ok(());
+    }
+    Err(format!(
+        "no runtime for {:?} is configured: this node has {HANDLER:?} alone",
+        class.handler
+    ))
 }
 
 /// The node's address at which it answers names of the cluster, if it does.

@@ -3,13 +3,13 @@
 use crate::capacity;
 use crate::config::Config;
 use crate::garbage::Images;
-use crate::handle::Handle;
+use crate::handle::{Handle, Taken};
 use agent_api::Api;
 use agent_api::events::Recorder;
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
-use agent_pods::Refusal;
+use agent_pods::{Pending, Refusal, misfit};
 use agent_pressure::Pressure;
 use agent_resources::Figures;
 use agent_resources::machine::Facts;
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub(crate) figures: Arc<Figures>,
     /// Every pod's task, by uid.
     pub(crate) pods: Mutex<HashMap<String, Handle>>,
-    /// The master has told of all pods once.
+    /// The master has listed all pods once.
     pub(crate) listed: AtomicBool,
 }
 
@@ -63,18 +63,33 @@ impl Shared {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses the pod if the node has as many as it may already.
-    pub(crate) fn too_many(&self, pod: &PodRef) -> Option<Refusal> {
+    /// Takes the pod as it says now if it fits beside those that the node has taken; why it doesn't, if it doesn't. One pod is
+    /// decided upon at a time, so that two never take the same room.
+    pub(crate) fn admit(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Refusal> {
         let handles = self.handles();
+        let uid = pod.metadata.uid.as_deref();
         let others = handles
             .iter()
-            .filter(|(uid, handle)| **uid != pod.uid && !handle.is_over())
-            .count();
-        let limit = usize::try_from(self.config.max_pods).unwrap_or(usize::MAX);
-        (others >= limit).then(|| Refusal {
-            reason: "OutOfpods",
-            message: format!("Node didn't have enough resource: pods, requested: 1, used: {others}, capacity: {limit}"),
-        })
+            .filter(|(other, _)| Some(other.as_str()) != uid)
+            .filter_map(|(_, handle)| handle.room());
+        let refusal = misfit(pod, &others.collect::<Vec<_>>(), &self.allocatable());
+        if refusal.is_none() {
+            taken.set(pod.clone());
+        }
+        refusal
+    }
+
+    /// Takes a pod that the node has taken already with other resources; why that waits, if it does.
+    pub(crate) fn resize(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Pending> {
+        let lack = self.admit(pod, taken)?;
+        let alone = misfit(pod, &[], &self.allocatable());
+        let reason = if alone.is_some() {
+            "Infeasible"
+        } else {
+            "Deferred"
+        };
+        let message = alone.unwrap_or(lack).message;
+        Some(Pending { reason, message })
     }
 
     /// What pods may use of the node, by resource.

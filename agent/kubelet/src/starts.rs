@@ -239,6 +239,7 @@ mod tests {
             state: ContainerState::Created,
             backoff: None,
             this_boot: true,
+            needs: None,
         }
     }
 

@@ -161,7 +161,7 @@ fn size_limit(volume: &Volume) -> Option<(u64, String)> {
     Some((u64::try_from(amount.ceil_units()).ok()?, limit.0.clone()))
 }
 
-/// What a folder takes; nothing where it isn't there yet.
+/// The disk space of a folder; nothing if it doesn't exist yet.
 fn usage(path: &Path) -> Usage {
     Beneath::root(path)
         .and_then(|folder| folder.usage(MAX_ENTRIES))

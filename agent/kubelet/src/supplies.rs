@@ -1,6 +1,6 @@
 //! What the master has for a pod's containers: config maps, secrets, tokens, claims, and the volumes that are made of them.
 //!
-//! Clones share the volumes and tokens. Who makes them holds the others up, and nobody else: a pod's steps only look.
+//! Clones share the volumes and tokens. While one of them makes these, the others wait; a pod's steps do not wait.
 
 mod claims;
 
@@ -30,7 +30,7 @@ pub(crate) struct Supplies {
     made: Arc<Mutex<Made>>,
 }
 
-/// What was made for the pod.
+/// The volumes and tokens that were made for the pod.
 #[derive(Debug, Default)]
 struct Made {
     volumes: Option<Volumes>,

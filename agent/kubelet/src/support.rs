@@ -10,6 +10,12 @@ use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerRestartRule, Pod, PodSpec, Volume,
 };
 
+/// Why a container is not privileged here.
+pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
+
+/// Ports of a machine at which its kubelet and its master answer.
+const MACHINES_PORTS: [i32; 2] = [10250, 6443];
+
 /// The first reason why this node can't run the pod.
 pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     let Some(spec) = &pod.spec else {
@@ -54,6 +60,18 @@ pub(crate) fn debugger_fault(pod: &Pod, container: &Container, config: &Config) 
         .or_else(|| volumes::host_path_fault(config, pod))
 }
 
+/// Whether the pod asks for labels of SELinux, which this machine's kernel does not know. As upstream's node without SELinux
+/// does, this one runs it without: a label only ever narrows what a container may do beside the other bounds.
+pub(crate) fn has_selinux_label(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else {
+        return false;
+    };
+    let security = spec.security_context.as_ref();
+    let of_pod = security.is_some_and(|security| security.se_linux_options.is_some());
+    let mut own = agent_pods::all(pod).filter_map(|(_, one)| one.security_context.as_ref());
+    of_pod || own.any(|security| security.se_linux_options.is_some())
+}
+
 fn unsupported(what: &str) -> Refusal {
     Refusal {
         reason: "NotSupported",
@@ -71,11 +89,10 @@ fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Op
         })
     };
     if security.privileged == Some(true) {
-        let text = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
         return if config.privileged {
             None
         } else {
-            refusal("PrivilegedNotAllowed", text.to_owned())
+            refusal("PrivilegedNotAllowed", NOT_PRIVILEGED.to_owned())
         };
     }
     let add = security
@@ -125,24 +142,12 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
             "resourceClaims are not available yet",
         ),
         (
-            spec.runtime_class_name.is_some(),
-            "runtimeClassName is not available yet",
-        ),
-        (
-            spec.set_hostname_as_fqdn == Some(true),
-            "setHostnameAsFQDN is not available yet",
-        ),
-        (
             spec.resources.is_some(),
             "resources of the whole pod are not available yet: set them on its containers",
         ),
         (
             spec.os.as_ref().is_some_and(|os| os.name != "linux"),
             "its os is not linux",
-        ),
-        (
-            security.se_linux_options.is_some(),
-            "seLinuxOptions are not available on this machine",
         ),
         (
             security.windows_options.is_some(),
@@ -166,13 +171,16 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
         .flatten()
         .chain(&spec.containers);
     let own_network = spec.host_network != Some(true);
-    let mut ports = containers
+    let ports: Vec<_> = containers
         .flat_map(|container| container.ports.iter().flatten())
-        .filter(|port| own_network && port.host_port.is_some_and(|port| port != 0));
-    let without_way = ports.any(|port| {
+        .filter(|port| own_network && port.host_port.is_some_and(|port| port != 0))
+        .collect();
+    let without_way = ports.iter().any(|port| {
         let address = port.host_ip.as_deref().unwrap_or_default();
         port.protocol.as_deref() == Some("SCTP") || address.contains(':')
     });
+    let own = |port: i32| MACHINES_PORTS.contains(&port);
+    let of_machine = ports.iter().any(|port| port.host_port.is_some_and(own));
     let annotated = |suffix: &str| {
         let annotations = pod.metadata.annotations.iter().flatten();
         annotations
@@ -185,13 +193,13 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
             "hostPort is not available yet with SCTP and at addresses of IPv6",
         ),
         (
+            of_machine,
+            "hostPort 10250 and 6443 are the machine's: what is for its kubelet or its master would go to the pod",
+        ),
+        (
             annotated("kubernetes.io/ingress-bandwidth")
                 || annotated("kubernetes.io/egress-bandwidth"),
             "limits of bandwidth are not available yet",
-        ),
-        (
-            spec.hostname_override.is_some(),
-            "hostnameOverride is not available yet: use hostname",
         ),
     ])
 }
@@ -210,10 +218,6 @@ fn container_fault(container: &Container) -> Option<&'static str> {
             "volumeDevices are not available: this machine gives pods no block devices",
         ),
         (
-            mounts().any(|mount| mount.sub_path_expr.is_some()),
-            "subPathExpr is not available yet",
-        ),
-        (
             mounts().any(|mount| {
                 mount
                     .mount_propagation
@@ -229,10 +233,6 @@ fn container_fault(container: &Container) -> Option<&'static str> {
         (
             security.proc_mount.as_deref() == Some("Unmasked"),
             "procMount: Unmasked is not available yet",
-        ),
-        (
-            security.se_linux_options.is_some(),
-            "seLinuxOptions are not available on this machine",
         ),
         (
             security.windows_options.is_some(),
@@ -315,7 +315,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_network_of_its_own_has_ports_of_the_host_but_of_sctp_and_ipv6() {
+    fn a_pod_with_a_network_of_its_own_has_ports_of_the_host_but_of_sctp_and_ipv6_and_the_machines()
+    {
         assert_eq!(refused(|spec| spec["hostNetwork"] = json!(false)), None);
         let with = |on_host: bool, ports: Value| {
             refused(|spec| {
@@ -328,6 +329,8 @@ mod tests {
         for none in [
             json!({"containerPort": 80, "hostPort": 8080, "protocol": "SCTP"}),
             json!({"containerPort": 80, "hostPort": 8080, "hostIP": "::1"}),
+            json!({"containerPort": 80, "hostPort": 10250}),
+            json!({"containerPort": 80, "hostPort": 6443}),
         ] {
             let message = with(false, none.clone()).unwrap().message;
             assert!(message.contains("hostPort"), "{message}");
@@ -394,6 +397,19 @@ mod tests {
                 None,
                 "{place}"
             );
+        }
+    }
+
+    #[test]
+    fn labels_of_selinux_are_taken_and_told_to_have_no_effect() {
+        let label = json!({"seLinuxOptions": {"level": "s0:c0,c1"}});
+        for place in ["/spec", "/spec/containers/0"] {
+            let mut pod = json!({"spec": {"containers": [{"name": "a", "image": "i"}]}});
+            pod.pointer_mut(place).unwrap()["securityContext"] = label.clone();
+            let pod = serde_json::from_value(pod).unwrap();
+            let config = crate::config::tests::config(std::path::Path::new("/nowhere"));
+            assert_eq!(refusal(&pod, &config), None, "{place}");
+            assert!(has_selinux_label(&pod), "{place}");
         }
     }
 

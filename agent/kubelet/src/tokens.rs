@@ -16,7 +16,7 @@ const LIFETIME: i64 = 3600;
 /// A token is replaced at the latest after this time, however long it lives (upstream's).
 const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
 
-/// What tells one token of a pod from another.
+/// The kind of a token; a pod has one token of each kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TokenKind {
     /// For whom it is; empty for the API server.

@@ -131,10 +131,10 @@ impl Maker<'_> {
         if let Some(source) = &volume.empty_dir {
             return self.empty_dir(&volume.name, source, group).map(Source::Own);
         }
-        let Some((kind, entries)) = content::entries(self.pod, volume, self.sources, group)? else {
+        let content = content::entries(self.pod, volume, self.sources, group, room)?;
+        let Some((kind, entries)) = content else {
             return Err("its kind is not available yet".to_owned());
         };
-        room.take(&entries)?;
         let dir = self.config.held_dir(self.uid);
         let place = dir.join(kind).join(&volume.name);
         let made = Beneath::make_root(&dir).and_then(|held| {
@@ -229,8 +229,8 @@ impl Maker<'_> {
     }
 }
 
-/// What a container is to see of a volume: all of it, or what is at `sub_path`, made as a folder where nothing is there.
-/// Resolved here, once; what comes of the name afterwards changes nothing.
+/// What a container is to see of a volume: all of it, or what is at `sub_path`, made as a folder
+/// where nothing is there. Resolved here, once; a later change of the name has no effect.
 ///
 /// # Errors
 /// If it isn't there and can't be made, or a link is on the way.
@@ -524,6 +524,24 @@ mod tests {
             0o400
         );
         assert!(!place.join("b").exists());
+    }
+
+    #[test]
+    fn an_object_that_is_named_many_times_is_refused_before_it_is_copied() {
+        let dir = in_memory();
+        let map = json!({"a": "x".repeat(1 << 20)});
+        let source = |number: usize| json!({"configMap": {"name": "m", "items": [{"key": "a", "path": format!("f{number}")}]}});
+        let all = |count: usize| {
+            let all: Vec<Value> = (0..count).map(source).collect();
+            prepare(
+                &pod(json!({"projected": {"sources": all}})),
+                dir.path(),
+                &sources(&map),
+            )
+        };
+        assert!(all(16).is_ok());
+        // 98 GiB of content.
+        assert!(all(100_000).unwrap_err().contains("16 MiB"));
     }
 
     #[test]

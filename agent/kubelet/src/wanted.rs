@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the master wants of a pod.
+/// The pod as the master wants it.
 #[derive(Debug, Clone)]
 pub(crate) enum Wanted {
     /// This version of it.

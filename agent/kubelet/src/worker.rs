@@ -6,7 +6,9 @@
 
 mod evict;
 mod report;
+mod resize;
 
+use crate::handle::Taken;
 use crate::hooks::Hooks;
 use crate::names::pod_path;
 use crate::network::Addresses;
@@ -20,8 +22,8 @@ use crate::wanted::Wanted;
 use crate::{cleanup, debug, storage, support};
 use agent_api::send;
 use agent_pods::{
-    Action, Ending, Notes, Plan, Refusal, View, between, end_of, find, later, plan, plan_orphan,
-    recover,
+    Action, End, Ending, Notes, Plan, Refusal, View, as_given, between, end_of, find, is_replaced,
+    later, plan, plan_orphan, recover,
 };
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
@@ -65,8 +67,8 @@ pub(crate) struct Worker {
     sandbox: Own,
     written: Option<PodStatus>,
     refused: Option<Refusal>,
-    /// The node has taken the pod: pods and pressure that come later are no reason to refuse it.
-    admitted: bool,
+    /// Whether the node has taken the pod: pods and pressure that come later are no reason to refuse it then.
+    taken: Taken,
     supplies: Supplies,
     fetches: Fetches,
     starts: Starts,
@@ -81,7 +83,7 @@ impl Worker {
         shared: Arc<Shared>,
         pod: PodRef,
         wanted: watch::Receiver<Wanted>,
-        (news, chosen): (Arc<Notify>, Arc<OnceLock<String>>),
+        (news, chosen, taken): (Arc<Notify>, Arc<OnceLock<String>>, Taken),
     ) -> Self {
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
         let counted = shared.figures.probed();
@@ -103,7 +105,7 @@ impl Worker {
             sandbox,
             written: None,
             refused: None,
-            admitted: false,
+            taken,
             supplies,
             fetches: Fetches::default(),
             starts,
@@ -174,6 +176,7 @@ impl Worker {
         self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
         self.refuse(pod, &seen);
+        self.resize(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
         let view = View {
             pod,
@@ -248,17 +251,23 @@ impl Worker {
     /// Starts and stops probes and hooks to match the running containers, and records their results.
     fn follow(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         self.known = Some(pod.clone());
-        let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
-        self.hooks.follow(seen, ends, &mut self.notes);
-        if ends {
-            self.probes.stop_all();
-        } else {
-            let host = self.host(pod);
-            self.probes.follow(pod, seen, &self.notes, host);
+        let end = end_of(pod, now);
+        let evicted = self.notes.evicted.is_some();
+        self.hooks
+            .follow(seen, end.is_some() || evicted, &mut self.notes);
+        match end {
+            None if !evicted => {
+                let host = self.host(pod);
+                self.probes.follow(pod, seen, &self.notes, host);
+            }
+            Some(End::Deleted) if !evicted => self.probes.end_all_but_readiness(seen),
+            None | Some(_) => self.probes.stop_all(),
         }
         self.notes.verdicts = self.probes.verdicts(seen);
         let there = |id: &String| seen.iter().any(|seen| seen.id == *id);
         self.notes.asked.retain(|id, _| there(id));
+        self.notes.replaced.retain(there);
+        self.notes.unresized.retain(|id, _| there(id));
         let view = View {
             pod,
             seen,
@@ -301,20 +310,26 @@ impl Worker {
     }
 
     /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
-    fn refuse(&mut self, pod: &Pod, seen: &[Seen]) {
+    fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
         // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
-        let decided = self.admitted || self.refused.is_some();
-        if decided || !seen.is_empty() || end_of(pod, Timestamp::now()).is_some() {
+        let decided = self.taken.pod().is_some() || self.refused.is_some();
+        if decided || end_of(pod, Timestamp::now()).is_some() {
+            return;
+        }
+        if !seen.is_empty() {
+            // An earlier agent has taken it, with what its containers have.
+            self.taken.set(Arc::new(as_given(pod, seen)));
             return;
         }
         let refusal = support::refusal(pod, &self.shared.config)
             .or_else(|| self.shared.under_pressure(pod))
-            .or_else(|| self.shared.too_many(&self.pod));
-        self.admitted = refusal.is_none();
+            .or_else(|| self.shared.admit(pod, &self.taken));
+        let events = &self.shared.events;
         if let Some(refusal) = &refusal {
-            self.shared
-                .events
-                .warning(pod, refusal.reason, refusal.message.clone());
+            events.warning(pod, refusal.reason, refusal.message.clone());
+        } else if support::has_selinux_label(pod) {
+            let text = "seLinuxOptions have no effect: this machine does not use SELinux";
+            events.normal(pod, "SELinuxNotInUse", text);
         }
         self.refused = refusal;
     }
@@ -359,8 +374,12 @@ impl Worker {
                     self.pre_stop(pod, seen, &id, limit);
                     Ok(true)
                 }
+                Action::Resize { id } => {
+                    self.give(pod, seen, &id).await;
+                    Ok(true)
+                }
                 Action::Stop { id } => self.stop(pod, seen, id).await.map(|()| true),
-                Action::Kill { id } => self.shared.runtime.kill(&id).await.map(|()| true),
+                Action::Kill { id } => self.kill(pod, seen, &id).await.map(|()| true),
                 Action::Remove { id } => self.remove(seen, &id).await.map(|()| true),
                 Action::Finish => return self.finish(pod, seen).await,
             };
@@ -389,9 +408,25 @@ impl Worker {
         if !self.notes.pre_stop.contains_key(&id) {
             self.tell_killing(pod, seen, &id);
         }
+        self.note_replaced(pod, seen, &id);
         self.shared.runtime.stop(&id).await?;
         self.notes.asked.insert(id, Timestamp::now());
         Ok(())
+    }
+
+    async fn kill(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) -> Result<(), Error> {
+        self.note_replaced(pod, seen, id);
+        self.shared.runtime.kill(id).await
+    }
+
+    /// Remembers that a container is being ended for its new image.
+    fn note_replaced(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
+        let found = seen.iter().find(|seen| seen.id == id);
+        if let (Some(pod), Some(seen), None) = (pod, found, self.notes.ending)
+            && is_replaced(pod, &self.notes, seen)
+        {
+            self.notes.replaced.insert(id.to_owned());
+        }
     }
 
     /// Begins the hook before the stop.
@@ -434,7 +469,9 @@ impl Worker {
         (kind, number, backoff): (Kind, u32, Option<Duration>),
         seen: &[Seen],
     ) -> Result<bool, Error> {
-        let Some((_, container)) = find(pod, name) else {
+        // While a resize waits, the next attempt has what this one had.
+        let given = self.notes.pending.is_some().then(|| as_given(pod, seen));
+        let Some((_, container)) = find(given.as_ref().unwrap_or(pod), name) else {
             return Ok(true);
         };
         let debug = if kind == Kind::Ephemeral {
@@ -480,14 +517,16 @@ impl Worker {
 
     /// Tells of a start that failed, and remembers it.
     fn put_off(&mut self, pod: &Pod, name: &str, error: &Error) {
-        let what = if error.class == ErrorClass::ImagePull {
-            "Failed to pull image"
+        let events = &self.shared.events;
+        if error.class == ErrorClass::ImagePull {
+            let container = find(pod, name).and_then(|(_, container)| container.image.clone());
+            let image = container.unwrap_or_default();
+            let text = format!("Failed to pull image {image:?}: {}", error.chain());
+            events.warning(pod, "Failed", text);
+            events.warning(pod, "Failed", "Error: ErrImagePull");
         } else {
-            "Error"
-        };
-        self.shared
-            .events
-            .warning(pod, "Failed", format!("{what}: {}", error.chain()));
+            events.warning(pod, "Failed", format!("Error: {}", error.chain()));
+        }
         agent_pods::remember(&mut self.notes, name, error, Timestamp::now());
     }
 
@@ -514,6 +553,7 @@ impl Worker {
                 "cannot remove the pod's folders"
             );
         }
+        self.taken.leave();
         if pod.is_none() {
             return Next::Done;
         }

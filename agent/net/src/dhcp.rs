@@ -39,7 +39,7 @@ pub struct Lease {
     pub time: Duration,
     /// After which time to ask for more.
     pub renew: Duration,
-    /// After which time to ask anybody.
+    /// After which time to ask any server.
     pub rebind: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with the network as a whole.
+//! Errors of the network's setup.
 
 /// The network can't be set up.
 #[derive(Debug, thiserror::Error)]

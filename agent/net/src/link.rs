@@ -14,7 +14,7 @@ use crate::dhcp::Lease;
 use crate::error::NetError;
 use crate::plan::{Link, Setup};
 
-/// Most interfaces looked at.
+/// Most interfaces that are read.
 const MOST: usize = 4096;
 const LOOPBACK: u32 = 1;
 /// Distance of default routes: those of the configuration win over those of DHCP, lower interfaces over higher.

@@ -44,7 +44,7 @@ fn errand(dhcp: bool) -> Errand {
     }
 }
 
-/// Long enough for a busy machine, where somebody answers.
+/// Time limit if a server answers, long enough for a busy machine.
 const PATIENT: Duration = Duration::from_secs(120);
 /// Where nobody does.
 const SHORT: Duration = Duration::from_secs(2);

@@ -13,7 +13,7 @@ use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// Grace where nobody says how long (upstream's default).
+/// The default grace period (upstream's).
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// The least time between the signal to end and the kill, unless there is no grace at all (upstream's).
@@ -60,7 +60,7 @@ pub struct Ending<'a> {
     pub now: Timestamp,
 }
 
-/// The plan for containers whose pod nobody wants any more.
+/// The plan for containers whose pod is no longer wanted.
 pub fn plan_orphan(ending: Ending<'_>) -> Plan {
     let mut plan = Plan::default();
     if ending.stop_all(&mut plan) {

@@ -6,8 +6,9 @@
 //!
 //! `containers` finds a pod's containers and their attempts, `policy` says which of them are started again, `machine` starts
 //! them in order (init containers, sidecars, main containers), `ending` ends them in order and with their hooks, `state` tells
-//! of one container and `status` of the pod, `recover` remembers what the engine has lost, `failures` what could
-//! not be started, and `words` has the texts of events.
+//! of one container and `status` of the pod, `resize` gives what runs more or less,
+//! `recover` remembers what the engine has lost, `failures` what could
+//! not be started, `fit` whether a node has room for a pod, and `words` has the texts of events.
 //!
 //! Properties are held by `simulation`, which drives the machine through whole lives.
 
@@ -15,13 +16,17 @@ mod backoff;
 mod containers;
 mod ending;
 mod failures;
+mod fit;
 mod machine;
 mod names;
 mod notes;
 mod policy;
 mod recover;
+mod resize;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod simulation_story;
 #[cfg(test)]
 mod simulation_tests;
 mod state;
@@ -34,10 +39,12 @@ pub use containers::{
 };
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
 pub use failures::remember;
+pub use fit::misfit;
 pub use machine::{Action, End, Plan, View, end_of, plan};
 pub use names::{MAX_LOGS, is_plain, log_file, log_folder, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Failure, Notes, Progress, Verdict};
-pub use policy::{restart, restarts};
+pub use policy::{is_replaced, restart, restarts};
 pub use recover::recover;
+pub use resize::{Pending, as_given, given, has_other_needs, is_resized, needs};
 pub use status::{Addresses, Refusal, base, change, status};
 pub use words::{killing, waits};

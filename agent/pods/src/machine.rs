@@ -10,7 +10,8 @@ use crate::backoff::later;
 use crate::containers::{attempts, ephemeral, initial, kind_of_initial, latest, mains, previous};
 use crate::ending::{Ending, probe_grace};
 use crate::notes::Notes;
-use crate::policy::{RestartPolicy, restart, restarts, waits};
+use crate::policy::{RestartPolicy, is_replaced, restart, waits};
+use crate::resize::is_resized;
 use agent_runtime::{Container as Seen, ContainerState, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::Timestamp;
@@ -18,6 +19,9 @@ use std::time::Duration;
 
 /// Grace of a pod that takes more of the disk than it may (upstream's).
 const EVICTION_GRACE: Duration = Duration::from_secs(1);
+
+/// How often a resize that waits for room is tried.
+const PENDING_RETRY: Duration = Duration::from_secs(5);
 
 /// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
 pub(crate) const PULL_ERROR_SHOWN: Duration = Duration::from_secs(3);
@@ -74,6 +78,26 @@ impl View<'_> {
         })
     }
 
+    /// When an attempt that ended is followed by the next, and the wait before it. One that was ended for a new image is always
+    /// followed, whatever the policy.
+    pub(crate) fn next(&self, seen: &Seen) -> Option<(Timestamp, Duration)> {
+        match seen.state {
+            ContainerState::Exited { finished_at, .. }
+                if self.notes.replaced.contains(&seen.id) =>
+            {
+                Some((finished_at, Duration::ZERO))
+            }
+            ContainerState::Exited { .. }
+            | ContainerState::Running { .. }
+            | ContainerState::Created => restart(self.pod, seen),
+        }
+    }
+
+    /// This attempt was asked to end.
+    pub(crate) fn was_asked(&self, seen: &Seen) -> bool {
+        self.notes.asked.contains_key(&seen.id)
+    }
+
     fn is_starting(&self, container: &Container) -> bool {
         self.notes.starting.contains_key(&container.name)
     }
@@ -115,6 +139,11 @@ pub enum Action {
         id: String,
         /// The time.
         limit: Duration,
+    },
+    /// Give it the resources that its pod says.
+    Resize {
+        /// The attempt.
+        id: String,
     },
     /// Ask it to end.
     Stop {
@@ -190,6 +219,9 @@ pub fn plan(view: View<'_>) -> Plan {
     if let Some(deadline) = deadline(view.pod) {
         plan.wake_at(deadline);
     }
+    if view.notes.pending.is_some() {
+        plan.wake_at(later(view.now, PENDING_RETRY));
+    }
     sweep(view, &mut plan);
     if view.refused {
         return plan;
@@ -237,13 +269,13 @@ fn sweep(view: View<'_>, plan: &mut Plan) {
 /// No main container runs or is to be started any more: each has ended for good, or an init container has failed for good.
 /// Sidecars have nobody left then whom they serve.
 pub(crate) fn is_finished(view: View<'_>) -> bool {
-    let for_good = |kind, name: &str, seen: &Seen| match seen.state {
-        ContainerState::Exited { code, .. } => !restarts(view.pod, kind, name, code),
+    let for_good = |seen: &Seen| match seen.state {
+        ContainerState::Exited { .. } => view.next(seen).is_none(),
         ContainerState::Running { .. } | ContainerState::Created => false,
     };
-    let mains_are_over = mains(view.pod).iter().all(|main| {
-        latest(view.seen, &main.name).is_some_and(|seen| for_good(Kind::Main, &main.name, seen))
-    });
+    let mains_are_over = mains(view.pod)
+        .iter()
+        .all(|main| latest(view.seen, &main.name).is_some_and(for_good));
     mains_are_over || (!main_started(view.pod, view.seen) && init_failed(view.pod, view.seen))
 }
 
@@ -336,7 +368,7 @@ fn starts(plan: &Plan, name: &str) -> bool {
         .any(|action| matches!(action, Action::Start { container, .. } if container == name))
 }
 
-/// One container: start it, start it again, or end it because its probe or its hook failed.
+/// One container: start it, start it again, or end it because its probe or its hook failed, or for its new image.
 fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
     if view.is_starting(container) {
         return;
@@ -356,15 +388,22 @@ fn step(view: View<'_>, container: &Container, kind: Kind, plan: &mut Plan) {
                 .and_then(|verdict| verdict.dead);
             let failed =
                 view.notes.post_start.get(&seen.id) == Some(&crate::notes::Progress::Failed);
-            if dead.is_some() || failed {
+            if dead.is_some() || failed || is_replaced(view.pod, view.notes, seen) {
                 let ending = view.ending();
                 let own = dead.and_then(|death| probe_grace(view.pod, container, death));
                 let grace = own.unwrap_or(ending.grace);
                 Ending { grace, ..ending }.stop_one(seen, true, plan);
+            } else if view.notes.pending.is_none() && is_resized(view.pod, seen) {
+                match view.notes.unresized.get(&seen.id) {
+                    Some((_, again)) if *again > view.now => plan.wake_at(*again),
+                    Some(_) | None => plan.actions.push(Action::Resize {
+                        id: seen.id.clone(),
+                    }),
+                }
             }
         }
         ContainerState::Exited { .. } => {
-            if let Some((at, backoff)) = restart(view.pod, seen) {
+            if let Some((at, backoff)) = view.next(seen) {
                 if waits(at, backoff, view.now) {
                     plan.wake_at(at);
                 } else {

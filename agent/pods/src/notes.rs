@@ -1,8 +1,9 @@
 //! What the machine remembers of a pod beyond what the engine shows.
 
+use crate::resize::Pending;
 use agent_runtime::Kind;
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A start that failed, and when it may be tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +70,12 @@ pub struct Notes {
     pub failures: BTreeMap<String, Failure>,
     /// Containers that were asked to end, by id, and when.
     pub asked: BTreeMap<String, Timestamp>,
+    /// Those of them whose pod had another image for them then: the next attempt comes at once, whatever the policy.
+    pub replaced: BTreeSet<String>,
+    /// Why other resources for what runs wait, if they do.
+    pub pending: Option<Pending>,
+    /// Containers that could not be given other resources, by id: why, and when it may be tried again.
+    pub unresized: BTreeMap<String, (String, Timestamp)>,
     /// Verdicts of probes, by container id.
     pub verdicts: BTreeMap<String, Verdict>,
     /// Hooks after the start, by container id. A container that an earlier agent started has none, as upstream runs the hook

@@ -2,6 +2,8 @@
 
 use crate::backoff::{after_run, between, later};
 use crate::containers::find;
+use crate::notes::Notes;
+use crate::resize::needs_restart;
 use agent_runtime::{Container as Seen, ContainerState, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
 use jiff::Timestamp;
@@ -79,6 +81,20 @@ fn speaks(rule: &ContainerRestartRule, code: i32) -> bool {
         })
 }
 
+/// Whether an attempt is to be followed by one that is as the pod says now: the pod has another image for it, or resources for
+/// which it has to be started anew. Of kinds that do not last the next attempt has the new ones, if there is a next (upstream's
+/// rule).
+pub fn is_replaced(pod: &Pod, notes: &Notes, seen: &Seen) -> bool {
+    let lasts = matches!(seen.key.kind, Kind::Main | Kind::Sidecar);
+    lasts && (has_new_image(pod, seen) || needs_restart(pod, notes, seen))
+}
+
+pub(crate) fn has_new_image(pod: &Pod, seen: &Seen) -> bool {
+    let found = find(pod, &seen.key.container);
+    let image = found.and_then(|(_, container)| container.image.clone());
+    image.is_some_and(|image| image != seen.image)
+}
+
 /// When an attempt that ended is followed by the next, and the wait before it; `None` if never.
 pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
     let ContainerState::Exited {
@@ -97,8 +113,8 @@ pub fn restart(pod: &Pod, seen: &Seen) -> Option<(Timestamp, Duration)> {
     if !again && !restarts(pod, seen.key.kind, &seen.key.container, *code) {
         return None;
     }
-    // What the machine's own end ended is not the container's fault.
-    let wait = if seen.this_boot {
+    // What the machine's own end ended is not the container's fault, and a new image may have mended the fault of the old.
+    let wait = if seen.this_boot && !has_new_image(pod, seen) {
         after_run(seen.backoff, between(*started_at, *finished_at))
     } else {
         Duration::ZERO

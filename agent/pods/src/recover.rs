@@ -62,5 +62,6 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Opti
         state,
         backoff: None,
         this_boot: false,
+        needs: None,
     })
 }

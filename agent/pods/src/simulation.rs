@@ -7,79 +7,17 @@ use crate::containers::{find, initial, kind_of_initial, latest, mains};
 use crate::ending::LEAST;
 use crate::machine::{Action, View, initial_done, is_finished, main_started, plan};
 use crate::notes::{Begun, Death, Notes, Progress, Verdict};
+use crate::policy::is_replaced;
+use crate::simulation_story::{Fault, Nature, Story, Traits, described};
 use crate::status::{Addresses, base, status};
 use agent_runtime::{Container as Seen, ContainerKey, ContainerState, Kind, PodRef, container_id};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// How one attempt behaves.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Nature {
-    /// So many seconds pass from the order to start it until it runs.
-    pub(crate) takes: u16,
-    /// After so many seconds it ends with a code, or it runs until it is ended.
-    pub(crate) ends: Option<(u16, i32)>,
-    /// It ends when asked.
-    pub(crate) obeys: bool,
-    /// How many seconds each of its hooks takes, and whether the one after the start ends well.
-    pub(crate) hook: (u16, bool),
-    /// After so many seconds its startup probe passes, if it has one.
-    pub(crate) starts: u16,
-    /// After so many seconds its liveness probe has failed too often.
-    pub(crate) dies: Option<u16>,
-}
-
-impl Nature {
-    /// Ends so, obeys, and is started at once.
-    pub(crate) fn plain(ends: Option<(u16, i32)>) -> Self {
-        Self {
-            takes: 0,
-            ends,
-            obeys: true,
-            hook: (0, true),
-            starts: 0,
-            dies: None,
-        }
-    }
-}
-
-/// What the pod says of a container.
-#[derive(Debug, Clone, Copy, Default)]
-#[allow(
-    clippy::struct_excessive_bools,
-    reason = "each is one field of a container's description, there or not"
-)]
-pub(crate) struct Traits {
-    pub(crate) sidecar: bool,
-    pub(crate) post_start: bool,
-    pub(crate) pre_stop: bool,
-    pub(crate) startup: bool,
-}
-
-/// What happens from outside, at a second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
-    Delete,
-    /// An ephemeral container is added (kubectl debug).
-    Debug,
-    AgentRestart,
-    Reboot,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Story {
-    pub(crate) policy: &'static str,
-    pub(crate) inits: Vec<Traits>,
-    pub(crate) mains: Vec<Traits>,
-    pub(crate) grace: u16,
-    pub(crate) natures: Vec<Nature>,
-    pub(crate) faults: Vec<(u16, Fault)>,
-}
 
 /// What is to happen to a running attempt by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,28 +47,12 @@ pub(crate) struct World {
     /// Names of containers in the order in which they were asked to end.
     pub(crate) asked: Vec<String>,
     pub(crate) written: Option<PodStatus>,
+    /// Every status that was told, in order.
+    pub(crate) told: Vec<PodStatus>,
     pub(crate) finished: bool,
 }
 
 pub(crate) const EPOCH: i64 = 1_800_000_000;
-
-fn described(name: &str, traits: Traits) -> Value {
-    let exec = json!({"exec": {"command": ["true"]}});
-    let mut container = json!({"name": name, "image": "registry.example/a:1", "lifecycle": {}});
-    if traits.sidecar {
-        container["restartPolicy"] = json!("Always");
-    }
-    if traits.post_start {
-        container["lifecycle"]["postStart"] = exec.clone();
-    }
-    if traits.pre_stop {
-        container["lifecycle"]["preStop"] = exec.clone();
-    }
-    if traits.startup {
-        container["startupProbe"] = exec;
-    }
-    container
-}
 
 fn seconds(count: u16) -> Duration {
     Duration::from_secs(count.into())
@@ -166,6 +88,7 @@ impl World {
             starts: BTreeMap::new(),
             asked: Vec::new(),
             written: None,
+            told: Vec::new(),
             finished: false,
         }
     }
@@ -319,14 +242,16 @@ impl World {
             kind,
             attempt,
         };
+        let found = find(&self.pod, name);
         let seen = Seen {
             id: id.clone(),
             key,
-            image: "registry.example/a:1".into(),
+            image: found.and_then(|(_, own)| own.image.clone()).unwrap(),
             image_id: "registry.example/a@sha256:0".into(),
             state: ContainerState::Created,
             backoff,
             this_boot: true,
+            needs: None,
         };
         let nature = self.natures[self.started.len() % self.natures.len()];
         self.half.insert(id.clone(), (seen, nature));
@@ -439,6 +364,13 @@ impl World {
         Ok(())
     }
 
+    fn note_replaced(&mut self, id: &str) {
+        let seen = self.seen_of(id).unwrap();
+        if self.notes.ending.is_none() && is_replaced(&self.pod, &self.notes, seen) {
+            self.notes.replaced.insert(id.to_owned());
+        }
+    }
+
     fn act(&mut self, action: Action) -> Result<(), TestCaseError> {
         match action {
             Action::Start {
@@ -464,8 +396,10 @@ impl World {
                 let nature = self.natures[self.started.len() % self.natures.len()];
                 self.fate(nature.hook.0, &id, Fate::PreStop);
             }
+            Action::Resize { id } => prop_assert!(false, "{id} has what it needs"),
             Action::Stop { id } => {
                 self.check_stop(&id)?;
+                self.note_replaced(&id);
                 self.notes.asked.insert(id.clone(), self.now);
                 self.asked
                     .push(self.seen_of(&id).unwrap().key.container.clone());
@@ -474,6 +408,7 @@ impl World {
                 }
             }
             Action::Kill { id } => {
+                self.note_replaced(&id);
                 let asked = self.notes.asked.get(&id);
                 let late = asked.is_some_and(|asked| self.now >= later(*asked, LEAST));
                 prop_assert!(
@@ -516,6 +451,7 @@ impl World {
             let old = base(&self.pod, self.written.as_ref());
             let status = status(self.view(), &old, None, &Addresses::default(), &|_| None);
             self.check_status(&status)?;
+            self.told.push(status.clone());
             self.written = Some(status);
             if plan.actions.is_empty() || self.finished {
                 return Ok(plan.wake);
@@ -598,6 +534,10 @@ impl World {
                 let all = spec.ephemeral_containers.get_or_insert_default();
                 let name = format!("debug{}", all.len());
                 all.push(serde_json::from_value(described(&name, Traits::default())).unwrap());
+            }
+            Fault::Image => {
+                let first = &mut self.pod.spec.as_mut().unwrap().containers[0];
+                first.image.as_mut().unwrap().push('0');
             }
             Fault::AgentRestart => {
                 self.forget();

@@ -3,7 +3,8 @@
 use crate::backoff::later;
 use crate::ending::LEAST;
 use crate::policy::RestartPolicy;
-use crate::simulation::{EPOCH, Fault, Nature, Story, Traits, World};
+use crate::simulation::{EPOCH, World};
+use crate::simulation_story::{Fault, Nature, Story, Traits};
 use config_kube::k8s_openapi::api::core::v1::ContainerStatus;
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -33,6 +34,7 @@ fn story() -> impl Strategy<Value = Story> {
         prop_oneof![
             Just(Fault::Delete),
             Just(Fault::Debug),
+            Just(Fault::Image),
             Just(Fault::AgentRestart),
             Just(Fault::Reboot)
         ],
@@ -92,10 +94,11 @@ proptest! {
             world.fault(fault);
         }
         world.live_until(later(world.now, Duration::from_secs(4000)))?;
+        let replaced = story.faults.iter().any(|(_, fault)| *fault == Fault::Image);
         if RestartPolicy::of(&world.pod) == RestartPolicy::Never {
             let once = |(name, count): (&String, &u32)| {
                 let sidecar = name.strip_prefix("init").and_then(|number| number.parse().ok());
-                *count == 1 || sidecar.is_some_and(|number: usize| story.inits[number].sidecar)
+                *count == 1 || (replaced && name == "main0") || sidecar.is_some_and(|number: usize| story.inits[number].sidecar)
             };
             prop_assert!(world.starts.iter().all(once), "Never means once");
         }
@@ -263,6 +266,23 @@ fn a_hook_before_the_stop_takes_of_the_grace_and_leaves_two_seconds() {
         after(&mut world, 1);
         assert!(world.finished, "{takes}");
     }
+}
+
+#[test]
+fn a_pod_that_is_deleted_is_ready_until_its_containers_end() {
+    let mut nature = Nature::plain(None);
+    nature.obeys = false;
+    let mut story = plain("Always", nature);
+    story.grace = 30;
+    let mut world = World::new(&story);
+    after(&mut world, 5);
+    world.fault(Fault::Delete);
+    after(&mut world, 29);
+    assert_eq!(world.asked, ["main0"]);
+    assert!(status_of(&world, "main0").ready && is_true(&world, "Ready"));
+    after(&mut world, 1);
+    assert!(world.finished);
+    assert!(!status_of(&world, "main0").ready);
 }
 
 /// A pod with an init container between two sidecars, and one main container.
@@ -444,5 +464,87 @@ fn an_agent_that_begins_during_a_start_clears_half_a_container_away_and_starts_i
         assert_eq!(world.starts["main1"], 1, "{lives}");
         let ids = world.alive().filter(|seen| seen.key.container == "main1");
         assert_eq!(ids.map(|seen| seen.key.attempt).collect::<Vec<_>>(), [0]);
+    }
+}
+
+#[test]
+fn a_new_image_is_taken_at_once_whatever_the_policy_and_by_nothing_that_is_over() {
+    for (policy, obeys) in [("Always", true), ("OnFailure", true), ("Never", false)] {
+        let mut nature = Nature::plain(None);
+        nature.obeys = obeys;
+        let mut world = World::new(&plain(policy, nature));
+        after(&mut world, 5);
+        world.fault(Fault::Image);
+        world.settle().unwrap();
+        if !obeys {
+            assert_eq!(world.starts["main0"], 1, "{policy}: it has its grace");
+        }
+        after(&mut world, 3);
+        assert_eq!(
+            (world.starts["main0"], &*phase(&world)),
+            (2, "Running"),
+            "{policy}"
+        );
+        let runs = world.alive().map(|seen| seen.image.clone());
+        assert_eq!(
+            runs.collect::<Vec<_>>(),
+            ["registry.example/a:10"],
+            "{policy}"
+        );
+    }
+    let mut over = crashing("Never", 1, 5);
+    over.fault(Fault::Image);
+    after(&mut over, 5);
+    assert_eq!((over.starts["main0"], &*phase(&over)), (1, "Failed"));
+}
+
+#[test]
+fn a_container_that_waits_for_its_next_start_takes_a_new_image_at_once() {
+    let mut world = crashing("Always", 1, 35);
+    assert_eq!(
+        waiting_reason(&world, "main0").as_deref(),
+        Some("CrashLoopBackOff")
+    );
+    world.fault(Fault::Image);
+    world.settle().unwrap();
+    let before = world.starts["main0"];
+    assert_eq!(before, 5, "at 0, 0, 10, 30 and 35 s");
+    after(&mut world, 9);
+    assert_eq!(world.starts["main0"], before);
+    after(&mut world, 1);
+    assert_eq!(world.starts["main0"], before + 1, "the waits begin anew");
+}
+
+#[test]
+fn a_container_that_a_probe_ended_does_not_look_as_if_it_had_ended_for_good() {
+    let mut nature = Nature::plain(None);
+    nature.dies = Some(5);
+    let mut world = World::new(&plain("Always", nature));
+    after(&mut world, 4);
+    world.told.clear();
+    after(&mut world, 3);
+    assert_eq!(world.starts["main0"], 2);
+    let terminated = world.told.iter().any(|status| {
+        let mut all = status.container_statuses.iter().flatten();
+        all.any(|one| {
+            one.state
+                .as_ref()
+                .is_some_and(|state| state.terminated.is_some())
+        })
+    });
+    assert!(!terminated, "{:?}", world.told);
+}
+
+#[test]
+fn what_is_to_start_before_the_main_containers_waits_for_the_pod_to_initialize() {
+    let mut slow = Nature::plain(None);
+    slow.takes = 10;
+    let mut story = plain("Never", slow);
+    story.inits = vec![Traits::default(); 2];
+    let mut world = World::new(&story);
+    after(&mut world, 5);
+    for name in ["init0", "init1", "main0"] {
+        let reason = waiting_reason(&world, name);
+        assert_eq!(reason.as_deref(), Some("PodInitializing"), "{name}");
     }
 }

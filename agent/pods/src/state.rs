@@ -2,14 +2,15 @@
 
 use crate::backoff::between;
 use crate::containers::{initial, latest, previous};
-use crate::machine::{PULL_ERROR_SHOWN, initial_done};
+use crate::machine::{End, PULL_ERROR_SHOWN};
 use crate::notes::{Failure, Progress};
-use crate::policy::{restart, waits};
+use crate::policy::waits;
+use crate::resize::given;
 use crate::status::Scene;
 use agent_runtime::{Container as Seen, ContainerState as State, Kind};
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-    ContainerStateWaiting, ContainerStatus,
+    ContainerStateWaiting, ContainerStatus, ResourceRequirements,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::time::Duration;
@@ -25,7 +26,7 @@ impl Scene<'_> {
         let running = seen.is_some_and(|seen| {
             matches!(seen.state, State::Running { .. }) && !self.view.notes.is_held(&seen.id)
         });
-        let (state, last) = self.states(container, kind, seen, before);
+        let (state, last) = self.states(container, seen, before);
         let ended_well =
             seen.is_some_and(|seen| matches!(seen.state, State::Exited { code: 0, .. }));
         ContainerStatus {
@@ -46,13 +47,43 @@ impl Scene<'_> {
                     let unprobed =
                         container.startup_probe.is_none() && container.readiness_probe.is_none();
                     let ready = verdict.map_or(unprobed, |verdict| verdict.ready);
-                    running && self.end.is_none() && ready
+                    // One that is being deleted may serve to its end (KEP-1669).
+                    let may_serve = matches!(self.end, None | Some(End::Deleted));
+                    running && may_serve && ready
                 }
             },
             started: Some(self.view.has_started(container)),
             state: Some(state),
             last_state: Some(last.unwrap_or_default()),
+            allocated_resources: self.allocated(container, kind).and_then(|own| own.requests),
+            resources: self.resources(container, kind, seen),
             ..ContainerStatus::default()
+        }
+    }
+
+    /// The resources that the node has taken a container with.
+    fn allocated(&self, container: &Container, kind: Kind) -> Option<ResourceRequirements> {
+        let waits = self.view.notes.pending.is_some();
+        let latest = latest(self.view.seen, &container.name).filter(|_| waits);
+        (kind != Kind::Ephemeral).then(|| {
+            let given = latest.and_then(given);
+            given
+                .or_else(|| container.resources.clone())
+                .unwrap_or_default()
+        })
+    }
+
+    /// The resources that it has: those that were given to what runs.
+    fn resources(
+        &self,
+        container: &Container,
+        kind: Kind,
+        seen: Option<&Seen>,
+    ) -> Option<ResourceRequirements> {
+        let runs = seen.filter(|seen| matches!(seen.state, State::Running { .. }));
+        match runs {
+            Some(seen) => given(seen),
+            None => self.allocated(container, kind),
         }
     }
 
@@ -60,16 +91,15 @@ impl Scene<'_> {
     fn states(
         &self,
         container: &Container,
-        kind: Kind,
         seen: Option<&Seen>,
         before: Option<ContainerState>,
     ) -> (ContainerState, Option<ContainerState>) {
         let Some(seen) = seen else {
-            return (self.not_started(container, kind), None);
+            return (self.not_started(container), None);
         };
         match &seen.state {
             State::Running { .. } if self.view.notes.is_held(&seen.id) => {
-                (self.held(container, kind, seen), before)
+                (self.held(container, seen), before)
             }
             State::Running { started_at } => {
                 let running = ContainerStateRunning {
@@ -83,7 +113,7 @@ impl Scene<'_> {
                     before,
                 )
             }
-            State::Created => (self.not_started(container, kind), before),
+            State::Created => (self.not_started(container), before),
             State::Exited { .. } => {
                 let ended = self.terminated(seen);
                 match self.back_off(container, seen) {
@@ -95,21 +125,19 @@ impl Scene<'_> {
     }
 
     /// A container whose hook after the start runs still, or failed, so that it is being ended.
-    fn held(&self, container: &Container, kind: Kind, seen: &Seen) -> ContainerState {
+    fn held(&self, container: &Container, seen: &Seen) -> ContainerState {
         if self.view.notes.post_start.get(&seen.id) == Some(&Progress::Failed) {
             return waiting("PostStartHookError", "PostStartHook failed");
         }
-        self.not_started(container, kind)
+        self.not_started(container)
     }
 
-    fn not_started(&self, container: &Container, kind: Kind) -> ContainerState {
+    fn not_started(&self, container: &Container) -> ContainerState {
         if let Some(failure) = self.view.notes.failures.get(&container.name) {
             return self.failed(failure, container);
         }
-        let initializing = match kind {
-            Kind::Main | Kind::Ephemeral => !initial(self.view.pod).is_empty(),
-            Kind::Init | Kind::Sidecar => !self.is_turn(container),
-        };
+        // Init containers too wait for the pod to initialize, whosever turn it is (upstream's).
+        let initializing = !initial(self.view.pod).is_empty();
         waiting(
             if initializing {
                 "PodInitializing"
@@ -118,14 +146,6 @@ impl Scene<'_> {
             },
             "",
         )
-    }
-
-    /// The init container whose turn it is.
-    fn is_turn(&self, container: &Container) -> bool {
-        let next = initial(self.view.pod)
-            .iter()
-            .find(|init| !initial_done(self.view, init));
-        next.is_some_and(|next| next.name == container.name)
     }
 
     fn failed(&self, failure: &Failure, container: &Container) -> ContainerState {
@@ -141,17 +161,21 @@ impl Scene<'_> {
         waiting(failure.reason, &failure.message)
     }
 
-    /// The waiting state of a container between two attempts; `None` if there is no next, or it comes at once.
+    /// The waiting state of a container between two attempts; `None` if there is no next, or it comes at once after an end of
+    /// the container's own. One that was ended to be started anew does not look as if it had ended for good (upstream's).
     fn back_off(&self, container: &Container, seen: &Seen) -> Option<ContainerState> {
-        if self.end.is_some() {
+        if self.view.ends() {
             return None;
         }
-        let (at, wait) = restart(self.view.pod, seen)?;
+        let (at, wait) = self.view.next(seen)?;
         if let Some(failure) = self.view.notes.failures.get(&container.name) {
             return Some(self.failed(failure, container));
         }
         let pod = &self.view.pod.metadata;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        if self.view.was_asked(seen) && !waits(at, wait, self.view.now) {
+            return Some(waiting("ContainerCreating", ""));
+        }
         waits(at, wait, self.view.now).then(|| {
             let place = format!(
                 "{}_{}({})",

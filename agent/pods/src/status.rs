@@ -3,7 +3,7 @@
 
 use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
 use crate::machine::{End, View, init_failed, initial_done, initialized};
-use crate::policy::restart;
+use crate::resize::is_resized;
 use agent_resources::qos;
 use agent_runtime::{ContainerState as State, Kind};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -14,6 +14,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
+/// The conditions of a resize, which are there only while it is not done.
+const RESIZE_PENDING: &str = "PodResizePending";
+const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+
 /// Addresses of the machine and of a pod, as its status names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
@@ -23,6 +27,8 @@ pub struct Addresses {
     pub pod: Vec<IpAddr>,
     /// The node's own, at which it answers names of the cluster; none where it does not.
     pub dns: Option<IpAddr>,
+    /// The pod has its sandbox.
+    pub sandbox: bool,
 }
 
 /// Why this node can't run a pod. It stays so: the pod has failed, and who made it makes another.
@@ -69,6 +75,7 @@ pub fn status(
         view,
         end,
         over,
+        sandbox: addresses.sandbox,
         messages,
     };
     let inits: Vec<_> = initial(pod)
@@ -99,6 +106,7 @@ pub fn status(
         old.conditions.as_deref().unwrap_or_default(),
     );
     conditions.extend(scene.disruption(old.conditions.as_deref().unwrap_or_default()));
+    conditions.extend(scene.resizing(old.conditions.as_deref().unwrap_or_default()));
     let texts = |addresses: &[IpAddr]| -> Vec<String> {
         one_of_each_family(addresses)
             .map(ToString::to_string)
@@ -137,14 +145,22 @@ pub fn status(
 ///
 /// # Errors
 /// The status can't be written as JSON.
-pub fn change(status: &PodStatus) -> Result<Value, serde_json::Error> {
+pub fn change(status: &PodStatus, old: &PodStatus) -> Result<Value, serde_json::Error> {
     let mut change = serde_json::to_value(status)?;
     let conditions = change.get_mut("conditions").and_then(Value::as_array_mut);
-    let conditions = conditions.into_iter().flatten();
-    for condition in conditions.filter_map(Value::as_object_mut) {
-        for words in ["reason", "message"] {
-            condition.entry(words).or_insert(Value::Null);
+    if let Some(conditions) = conditions {
+        for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+            for words in ["reason", "message"] {
+                condition.entry(words).or_insert(Value::Null);
+            }
         }
+        let says = |status: &PodStatus, name: &str| {
+            let mut all = status.conditions.iter().flatten();
+            all.any(|condition| condition.type_ == name)
+        };
+        let done = [RESIZE_PENDING, RESIZE_IN_PROGRESS].into_iter();
+        let done = done.filter(|name| says(old, name) && !says(status, name));
+        conditions.extend(done.map(|name| json!({"$patch": "delete", "type": name})));
     }
     for addresses in ["hostIPs", "podIPs"] {
         let all = change.get_mut(addresses).and_then(Value::as_array_mut);
@@ -175,6 +191,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) end: Option<End>,
     /// It ends, and nothing runs any more.
     over: bool,
+    sandbox: bool,
     pub(crate) messages: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -216,6 +233,30 @@ impl Scene<'_> {
         }
     }
 
+    /// The conditions of a resize that waits, or that is not done yet.
+    fn resizing(&self, before: &[PodCondition]) -> Option<PodCondition> {
+        let (notes, generation) = (self.view.notes, self.view.pod.metadata.generation);
+        if self.end.is_some() {
+            return None;
+        }
+        let said = |name: &str, reason: Option<&str>, message: Option<String>| PodCondition {
+            reason: reason.map(str::to_owned),
+            message,
+            ..condition(name, None, before, generation, self.view.now)
+        };
+        if let Some(pending) = &notes.pending {
+            let message = Some(pending.message.clone());
+            return Some(said(RESIZE_PENDING, Some(pending.reason), message));
+        }
+        let mut resized = self.view.seen.iter();
+        resized.find(|seen| is_resized(self.view.pod, seen))?;
+        let faults = notes.unresized.values().map(|(fault, _)| fault.as_str());
+        let faults: Vec<&str> = faults.collect();
+        let failed = (!faults.is_empty()).then(|| faults.join("; "));
+        let reason = failed.is_some().then_some("Error");
+        Some(said(RESIZE_IN_PROGRESS, reason, failed))
+    }
+
     /// The condition that tells controllers why an evicted pod goes.
     fn disruption(&self, before: &[PodCondition]) -> Option<PodCondition> {
         let message = self.view.notes.evicted.as_ref();
@@ -250,7 +291,7 @@ impl Scene<'_> {
                 Some((seen, State::Exited { code, .. })) => {
                     stopped += 1;
                     well += u32::from(*code == 0);
-                    again |= restart(pod, seen).is_some();
+                    again |= self.view.next(seen).is_some();
                 }
             }
         }
@@ -312,7 +353,7 @@ impl Scene<'_> {
             );
             (!gates.is_empty()).then_some(("ReadinessGatesNotReady", text))
         };
-        let started = !self.over && seen.iter().any(|seen| seen.this_boot);
+        let started = !self.over && (self.sandbox || seen.iter().any(|seen| seen.this_boot));
         let set = [
             (
                 "PodReadyToStartContainers",
@@ -416,17 +457,30 @@ mod tests {
             pod_ips: addresses,
             ..PodStatus::default()
         };
+        let none = PodStatus::default();
         assert_eq!(
-            change(&status(None, Some(vec![ip("10.1.0.2")]))).unwrap(),
+            change(&status(None, Some(vec![ip("10.1.0.2")])), &none).unwrap(),
             json!({
                 "conditions": [{"type": "Ready", "status": "True", "reason": null, "message": null}],
                 "podIPs": [{"$patch": "replace"}, {"ip": "10.1.0.2"}],
             })
         );
         assert_eq!(
-            change(&status(Some("Why"), None)).unwrap(),
+            change(&status(Some("Why"), None), &none).unwrap(),
             json!({"conditions": [{"type": "Ready", "status": "True", "reason": "Why", "message": null}]}),
             "addresses that are not known stay"
+        );
+        let mut resized = PodStatus::default();
+        let pending = PodCondition {
+            type_: RESIZE_PENDING.to_owned(),
+            ..said(None)
+        };
+        resized.conditions = Some(vec![said(None), pending]);
+        let change = change(&status(None, None), &resized).unwrap();
+        let last = &change["conditions"][1];
+        assert_eq!(
+            *last,
+            json!({"$patch": "delete", "type": "PodResizePending"})
         );
     }
 }

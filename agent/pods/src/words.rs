@@ -1,7 +1,7 @@
-//! What people are told of containers that wait or are ended, in upstream's words.
+//! Messages about containers that wait or have ended, in upstream's words.
 
 use crate::notes::{Death, Notes, Progress};
-use crate::policy::restarts;
+use crate::policy::{has_new_image, is_replaced, restarts};
 use agent_runtime::{Container as Seen, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 
@@ -49,6 +49,13 @@ pub fn killing(pod: &Pod, notes: &Notes, seen: &Seen) -> String {
     match dead {
         Some(Death::Liveness) => failed("liveness"),
         Some(Death::Startup) => failed("startup"),
+        None if notes.ending.is_none() && is_replaced(pod, notes, seen) => {
+            if has_new_image(pod, seen) {
+                format!("Container {name} definition changed, will be restarted")
+            } else {
+                format!("Container {name} resize requires restart")
+            }
+        }
         None if notes.post_start.get(&seen.id) == Some(&Progress::Failed) => {
             "FailedPostStartHook".to_owned()
         }

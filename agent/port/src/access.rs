@@ -1,11 +1,12 @@
 //! Authorization of the kubelet's API by SubjectAccessReview, cached for a short time.
 //!
-//! A caller shows a certificate of the cluster or sends a token, which the master reviews (`TokenReview`). Whether it may is the
-//! master's decision, too (`SubjectAccessReview`), so that rights are granted and taken away in one place. The master itself is
-//! known by its certificate: it has decided before it asks, and is not asked again.
+//! A caller shows a certificate of the cluster or sends a token, which the master reviews
+//! (`TokenReview`). The master also decides whether the caller may (`SubjectAccessReview`), so that
+//! rights are granted and revoked in one place. The master itself is identified by its certificate:
+//! it has authorized the request already, and is not asked again.
 //!
-//! Bounds: so many answers are remembered, each for its time; so many reviews run at once, each for so long. A caller who can
-//! not be reviewed is refused.
+//! Bounds: the number of cached answers and their lifetimes, the number of concurrent reviews and
+//! their time. If a caller cannot be reviewed, it is refused.
 
 use crate::asked::Asked;
 use crate::caller::{Caller, User};
@@ -17,11 +18,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-/// Answers that are remembered of each kind.
+/// Cached answers of each kind.
 const MOST: usize = 512;
-/// For how long a "yes" is believed: a right that is taken away ends with it.
+/// How long a "yes" is cached: a revoked right ends after this time.
 pub const GRANTED: Duration = Duration::from_secs(30);
-/// For how long a "no" is.
+/// How long a "no" is cached.
 pub const REFUSED: Duration = Duration::from_secs(10);
 /// Reviews at once.
 const REVIEWS: usize = 16;
@@ -32,7 +33,7 @@ const LONGEST: usize = 16 << 10;
 
 /// What the master decides.
 pub trait Reviews: Send + Sync {
-    /// Whom a token names; `None` where it is not valid.
+    /// The user of a token; `None` if it is not valid.
     ///
     /// # Errors
     /// The master can't be asked.
@@ -55,7 +56,7 @@ pub trait Reviews: Send + Sync {
 #[error("the master can't be asked: {0}")]
 pub struct Unreviewed(pub String);
 
-/// Why a request is not answered.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Denied {
@@ -65,7 +66,7 @@ pub struct Denied {
     pub message: String,
 }
 
-/// The rights of callers, as far as they are known.
+/// The cached decisions about callers.
 #[derive(Debug, Clone)]
 pub struct Access {
     tokens: Arc<Memory<Option<Arc<User>>>>,
@@ -114,7 +115,7 @@ impl Access {
         })
     }
 
-    /// Whom the token of a request names.
+    /// The user of a request's token.
     async fn named(
         &self,
         reviews: &impl Reviews,
@@ -144,7 +145,7 @@ impl Access {
     ) -> Result<bool, Denied> {
         let mut digest = Sha256::new();
         for part in user.parts().chain([verb, subresource]) {
-            // Lengths keep parts apart.
+            // The length prefixes keep the parts apart.
             digest.update(part.len().to_be_bytes());
             digest.update(part);
         }
@@ -158,7 +159,7 @@ impl Access {
         Ok(granted)
     }
 
-    /// Takes a turn for a review, and waits for its answer.
+    /// Waits for a free slot, then for the review's answer.
     async fn review<T>(
         &self,
         review: impl Future<Output = Result<T, Unreviewed>>,
@@ -188,7 +189,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 type Key = [u8; 32];
 
-/// Answers by the digest of what was asked, so that no token is held.
+/// Cached answers by the digest of the question, so that no token is kept.
 #[derive(Debug)]
 struct Memory<V>(Mutex<HashMap<Key, (V, Instant)>>);
 
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_masters_word_counts_for_a_short_time_and_is_asked_for_once() {
+    async fn an_answer_of_the_master_is_cached_for_a_short_time() {
         let (access, master) = (Access::default(), Master::default());
         let (good, bad, none) = (with("good"), with("bad"), HeaderMap::new());
         let nobody = Caller::Nobody;
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_master_is_known_and_whom_nobody_can_review_is_refused() {
+    async fn the_master_needs_no_review_and_callers_without_one_are_refused() {
         let (access, master) = (Access::default(), Master::default());
         master.gone.store(true, Ordering::Release);
         let none = HeaderMap::new();
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_answers_are_remembered_and_no_more() {
+    fn the_number_of_cached_answers_is_bounded() {
         let memory = Memory::default();
         for number in 0..MOST * 2 {
             let key: Key = Sha256::digest(number.to_be_bytes()).into();

@@ -1,8 +1,9 @@
-//! What of the node a request asks for, as a right in the API (pure): the mapping of upstream's kubelet, with fine-grained
-//! rights (KEP-2862).
+//! Which right in the API a request to the node needs (pure): the mapping of upstream's kubelet,
+//! with fine-grained rights (KEP-2862).
 //!
-//! One thing is stricter than upstream: what runs commands in pods or connects to them needs the right to `create` by whatever
-//! method it is asked for. A WebSocket begins with GET, and a right to read is no right to run.
+//! This is stricter than upstream in one point: requests that run commands in pods or connect to
+//! them need the right to `create` with any method. A WebSocket begins with GET, and the right to
+//! read must not include the right to run.
 
 use http::Method;
 
@@ -63,7 +64,7 @@ mod tests {
             (Method::HEAD, "/x", "get", &["proxy"]),
             (Method::POST, "/x", "create", &["proxy"]),
             (Method::DELETE, "/x", "delete", &["proxy"]),
-            // A beginning of a name is another name.
+            // A prefix of a name is another name.
             (Method::GET, "/metricsx", "get", &["proxy"]),
             (Method::GET, "//metrics", "get", &["metrics"]),
             (Method::GET, "/./metrics", "get", &["proxy"]),
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_in_pods_needs_more_than_a_right_to_read() {
+    fn running_in_pods_needs_more_than_a_right_to_read() {
         for path in [
             "/exec/a/b/c",
             "/run/a/b/c",

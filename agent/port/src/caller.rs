@@ -1,11 +1,11 @@
-//! Who calls: what the certificate says that TLS verified, or a token that the master has reviewed.
+//! The caller: by the certificate that TLS verified, or by a token that the master reviewed.
 
 use config_kube::identity::{APISERVER_KUBELET_USER, AUTHENTICATED_GROUP};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use x509_parser::prelude::AttributeTypeAndValue;
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
     /// The API server.
@@ -25,12 +25,12 @@ pub struct User {
     pub uid: String,
     /// Its groups.
     pub groups: Vec<String>,
-    /// What else is known of it, by name, as a token's review says it.
+    /// Further attributes by name, from the token's review.
     pub extra: Vec<(String, Vec<String>)>,
 }
 
 impl User {
-    /// A user of a name and groups, who has shown who it is.
+    /// An authenticated user with a name and groups.
     pub fn named(name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().copied().chain([AUTHENTICATED_GROUP]);
         Self {
@@ -40,7 +40,7 @@ impl User {
         }
     }
 
-    /// All that rights depend on, in an order that is always the same.
+    /// All attributes on which rights depend, in a fixed order.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
         let extra = self.extra.iter().flat_map(|(name, values)| {
             let values = values.iter().map(String::as_str);
@@ -54,8 +54,8 @@ impl User {
 }
 
 impl Caller {
-    /// From the certificates that TLS verified: the common name is the user, organizations are its groups. A certificate that
-    /// without exactly one common name is treated as absent.
+    /// From the certificates that TLS verified: the common name is the user, organizations are its
+    /// groups. A certificate without exactly one common name is treated as absent.
     pub fn of(certificates: Option<&[CertificateDer<'_>]>) -> Self {
         let leaf = certificates.and_then(<[_]>::first);
         let leaf = leaf.and_then(|leaf| x509_parser::parse_x509_certificate(leaf).ok());

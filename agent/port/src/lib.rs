@@ -1,11 +1,11 @@
-//! The kubelet's port: who holds a connection there, what becomes of it ([`serve`](fn@serve)), and who may ask
-//! what ([`Access`]).
+//! The kubelet's port: limits of connections, serving them ([`serve`](fn@serve)), and authorization
+//! of callers ([`Access`]).
 //!
-//! Everybody who reaches the machine can open one, and TLS says who calls at the end of the handshake only. Until then a caller is a
-//! stranger. Unauthenticated connections share a fixed number of slots by network prefix: a new one is
-//! always accepted and evicts an older one, of the same
-//! network where that has its share, else of the network that has most. A caller who shows the master's certificate gives its
-//! place there back and has one of the master's own.
+//! Anyone who reaches the machine can open a connection, and TLS authenticates the caller only at
+//! the end of the handshake. Until then a caller is a stranger. Unauthenticated connections share a
+//! fixed number of slots by network prefix: a new one is always accepted and evicts an older one,
+//! of the same network if that has its share, else of the network that has most. A caller with the
+//! master's certificate frees its slot there and takes one of the master's own.
 
 mod access;
 mod asked;
@@ -27,13 +27,13 @@ use tokio::task::{AbortHandle, JoinSet};
 /// Limits of the port.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once of callers who have not shown the master's certificate.
+    /// Concurrent connections of callers without the master's certificate.
     pub strangers: usize,
     /// Of these, those of one host (an IPv4 address, a /64 of IPv6).
     pub per_host: usize,
     /// Of these, those of one site or block (a /56 or /48 of IPv6, a /24 of IPv4).
     pub per_block: usize,
-    /// Connections at once of the master: a followed log holds one.
+    /// Concurrent connections of the master: a followed log holds one.
     pub master: usize,
     /// Longest time for a TLS handshake, and for the head of a request.
     pub patience: Duration,
@@ -51,7 +51,7 @@ impl Default for Limits {
     }
 }
 
-/// The room of the strangers.
+/// The slots of the strangers.
 #[derive(Debug, Clone)]
 pub struct Room {
     limits: Limits,
@@ -65,7 +65,7 @@ struct Open {
     next: PlaceId,
 }
 
-/// One connection's place, given back when it is dropped.
+/// One connection's slot, freed when it is dropped.
 #[derive(Debug)]
 pub struct Place(Arc<Mutex<Open>>, PlaceId);
 
@@ -84,7 +84,7 @@ impl Room {
         }
     }
 
-    /// Gives a new connection a place, and a task for what it does with it. The connection whose place it needs is cut.
+    /// Gives a new connection a slot, and spawns its task. The evicted connection is cut.
     pub fn admit<W>(&self, from: IpAddr, tasks: &mut JoinSet<()>, work: impl FnOnce(Place) -> W)
     where
         W: Future<Output = ()> + Send + 'static,
@@ -97,7 +97,7 @@ impl Room {
             .into_iter()
             .map(|network| (network, most(&network)))
             .collect();
-        // Held to the end, so that a task that ends at once finds its handle to remove.
+        // The lock is held until here, so that a task that ends at once finds its handle to remove.
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let id = open.next;
         open.next += 1;

@@ -1,4 +1,5 @@
-//! Connections at the port: TLS, a place, then requests one after another, until the connection ends or becomes a tunnel.
+//! Connections at the port: TLS, a slot, then requests one after another, until the connection ends
+//! or becomes a tunnel.
 
 use crate::{Caller, Limits, Place, Room};
 use bytes::Bytes;
@@ -25,14 +26,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The body of an answer.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
-/// What a tunnel does once its client was answered.
+/// The work of a tunnel, after the answer to its client.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How a request is answered.
 pub enum Answer {
     /// With a whole answer.
     Whole(Response<Body>),
-    /// With a head; the connection is then the tunnel's, which `Work` runs.
+    /// With a head; the connection is then the tunnel's, which `Work` runs. Where the head ends the connection, the work is done
+    /// once it was sent.
     Tunnel(Response<()>, Work),
 }
 
@@ -47,7 +49,8 @@ impl std::fmt::Debug for Answer {
 
 /// What answers requests.
 pub trait Service: Clone + Send + 'static {
-    /// Answers one request. It is to judge the caller ([`crate::Access`]): TLS has only said who it is.
+    /// Answers one request. It must authorize the caller ([`crate::Access`]): TLS has only
+    /// authenticated it.
     fn answer(
         &self,
         caller: Caller,
@@ -57,8 +60,8 @@ pub trait Service: Clone + Send + 'static {
 
 /// Serves until `shutdown` is true or its sender is gone.
 ///
-/// `tls` must verify client certificates against the cluster's root; whether it asks for one or insists, callers
-/// without one are told apart from others.
+/// `tls` must verify client certificates against the cluster's root; callers without one may be
+/// allowed, and are anonymous.
 pub async fn serve(
     limits: Limits,
     listener: TcpListener,
@@ -103,7 +106,7 @@ struct Port<S> {
 }
 
 impl<S: Service> Port<S> {
-    /// One connection, in a stranger's place until its certificate is the master's.
+    /// One connection, in a stranger's slot until it shows the master's certificate.
     async fn connection(self, stream: TcpStream, place: Place) {
         if let Err(error) = agent_sys::socket::keep_alive(&stream) {
             tracing::debug!(error = config_errors::chain(&error), "no keep-alive");
@@ -121,7 +124,7 @@ impl<S: Service> Port<S> {
         };
         let busy = caller == Caller::Master && slot.is_none();
         let server = self.service;
-        // What goes on when HTTP on this connection has ended: a tunnel, if one was granted.
+        // The work after HTTP on this connection has ended: a tunnel, or what begins once the answer was sent.
         let granted = Arc::new(Mutex::new(None));
         let grant = granted.clone();
         let service = service_fn(move |request| {
@@ -130,7 +133,7 @@ impl<S: Service> Port<S> {
                 Ok::<_, Infallible>(if busy {
                     text(
                         StatusCode::SERVICE_UNAVAILABLE,
-                        "the kubelet answers as many requests at once as it may: try again\n",
+                        "the kubelet is at its limit of concurrent requests: try again\n",
                     )
                 } else {
                     match server.answer(caller, request).await {
@@ -146,7 +149,7 @@ impl<S: Service> Port<S> {
         let http = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.patience)
-            // Who gets nothing but a refusal gets it once.
+            // A connection without the right to anything is closed after its refusal.
             .keep_alive(slot.is_some())
             .serve_connection(TokioIo::new(tls), service)
             .with_upgrades();
@@ -175,7 +178,7 @@ fn full(bytes: Bytes) -> Body {
         .boxed_unsync()
 }
 
-/// An answer in words.
+/// An answer in plain text.
 pub fn text(status: StatusCode, message: &str) -> Response<Body> {
     answer(
         status,

@@ -1,4 +1,4 @@
-//! Which new pods a node under pressure takes, by upstream's rules.
+//! Which new pods a node under pressure admits, by upstream's rules.
 
 use crate::thresholds::Condition;
 use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
@@ -24,8 +24,8 @@ pub fn is_critical(pod: &Pod) -> bool {
     priority(pod) >= CRITICAL
 }
 
-/// Why a new pod is refused, if it is. Memory alone keeps out only pods without any request, unless they tolerate the taint
-/// of such nodes; everything else keeps out all but critical ones.
+/// Why a new pod is refused, if it is. Memory pressure alone refuses only pods without any request,
+/// unless they tolerate the taint of such nodes; any other pressure refuses all but critical pods.
 #[must_use]
 pub fn refusal(
     conditions: &BTreeSet<Condition>,
@@ -74,12 +74,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_pressure_takes_all() {
+    fn a_node_without_pressure_admits_all() {
         assert_eq!(refused(&[], &plain(), true), None);
     }
 
     #[test]
-    fn memory_pressure_keeps_out_pods_that_ask_for_nothing() {
+    fn memory_pressure_refuses_pods_without_requests() {
         let memory = [Condition::MemoryPressure];
         assert_eq!(
             refused(&memory, &plain(), true).as_deref(),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_pressure_keeps_out_all_but_critical_pods() {
+    fn any_other_pressure_refuses_all_but_critical_pods() {
         let everything = json!({"containers": [], "tolerations": [{"operator": "Exists"}]});
         for condition in [Condition::DiskPressure, Condition::PidPressure] {
             assert!(refused(&[condition], &everything, false).is_some());

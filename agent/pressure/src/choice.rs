@@ -1,14 +1,14 @@
-//! Which pod goes, and what people are told of it: upstream's order for each signal.
+//! Which pod is evicted, and the message of its eviction: upstream's order for each signal.
 
 use crate::thresholds::{Levels, Signal, Thresholds, quantity};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// What is used of a resource, against what was asked for.
+/// Usage of a resource against its request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Used; `None` where something runs that could not be measured.
+    /// Used; `None` if a running container could not be measured.
     pub used: Option<u64>,
     /// Asked for.
     pub request: u64,
@@ -46,7 +46,7 @@ pub struct Candidate {
     pub containers: Vec<Container>,
 }
 
-/// A pod that is to go.
+/// A pod to evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
     /// Its UID.
@@ -55,8 +55,8 @@ pub struct Eviction {
     pub message: String,
 }
 
-/// Of two candidates the one with the lesser rank goes first: what can't be measured, what uses more than it asked for, the
-/// less important, and what uses the most beyond its request.
+/// The candidate with the lowest rank is evicted first: pods that can't be measured, pods above
+/// their request, lower priority, and the largest usage above the request, in this order.
 type Rank = (bool, bool, i32, Reverse<i128>);
 
 impl Signal {
@@ -70,7 +70,7 @@ impl Signal {
         }
     }
 
-    /// Whether pods' files matter to it.
+    /// Whether the pods' files count for it.
     #[must_use]
     pub fn is_of_disk(self) -> bool {
         matches!(self.resource(), "ephemeral-storage" | "inodes")
@@ -78,7 +78,7 @@ impl Signal {
 }
 
 impl Candidate {
-    /// What it has of the signal's resource.
+    /// Its usage of the signal's resource.
     fn share(&self, signal: Signal) -> Share {
         match signal {
             Signal::MemoryAvailable => self.memory,
@@ -97,7 +97,7 @@ impl Candidate {
     fn rank(&self, signal: Signal) -> Rank {
         let Share { used, request } = self.share(signal);
         let beyond = used.map_or(0, |used| i128::from(used) - i128::from(request));
-        // Nobody asks for process ids: there priority comes first.
+        // There are no requests for process ids, so priority comes first.
         let within = signal != Signal::PidAvailable && beyond <= 0;
         (used.is_some(), within, self.priority, Reverse(beyond))
     }
@@ -135,13 +135,13 @@ impl Candidate {
     }
 }
 
-/// The signal that is mended first: memory before all others, as upstream does.
+/// The signal to relieve first: memory before all others, as upstream does.
 #[must_use]
 pub fn most_urgent(met: &BTreeSet<Signal>) -> Option<Signal> {
     met.first().copied()
 }
 
-/// The pod that goes for a signal. None where all that are left are critical or use nothing of what runs out.
+/// The pod to evict for a signal. `None` if all others are critical or use nothing of the resource.
 #[must_use]
 pub fn choose(
     signal: Signal,
@@ -151,7 +151,7 @@ pub fn choose(
 ) -> Option<Eviction> {
     let may_go =
         |one: &&Candidate| !one.critical && one.share(signal).used.is_none_or(|used| used > 0);
-    // Of equals the same goes each time.
+    // The choice between equals is deterministic.
     let first = candidates
         .iter()
         .filter(may_go)
@@ -202,7 +202,7 @@ mod tests {
         choose(signal, &thresholds, &Levels::new(), all).map(|eviction| eviction.uid)
     }
 
-    /// The order in which all would go.
+    /// The order of eviction.
     fn order(signal: Signal, all: &[Candidate]) -> Vec<String> {
         let mut left = all.to_vec();
         let mut gone = Vec::new();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_exceeds_its_request_goes_first_then_the_less_important_then_the_larger() {
+    fn pods_above_their_request_go_first_then_lower_priority_then_larger_usage() {
         let all = [
             pod("within", 0, 900, 1000),
             pod("within-low", -1, 10, 1000),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_for_inodes_or_process_ids() {
+    fn inodes_and_process_ids_have_no_requests() {
         let all = [
             pod("few", 0, 10, 0),
             pod("many", 0, 20, 1000),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_measured_goes_first_and_what_uses_nothing_stays() {
+    fn unmeasured_pods_go_first_and_pods_that_use_nothing_stay() {
         let unknown = Candidate {
             memory: Share {
                 used: None,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_mended_before_disks_and_these_before_process_ids() {
+    fn memory_is_relieved_before_disks_and_disks_before_process_ids() {
         let mut met: BTreeSet<Signal> = SIGNALS.into_iter().collect();
         assert_eq!(most_urgent(&met), Some(Signal::MemoryAvailable));
         met.remove(&Signal::MemoryAvailable);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_is_told_in_upstreams_words() {
+    fn an_eviction_has_upstreams_message() {
         let mut web = pod("web", 0, 300 * MIB, 200 * MIB);
         let container = |name: &str, used, request| Container {
             name: name.into(),
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(
             message(Signal::PidAvailable),
             "The node was low on resource: pids. ",
-            "what was not measured is not told"
+            "unmeasured usage is left out"
         );
     }
 
@@ -376,7 +376,7 @@ mod tests {
         }
 
         #[test]
-        fn who_keeps_within_its_request_stays_while_another_exceeds_its_own(
+        fn a_pod_within_its_request_stays_while_another_exceeds_its_own(
             all in prop::collection::vec(candidate(), 1..12), at in 0_usize..5,
         ) {
             let (all, signal) = (named(all), SIGNALS[at]);

@@ -1,4 +1,5 @@
-//! Which conditions hold: a condition stays for a while after its signals are well, so that it doesn't flap.
+//! Which conditions hold: a condition stays for a while after its signals have recovered, so that
+//! it doesn't flap.
 
 use crate::thresholds::{Condition, Signal};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,8 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Takes what was found now. Conditions hold until none of their signals was met for `transition`.
+    /// Takes a new measurement. A condition holds until all its signals have been above their
+    /// thresholds for `transition`.
     pub fn observe(&mut self, met: &BTreeSet<Signal>, now: Instant, transition: Duration) {
         for signal in met {
             self.last.insert(signal.condition(), now);
@@ -33,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_holds_at_once_and_until_all_was_well_for_long_enough() {
+    fn a_condition_holds_at_once_and_until_its_signals_recovered_for_long_enough() {
         let transition = Duration::from_secs(300);
         let start = Instant::now();
         let mut pressure = Pressure::default();

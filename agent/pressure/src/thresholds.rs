@@ -1,10 +1,10 @@
-//! Below what the node is under pressure (upstream's `evictionHard`).
+//! The thresholds below which the node is under pressure (upstream's `evictionHard`).
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is measured, in upstream's order of repair: memory before disks.
+/// The measured signals, in upstream's order of relief: memory before disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
     /// Bytes of memory beside the working set.
@@ -21,7 +21,7 @@ pub enum Signal {
     PidAvailable,
 }
 
-/// A condition of the Node that something runs out.
+/// A pressure condition of the Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Condition {
     /// Memory.
@@ -117,14 +117,14 @@ pub(crate) fn quantity(amount: u64) -> String {
 pub struct Level {
     /// What is left.
     pub available: u64,
-    /// Out of how much; 0 where it can't be measured, and then nothing is said.
+    /// The total; 0 if it can't be measured, and then the signal is ignored.
     pub capacity: u64,
 }
 
 /// What was measured.
 pub type Levels = BTreeMap<Signal, Level>;
 
-/// When images that nobody uses are removed, in percent of the disk in use.
+/// When unused images are removed, in percent of the disk in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageMarks {
     /// From here on they are removed; never with 100 or more.
@@ -133,7 +133,7 @@ pub struct ImageMarks {
     pub low: u64,
 }
 
-/// Below what the node is under pressure, and what it does before.
+/// When the node is under pressure, and what it does before that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thresholds {
     /// What must be left, at once and without grace.
@@ -145,7 +145,7 @@ pub struct Thresholds {
 }
 
 impl Default for Thresholds {
-    /// Upstream's, and of process ids as many as the agent and its engine need to end a pod.
+    /// Upstream's defaults; for process ids, as many as the agent and the engine need to end a pod.
     fn default() -> Self {
         Self {
             hard: BTreeMap::from([
@@ -163,7 +163,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Of nothing: this node is never under pressure, and keeps its images.
+    /// No thresholds: the node is never under pressure, and keeps its images.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -191,7 +191,7 @@ impl Thresholds {
         met.map(|(signal, _)| *signal).collect()
     }
 
-    /// What is kept free of the capacity of a signal.
+    /// The reserved part of a signal's capacity.
     #[must_use]
     pub fn kept(&self, signal: Signal, capacity: u64) -> u64 {
         let least = self.hard.get(&signal);
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A machine of which nothing is left.
+    /// A machine without any free resource.
     fn exhausted() -> Levels {
         let all = Thresholds::default().hard.into_keys();
         all.map(|signal| (signal, level(0, 1 << 30))).collect()
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_of_nothing_tell_no_pressure_on_an_exhausted_machine() {
+    fn without_thresholds_an_exhausted_machine_has_no_pressure() {
         let levels = exhausted();
         assert!(Thresholds::none().met(&levels).is_empty());
         assert_eq!(Thresholds::none().written(), json!({}));
@@ -266,7 +266,7 @@ mod tests {
         assert!(!met(Signal::NodefsAvailable, 100, 1000));
         assert!(met(Signal::ImagefsAvailable, 149, 1000));
         assert!(met(Signal::PidAvailable, 499, 32_768));
-        // What can't be measured is no news.
+        // A signal that can't be measured changes nothing.
         assert!(!met(Signal::NodefsInodesFree, 0, 0));
         assert!(Thresholds::default().met(&Levels::new()).is_empty());
     }

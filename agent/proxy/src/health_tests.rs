@@ -42,11 +42,11 @@ fn known(port: u16, endpoints: &[Endpoint]) -> Known {
     };
     let first = endpoints.get(..1).unwrap_or_default();
     Known {
-        services: Some([(key("web"), Arc::new(service))].into()),
+        services: Some([(Arc::new(key("web")), Arc::new(service))].into()),
         slices: Some(
             [
-                (key("web-a"), slice(endpoints)),
-                (key("web-b"), slice(first)),
+                (Arc::new(key("web-a")), slice(endpoints)),
+                (Arc::new(key("web-b")), slice(first)),
             ]
             .into(),
         ),

@@ -1,7 +1,8 @@
 //! Keeps the packet filter as the view says.
 
 use crate::health;
-use crate::table::{self, Entries, Fronts, Here};
+use crate::served::{Moves, Served};
+use crate::table::{self, Chains, Here};
 use crate::view::{Known, View};
 use agent_sys::netlink::connections::{Connections, Flow};
 use agent_sys::netlink::filter::Filter;
@@ -20,12 +21,78 @@ pub struct Proxy {
     addresses: Vec<IpAddr>,
 }
 
+/// The services' part of the packet filter of the calling thread's network, as far as this process put it there.
+#[derive(Debug, Default)]
+pub struct Rules {
+    served: Served,
+    held: Option<Held>,
+}
+
 /// What the kernel holds.
 #[derive(Debug)]
 struct Held {
     filter: Filter,
-    entries: Entries,
-    fronts: Fronts,
+    chains: Chains,
+}
+
+impl Rules {
+    /// Brings the kernel to what is known, for a node of this name which answers for node ports at these addresses: by what
+    /// the change moves where it is known what the kernel holds, else by the whole table. Nothing changes before services and
+    /// slices are known.
+    ///
+    /// # Errors
+    /// If the kernel refuses; it holds what it held, and the next call puts the whole table in place.
+    pub fn apply(
+        &mut self,
+        known: &Arc<Known>,
+        node: &str,
+        addresses: &[IpAddr],
+    ) -> Result<(), agent_sys::Error> {
+        let Some(whole) = known.whole() else {
+            return Ok(());
+        };
+        let here = Here {
+            node,
+            zone: known.zone(node),
+            addresses,
+        };
+        let moves = self.served.take(known, here);
+        if self.lead(&moves) {
+            forget(&moves);
+            return Ok(());
+        }
+        let mut fronts = table::fronts(whole, here);
+        table::add_host_ports(&mut fronts, &known.host_ports, addresses);
+        let wanted = table::entries(&fronts);
+        let put = || {
+            let mut filter = Filter::open()?;
+            filter.apply(&table::all(&wanted)).map(|()| filter)
+        };
+        let filter = put().inspect_err(|_| self.served = Served::default())?;
+        forget(&moves);
+        tracing::info!(services = whole.0.len(), "applied Services to nftables");
+        let chains = Chains::of(&wanted);
+        self.held = Some(Held { filter, chains });
+        Ok(())
+    }
+
+    /// Makes moves in the kernel; false where it is not as it was left, and nothing of it is known any more.
+    fn lead(&mut self, moves: &Moves) -> bool {
+        let Some(held) = &mut self.held else {
+            return false;
+        };
+        let changes = held.chains.lead(&moves.before, &moves.after);
+        if changes.is_empty() {
+            return true;
+        }
+        let applied = held.filter.apply(&changes);
+        if let Err(error) = &applied {
+            // Another hand changed the table.
+            tracing::warn!(%error, "the Service nftables table differs; replacing it");
+            self.held = None;
+        }
+        applied.is_ok()
+    }
 }
 
 impl Proxy {
@@ -48,15 +115,15 @@ impl Proxy {
 
     async fn keep(self) {
         let mut changes = self.view.changes();
-        let mut held: Option<Held> = None;
+        let mut rules = Rules::default();
         loop {
             let known = Arc::clone(&changes.borrow_and_update());
             let (node, addresses) = (self.node.clone(), self.addresses.clone());
-            let before = held.take();
-            let apply = move || apply(before, &known, &node, &addresses);
+            let mut held = std::mem::take(&mut rules);
+            let apply = move || held.apply(&known, &node, &addresses).map(|()| held);
             let outcome = tokio::task::spawn_blocking(apply).await;
             match outcome {
-                Ok(Ok(now)) => held = now,
+                Ok(Ok(now)) => rules = now,
                 Ok(Err(error)) => {
                     let reason = error.to_string();
                     tracing::error!(reason, "cannot apply Services to nftables; trying again");
@@ -72,63 +139,10 @@ impl Proxy {
     }
 }
 
-/// Brings the kernel from what it holds to what is known: by the difference where that is known, else the whole table.
-fn apply(
-    held: Option<Held>,
-    known: &Known,
-    node: &str,
-    addresses: &[IpAddr],
-) -> Result<Option<Held>, agent_sys::Error> {
-    let Some(whole) = known.whole() else {
-        return Ok(held);
-    };
-    let here = Here {
-        node,
-        zone: known.zone(node),
-        addresses,
-    };
-    let mut fronts = table::fronts(whole, here);
-    table::add_host_ports(&mut fronts, &known.host_ports, addresses);
-    let wanted = table::entries(&fronts);
-    let mut before = Fronts::new();
-    if let Some(mut held) = held {
-        let changes = table::difference(&held.entries, &wanted);
-        if changes.is_empty() {
-            return Ok(Some(held));
-        }
-        match held.filter.apply(&changes) {
-            Ok(()) => {
-                forget(&held.fronts, &fronts);
-                held.entries = table::merged(&held.entries, wanted);
-                held.fronts = fronts;
-                return Ok(Some(held));
-            }
-            // Another hand changed the table.
-            Err(error) => {
-                tracing::warn!(%error, "the Service nftables table differs; replacing it");
-            }
-        }
-        before = held.fronts;
-    }
-    let mut filter = Filter::open()?;
-    filter.apply(&table::all(&wanted))?;
-    forget(&before, &fronts);
-    let services = known
-        .services
-        .as_ref()
-        .map_or(0, std::collections::BTreeMap::len);
-    tracing::info!(services, "applied Services to nftables");
-    Ok(Some(Held {
-        filter,
-        entries: wanted,
-        fronts,
-    }))
-}
-
 /// Forgets flows of datagrams that lead elsewhere than their front leads now: a client that goes on to send would not reach
 /// another endpoint. Connections of TCP end by themselves.
-fn forget(before: &Fronts, after: &Fronts) {
-    let changed = table::changed_datagrams(before, after);
+fn forget(moves: &Moves) {
+    let changed = table::changed_datagrams(&moves.before, &moves.after);
     if changed.is_empty() {
         return;
     }

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 
 /// A service of datagrams with these ports of the host as endpoints.
-fn known(ports: &[u16]) -> Known {
+fn known(ports: &[u16]) -> Arc<Known> {
     let service = Service {
         addresses: vec!["10.96.0.1".parse().unwrap()],
         ports: vec![Port {
@@ -42,18 +42,18 @@ fn known(ports: &[u16]) -> Known {
         };
         (key(&port.to_string()), Arc::new(slice))
     };
-    Known {
+    Arc::new(Known {
         services: Some([(key("names"), Arc::new(service))].into()),
         slices: Some(ports.iter().map(slice).collect::<BTreeMap<_, _>>()),
         ..Known::default()
-    }
+    })
 }
 
-fn key(name: &str) -> Key {
-    Key {
+fn key(name: &str) -> Arc<Key> {
+    Arc::new(Key {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
-    }
+    })
 }
 
 #[test]
@@ -80,21 +80,21 @@ fn a_client_that_goes_on_to_send_reaches_the_next_endpoint() {
         client.connect("10.96.0.1:53").unwrap();
         let other = UdpSocket::bind("0.0.0.0:0").unwrap();
         other.connect((HOST, of_first)).unwrap();
-        let held = apply(None, &known(&[of_first]), "n1", &[])?;
+        let mut rules = Rules::default();
+        rules.apply(&known(&[of_first]), "n1", &[])?;
         let mut buffer = [0; 8];
         for socket in [&client, &other] {
             socket.send(b"1").unwrap();
             first.recv(&mut buffer).unwrap();
         }
-        let held = apply(held, &known(&[of_second]), "n1", &[])?;
+        rules.apply(&known(&[of_second]), "n1", &[])?;
         client.send(b"2").unwrap();
         assert_eq!(second.recv(&mut buffer).unwrap(), 1, "of the same client");
         let flows = Connections::open()?.datagrams(&|_| true)?;
         let direct = |flow: &Flow| flow.called == (HOST, of_first) && flow.called == flow.answers;
         assert!(flows.iter().any(direct), "another's is kept: {flows:?}");
         // After a restart of the agent it is not known what the kernel held.
-        drop(held);
-        apply(None, &known(&[of_first]), "n1", &[])?;
+        Rules::default().apply(&known(&[of_first]), "n1", &[])?;
         client.send(b"3").unwrap();
         assert_eq!(first.recv(&mut buffer).unwrap(), 1, "after a restart");
         Ok(())

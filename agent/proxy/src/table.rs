@@ -5,7 +5,8 @@
 //! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
 //! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
 
-use crate::view::{Endpoint, Hints, HostPort, Key, Protocol, Service, Slice, Whole};
+use crate::candidates::{Near, candidates, endpoints, nearest};
+use crate::view::{HostPort, Key, Objects, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -82,7 +83,7 @@ pub struct Here<'a> {
 }
 
 /// The slices of each service, by its key.
-fn by_service(slices: &BTreeMap<Key, Arc<Slice>>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
+fn by_service(slices: &Objects<Slice>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
     let mut behind: BTreeMap<Key, Vec<&Arc<Slice>>> = BTreeMap::new();
     for (key, slice) in slices {
         let namespace = key.namespace.clone();
@@ -98,44 +99,74 @@ fn by_service(slices: &BTreeMap<Key, Arc<Slice>>) -> BTreeMap<Key, Vec<&Arc<Slic
 /// All fronts of all services, as a node serves them.
 pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
     let behind = by_service(slices);
-    let mut all = Fronts::new();
+    let (mut all, mut claimed) = (Fronts::new(), Vec::new());
     for (key, service) in services.iter().filter(|(_, service)| !service.foreign) {
         let slices = behind.get(key).map(Vec::as_slice).unwrap_or_default();
-        for (front, pick) in of_service(service, slices, here) {
-            // Two services with one external address and port: the first by name has it.
-            all.entry(front).or_insert(pick);
+        for (source, front, pick) in of_service(service, slices, here) {
+            match source {
+                Source::Allocated => drop(all.entry(front).or_insert(pick)),
+                Source::Claimed => claimed.push((front, pick)),
+            }
         }
+    }
+    // What the control plane gave to one service alone stays that one's, whatever addresses another says are its own. Of two
+    // that say so the first by name has it.
+    for (front, pick) in claimed {
+        all.entry(front).or_insert(pick);
     }
     all
 }
 
-/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs.
+/// From where a service has a front.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// From the control plane, which gives it to no other: a cluster IP, a node port.
+    Allocated,
+    /// It names the address itself, or whoever balances its load does.
+    Claimed,
+}
+
+/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs. The machine's own
+/// programs find them at its loopback address, too, where the pod asks for that one or for all.
 pub fn add_host_ports(
     fronts: &mut Fronts,
     ports: &[(String, Vec<HostPort>)],
     addresses: &[IpAddr],
 ) {
     for port in ports.iter().flat_map(|(_, ports)| ports) {
-        let IpAddr::V4(pod) = port.pod else {
-            continue;
-        };
-        let own = addresses.iter().copied();
-        let at = own.filter(|own| port.address.is_none_or(|address| address == *own));
-        for address in at {
-            let IpAddr::V4(address) = address else {
-                continue;
-            };
-            let front = Front {
-                address,
-                protocol: port.protocol,
-                port: port.port,
-            };
-            fronts.entry(front).or_insert_with(|| Pick {
-                endpoints: vec![(pod, port.pod_port)],
-                ..Pick::default()
-            });
+        for (front, pick) in of_host_port(port, addresses) {
+            fronts.entry(front).or_insert(pick);
         }
     }
+}
+
+/// The fronts of a port of the node.
+pub(crate) fn of_host_port(port: &HostPort, addresses: &[IpAddr]) -> Vec<(Front, Pick)> {
+    let IpAddr::V4(pod) = port.pod else {
+        return Vec::new();
+    };
+    let own = addresses.iter().copied();
+    let asked = own.filter(|own| port.address.is_none_or(|address| address == *own));
+    let loopback = port.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let at = asked.chain(loopback.is_loopback().then_some(loopback));
+    let front = |address: IpAddr| {
+        let IpAddr::V4(address) = address else {
+            return None;
+        };
+        let front = Front {
+            address,
+            protocol: port.protocol,
+            port: port.port,
+        };
+        let pick = Pick {
+            endpoints: vec![(pod, port.pod_port)],
+            // A pod has no way to answer a loopback address.
+            as_node: address.is_loopback(),
+            ..Pick::default()
+        };
+        Some((front, pick))
+    };
+    at.filter_map(front).collect()
 }
 
 /// Endpoints by address and port, for fronts of datagrams.
@@ -157,11 +188,16 @@ pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
         .collect()
 }
 
-fn of_service(service: &Service, slices: &[&Arc<Slice>], here: Here<'_>) -> Vec<(Front, Pick)> {
+/// The fronts of a service that has these slices.
+pub(crate) fn of_service(
+    service: &Service,
+    slices: &[&Arc<Slice>],
+    here: Here<'_>,
+) -> Vec<(Source, Front, Pick)> {
     let mut all = Vec::new();
     for port in &service.ports {
         let of_port = endpoints(slices, &port.name, port.protocol);
-        let every = candidates(&of_port, nearest(&of_port, here));
+        let every = candidates(&of_port, nearest(&of_port, here.node, here.zone));
         let local = candidates(&of_port, Near::Node(here.node));
         let pick = |local_only: bool, from_outside: bool| Pick {
             endpoints: if local_only { &local } else { &every }.clone(),
@@ -169,7 +205,7 @@ fn of_service(service: &Service, slices: &[&Arc<Slice>], here: Here<'_>) -> Vec<
             as_node: from_outside && !local_only,
             silent: local_only && !every.is_empty(),
         };
-        let mut add = |addresses: &[IpAddr], port_number: u16, pick: &Pick| {
+        let mut add = |source: Source, addresses: &[IpAddr], port_number: u16, pick: &Pick| {
             all.extend(addresses.iter().filter_map(|address| {
                 let IpAddr::V4(address) = *address else {
                     return None;
@@ -180,113 +216,23 @@ fn of_service(service: &Service, slices: &[&Arc<Slice>], here: Here<'_>) -> Vec<
                     protocol,
                     port: port_number,
                 };
-                Some((front, pick.clone()))
+                Some((source, front, pick.clone()))
             }));
         };
         add(
+            Source::Allocated,
             &service.addresses,
             port.port,
             &pick(service.internal_local, false),
         );
         let outside = pick(service.external_local, true);
-        add(&service.external, port.port, &outside);
-        add(&service.balancers, port.port, &outside);
         if let Some(node_port) = port.node_port {
-            add(here.addresses, node_port, &outside);
+            add(Source::Allocated, here.addresses, node_port, &outside);
         }
+        add(Source::Claimed, &service.external, port.port, &outside);
+        add(Source::Claimed, &service.balancers, port.port, &outside);
     }
     all
-}
-
-/// The endpoints of a service's port, each with its number.
-fn endpoints<'a>(
-    slices: &[&'a Arc<Slice>],
-    name: &str,
-    protocol: Protocol,
-) -> Vec<(&'a Endpoint, u16)> {
-    let mut found = Vec::new();
-    for slice in slices {
-        let ports = slice.ports.iter();
-        for port in ports.filter(|port| port.name == name && port.protocol == protocol) {
-            found.extend(slice.endpoints.iter().map(|one| (one, port.port)));
-        }
-    }
-    found
-}
-
-/// Which endpoints callers are led to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Near<'a> {
-    /// Those anywhere.
-    Anywhere,
-    /// Those on a node.
-    Node(&'a str),
-    /// Those that are meant for a node's callers.
-    ForNode(&'a str),
-    /// Those that are meant for a zone's callers.
-    ForZone(&'a str),
-}
-
-impl Near<'_> {
-    fn takes(self, endpoint: &Endpoint) -> bool {
-        let hints = endpoint.hints.as_deref();
-        match self {
-            Self::Anywhere => true,
-            Self::Node(node) => endpoint.node.as_deref() == Some(node),
-            Self::ForNode(node) => {
-                hints.is_some_and(|hints| hints.nodes.iter().any(|one| one == node))
-            }
-            Self::ForZone(zone) => {
-                hints.is_some_and(|hints| hints.zones.iter().any(|one| one == zone))
-            }
-        }
-    }
-}
-
-/// Where callers of this node are led: by hints only if every ready endpoint has them and one is meant for these callers, so
-/// that hints of a moment before or after never leave anybody without an endpoint (upstream's rule, KEP-2433, KEP-3015).
-fn nearest<'a>(endpoints: &[(&Endpoint, u16)], here: Here<'a>) -> Near<'a> {
-    let ready = || {
-        endpoints
-            .iter()
-            .map(|(one, _)| *one)
-            .filter(|one| one.ready)
-    };
-    let all_have =
-        |has: fn(&Hints) -> bool| ready().all(|one| one.hints.as_deref().is_some_and(has));
-    let some_takes = |near: Near<'_>| ready().any(|one| near.takes(one));
-    let for_node = Near::ForNode(here.node);
-    if all_have(|hints| !hints.nodes.is_empty()) && some_takes(for_node) {
-        return for_node;
-    }
-    let for_zone = here.zone.map(Near::ForZone);
-    let for_zone = for_zone.filter(|near| some_takes(*near));
-    for_zone
-        .filter(|_| all_have(|hints| !hints.zones.is_empty()))
-        .unwrap_or(Near::Anywhere)
-}
-
-/// The endpoints that take connections: those that are ready, and where there is none, those that still serve on their way
-/// out (KEP-1669).
-fn candidates(endpoints: &[(&Endpoint, u16)], near: Near<'_>) -> Vec<(Ipv4Addr, u16)> {
-    let with = |wanted: fn(&Endpoint) -> bool| {
-        let own = endpoints.iter();
-        let own = own.filter(|(one, _)| wanted(one) && near.takes(one));
-        let found = own.filter_map(|(one, port)| match one.address {
-            IpAddr::V4(address) => Some((address, *port)),
-            IpAddr::V6(_) => None,
-        });
-        found
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect::<Vec<_>>()
-    };
-    let ready = with(|one| one.ready);
-    if ready.is_empty() {
-        with(|one| one.serving && one.terminating)
-    } else {
-        ready
-    }
 }
 
 /// The entries of maps and sets, and the chains that they need.
@@ -439,8 +385,8 @@ pub fn all(entries: &Entries) -> Vec<Change> {
     changes
 }
 
-/// What makes of a table with some entries one with others. Chains stay: they are few, and may be needed again.
-pub fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
+/// What makes of a table with some entries one with others. Chains stay.
+fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
     let mut changes = Vec::new();
     for chain in after.chains.difference(&before.chains) {
         changes.push(branch(chain.name()));
@@ -453,10 +399,28 @@ pub fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
     changes
 }
 
-/// Entries after a change: chains of before stay.
-pub fn merged(before: &Entries, after: Entries) -> Entries {
-    let chains = before.chains.union(&after.chains).copied().collect();
-    Entries { chains, ..after }
+/// The chains of a table, which stay: they are few, and may be needed again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chains(BTreeSet<Chain>);
+
+impl Chains {
+    /// Those that these entries need.
+    pub fn of(entries: &Entries) -> Self {
+        Self(entries.chains.clone())
+    }
+
+    /// What makes of a table with these chains and some fronts one where they lead elsewhere; the chains that it needs
+    /// beside are among these then.
+    pub fn lead(&mut self, before: &Fronts, after: &Fronts) -> Vec<Change> {
+        let before = Entries {
+            chains: self.0.clone(),
+            ..entries(before)
+        };
+        let after = entries(after);
+        let changes = difference(&before, &after);
+        self.0.extend(after.chains);
+        changes
+    }
 }
 
 fn map_difference(

@@ -1,6 +1,6 @@
 use super::*;
 use crate::view::{Port, SlicePort};
-use agent_sys::namespace::{Kind, hold, in_new, inside, release};
+use agent_sys::namespace::{self, Kind, hold, in_new, inside, release};
 use agent_sys::netlink::filter::Filter;
 use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
 use proptest::prelude::*;
@@ -12,14 +12,14 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
-type Services = BTreeMap<Key, Arc<Service>>;
-type Slices = BTreeMap<Key, Arc<Slice>>;
+type Services = Objects<Service>;
+type Slices = Objects<Slice>;
 
-fn key(name: &str) -> Key {
-    Key {
+fn key(name: &str) -> Arc<Key> {
+    Arc::new(Key {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
-    }
+    })
 }
 
 fn service(address: &str, port: u16) -> Service {
@@ -92,6 +92,41 @@ fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
         addresses: &own,
     };
     fronts((services, slices), here).iter().map(line).collect()
+}
+
+#[test]
+fn no_service_takes_what_was_allocated_to_another() {
+    let mut given = service("10.96.0.10", 80);
+    given.ports[0].node_port = Some(30080);
+    let mut taker = service("10.96.0.20", 80);
+    taker.ports.push(Port {
+        port: 30080,
+        ..taker.ports[0].clone()
+    });
+    taker.external = vec![given.addresses[0], "192.0.2.1".parse().unwrap()];
+    taker.balancers = taker.external.clone();
+    let of = |service: &str, end: &str| Slice {
+        service: service.to_owned(),
+        ..slice(8080, vec![ready(end, "n1")])
+    };
+    // The first by name is the taker.
+    let services = [
+        (key("taker"), Arc::new(taker)),
+        (key("web"), Arc::new(given)),
+    ];
+    let slices = [
+        (key("taker-1"), Arc::new(of("taker", "10.1.0.66"))),
+        (key("web-1"), Arc::new(of("web", "10.1.0.2"))),
+    ];
+    let lines = lines(&(services.into(), slices.into()));
+    for front in ["10.96.0.10:80/TCP", "192.0.2.1:30080/TCP"] {
+        let of_front = lines.iter().filter(|line| line.starts_with(front));
+        let of_front: Vec<&String> = of_front.collect();
+        assert!(
+            matches!(&of_front[..], [one] if one.contains("> 10.1.0.2:8080")),
+            "{lines:?}"
+        );
+    }
 }
 
 #[test]
@@ -214,6 +249,20 @@ fn endpoints_on_their_way_out_serve_where_none_is_ready() {
     assert!(lines(&one(foreign, slice(1, Vec::new()))).is_empty());
 }
 
+#[test]
+fn a_label_keeps_a_service_from_this_proxy() {
+    let foreign = |labels: serde_json::Value| {
+        let spec = serde_json::json!({"clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"]});
+        let service = serde_json::json!({"metadata": {"labels": labels}, "spec": spec});
+        Service::read(serde_json::from_value(service).unwrap()).foreign
+    };
+    assert!(!foreign(serde_json::json!({"app": "web"})));
+    for label in ["service-proxy-name", "headless"] {
+        let label = format!("service.kubernetes.io/{label}");
+        assert!(foreign(serde_json::json!({label: ""})));
+    }
+}
+
 fn any_fronts() -> impl Strategy<Value = Fronts> {
     let front = (1_u8..6, any::<bool>(), 1_u16..3).prop_map(|(last, udp, port)| Front {
         address: Ipv4Addr::new(10, 96, 0, last),
@@ -287,17 +336,17 @@ impl Model {
 proptest! {
     #[test]
     fn step_by_step_and_at_once_give_the_same(states in proptest::collection::vec(any_fronts(), 1..8)) {
-        let (mut model, mut held) = (Model::default(), Entries::default());
+        let (mut model, mut chains) = (Model::default(), Chains::default());
+        let mut held = &Fronts::new();
         for state in &states {
-            let wanted = entries(state);
-            model.apply(difference(&held, &wanted));
-            held = merged(&held, wanted);
+            model.apply(chains.lead(held, state));
+            held = state;
         }
         let mut fresh = Model::default();
         fresh.apply(difference(&Entries::default(), &entries(states.last().unwrap())));
         prop_assert_eq!(model.entries, fresh.entries);
         prop_assert!(fresh.chains.is_subset(&model.chains));
-        prop_assert!(difference(&held, &entries(states.last().unwrap())).is_empty());
+        prop_assert!(chains.lead(held, held).is_empty());
     }
 }
 
@@ -307,17 +356,16 @@ proptest! {
     fn the_kernel_takes_every_change(states in proptest::collection::vec(any_fronts(), 1..8)) {
         in_new(&[Kind::Network], || {
             let mut filter = Filter::open()?;
-            let mut held = Entries::default();
-            filter.apply(&all(&held))?;
+            let (mut chains, mut held) = (Chains::default(), &Fronts::new());
+            filter.apply(&all(&entries(held)))?;
             for state in &states {
-                let wanted = entries(state);
-                let changes = difference(&held, &wanted);
+                let changes = chains.lead(held, state);
                 if !changes.is_empty() {
                     filter.apply(&changes)?;
                 }
-                held = merged(&held, wanted);
+                held = state;
             }
-            filter.apply(&all(&held))
+            filter.apply(&all(&entries(held)))
         })
         .unwrap();
     }
@@ -528,6 +576,7 @@ fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
                 {"containerPort": 53, "hostPort": 53, "protocol": "UDP", "hostIP": "198.51.100.1"},
                 {"containerPort": 81},
                 {"containerPort": 82, "hostPort": 8082, "hostIP": "203.0.113.1"},
+                {"containerPort": 83, "hostPort": 8083, "hostIP": "127.0.0.1"},
             ]),
         ),
         ports(
@@ -540,8 +589,9 @@ fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
     add_host_ports(&mut fronts, &all, &own);
     let line = |(front, pick): (&Front, &Pick)| {
         let (at, port) = pick.endpoints[0];
+        let how = if pick.as_node { " as node" } else { "" };
         format!(
-            "{}:{}/{} > {at}:{port}",
+            "{}:{}/{} > {at}:{port}{how}",
             front.address,
             front.port,
             front.protocol.name()
@@ -550,6 +600,8 @@ fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
     assert_eq!(
         fronts.iter().map(line).collect::<Vec<_>>(),
         [
+            "127.0.0.1:8080/TCP > 10.1.0.2:80 as node",
+            "127.0.0.1:8083/TCP > 10.1.0.2:83 as node",
             "192.0.2.1:8080/TCP > 10.1.0.2:80",
             "198.51.100.1:8080/TCP > 10.1.0.2:80",
             "198.51.100.1:53/UDP > 10.1.0.2:53",
@@ -577,9 +629,13 @@ fn a_port_of_the_node_leads_to_its_pod() {
         filter.apply(&all(&entries(&fronts))).unwrap();
         let bind = || Ok(TcpListener::bind(("0.0.0.0", 80)).unwrap());
         let listener = inside(&[(Kind::Network, pod)], bind).unwrap();
+        // As the sandbox's cable is set.
+        namespace::set("net/ipv4/conf/pod-1/route_localnet", "1").unwrap();
         let limit = Duration::from_secs(60);
-        let called = TcpStream::connect_timeout(&(at, 8080).into(), limit);
-        assert!(called.is_ok(), "{called:?}");
-        listener.accept().unwrap();
+        for at in [at, Ipv4Addr::LOCALHOST.into()] {
+            let called = TcpStream::connect_timeout(&(at, 8080).into(), limit);
+            assert!(called.is_ok(), "{at}: {called:?}");
+            listener.accept().unwrap();
+        }
     });
 }

@@ -17,11 +17,14 @@ const AFFINITY_SECONDS: u32 = 10_800;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a node that names its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// The label of services that another proxy serves.
-const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+/// Labels of services that no proxy of the cluster serves: another one does, or their names alone are served (upstream's).
+const NOT_SERVED: [&str; 2] = [
+    "service.kubernetes.io/service-proxy-name",
+    "service.kubernetes.io/headless",
+];
 
 /// Namespace and name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Namespace; empty where the kind has none.
     pub namespace: String,
@@ -116,7 +119,7 @@ pub struct Service {
     /// The port at which each node tells load balancers whether it has endpoints of its own; only where callers from outside
     /// reach none but those.
     pub health_port: Option<u16>,
-    /// Whether another program serves it.
+    /// Whether a label says that this proxy does not serve it.
     pub foreign: bool,
 }
 
@@ -164,7 +167,7 @@ impl Service {
             external_local,
             health_port: number(spec.health_check_node_port)
                 .filter(|_| is_balanced && external_local),
-            foreign: labels.contains_key(OTHER_PROXY),
+            foreign: NOT_SERVED.iter().any(|label| labels.contains_key(*label)),
         }
     }
 }
@@ -373,13 +376,16 @@ impl HostPort {
     }
 }
 
+/// Objects of a kind. Each change copies the map for those who still read the old one, so that keys are shared, too.
+pub type Objects<T> = BTreeMap<Arc<Key>, Arc<T>>;
+
 /// All that is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
     /// Services; none before they were listed.
-    pub services: Option<BTreeMap<Key, Arc<Service>>>,
+    pub services: Option<Objects<Service>>,
     /// Slices; none before they were listed.
-    pub slices: Option<BTreeMap<Key, Arc<Slice>>>,
+    pub slices: Option<Objects<Slice>>,
     /// Nodes; none before they were listed.
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
     /// Ports of this node that its pods have, by the pods' uids, in the order in which they came.
@@ -399,10 +405,7 @@ impl Known {
 }
 
 /// Services and slices.
-pub type Whole<'a> = (
-    &'a BTreeMap<Key, Arc<Service>>,
-    &'a BTreeMap<Key, Arc<Slice>>,
-);
+pub type Whole<'a> = (&'a Objects<Service>, &'a Objects<Slice>);
 
 /// The shared, watched cache; it keeps its content while the API server is unreachable.
 #[derive(Debug, Clone)]

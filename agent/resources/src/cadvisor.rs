@@ -1,8 +1,8 @@
 //! `/metrics/cadvisor`: figures under the names that cAdvisor has in upstream's kubelet, in Prometheus' text format; pure.
 //!
-//! Only what this node measures: processor time, memory, processes, times and limits of memory of control groups, the machine's
-//! size and the file system with the pods' data. There is nothing of networks, of input and output, of containers' disks, of
-//! CPU limits and of throttling.
+//! Only what this node measures: processor time, memory, processes, times and limits of memory of
+//! control groups, the machine's size and the file system with the pods' data. Networks, input and
+//! output, containers' disks, CPU limits and throttling are left out.
 
 use crate::reading::{Reading, Used};
 use config_figures::{Figure, Text};
@@ -18,10 +18,10 @@ struct Group {
     used: Used,
 }
 
-/// A figure of one family: how it is had of a group.
+/// Reads one family's figure from a group.
 type Take = fn(&Group) -> Option<Figure>;
 
-/// A family: its name, its type, what it is, labels of its own, how it is had.
+/// A family: its name, its type, its help text, its own labels, and how to read it.
 type Family = (&'static str, &'static str, &'static str, &'static str, Take);
 
 const FAMILIES: [Family; 11] = [
@@ -121,7 +121,8 @@ fn seconds(at: Timestamp) -> Figure {
     at.as_second().into()
 }
 
-/// The labels of a group in cAdvisor's order. Names, ids and paths of groups need no escaping; an image is what an author wrote.
+/// The labels of a group in cAdvisor's order. Names, ids and paths of groups need no escaping; an
+/// image name is what a pod's author wrote.
 fn labels(id: &str, [container, image, name]: [&str; 3], [namespace, pod]: [&str; 2]) -> String {
     let image = image.replace('\\', "\\\\").replace('"', "\\\"");
     let image = image.replace('\n', "\\n");

@@ -1,4 +1,4 @@
-//! What pods use against what they asked for, as the choice of the pod that is evicted takes it; pure.
+//! Usage of pods against their requests, as input to the choice of the pod to evict; pure.
 
 use crate::qos;
 use crate::reading::{PodUsed, Reading, Used};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const MEMORY: &str = "memory";
 const DISK: &str = "ephemeral-storage";
 
-/// What a pod takes of the disk.
+/// A pod's usage of the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskUse {
     /// Bytes of all.
@@ -22,7 +22,8 @@ pub struct DiskUse {
     pub containers: BTreeMap<String, u64>,
 }
 
-/// The pods of a reading that are among `pods`. `disks` says what they take of the disk, by UID, where that matters.
+/// The pods of a reading that are among `pods`. `disks` is their usage of the disk by UID, if that
+/// matters.
 pub(crate) fn of_reading(
     reading: &Reading,
     pods: &[Arc<Pod>],
@@ -42,7 +43,7 @@ pub(crate) fn of_reading(
 
 fn candidate(pod: &Pod, used: &PodUsed, disk: Option<&DiskUse>) -> Candidate {
     let runs = !used.containers.is_empty();
-    // What runs nothing uses nothing, and has no group either.
+    // A pod without running containers uses nothing, and has no group.
     let known = |value: Option<u64>| value.or((!runs).then_some(0));
     Candidate {
         uid: used.uid.clone(),

@@ -1,11 +1,12 @@
-//! What the kernel counts for a control group, and for the machine; pure.
+//! The kernel's counters of a control group and of the machine; pure.
 
 use agent_sys::cgroup::Version;
 
-/// Jiffies of `/proc/stat` in a second: part of the kernel's interface (USER_HZ), whatever its own ticks are.
+/// Jiffies of `/proc/stat` in a second: part of the kernel's interface (USER_HZ), independent of
+/// its own ticks.
 const JIFFIES: u64 = 100;
 const NANOS: u64 = 1_000_000_000;
-/// A limit from here on is none (upstream: `maxMemorySize`).
+/// A limit from here on counts as none (upstream: `maxMemorySize`).
 const UNLIMITED: u64 = 1 << 62;
 
 /// What was used.
@@ -23,9 +24,9 @@ pub(crate) struct Counters {
 /// Memory in use, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// All that is charged, the page cache with it.
+    /// All charged memory, including the page cache.
     pub(crate) usage: u64,
-    /// `usage` without pages of files that were not used lately: what the kernel can't take back at once.
+    /// `usage` without inactive file pages: memory that the kernel can't reclaim at once.
     pub(crate) working_set: u64,
     /// Anonymous memory.
     pub(crate) rss: u64,
@@ -33,12 +34,12 @@ pub(crate) struct Memory {
     pub(crate) faults: u64,
     /// Of these, those that had to read from a disk.
     pub(crate) major_faults: u64,
-    /// How much it may be; `None` where there is no limit.
+    /// The limit; `None` if there is none.
     pub(crate) limit: Option<u64>,
 }
 
 impl Memory {
-    /// What may be used beside the working set.
+    /// Memory that may still be used beyond the working set.
     pub(crate) fn available(&self) -> Option<u64> {
         Some(self.limit?.saturating_sub(self.working_set))
     }
@@ -57,7 +58,8 @@ fn number(text: &str) -> Option<u64> {
 }
 
 impl Counters {
-    /// Those of a group. `read` gives a file of the group by controller and name, where there is one.
+    /// The counters of a group. `read` returns a file of the group by controller and name, if there
+    /// is one.
     pub(crate) fn of_group(
         version: Version,
         read: impl Fn(&'static str, &'static str) -> Option<String>,
@@ -117,7 +119,7 @@ impl Counters {
         }
     }
 
-    /// Those of the machine. `read` gives a file of `/proc`.
+    /// The counters of the machine. `read` returns a file of `/proc`.
     pub(crate) fn of_machine(read: impl Fn(&'static str) -> Option<String>) -> Self {
         let info = read("meminfo").unwrap_or_default();
         let of_info = |name| line(&info, name).map(|kib| kib.saturating_mul(1024));
@@ -168,7 +170,7 @@ pub(crate) fn cores(stat: &str) -> u64 {
     lines.filter(char::is_ascii_digit).map(|_| 1).sum()
 }
 
-/// Processes and threads that there are (proc_loadavg(5)).
+/// The number of processes and threads (proc_loadavg(5)).
 fn threads(loadavg: &str) -> Option<u64> {
     let counts = loadavg.split_whitespace().nth(3)?;
     counts.split_once('/')?.1.parse().ok()
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_groups_tell_the_same() {
+    fn both_versions_of_control_groups_give_the_same_figures() {
         assert_eq!(
             Counters::of_group(Version::Two, |_, file| two(file)),
             expected()
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_is_told_as_none() {
+    fn an_unlimited_group_has_no_limit() {
         let unlimited = |_, file| match file {
             "memory.max" => Some("max\n".to_owned()),
             other => two(other),
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_gone_or_tells_nonsense_counts_nothing() {
+    fn a_missing_or_malformed_group_counts_nothing() {
         for version in [Version::One, Version::Two] {
             let gone = Counters::of_group(version, |_, _| None);
             assert_eq!(gone, Counters::default());

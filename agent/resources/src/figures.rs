@@ -1,4 +1,4 @@
-//! The figures of a node, and the questions for them.
+//! The figures of a node, and the requests for them.
 
 use crate::candidates::DiskUse;
 use crate::probed::Probed;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A reading younger than this is told again (upstream's housekeeping interval).
+/// A reading younger than this is reused (upstream's housekeeping interval).
 pub const LEAST: Duration = Duration::from_secs(10);
 
 /// What is asked.
@@ -33,7 +33,7 @@ pub enum Question {
 }
 
 impl Question {
-    /// The question of a path, in its parts, and a query.
+    /// The request of a path, in its parts, and a query.
     #[must_use]
     pub fn of(path: &[&str], query: Option<&str>) -> Option<Self> {
         let only = || {
@@ -71,13 +71,13 @@ pub struct Figures {
     sources: Sources,
     least: Duration,
     last: Mutex<Option<Arc<Reading>>>,
-    /// Who reads; the others wait for what is read.
+    /// Held by the request that reads; the others wait for its reading.
     turn: tokio::sync::Mutex<()>,
     probed: Probed,
 }
 
 impl Figures {
-    /// Those of this machine, which is the node with this name.
+    /// The figures of this machine, which is the node with this name.
     #[must_use]
     pub fn of_machine(node: &str) -> Self {
         Self::new(node, Groups::mounted(), Path::new("/proc"), LEAST)
@@ -97,13 +97,14 @@ impl Figures {
         }
     }
 
-    /// Where probes are counted.
+    /// The counts of probes.
     #[must_use]
     pub fn probed(&self) -> Probed {
         self.probed.clone()
     }
 
-    /// The answer to a question. `subjects` says whose figures are read, if they are.
+    /// The answer to a request. `subjects` lists the pods and containers to read, if a reading is
+    /// needed.
     pub async fn answer<F>(&self, question: Question, subjects: impl FnOnce() -> F) -> String
     where
         F: Future<Output = Subjects>,
@@ -122,7 +123,8 @@ impl Figures {
         }
     }
 
-    /// The pods among `pods` that have figures, as the choice of one that is evicted takes them; `subjects` as in [`Self::answer`].
+    /// The pods among `pods` that have figures, as candidates for an eviction; `subjects` as in
+    /// [`Self::answer`].
     pub async fn candidates<F>(
         &self,
         pods: &[Arc<Pod>],
@@ -150,11 +152,11 @@ impl Figures {
         let subjects = subjects().await;
         let sources = self.sources.clone();
         let read = move || Reading::take(&sources, subjects, last.as_deref());
-        // Some thousand small files on a full node: not on a thread that serves others.
+        // Thousands of small files on a full node: not on a thread that serves others.
         let taken = tokio::task::spawn_blocking(read).await;
         let taken = match taken {
             Ok(taken) => Arc::new(taken),
-            // The runtime is ending; nobody waits for the answer.
+            // The runtime is ending; no one waits for the answer.
             Err(_) => return std::future::pending().await,
         };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken.clone());
@@ -168,7 +170,7 @@ impl Figures {
             .clone()
     }
 
-    /// Forgets the probes of pods that are not here any more, and the last reading if it has one of them, by UID.
+    /// Drops the probes of pods that are gone, and the last reading if it contains one of them, by UID.
     pub fn retain(&self, is_here: impl Fn(&str) -> bool) {
         self.probed.retain(&is_here);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,7 +180,7 @@ impl Figures {
         if let Some(reading) = Arc::get_mut(reading) {
             reading.pods.retain(|pod| is_here(&pod.uid));
         } else if !reading.pods.iter().all(|pod| is_here(&pod.uid)) {
-            // It is being told to somebody.
+            // A request is still using it.
             *last = None;
         }
     }
@@ -196,7 +198,7 @@ mod tests {
 
     const POD: &str = "kubepods/poduid-a";
 
-    /// A machine of files: one pod with one container.
+    /// A fake machine in files: one pod with one container.
     struct Lab {
         dir: tempfile::TempDir,
         figures: Figures,
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cpu_per_second_comes_of_two_readings() {
+    async fn cpu_per_second_needs_two_readings() {
         let lab = Lab::new(Duration::ZERO);
         lab.summary().await;
         // Time must pass between two readings.
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_kept_of_a_pod_goes_with_it() {
+    async fn the_figures_of_a_pod_are_dropped_with_it() {
         let lab = Lab::new(Duration::from_secs(24 * 3600));
         assert!(lab.ask(Question::Resource).await.contains("container="));
         let pod = serde_json::json!({"metadata": {"name": "a", "uid": "uid-a"}});
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_measured_has_cadvisor_s_names_too() {
+    async fn the_figures_also_have_cadvisor_s_names() {
         let lab = Lab::new(Duration::ZERO);
         write(
             lab.dir.path(),
@@ -481,11 +483,11 @@ mod tests {
             .collect();
         let all = families.len();
         families.dedup();
-        assert_eq!(families.len(), all, "each family is told once");
+        assert_eq!(families.len(), all, "each family occurs once");
     }
 
     #[tokio::test]
-    async fn an_engine_without_an_answer_is_told_as_an_error() {
+    async fn an_engine_that_does_not_answer_is_reported_as_an_error() {
         let lab = Lab::new(Duration::ZERO);
         let broken = Subjects {
             incomplete: true,

@@ -18,7 +18,7 @@ pub struct Facts {
     pub machine_id: String,
     /// The firmware's UUID.
     pub system_uuid: String,
-    /// Another one with each boot.
+    /// A new one with each boot.
     pub boot_id: String,
     /// The machine's name for itself.
     pub hostname: String,
@@ -26,7 +26,8 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads them. Space will be measured at `disk`, or the nearest folder above it that exists.
+    /// Reads the facts. Disk space will be measured at `disk`, or at the nearest existing folder
+    /// above it.
     pub fn of_machine(disk: &Path) -> Self {
         let text = |path: &str| {
             fs::read_to_string(path)
@@ -56,7 +57,7 @@ impl Facts {
         }
     }
 
-    /// Space where pods' data lies; nothing where it can't be measured.
+    /// Disk space of the pods' data; `None` if it can't be measured.
     pub fn space(&self) -> Disk {
         let there = self
             .disk
@@ -71,7 +72,7 @@ impl Facts {
         })
     }
 
-    /// What is left of the machine. Images lie where pods' data does.
+    /// The free resources of the machine. Images are on the same file system as the pods' data.
     pub fn levels(&self) -> Levels {
         let space = self.space();
         let level = |available, capacity| Level {
@@ -107,13 +108,13 @@ pub fn memory(line: &str) -> Option<u64> {
         .map(|kib| kib * 1024)
 }
 
-/// Bytes of memory beside the working set, which is all but what is free and what of files was not used lately (upstream's
+/// Bytes of memory outside of the working set: free memory and inactive file pages (upstream's
 /// `memory.available`).
 fn available_memory() -> Option<u64> {
     Some(memory("MemFree")? + memory("Inactive(file)")?)
 }
 
-/// Process ids: the limit, and those of it that no thread has.
+/// Process ids: the limit, and how many of them are free.
 fn pids() -> Option<(u64, u64)> {
     let limit: u64 = fs::read_to_string("/proc/sys/kernel/pid_max")
         .ok()?

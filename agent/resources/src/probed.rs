@@ -1,6 +1,7 @@
-//! `/metrics/probes`: what came of probes, under upstream's names, in Prometheus' text format.
+//! `/metrics/probes`: results of probes, under upstream's names, in Prometheus' text format.
 //!
-//! Bounded: a series for each probe of a container that is here, [`MOST`] at most; they go with their pod.
+//! Bounded: one series for each probe of a present container, [`MOST`] at most; they are dropped
+//! with their pod.
 
 use config_figures::Text;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -8,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Probes that are counted; those that come when there are so many are not.
+/// The most probes that are counted; further ones are not.
 const MOST: usize = 4096;
 /// Upper bounds of durations in seconds (Prometheus' defaults, as upstream's).
 const BOUNDS: [f64; 11] = [
@@ -27,7 +28,7 @@ struct Key {
 }
 
 impl Key {
-    /// The labels of a duration. They name no UID (upstream's), so that pods of one name share them.
+    /// The labels of a duration. Like upstream's they have no UID, so pods of the same name share them.
     fn labels(&self) -> String {
         let Self {
             namespace,
@@ -43,7 +44,7 @@ impl Key {
     }
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     failed: u64,
@@ -51,7 +52,7 @@ struct Counts {
     times: Times,
 }
 
-/// How long the probes took that passed.
+/// The durations of passed probes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
     /// By [`BOUNDS`]; the last counts what is above all of them.
@@ -78,7 +79,7 @@ impl Times {
     }
 }
 
-/// What came of the probes of a node's pods; clones count together.
+/// The results of the probes of a node's pods; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct Probed(Arc<Mutex<BTreeMap<Key, Counts>>>);
 
@@ -117,7 +118,7 @@ impl Probed {
         }
     }
 
-    /// Forgets pods that are not here any more, by their UID.
+    /// Drops pods that are gone, by their UID.
     pub(crate) fn retain(&self, is_here: impl Fn(&str) -> bool) {
         self.lock().retain(|key, _| is_here(&key.uid));
     }
@@ -176,7 +177,7 @@ mod tests {
     const TOOK: Duration = Duration::from_millis(250);
 
     #[test]
-    fn probes_are_counted_by_result_and_those_that_passed_by_time() {
+    fn probes_are_counted_by_result_and_passed_ones_by_duration() {
         let probed = Probed::default();
         let pod = pod("a", "uid-a");
         probed.count(&pod, "main", "Readiness", false, TOOK);
@@ -220,7 +221,7 @@ mod tests {
         }
         let count = "prober_probe_duration_seconds_count{";
         let [both] = &lines(&probed.text(), count)[..] else {
-            panic!("no series is told twice");
+            panic!("no series occurs twice");
         };
         assert!(both.ends_with(" 2"), "{both}");
         probed.retain(|uid| uid == "new");
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_probes_are_counted_and_no_more() {
+    fn the_number_of_counted_probes_is_bounded() {
         let probed = Probed::default();
         for number in 0..MOST + 7 {
             let pod = pod(&format!("p{number}"), &format!("u{number}"));

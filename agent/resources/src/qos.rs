@@ -1,10 +1,11 @@
-//! Resources of pods: service class, limits of containers, who the kernel ends first when memory runs out.
+//! Resources of pods: service class, limits of containers, and which container the kernel kills
+//! first when memory runs out.
 
 use agent_runtime::Resources;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use config_kube::quantity::Amount;
 
-/// Upstream's scores: the guaranteed almost never, the best-effort first.
+/// Upstream's OOM scores: guaranteed containers are killed last, best-effort ones first.
 const GUARANTEED_SCORE: i32 = -997;
 const BEST_EFFORT_SCORE: i32 = 1000;
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
@@ -34,7 +35,8 @@ pub fn limit(container: &Container, resource: &str) -> Option<Amount> {
         .filter(|amount| *amount > Amount::ZERO)
 }
 
-/// What a pod asks for: what runs together, or more where an init container and the sidecars before it ask for more (KEP-753).
+/// A pod's request: that of the containers that run together, or of an init container with the
+/// sidecars before it if that is more (KEP-753).
 pub fn pod_request(pod: &Pod, resource: &str) -> Amount {
     let of = |container: &Container| request(container, resource).unwrap_or(Amount::ZERO);
     let spec = pod.spec.iter();
@@ -96,8 +98,8 @@ pub fn resources(container: &Container) -> Resources {
     }
 }
 
-/// `oom_score_adj` of a container: the less memory it asked for, the earlier it goes; a sidecar no earlier than the first of
-/// the main containers, which it serves (KEP-753).
+/// `oom_score_adj` of a container: the less memory it requests, the earlier it is killed; a sidecar
+/// no earlier than the first of the main containers, which it serves (KEP-753).
 pub fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
     match class(pod) {
         "Guaranteed" => GUARANTEED_SCORE,
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sidecar_goes_no_earlier_than_those_whom_it_serves() {
+    fn a_sidecar_is_killed_no_earlier_than_the_main_containers() {
         let asks = |memory: &str| json!({"requests": {"memory": memory}});
         let pod: Pod = serde_json::from_value(json!({"spec": {
             "initContainers": [
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_asks_for_what_runs_at_the_same_time() {
+    fn a_pods_request_is_that_of_the_containers_that_run_together() {
         let asks = |memory: &str| json!({"requests": {"memory": memory}});
         let asked = |inits: serde_json::Value| {
             let containers = json!([
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_goes_first() {
+    fn the_container_with_the_smaller_request_is_killed_first() {
         let score = |memory: &str| {
             let pod = pod(&json!({"requests": {"memory": memory}}));
             oom_score(&pod, &pod.spec.as_ref().unwrap().containers[0], 4 << 30)

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 const NANOS: u128 = 1_000_000_000;
-/// Less time than this between two readings makes no figure: the counter's steps would be seen.
+/// Shortest time between two readings for a rate: below it the counter's steps would distort the figure.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Billionths of a CPU that were busy between two readings of CPU time in nanoseconds. A counter that went back is another
-/// group's, and gives nothing.
+/// Billionths of a CPU that were busy between two readings of CPU time in nanoseconds. A counter
+/// that went back belongs to another group, and gives `None`.
 pub(crate) fn nano_cores(before: u64, now: u64, passed: Duration) -> Option<u64> {
     let used = u128::from(now.checked_sub(before)?);
     if passed < SHORTEST {
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn two_readings_that_don_t_follow_each_other_give_nothing() {
+    fn readings_out_of_order_give_no_rate() {
         assert_eq!(nano_cores(2, 1, Duration::from_secs(10)), None);
         assert_eq!(nano_cores(1, 2, Duration::from_millis(99)), None);
         assert_eq!(nano_cores(1, 2, Duration::ZERO), None);

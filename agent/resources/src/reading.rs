@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Groups beside the pods', by upstream's names of what is in them. Init makes the first two (`agent/init`).
+/// Groups outside of the pods', by upstream's names of their content. Init makes the first two
+/// (`agent/init`).
 const SYSTEM: [(&str, &str); 3] = [
     ("kubelet", "/pratique/agent"),
     ("runtime", "/pratique/containerd"),
@@ -34,7 +35,7 @@ impl Sources {
     }
 }
 
-/// What one group, or the machine, has used at a time.
+/// What one group, or the machine, has used at one time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Used {
     pub(crate) at: Timestamp,
@@ -80,9 +81,9 @@ pub(crate) struct Reading {
     pub(crate) system: Vec<Named>,
     pub(crate) pods: Vec<PodUsed>,
     pub(crate) disk: Disk,
-    /// Logical processors; 0 where the kernel did not tell.
+    /// Logical processors; 0 if the kernel does not report them.
     pub(crate) cores: u64,
-    /// Something that should be counted was not.
+    /// Something could not be measured.
     pub(crate) incomplete: bool,
 }
 
@@ -158,7 +159,7 @@ impl Reading {
                 .filter(|one| one.used.is_known())
                 .collect();
             let used = before.used(&pod.group, sources.group(&pod.group), pod.started);
-            // A container that ended meanwhile has no group; its pod has, as long as one of them runs.
+            // A container that has ended has no group; its pod has one as long as a container runs.
             incomplete |= !containers.is_empty() && !used.is_known();
             pods.push(PodUsed {
                 namespace: pod.namespace,

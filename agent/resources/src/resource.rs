@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 const NANOS: f64 = 1e9;
 
-/// A figure of one family: how it is had of what was used.
+/// Reads one family's figure from the usage.
 type Take = fn(&Used) -> Option<Figure>;
 
 #[expect(
@@ -25,7 +25,8 @@ fn swap(used: &Used) -> Option<Figure> {
     Some(used.counters.swap?.into())
 }
 
-/// Families that nodes, pods and containers have: the end of the name, the type, what it is, how it is had.
+/// Families of nodes, pods and containers: the end of the name, the type, the help text, and how to
+/// read it.
 const FAMILIES: [(&str, &str, &str, Take); 3] = [
     (
         "cpu_usage_seconds_total",
@@ -47,7 +48,7 @@ const FAMILIES: [(&str, &str, &str, Take); 3] = [
     ),
 ];
 
-/// Whose figures a family has: the name, and samples with their labels.
+/// Writes a family: its name, and samples with their labels.
 fn write(text: &mut Text, of: &str, samples: &[(String, Used)]) {
     for (name, kind, help, take) in FAMILIES {
         let name = format!("{of}_{name}");

@@ -1,4 +1,5 @@
-//! Whose figures are told: the pods that are here, their running containers, and the control groups of both.
+//! The subjects of a reading: the pods that are here, their running containers, and the control
+//! groups of both.
 
 use crate::qos;
 use agent_runtime::{Container as Seen, ContainerState, Error};
@@ -20,12 +21,12 @@ pub struct Disk {
     pub free_inodes: u64,
 }
 
-/// Whose figures are told.
+/// The subjects of a reading.
 #[derive(Debug, Default)]
 pub struct Subjects {
     pub(crate) pods: Vec<PodSubject>,
     pub(crate) disk: Disk,
-    /// The engine did not tell which containers run.
+    /// The engine did not answer which containers run.
     pub(crate) incomplete: bool,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct ContainerSubject {
 }
 
 impl Subjects {
-    /// The pods that are not over, and of the containers that the engine has those that run.
+    /// The pods that have not ended, and the running containers among those of the engine.
     #[must_use]
     pub fn new(pods: &[Arc<Pod>], seen: Result<Vec<Seen>, Error>, disk: Disk) -> Self {
         let incomplete = seen.is_err();
@@ -151,6 +152,7 @@ mod tests {
             state,
             backoff: None,
             this_boot: true,
+            needs: None,
         }
     }
 
@@ -161,9 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_not_over_have_figures_with_the_containers_that_run() {
+    fn running_pods_and_their_running_containers_have_figures() {
         let before = Seen {
             this_boot: false,
+            needs: None,
             ..seen("b", 3, running())
         };
         let found = Subjects::new(

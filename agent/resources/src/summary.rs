@@ -203,6 +203,6 @@ pub(crate) fn text(name: &str, reading: &Reading, only_cpu_and_memory: bool) -> 
         },
         pods: reading.pods.iter().map(|one| pod(one, all)).collect(),
     };
-    // Numbers and strings are all that is in it: it can be written.
+    // It contains only numbers and strings, so encoding cannot fail.
     serde_json::to_string(&summary).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 //!
 //! A registry that gives an image to everybody, or to this machine's own credential, gives it to all pods of the machine;
 //! one that gave it to a pull secret gave it to the pods that have this secret. Others must ask the registry. Kept is which
-//! Secret it was, never its contents nor a hash of them. An image without any label is nobody's: the next pod asks.
+//! Secret it was, never its contents nor a hash of them. An image without any label belongs to no one: the next pod asks the registry.
 
 use crate::keyring::PullSecret;
 use crate::registry::Reader;
@@ -22,7 +22,7 @@ const MAX_HOLDERS: usize = 64;
 /// Longest uid; containerd takes 4,096 bytes of key and value.
 const MAX_UID: usize = 128;
 
-/// Whether the image may be run by who has these pull secrets for it.
+/// Whether a pod with these pull secrets may run the image.
 pub(crate) fn allows(labels: &Labels, holders: &[&PullSecret]) -> bool {
     let held = |secret: &&PullSecret| {
         label(secret)
@@ -31,7 +31,7 @@ pub(crate) fn allows(labels: &Labels, holders: &[&PullSecret]) -> bool {
     labels.get(EVERYONE).is_some_and(|value| value == ALL) || holders.iter().any(held)
 }
 
-/// The labels of an image that this reader fetched, and nobody else.
+/// The labels of an image that only this reader may run.
 pub(crate) fn only(reader: &Reader) -> Labels {
     with(&Labels::new(), reader).unwrap_or_default()
 }

@@ -1,11 +1,11 @@
-//! `WWW-Authenticate`: what a registry asks of a caller that it doesn't know (RFC 9110, section 11.6.1).
+//! `WWW-Authenticate`: the proof that a registry asks for (RFC 9110, section 11.6.1).
 
 /// Longest header that is read.
 const MAX_HEADER: usize = 8 * 1024;
 /// Most challenges, and most parameters of one.
 const MAX_PARTS: usize = 16;
 
-/// What a registry asks for.
+/// The proof that a registry asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Challenge {
     /// A token of the service at `realm` (RFC 6750, as the distribution specification uses it).

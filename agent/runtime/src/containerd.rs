@@ -7,6 +7,7 @@
 mod attempt;
 mod observation;
 mod removal;
+mod resize;
 
 use crate::confine::paths;
 use crate::connection::{channel, failed, request};
@@ -17,7 +18,7 @@ use crate::labels::Labels;
 use crate::log::Pumps;
 use crate::model::{
     Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
-    Runtime,
+    Resources, Runtime,
 };
 use crate::open;
 use crate::process::{Attached, Command, Process};
@@ -199,6 +200,15 @@ impl Runtime for Containerd {
 
     fn kill<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {
         Box::pin(self.signal(id, 9, true))
+    }
+
+    fn resize<'a>(
+        &'a self,
+        id: &'a str,
+        resources: &'a Resources,
+        needs: &'a str,
+    ) -> Pending<'a, ()> {
+        Box::pin(self.give(id, resources, needs))
     }
 
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {

@@ -1,4 +1,4 @@
-//! What a registry takes as the proof of who asks, as it goes into a request. It lives in memory only, is wiped when it is dropped,
+//! Credentials for a registry, as they go into a request. A credential lives in memory only, is wiped when it is dropped,
 //! and is never shown.
 
 use base64::Engine as _;

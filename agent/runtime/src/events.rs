@@ -1,4 +1,4 @@
-//! containerd's events, turned into news for the kubelet; and what is done once containerd is up.
+//! Turns containerd's events into news for the kubelet, and prepares containerd once it is up.
 
 use crate::archive;
 use crate::connection::{failed, unlimited};
@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const FILTER: &str = "namespace==k8s.io,topic~=\"^/tasks/(exit|oom)$\"";
 
 impl Containerd {
-    /// Follows containerd's events for as long as the agent lives: connects, imports archives, tells changes.
+    /// Follows containerd's events for as long as the agent lives: connects, imports archives, reports changes.
     /// Dropping the future ends it; nothing is left half done that the next start doesn't repeat.
     pub async fn run(&self) {
         let mut imported = false;
@@ -47,7 +47,7 @@ impl Containerd {
         }
     }
 
-    /// Whatever happened while nobody listened is found by looking at everything; once more after the
+    /// Events that were missed are found by looking at everything; once more after the
     /// subscription had time to begin, since containerd answers it only with its first event.
     async fn announce(&self) -> Infallible {
         self.tell(Change::All);
@@ -89,7 +89,7 @@ impl Containerd {
     }
 
     fn tell(&self, change: Change) {
-        // Without a receiver nobody wants to know.
+        // Without a receiver there is no one to notify.
         drop(self.news.send(change));
     }
 }

@@ -33,7 +33,7 @@ const MAX_ADDRESSES: usize = 6;
 /// Most redirects of one request.
 const MAX_REDIRECTS: usize = 5;
 
-/// Why no usable answer came. Where a redirect led, only the host is told: the rest of such an address may be a secret.
+/// Why no usable answer came. Of a redirect's target only the host is shown: the rest of such an address may be a secret.
 #[derive(Debug, Error)]
 pub(crate) enum HttpError {
     #[error("{0:?} is no http or https address")]
@@ -70,7 +70,7 @@ pub(crate) enum HttpError {
     Unauthorized(String),
 }
 
-/// What the machine's configuration says of hosts, beyond what their names do.
+/// Settings of hosts in the machine's configuration.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Named {
     /// Hosts with their ports that may be asked at whatever address.

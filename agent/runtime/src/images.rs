@@ -35,7 +35,7 @@ use tokio::sync::Mutex;
 
 /// The snapshotter of every container.
 pub(crate) const SNAPSHOTTER: &str = "overlayfs";
-/// A lease that nobody ended falls after this time (RFC 3339 in the label).
+/// A lease that was not ended expires after this time (RFC 3339 in the label).
 const LEASE_HOURS: i64 = 12;
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
@@ -71,7 +71,7 @@ pub(crate) struct Images {
     registries: Registries,
     /// Root of containerd's state, synced to disk before an unpacked layer counts.
     state: PathBuf,
-    /// Pulls under way, by reference: who wants what comes in already waits for it, and for nothing else.
+    /// Pulls under way, by reference: whoever needs the same image waits for that pull, and for no other.
     incoming: std::sync::Mutex<HashMap<String, Weak<Mutex<()>>>>,
     /// One layer is unpacked at a time: they share snapshots and the machine's disk.
     unpacking: Mutex<()>,
@@ -113,7 +113,7 @@ impl Images {
         Ok(reference.complete(self.registries.default_host()))
     }
 
-    /// Makes the image ready for who has these keys, by the policy.
+    /// Makes the image ready for a pod with these keys, by the policy.
     pub(crate) async fn ensure(
         &self,
         text: &str,
@@ -431,7 +431,7 @@ impl Images {
         Ok(id)
     }
 
-    /// Gives an image its name, and says who may run it; what was said of another image of this name is gone.
+    /// Gives an image its name, and says who may run it; labels of an earlier image of this name are removed.
     async fn name(&self, name: &str, target: &Descriptor, labels: Labels) -> Result<(), Error> {
         let image = Stored {
             name: name.to_owned(),

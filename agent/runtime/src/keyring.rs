@@ -312,7 +312,7 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
         .all(|byte| *byte == b'*')
 }
 
-/// What the pattern's next element says of a byte.
+/// How the pattern's next element matches a byte.
 enum Element {
     Star,
     /// It fits, and is this long.

@@ -20,6 +20,7 @@ const BACKOFF: &str = "pratique.dev/backoff-seconds";
 const BOOT: &str = "pratique.dev/boot-id";
 const STOP_SIGNAL: &str = "pratique.dev/stop-signal";
 const CREATED: &str = "pratique.dev/created-at";
+pub(crate) const NEEDS: &str = "pratique.dev/needs";
 pub(crate) const STARTED: &str = "pratique.dev/started-at";
 pub(crate) const FINISHED: &str = "pratique.dev/finished-at";
 pub(crate) const EXIT_CODE: &str = "pratique.dev/exit-code";
@@ -42,6 +43,7 @@ pub(crate) struct Record {
     pub(crate) backoff: Option<Duration>,
     pub(crate) boot: String,
     pub(crate) stop_signal: u32,
+    pub(crate) needs: Option<String>,
     pub(crate) created_at: Timestamp,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) end: Option<End>,
@@ -103,6 +105,7 @@ impl Record {
             BACKOFF,
             self.backoff.map(|backoff| backoff.as_secs().to_string()),
         );
+        add(NEEDS, self.needs.clone());
         add(STARTED, self.started_at.map(|at| at.to_string()));
         add(OOM, self.oom_killed.then(|| "true".to_owned()));
         for (key, value) in self.end.iter().flat_map(End::labels) {
@@ -156,6 +159,7 @@ impl Record {
             stop_signal: text(STOP_SIGNAL)
                 .and_then(|signal| signal.parse().ok())
                 .unwrap_or(15),
+            needs: text(NEEDS),
             created_at: time(CREATED)?,
             started_at: time(STARTED),
             end,
@@ -238,6 +242,7 @@ mod tests {
                         backoff: backoff.map(Duration::from_secs),
                         boot: "b".into(),
                         stop_signal: 15,
+                        needs: oom_killed.then(|| "{}".into()),
                         created_at,
                         started_at,
                         end,

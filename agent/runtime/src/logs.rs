@@ -10,6 +10,8 @@ use std::path::Path;
 
 /// Bytes looked at from the end of a file at once, in search of its last lines.
 const BLOCK: u64 = 64 * 1024;
+/// Bytes of a line's beginning in which time, stream and tag are.
+const HEAD: usize = 64;
 /// Longest line of a file that is looked at: the writer's longest, with its head.
 const MAX_LINE: u64 = 64 * 1024;
 
@@ -252,50 +254,57 @@ impl Reader {
     }
 }
 
-/// Where the last `lines` lines of a file begin, and how many there are.
-fn tail_offset(file: &mut File, lines: u64) -> io::Result<(u64, u64)> {
-    let length = file.metadata()?.len();
+/// Where the last `lines` lines of a file begin, and how many there are. The file is read once, whatever its lines are.
+fn tail_offset(file: &mut (impl Read + Seek), lines: u64) -> io::Result<(u64, u64)> {
+    let length = file.seek(SeekFrom::End(0))?;
     let (mut at, mut found) = (length, 0);
     if lines == 0 {
         return Ok((length, 0));
     }
+    // Where a line begins of which it is yet to be seen whether the one before it goes on in it.
+    let mut next = None;
     while at > 0 {
         let start = at.saturating_sub(BLOCK);
         file.seek(SeekFrom::Start(start))?;
         let mut block = Vec::new();
         file.by_ref().take(at - start).read_to_end(&mut block)?;
-        for (index, _) in block
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, byte)| **byte == b'\n')
-        {
+        let ends = block.iter().enumerate().rev();
+        for (index, _) in ends.filter(|(_, byte)| **byte == b'\n') {
             let after = start + index as u64 + 1;
-            // The end of the last line begins none; a part of a long line is not a line of its own.
-            if after < length && ends_line(file, after)? {
+            if let Some(next) = next.take()
+                && is_full(file, after, &block[index + 1..])?
+            {
                 found += 1;
                 if found == lines {
-                    return Ok((after, found));
+                    return Ok((next, found));
                 }
             }
+            // The end of the last line begins none.
+            next = (after < length).then_some(after);
         }
         at = start;
+    }
+    if let Some(next) = next
+        && is_full(file, 0, &[])?
+    {
+        found += 1;
+        if found == lines {
+            return Ok((next, found));
+        }
     }
     Ok((0, if length > 0 { found + 1 } else { 0 }))
 }
 
-/// True if the line that begins at `at` starts a new line of the container's: what came before it was a full one.
-fn ends_line(file: &mut File, at: u64) -> io::Result<bool> {
-    let start = at.saturating_sub(MAX_LINE);
-    file.seek(SeekFrom::Start(start))?;
-    let mut before = Vec::new();
-    file.by_ref()
-        .take(at - 1 - start)
-        .read_to_end(&mut before)?;
-    let line = before
-        .rsplit(|&byte| byte == b'\n')
-        .next()
-        .unwrap_or_default();
+/// True if the line of the file that begins at `at` is a full one or the last part of one. `known` is what is known of the file
+/// from there on.
+fn is_full(file: &mut (impl Read + Seek), at: u64, known: &[u8]) -> io::Result<bool> {
+    let mut head = known.get(..HEAD).unwrap_or(known).to_vec();
+    if head.len() < HEAD {
+        head.clear();
+        file.seek(SeekFrom::Start(at))?;
+        file.by_ref().take(HEAD as u64).read_to_end(&mut head)?;
+    }
+    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
     Ok(line.splitn(4, |&byte| byte == b' ').nth(2) != Some(b"P"))
 }
 
@@ -395,6 +404,50 @@ mod tests {
         fs::rename(&path, dir.path().join("0.log.20260101-000000-000")).unwrap();
         fs::write(&path, line(2, "stdout", "F", "two")).unwrap();
         assert_eq!(reader.piece().unwrap().unwrap(), b"two\n");
+    }
+
+    /// Counts what is read of a file.
+    struct Counted(io::Cursor<Vec<u8>>, usize);
+
+    impl Read for Counted {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let count = self.0.read(into)?;
+            self.1 += count;
+            Ok(count)
+        }
+    }
+
+    impl Seek for Counted {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_log_of_short_lines_is_found_by_reading_it_once() {
+        let tags = ["F", "P", "F", "F", "P", "P", "F"];
+        let text = |number: usize| "x".repeat(number % 7);
+        let lines: Vec<String> = (0..20_000)
+            .map(|number| line(1, "stdout", tags[number % tags.len()], &text(number)))
+            .collect();
+        let all = lines.concat();
+        // Where each line of the container's begins, the last first.
+        let mut begins = vec![0];
+        let mut at = 0;
+        for (number, text) in lines.iter().enumerate() {
+            at += text.len();
+            if tags[number % tags.len()] == "F" && at < all.len() {
+                begins.push(at);
+            }
+        }
+        begins.reverse();
+        for wanted in [1, 2, 3, 1000, 9999, begins.len(), begins.len() + 1] {
+            let mut file = Counted(io::Cursor::new(all.clone().into_bytes()), 0);
+            let found = tail_offset(&mut file, wanted as u64).unwrap();
+            let count = wanted.min(begins.len());
+            assert_eq!(found, (begins[count - 1] as u64, count as u64));
+            assert!(file.1 <= all.len() + all.len() / 8, "{} bytes read", file.1);
+        }
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Whether memory ran out: what a container's control group says at its end.
+//! Finds out from a container's control group, at its end, whether memory ran out.
 //!
 //! containerd has an event for it. But an event is delivered once, to current subscribers only, and where a
 //! container ends at once, or its task is deleted before the shim has read the kernel's word, there is none. The kernel's

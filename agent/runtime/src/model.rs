@@ -126,6 +126,16 @@ pub enum Seccomp {
     Unconfined,
 }
 
+/// What becomes of the groups that an image names for its user (KEP-3619).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum GroupsPolicy {
+    /// The process has them, too.
+    #[default]
+    Merge,
+    /// It has none of them.
+    Strict,
+}
+
 /// Limits of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -171,6 +181,8 @@ pub struct ContainerSpec {
     pub group: Option<u32>,
     /// Further groups.
     pub supplemental_groups: Vec<u32>,
+    /// Whether the process has them beside the groups that the image names for its user.
+    pub groups_policy: GroupsPolicy,
     /// Capabilities.
     pub capabilities: Capabilities,
     /// What it may not do.
@@ -184,6 +196,8 @@ pub struct ContainerSpec {
     pub seccomp: Seccomp,
     /// Limits.
     pub resources: Resources,
+    /// What the pod says of them, in whatever form: [`Container::needs`]. 3 KiB at most.
+    pub needs: Option<String>,
     /// −1000 (last to die) … 1000.
     pub oom_score_adj: i32,
     /// Absolute path of the cgroup above the container's own.
@@ -264,6 +278,8 @@ pub struct Container {
     pub backoff: Option<Duration>,
     /// It was started since the machine booted.
     pub this_boot: bool,
+    /// What it was given of the machine last, as who gave it wrote it.
+    pub needs: Option<String>,
 }
 
 /// What a command in a container printed and how it ended.
@@ -381,6 +397,14 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
 
     /// Ends all processes of the container at once.
     fn kill<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
+
+    /// Gives a running container other limits, and remembers what its pod says of them.
+    fn resize<'a>(
+        &'a self,
+        id: &'a str,
+        resources: &'a Resources,
+        needs: &'a str,
+    ) -> Pending<'a, ()>;
 
     /// Removes a container that doesn't run, with its root file system; its log stays.
     fn remove<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;

@@ -44,7 +44,7 @@ pub struct Command {
 pub enum Outputs {
     /// A terminal of its own, which has one output.
     Terminal,
-    /// A pipe for each output that the client reads; what nobody reads is dropped.
+    /// A pipe for each output that the client reads; other output is dropped.
     Pipes {
         /// The first.
         stdout: bool,

@@ -29,7 +29,7 @@ pub(crate) struct Session {
     base: String,
     /// The repository's path.
     repository: String,
-    /// What proves who asks, if anything does.
+    /// The credential, if there is one.
     credential: Option<Credential>,
     /// Hosts with their ports to which the credential may go beside the registry's own.
     token_hosts: Vec<String>,
@@ -37,7 +37,7 @@ pub(crate) struct Session {
     header: Mutex<Option<Secret>>,
 }
 
-/// What a token service gives (distribution specification, "Token Authentication"; RFC 6749, 5.1).
+/// The answer of a token service (distribution specification, "Token Authentication"; RFC 6749, 5.1).
 #[derive(Deserialize)]
 struct Token {
     token: Option<String>,

@@ -3,10 +3,11 @@
 use crate::confine;
 use crate::confine::paths::{self, Device, Tpms};
 use crate::confine::seccomp::{Asked, filter};
-use crate::model::{ContainerSpec, Error, ErrorClass, Resources};
+use crate::model::{ContainerSpec, Error, ErrorClass, GroupsPolicy, Resources};
 use crate::users::Identity;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 
 /// `PATH` of images that name none (as other engines do).
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -104,7 +105,10 @@ fn process(
     let oom_score = host
         .lowest_oom_score
         .map_or(spec.oom_score_adj, |lowest| spec.oom_score_adj.max(lowest));
-    let mut groups = identity.groups.clone();
+    let mut groups = match spec.groups_policy {
+        GroupsPolicy::Merge => identity.groups.clone(),
+        GroupsPolicy::Strict => vec![identity.gid],
+    };
     groups.extend(&spec.supplemental_groups);
     groups.sort_unstable();
     groups.dedup();
@@ -145,9 +149,12 @@ fn arguments(spec: &ContainerSpec, image: &ImageDefaults) -> Result<Vec<String>,
 /// The image's variables, then the pod's over them; a later one of the same name wins.
 fn environment(spec: &ContainerSpec, image: &ImageDefaults) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
+    // An image may have as many as fill its configuration: each is looked up, not looked for.
+    let mut places: HashMap<String, usize> = HashMap::new();
     let mut set = |entry: String| {
-        let name = entry.split('=').next().unwrap_or_default().to_owned() + "=";
-        match all.iter_mut().find(|old| old.starts_with(&name)) {
+        let name = entry.split('=').next().unwrap_or_default().to_owned();
+        let place = *places.entry(name).or_insert(all.len());
+        match all.get_mut(place) {
             Some(old) => *old = entry,
             None => all.push(entry),
         }
@@ -197,21 +204,27 @@ fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
 
 /// Limits, and the rules of the device filter.
 fn resources(spec: &ContainerSpec, host: &Host) -> Value {
-    let wanted: &Resources = &spec.resources;
+    let mut all = limits(&spec.resources, host.unified_cgroups);
+    all["devices"] = json!(paths::device_rules(&host.tpms, spec.privileged));
+    if host.unified_cgroups {
+        // Also where there is no limit of memory yet: one may come later.
+        all["unified"] = json!({"memory.oom.group": "1"});
+    }
+    all
+}
+
+/// Limits alone, as a container that runs can be given others. Without a limit of memory or CPU they say nothing of it.
+pub(crate) fn limits(wanted: &Resources, unified_cgroups: bool) -> Value {
     let shares = (wanted.cpu_request_millis * 1024 / 1000).clamp(2, 262_144);
-    let mut all = json!({
-        "devices": paths::device_rules(&host.tpms, spec.privileged),
-        "cpu": {"shares": shares},
-    });
+    let mut all = json!({"cpu": {"shares": shares}});
     if let Some(millis) = wanted.cpu_limit_millis {
         all["cpu"]["period"] = json!(CPU_PERIOD);
         all["cpu"]["quota"] = json!((millis * CPU_PERIOD / 1000).max(1000));
     }
     if let Some(bytes) = wanted.memory_limit {
         all["memory"] = json!({"limit": bytes});
-        if host.unified_cgroups {
+        if unified_cgroups {
             all["memory"]["swap"] = json!(bytes);
-            all["unified"] = json!({"memory.oom.group": "1"});
         }
     }
     if let Some(pids) = wanted.pids_limit {
@@ -377,6 +390,7 @@ mod tests {
             user: None,
             group: None,
             supplemental_groups: vec![7],
+            groups_policy: GroupsPolicy::Merge,
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
@@ -389,6 +403,7 @@ mod tests {
                 memory_limit: Some(1 << 20),
                 pids_limit: None,
             },
+            needs: None,
             oom_score_adj: -997,
             cgroup_parent: "/kubepods/podu".into(),
             stdin: false,
@@ -437,6 +452,25 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_the_image_are_added_to_the_pods_unless_it_is_strict() {
+        let identity = Identity {
+            uid: 5,
+            gid: 5,
+            groups: vec![5, 50],
+        };
+        let groups = |groups_policy| {
+            let spec = ContainerSpec {
+                groups_policy,
+                ..wanted()
+            };
+            let made = runtime_spec(&spec, "id", &image(), &identity, &host()).unwrap();
+            made["process"]["user"]["additionalGids"].clone()
+        };
+        assert_eq!(groups(GroupsPolicy::Merge), json!([5, 7, 50]));
+        assert_eq!(groups(GroupsPolicy::Strict), json!([5, 7]));
+    }
+
+    #[test]
     fn nothing_to_run_is_the_pods_fault() {
         let error =
             runtime_spec(&wanted(), "id", &ImageDefaults::default(), &root(), &host()).unwrap_err();
@@ -447,6 +481,16 @@ mod tests {
     fn the_pods_variables_win_over_the_images() {
         let env = made(&wanted())["process"]["env"].clone();
         assert_eq!(env, json!([DEFAULT_PATH, "A=image", "B=pod"]));
+    }
+
+    #[test]
+    fn the_variables_of_an_image_are_looked_up_however_many_they_are() {
+        let image = ImageDefaults {
+            env: Some((0..400_000).map(|number| format!("{number}=")).collect()),
+            ..image()
+        };
+        let spec = runtime_spec(&wanted(), "id", &image, &root(), &host()).unwrap();
+        assert_eq!(spec["process"]["env"].as_array().unwrap().len(), 400_002);
     }
 
     #[test]

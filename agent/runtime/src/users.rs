@@ -23,7 +23,7 @@ pub(crate) struct Identity {
     pub(crate) groups: Vec<u32>,
 }
 
-/// What the pod says of user and group.
+/// User and group in the pod's spec.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
     pub(crate) user: Option<u32>,

@@ -1,13 +1,15 @@
-//! The kubelet's own API on port 10250: logs of pods and of the machine, tunnels, pods, what they use, the agent's figures, and
-//! folders of persistent volumes.
+//! The kubelet's own API on port 10250: logs of pods and of the machine, tunnels, pods, what they use, the agent's figures,
+//! folders of persistent volumes, and the machine's end.
 //!
 //! Enter by [`Server::new`], which takes the parts of the node that answers come from ([`Parts`]), and by [`serve`]. What only
 //! the kubelet knows, it tells by [`Node`]. TLS verified a certificate to the cluster's root, or the caller has a token; the
 //! master says who that is and whether it may (`reviews`, [`agent_port::Access`]). Nothing is told to others, not even health.
 //!
-//! Tasks: one for each connection, which are [`agent_port`]'s. There are no channels.
+//! Tasks: one for each connection, which are [`agent_port`]'s. One channel takes the order that ends the machine to the daemon
+//! ([`Server::ending_by`]).
 
 mod logs;
+mod power;
 mod reviews;
 
 use agent_api::Api;
@@ -24,6 +26,7 @@ use agent_tunnel::{Ports, Reach, Refusal, Tunnel, Tunnels};
 use config_kube::k8s_openapi::List;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::local_volume::SERVED;
+use config_machine::power::{Order, is_order};
 use config_tunnel::port::{FOLDER, PortPath};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -33,7 +36,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// What only the node's kubelet knows.
 pub trait Node: Send + Sync + fmt::Debug + 'static {
@@ -80,6 +83,8 @@ pub struct Server {
     parts: Arc<Parts>,
     tunnels: Tunnels,
     access: Access,
+    /// Takes the order that ends the machine; `None` where nobody would act upon it.
+    power: Option<mpsc::Sender<Order>>,
 }
 
 /// Serves the kubelet's API until `shutdown` is true or its sender is gone.
@@ -98,6 +103,9 @@ impl agent_port::Service for Server {
     async fn answer(&self, caller: Caller, mut request: Request<Incoming>) -> Answer {
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let headers = request.headers().clone();
+        if is_order(uri.path()) {
+            return power::answer(self.power.as_ref(), &caller, &method, uri.path());
+        }
         let about = (&method, uri.path(), &headers);
         match self.access.admit(&*self.parts, &caller, about).await {
             Ok(()) => self.asked(&mut request).await,
@@ -113,6 +121,16 @@ impl Server {
             parts: Arc::new(parts),
             tunnels: Tunnels::new(agent_tunnel::MOST),
             access: Access::default(),
+            power: None,
+        }
+    }
+
+    /// The same, on a machine that ends as its master orders through this channel.
+    #[must_use]
+    pub fn ending_by(self, orders: mpsc::Sender<Order>) -> Self {
+        Self {
+            power: Some(orders),
+            ..self
         }
     }
 

@@ -12,6 +12,7 @@ use agent_runtime::{Containerd, Options, PodRef, Registries};
 use bytes::Bytes;
 use config_kube::identity::APISERVER_KUBELET_USER;
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_machine::power::Order;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -68,6 +69,8 @@ impl Node for Idle {
 
 /// A kubelet's port, and the cluster's authority.
 struct Lab {
+    /// The orders that end the machine.
+    orders: mpsc::Receiver<Order>,
     dir: tempfile::TempDir,
     root: CertifiedIssuer<'static, KeyPair>,
     address: SocketAddr,
@@ -76,6 +79,11 @@ struct Lab {
 
 impl Lab {
     async fn new(limits: Limits) -> Self {
+        Self::on(limits, true).await
+    }
+
+    /// With `machine` on one that was booted from an image.
+    async fn on(limits: Limits, machine: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -112,6 +120,12 @@ impl Lab {
                 kernel: dir.path().join("no-kernel"),
             }),
         });
+        let (sender, orders) = mpsc::channel(1);
+        let server = if machine {
+            server.ending_by(sender)
+        } else {
+            server
+        };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (end, ended) = watch::channel(false);
@@ -135,6 +149,7 @@ impl Lab {
             ended,
         ));
         Self {
+            orders,
             dir,
             root,
             address,
@@ -157,6 +172,11 @@ impl Lab {
 
     /// The same, with all of the answer.
     async fn ask_whole(&self, from: Ipv4Addr, name: Option<&str>, path: &str) -> Option<String> {
+        self.call(from, name, &format!("GET {path}")).await
+    }
+
+    /// The same, by a method, which stands before the path.
+    async fn call(&self, from: Ipv4Addr, name: Option<&str>, asked: &str) -> Option<String> {
         let builder =
             ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
                 .with_safe_default_protocol_versions()
@@ -177,7 +197,7 @@ impl Lab {
             .connect(name, stream)
             .await
             .ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
+        let request = format!("{asked} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.ok();
@@ -367,4 +387,46 @@ async fn the_masters_open_connections_cost_strangers_nothing_and_are_bounded() {
     );
     open.write_all(request).await.unwrap();
     assert!(open.read(&mut [0; 512]).await.unwrap() > 0, "it stays open");
+}
+
+#[tokio::test]
+async fn the_machine_ends_by_the_masters_order_and_by_nobody_elses() {
+    let mut lab = Lab::new(limits()).await;
+    let own = Ipv4Addr::LOCALHOST;
+    let (master, stranger) = (Some(APISERVER_KUBELET_USER), Some("system:node:other"));
+    for (name, asked, status) in [
+        (stranger, "POST /power/reboot", "403 Forbidden"),
+        (Some("admin"), "POST /power/poweroff", "403 Forbidden"),
+        (None, "POST /power/reboot", "403 Forbidden"),
+        (stranger, "POST //power/reboot", "403 Forbidden"),
+        (master, "GET /power/reboot", "405 Method Not Allowed"),
+        (master, "POST /power/halt", "404 Not Found"),
+        (master, "POST /power", "404 Not Found"),
+        (master, "POST /power/reboot/x", "404 Not Found"),
+    ] {
+        let answer = lab.call(own, name, asked).await.expect("an answer");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+            "{asked}: {answer}"
+        );
+    }
+    assert!(lab.orders.try_recv().is_err(), "nobody ordered anything");
+    for (asked, order) in [
+        ("POST /power/reboot", Order::Reboot),
+        ("POST /power/poweroff", Order::PowerOff),
+    ] {
+        let answer = lab.call(own, master, asked).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 202 Accepted\r\n"), "{answer}");
+        let ordered = timeout(LIMIT, lab.orders.recv()).await;
+        assert_eq!(ordered.expect("in time"), Some(order));
+    }
+
+    let host = Lab::on(limits(), false).await;
+    let answer = host.call(own, master, "POST /power/reboot").await;
+    let answer = answer.expect("an answer");
+    assert!(
+        answer.starts_with("HTTP/1.1 400 Bad Request\r\n"),
+        "{answer}"
+    );
+    assert!(answer.contains("not booted from an image"), "{answer}");
 }

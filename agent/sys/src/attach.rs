@@ -1,4 +1,5 @@
-//! Mounts made from descriptors: what was looked at is what is mounted, whatever its name means by then.
+//! Mounts made from descriptors: the file that was checked is the one that is mounted, even if its
+//! name changes in between.
 
 use std::ffi::CString;
 use std::io;
@@ -11,8 +12,9 @@ use nix::libc;
 use crate::beneath::Place;
 use crate::error::{Context, Result};
 
-/// Mounts `place`, with all mounted below it, at `target`, where a file or a folder must be, as `place` is one. The mount
-/// is nobody's peer and ignores set-user-id bits and devices; with `read_only`, all of it is read-only.
+/// Mounts `place`, with all mounted below it, at `target`, where a file or a folder must be, as
+/// `place` is one. The mount is private and ignores set-user-id bits and devices; with `read_only`,
+/// all of it is read-only.
 ///
 /// Assumption: nobody but this machine's own programs can change what `target` means.
 ///
@@ -37,7 +39,7 @@ pub fn attach(place: &Place, target: &Path, read_only: bool) -> Result<()> {
     settled(result).map(drop).at("mount at", &subject)
 }
 
-/// A mount of `place` that is in no tree yet, and goes with its descriptor.
+/// A detached mount of `place`, which ends with its descriptor.
 fn clone(place: &Place) -> io::Result<OwnedFd> {
     let flags = libc::OPEN_TREE_CLONE
         | libc::OPEN_TREE_CLOEXEC
@@ -69,7 +71,7 @@ fn restrict(tree: &OwnedFd, read_only: bool) -> io::Result<()> {
         propagation: libc::MS_PRIVATE,
         userns_fd: 0,
     };
-    // SAFETY: the structure is the kernel's own layout, as long as is said, and lives over the call.
+    // SAFETY: the structure has the kernel's layout and the stated length, and outlives the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

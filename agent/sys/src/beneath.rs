@@ -1,17 +1,18 @@
-//! Files that somebody else may change at any moment: a folder held by a descriptor, and everything in it reached from
-//! there without following a link.
+//! Files that someone else may change at any moment: a folder is held by a descriptor, and
+//! everything in it is reached from there without following a link.
 //!
-//! A pod can put a link, a pipe, a device, a million files or a thousand folders in one another where the agent expects
-//! a file of its own. Guarantees of every call here:
-//! - Nothing outside the folder is opened, made, changed or removed (`openat2(2)` with `RESOLVE_BENEATH`), also while
-//!   somebody exchanges folders and links.
+//! A pod can put a link, a pipe, a device, a million files or a thousand nested folders where the
+//! agent expects a file of its own. Guarantees of every call here:
+//! - Nothing outside the folder is opened, made, changed or removed (`openat2(2)` with
+//!   `RESOLVE_BENEATH`), also while someone exchanges folders and links.
 //! - No symbolic link is followed, not even inside (`RESOLVE_NO_SYMLINKS`), but by [`Beneath::place`] where the caller
 //!   asks for that; no link of `/proc` ever (`RESOLVE_NO_MAGICLINKS`).
-//! - What is read or written is a regular file, by a look at the very descriptor; pipes and devices are not even opened.
+//! - Only regular files are read or written, checked on the descriptor itself; pipes and devices
+//!   are not even opened.
 //! - Stack, memory and descriptors in use are bounded, whatever the folder holds.
 //!
-//! Errors are the system's own: `ELOOP` for a link, `EXDEV` for a way out, `EINVAL` for what is no regular file,
-//! `EFBIG` for more than was asked for.
+//! Errors are the system's own: `ELOOP` for a link, `EXDEV` for a path that leads out, `EINVAL` for
+//! anything but a regular file, `EFBIG` for more bytes than the limit.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -30,11 +31,11 @@ use nix::fcntl::{
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-/// How often a look is repeated that somebody's renaming disturbed (`EAGAIN`) or overtook.
+/// How often a look-up is repeated after a concurrent rename disturbed it (`EAGAIN`).
 const TRIES: u32 = 64;
 /// Names taken from a folder at once while it is emptied.
 const BATCH: usize = 1024;
-/// Bytes of paths of folders that wait to be looked at while a tree is counted.
+/// Bytes of the paths of folders that are still to be counted.
 const MAX_WAITING: usize = 16 << 20;
 /// Bytes of a block in `st_blocks` (stat(2)).
 const BLOCK: u64 = 512;
@@ -48,27 +49,28 @@ pub enum Links {
     Inside,
 }
 
-/// A folder, held by its descriptor; it stays the same folder whatever its name comes to mean.
+/// A folder, held by its descriptor; it stays the same folder even if its name changes.
 #[derive(Debug)]
 pub struct Beneath {
     fd: OwnedFd,
 }
 
-/// One thing in a folder, held by a descriptor that neither reads nor writes it (`O_PATH`).
+/// An entry of a folder, held by a descriptor that can neither read nor write it (`O_PATH`).
 #[derive(Debug)]
 pub struct Place {
     fd: OwnedFd,
     stat: FileStat,
 }
 
-/// What a folder takes.
+/// The disk usage of a folder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes on the disk, each file once however many names it has.
     pub bytes: u64,
     /// Files and folders.
     pub entries: u64,
-    /// Something could not be counted: there is more than was to be looked at, or it lies deeper than a path reaches.
+    /// The count is incomplete: there are more entries than the limit, or some are deeper than the
+    /// longest path.
     pub more: bool,
 }
 
@@ -93,7 +95,7 @@ impl Place {
         self.stat.st_mode & 0o7777
     }
 
-    /// Device and inode number: which thing it is.
+    /// Device and inode number, which identify it.
     pub fn id(&self) -> (u64, u64) {
         (self.stat.st_dev, self.stat.st_ino)
     }
@@ -107,7 +109,7 @@ impl Place {
         if !self.is_file() {
             return Err(Errno::EINVAL.into());
         }
-        // The kernel's own link leads to the very file that was looked at.
+        // The kernel's link in `/proc/self/fd` leads to exactly the file that was checked.
         options.open(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
 }
@@ -130,7 +132,7 @@ impl Beneath {
         })
     }
 
-    /// As [`Beneath::root`], made with all folders above it where it isn't there.
+    /// As [`Beneath::root`]; makes it, with all folders above it, if it doesn't exist.
     ///
     /// # Errors
     /// If it can't be made.
@@ -150,7 +152,7 @@ impl Beneath {
         })
     }
 
-    /// As [`Beneath::dir`], where neither it nor what is on the way is a mount (`EXDEV`).
+    /// As [`Beneath::dir`], but fails with `EXDEV` if it, or a folder on the way, is a mount.
     fn dir_here(&self, path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY;
         let limits = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
@@ -159,7 +161,8 @@ impl Beneath {
         })
     }
 
-    /// A folder in this one, made with those above it where it isn't there. New ones get `mode`, whatever the umask.
+    /// A folder in this one; makes it, with those above it, if it doesn't exist. New ones get
+    /// `mode`, regardless of the umask.
     ///
     /// # Errors
     /// If it can't be made, or something else is on the way.
@@ -214,10 +217,10 @@ impl Beneath {
         )?)
     }
 
-    /// What is at a path; nothing is opened.
+    /// The entry at a path, without opening it.
     ///
     /// # Errors
-    /// If nothing is there, or the way leads out of the folder.
+    /// If nothing is there, or the path leads out of the folder.
     pub fn place(&self, path: &Path, links: Links) -> io::Result<Place> {
         let links = match links {
             Links::Refused => ResolveFlag::RESOLVE_NO_SYMLINKS,
@@ -225,7 +228,7 @@ impl Beneath {
         };
         let fd = self.resolve(path, OFlag::O_PATH, links)?;
         let stat = fstat(&fd)?;
-        // With O_PATH and O_NOFOLLOW a link at the end would be held itself.
+        // O_PATH with O_NOFOLLOW would hold the link itself.
         if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFLNK {
             return Err(Errno::ELOOP.into());
         }
@@ -304,7 +307,7 @@ impl Beneath {
                 }
                 Err(error) => return Err(error),
             };
-            // A second name could be anybody's.
+            // A second name could be in a folder that someone else controls.
             if place.stat.st_nlink > 1 {
                 return Err(Errno::EMLINK.into());
             }
@@ -313,7 +316,7 @@ impl Beneath {
         Err(Errno::EAGAIN.into())
     }
 
-    /// A new regular file with `mode`, whatever the umask.
+    /// A new regular file with `mode`, regardless of the umask.
     ///
     /// # Errors
     /// If something is there, or it can't be made.
@@ -331,7 +334,7 @@ impl Beneath {
         Ok(file)
     }
 
-    /// A new link at `path` that says `target`.
+    /// A new symbolic link at `path` to `target`.
     ///
     /// # Errors
     /// If something is there, or it can't be made.
@@ -340,7 +343,7 @@ impl Beneath {
         Ok(symlinkat(target, &parent.fd, name)?)
     }
 
-    /// What a link says.
+    /// The target of a symbolic link.
     ///
     /// # Errors
     /// If there is no link.
@@ -349,7 +352,7 @@ impl Beneath {
         Ok(readlinkat(&parent.fd, name)?.into())
     }
 
-    /// Gives what is at `from` the name `to` in one step, in the place of what had it.
+    /// Renames `from` to `to` atomically, replacing what is there.
     ///
     /// # Errors
     /// The system's.
@@ -358,7 +361,8 @@ impl Beneath {
         Ok(renameat2(&old.fd, from, &new.fd, to, RenameFlags::empty())?)
     }
 
-    /// Removes what is no folder; a link, not what it leads to. Nothing there is fine.
+    /// Removes a file or a link (not the link's target), but no folder. It is no error if nothing
+    /// is there.
     ///
     /// # Errors
     /// The system's.
@@ -370,36 +374,50 @@ impl Beneath {
         }
     }
 
-    /// Removes what is at `path` with all below it; nothing there is fine. What lies deeper is moved up first, so that
-    /// neither stack nor descriptors grow with the depth. Mounts below are neither entered nor removed.
+    /// Removes `path` with everything below it; it is no error if nothing is there. Deeper folders
+    /// are moved up first, so that neither stack nor descriptors grow with the depth. Mounts below
+    /// are neither entered nor removed.
     ///
     /// # Errors
     /// If something can't be removed: a mount, say.
     pub fn remove_tree(&self, path: &Path) -> io::Result<()> {
+        self.remove_some(path, u64::MAX).map(drop)
+    }
+
+    /// As [`Beneath::remove_tree`], and looks at `most` names at most: somebody may make more as fast as they go. False where
+    /// something is left, of which the next call removes more.
+    ///
+    /// # Errors
+    /// As [`Beneath::remove_tree`].
+    pub fn remove_some(&self, path: &Path, most: u64) -> io::Result<bool> {
         let (parent, name) = match self.parent(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             found => found?,
         };
         if parent.remove(name)? {
-            return Ok(());
+            return Ok(true);
         }
         let tree = parent.dir_here(Path::new(name))?;
-        let mut moved = 0_u64;
+        let (mut moved, mut left) = (0_u64, most);
         loop {
             let names = tree.names(BATCH)?;
             if names.is_empty() {
                 break;
             }
             for name in &names {
+                if left == 0 {
+                    return Ok(false);
+                }
+                left -= 1;
                 if !tree.remove(name)? {
-                    tree.empty(name, &mut moved)?;
+                    tree.empty(name, &mut moved, &mut left)?;
                 }
             }
         }
-        settled(unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir))
+        settled(unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir)).map(|()| true)
     }
 
-    /// Removes one thing; false for a folder that is not empty.
+    /// Removes one entry; false for a folder that is not empty.
     fn remove(&self, name: &OsStr) -> io::Result<bool> {
         match unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir) {
             Err(Errno::EISDIR) => {}
@@ -411,8 +429,9 @@ impl Beneath {
         }
     }
 
-    /// Empties a folder in this one and removes it; its own folders that are not empty come up to this one.
-    fn empty(&self, name: &OsStr, moved: &mut u64) -> io::Result<()> {
+    /// Empties a folder in this one and removes it; its non-empty folders are moved up to this one. Ends before where
+    /// `left` names were looked at.
+    fn empty(&self, name: &OsStr, moved: &mut u64, left: &mut u64) -> io::Result<()> {
         let folder = self.dir_here(Path::new(name))?;
         loop {
             let names = folder.names(BATCH)?;
@@ -420,6 +439,10 @@ impl Beneath {
                 return settled(unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir));
             }
             for child in &names {
+                if *left == 0 {
+                    return Ok(());
+                }
+                *left -= 1;
                 while !folder.remove(child)? {
                     *moved += 1;
                     let up = format!("moved-up-{moved}");
@@ -431,7 +454,7 @@ impl Beneath {
                         RenameFlags::RENAME_NOREPLACE,
                     ) {
                         Ok(()) | Err(Errno::ENOENT) => break,
-                        // Somebody has a folder of that very name: another number will do.
+                        // The name is taken: another number will do.
                         Err(Errno::EEXIST) => {}
                         Err(error) => return Err(error.into()),
                     }
@@ -440,7 +463,7 @@ impl Beneath {
         }
     }
 
-    /// At most `most` names of what is in the folder, in no order.
+    /// At most `most` names of entries in the folder, in no order.
     ///
     /// # Errors
     /// The system's.
@@ -465,8 +488,8 @@ impl Beneath {
         Ok(Dir::from_fd(openat(&self.fd, ".", flags, Mode::empty())?)?)
     }
 
-    /// What the folder takes on the disk; mounts below are not entered. Looks at `most` files and folders at most, which
-    /// also bounds the memory that it needs.
+    /// The folder's usage of the disk; mounts below are not entered. Counts at most `most` files
+    /// and folders, which also bounds the memory that it needs.
     ///
     /// # Errors
     /// If the folder itself can't be read.
@@ -476,9 +499,9 @@ impl Beneath {
         while let Some(path) = walk.folders.pop() {
             walk.waiting -= path.as_os_str().len();
             match self.dir_here(&path) {
-                // What goes while it is looked at is not counted.
+                // An entry that is removed during the count is not counted.
                 Ok(folder) => drop(walk.folder(&folder, &path, most)),
-                // Deeper than a path can say.
+                // Deeper than the longest path.
                 Err(error) if error.raw_os_error() == Some(Errno::ENAMETOOLONG as i32) => {
                     walk.usage.more = true;
                 }
@@ -491,7 +514,7 @@ impl Beneath {
         Ok(walk.usage)
     }
 
-    /// The folder that a path's last part is in, and that part.
+    /// A path's parent folder and its last part.
     fn parent<'p>(&self, path: &'p Path) -> io::Result<(Self, &'p OsStr)> {
         let Some(Component::Normal(name)) = path.components().next_back() else {
             return Err(Errno::EXDEV.into());
@@ -506,7 +529,7 @@ impl Beneath {
             path
         };
         let always = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        // Where links are followed, the last part of the path may be one, too.
+        // If links are followed, the last part of the path may be a link, too.
         let last = if links.is_empty() {
             OFlag::empty()
         } else {
@@ -531,11 +554,11 @@ impl AsFd for Beneath {
     }
 }
 
-/// A count on its way through a folder.
+/// A count in progress.
 #[derive(Debug, Default)]
 struct Walk {
     usage: Usage,
-    /// Folders still to be looked at, by their paths from the first, and the length of those together.
+    /// Folders still to be counted, by their paths from the first, and the total length of these paths.
     folders: Vec<PathBuf>,
     waiting: usize,
     /// Files with several names that were counted.
@@ -584,7 +607,7 @@ impl Walk {
     }
 }
 
-/// What is gone already needs no removing.
+/// Treats an entry that is already gone as removed.
 fn settled(result: nix::Result<()>) -> io::Result<()> {
     match result {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),

@@ -1,4 +1,4 @@
-//! Control groups of the kernel: where they are mounted, and the files of one.
+//! Control groups of the kernel: the mount point, and the files of a group.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -26,13 +26,13 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Those that are mounted at the usual place.
+    /// The control groups mounted at the usual place.
     #[must_use]
     pub fn mounted() -> Self {
         Self::at(Path::new(ROOT))
     }
 
-    /// Those that are mounted at another place.
+    /// The control groups mounted at another place.
     #[must_use]
     pub fn at(root: &Path) -> Self {
         let version = if root.join("cgroup.controllers").exists() {
@@ -52,8 +52,8 @@ impl Groups {
         self.version
     }
 
-    /// The text of a file of the group at `path`, as the OCI specification's `cgroupsPath` names it. The controller says in which
-    /// tree, where each has its own.
+    /// The text of a file of the group at `path`, as the OCI specification's `cgroupsPath` names
+    /// it. `controller` selects the tree for cgroup-v1.
     ///
     /// # Errors
     /// The group or the file isn't there, is longer than any of the kernel's, or the path leads out of the tree.
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn no_path_leads_out_of_the_tree_and_no_file_is_without_end() {
+    fn paths_stay_in_the_tree_and_files_are_bounded() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "memory/secret", "s");
         write(root.path(), "memory/a/long", &"x".repeat(70_000));

@@ -1,8 +1,8 @@
 //! dm-crypt: a volume encrypted by AES-256-XTS in sectors of 4096 bytes.
 //!
-//! Layout: the kernel's admin guide on dm-crypt for the table line. The key goes to the kernel through its keyring as a
-//! `logon` key, which no program can read back, and is taken out of it again once the volume is open; the table, which root
-//! can read, names it only.
+//! Layout: the kernel's admin guide on dm-crypt for the table line. The key goes to the kernel
+//! through its keyring as a `logon` key, which no program can read back, and is removed from it
+//! again once the volume is open. Root can read the table, which only names the key.
 
 use std::io;
 
@@ -42,7 +42,8 @@ impl Volume {
         (sectors > 0 && self.offset.is_multiple_of(SECTOR * BLOCK)).then_some(sectors)
     }
 
-    /// The table line of the kernel's `crypt` target. No discards: what is in use would be seen on the disk.
+    /// The table line of the kernel's `crypt` target. No discards: they would show on the disk
+    /// which blocks are in use.
     pub fn table(&self) -> String {
         let (device, start) = (&self.device, self.offset / SECTOR);
         format!("aes-xts-plain64 :{KEY}:logon:{KEY_NAME} 0 {device} {start} 1 sector_size:4096")
@@ -52,8 +53,8 @@ impl Volume {
 /// Opens the volume and returns its node, `/dev/dm-N`.
 ///
 /// # Errors
-/// A partition without room for data, or a kernel that refuses (no module `dm_crypt`, `xts` or `aes`). A wrong key
-/// is no error: what is read is noise then.
+/// A partition without room for data, or a kernel that refuses (no module `dm_crypt`, `xts` or
+/// `aes`). A wrong key is no error: the volume then reads as noise.
 pub fn open(volume: &Volume, key: &[u8; KEY]) -> Result<String> {
     let small = || {
         Error::new(

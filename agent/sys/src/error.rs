@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What the system refused. The reason is the source, not part of the text.
+/// A failed system call. The system's reason is the source, not part of the text.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {subject}")]
 pub struct Error {
@@ -34,7 +34,7 @@ impl Error {
     }
 }
 
-/// Puts a step's name and subject to a failed system call.
+/// Adds a step's name and subject to a failed system call.
 pub(crate) trait Context<T> {
     /// Names the step `what` and its `subject`.
     fn at(self, what: &'static str, subject: &str) -> Result<T>;

@@ -1,4 +1,4 @@
-//! What the kernel tells of this process.
+//! The kernel's figures about this process.
 
 use config_figures::Process;
 use std::fs;

@@ -1,12 +1,14 @@
 //! A domain of processes whose signals stay inside of it (Landlock's signal scope, Linux 6.12; landlock(7)).
 //!
-//! A process of the domain can send a signal to processes of the domain alone, and trace or look into them alone, whatever its
-//! user, its capabilities and its PID namespace are. Nothing leaves the domain: a child is in it for good. Signals *into* the
-//! domain are not restricted, nor is anything else that its processes do: files, mounts and networks are as before.
+//! A process of the domain can signal, trace and inspect only processes of the domain, whatever its
+//! user, its capabilities and its PID namespace are. Nothing leaves the domain: a child is in it
+//! for good. Signals *into* the domain are not restricted, nor is anything else that its processes
+//! do: files, mounts and networks are as before.
 //!
-//! Two domains are strangers to each other, so a program that is started again must be started in the same one: else it could
-//! not end what its predecessor has left. The kernel gives a domain to a thread and to what that thread starts, so a
-//! [`Domain`] is a thread of its own, which starts programs and does nothing else.
+//! Two domains cannot signal each other, so a restarted program must run in the same one: otherwise
+//! it could not end what its predecessor left. The kernel gives a domain to a thread and to what
+//! that thread starts, so a [`Domain`] is a thread of its own, which starts programs and does
+//! nothing else.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -23,7 +25,7 @@ const SCOPE_SIGNAL: u64 = 1 << 1;
 const ASK_VERSION: u32 = 1;
 /// The version of Landlock's interface that has signal scopes: that of Linux 6.12.
 pub const NEEDED: i64 = 6;
-/// What errors are about.
+/// The subject of errors.
 const SUBJECT: &str = "a domain of signals (Landlock)";
 
 /// `struct landlock_ruleset_attr` (linux/landlock.h) as Linux 6.12 has it.
@@ -34,10 +36,10 @@ struct Attributes {
     scoped: u64,
 }
 
-/// A program to start, and where to say what came of it.
+/// A program to start, and where to send the result.
 type Errand = (Program, SyncSender<Result<Started>>);
 
-/// Programs that are started by it can send no signal to a process that is not.
+/// Programs started by it can send no signal to processes outside of it.
 #[derive(Debug, Clone)]
 pub struct Domain {
     errands: SyncSender<Errand>,
@@ -86,7 +88,7 @@ impl Domain {
     }
 }
 
-/// Starts programs until nobody holds the domain any more.
+/// Starts programs until the last handle of the domain is dropped.
 fn serve(asked: &Receiver<Errand>) {
     for (program, answer) in asked {
         drop(answer.send(process::start(&program)));

@@ -54,7 +54,7 @@ pub(crate) fn activate(device: &Mapped<'_>) -> Result<String> {
     match load_and_resume(&control, device, flags) {
         Ok(()) => Ok(format!("/dev/dm-{minor}")),
         Err(cause) => {
-            // What failed is told; an empty device that stays behind harms nobody.
+            // The original error is returned; an empty device that stays behind does no harm.
             drop(remove(name));
             Err(cause)
         }
@@ -75,7 +75,7 @@ fn load_and_resume(control: &File, device: &Mapped<'_>, flags: u32) -> Result<()
     Ok(())
 }
 
-/// Removes a device that nobody has open.
+/// Removes a device that is not open.
 pub(crate) fn remove(name: &str) -> Result<()> {
     let control = control()?;
     let mut request = head(name, 0)?;

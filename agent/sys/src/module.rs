@@ -8,10 +8,10 @@ use nix::kmod::{ModuleInitFlags, finit_module};
 
 use crate::error::{Context, Result};
 
-/// What loading a module came to.
+/// The result of loading a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loaded {
-    /// The kernel took it now.
+    /// The kernel loaded it now.
     Now,
     /// It was there already, or is built in.
     Already,

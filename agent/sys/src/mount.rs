@@ -90,7 +90,7 @@ pub fn move_mount(from: &str, to: &str) -> Result<()> {
         .at("move the mount", from)
 }
 
-/// Lets mounts made here be seen in the mount namespaces of children, as container runtimes expect.
+/// Makes later mounts visible in the mount namespaces of children, as container runtimes expect.
 ///
 /// # Errors
 /// The kernel refuses, as it does without CAP_SYS_ADMIN.

@@ -1,8 +1,9 @@
-//! Namespaces that outlive the processes in them: made on a thread of their own, held by a bind mount each.
+//! Namespaces that outlive their processes: each is made on a thread of its own and held by a bind
+//! mount.
 //!
-//! The kernel keeps a namespace as long as something refers to it (namespaces(7)). A mount of its file is such a thing, so a
-//! pod needs no process that waits for nothing. Threads that enter other namespaces end before the call returns: no other
-//! work of this process ever runs on one.
+//! The kernel keeps a namespace as long as something refers to it (namespaces(7)). A bind mount of
+//! its file is such a reference, so a pod needs no pause process. Threads that enter other
+//! namespaces end before the call returns: no other work of this process ever runs on one.
 
 use std::fs::File;
 use std::io;
@@ -51,8 +52,8 @@ impl Kind {
     }
 }
 
-/// Makes new namespaces of these kinds and runs `work` in them, on a thread that ends with it. What `work` does not
-/// [`hold`] is gone then.
+/// Makes new namespaces of these kinds and runs `work` in them, on a thread that ends with it.
+/// Namespaces that `work` does not [`hold`] end with it.
 ///
 /// # Errors
 /// The kernel's refusal to make them, or that of `work`.
@@ -123,7 +124,7 @@ pub fn is_held(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|stat| stat.filesystem_type().0 == NSFS_MAGIC)
 }
 
-/// Lets go of what is held at a path, and removes its file; nothing is done where there is none.
+/// Releases the namespace held at a path, and removes its file; does nothing if there is none.
 ///
 /// # Errors
 /// If something is left there.

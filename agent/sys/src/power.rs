@@ -1,4 +1,4 @@
-//! The machine's end: write out, reboot, power off, and keeping this process in memory until then.
+//! Shutdown: sync, reboot, power off, and keeping this process in memory until then.
 
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::reboot::{RebootMode, reboot, set_cad_enabled};
@@ -14,12 +14,12 @@ pub enum End {
     PowerOff,
 }
 
-/// Writes all filesystems out.
+/// Syncs all file systems.
 pub fn sync() {
     nix::unistd::sync();
 }
 
-/// Ends the machine at once, without writing anything out. Returns only where the kernel refused.
+/// Reboots or powers off at once, without a sync. Returns only if the kernel refused.
 pub fn end(how: End) -> Error {
     let mode = match how {
         End::Reboot => RebootMode::RB_AUTOBOOT,
@@ -38,7 +38,7 @@ pub fn catch_ctrl_alt_del() -> Result<()> {
     set_cad_enabled(false).at("catch", "Ctrl-Alt-Del")
 }
 
-/// Keeps all pages of this process in memory, so that it can speak and act when its disk is gone.
+/// Keeps all pages of this process in memory, so that it can still log and act when its disk is gone.
 ///
 /// # Errors
 /// The kernel refuses: there is not enough memory, or a limit on locked memory.

@@ -58,7 +58,7 @@ pub fn start(program: &Program) -> Result<Started> {
     Ok(Started { pid, output })
 }
 
-/// A started program that one talks with.
+/// A started program with pipes to its input and output.
 #[derive(Debug)]
 pub struct Talking {
     /// The program; its output is what it writes to standard error.
@@ -189,9 +189,10 @@ pub fn has_children() -> bool {
     ) != Err(Errno::ECHILD)
 }
 
-/// Keeps this process to itself: no other may read its memory, descriptors, environment or root folder, or trace it, unless it
-/// holds CAP_SYS_PTRACE (prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode checking), and no core of it is written. What it
-/// executes is not covered: that program says it for itself.
+/// Protects this process: no other may read its memory, descriptors, environment or root folder, or
+/// trace it, unless it holds CAP_SYS_PTRACE (prctl(2), PR_SET_DUMPABLE; ptrace(2), access mode
+/// checking), and no core of it is written. A program that it executes is not covered and must call
+/// this itself.
 ///
 /// # Errors
 /// The kernel refuses, as it never does for this request.
@@ -254,14 +255,14 @@ pub fn replace(path: &str, arguments: &[&str]) -> crate::Error {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_process_that_keeps_to_itself_is_not_dumpable() {
+    fn a_private_process_is_not_dumpable() {
         assert_eq!(nix::sys::prctl::get_dumpable(), Ok(true));
         super::keep_private().unwrap();
         assert_eq!(nix::sys::prctl::get_dumpable(), Ok(false));
     }
 
     #[test]
-    fn who_leaves_runs_no_handler_of_a_library() {
+    fn leave_runs_no_exit_handler_of_a_library() {
         extern "C" fn handler() {
             // SAFETY: as in `leave`.
             unsafe { nix::libc::_exit(9) }
@@ -276,7 +277,7 @@ mod tests {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args([
             "--exact",
-            "process::tests::who_leaves_runs_no_handler_of_a_library",
+            "process::tests::leave_runs_no_exit_handler_of_a_library",
         ]);
         let status = child.env(CHILD, "1").status().unwrap();
         assert_eq!(status.code(), Some(7));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::{Context, Result};
 
-/// What PID 1 listens to.
+/// Signals that PID 1 handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// SIGCHLD: some child ended.

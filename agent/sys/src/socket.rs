@@ -12,7 +12,7 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use crate::error::{Context, Result};
 
-/// Connections that wait to be taken.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// The user id of the process that connected a Unix socket (`SO_PEERCRED`), as it was at that time.
@@ -25,8 +25,8 @@ pub fn peer_user(connection: &impl AsFd) -> Result<u32> {
         .uid())
 }
 
-/// Lets the kernel ask whether the other machine is still there (tcp(7)): a connection whose other end is gone without a word
-/// fails two minutes after the last bytes, also where neither side has any to send.
+/// Lets the kernel ask whether the other machine is still there (tcp(7)): a connection whose other
+/// end vanished fails two minutes after the last bytes, even if neither side sends anything.
 ///
 /// # Errors
 /// The kernel refuses: it is no TCP socket.
@@ -59,7 +59,8 @@ impl DeviceEvents {
         Ok(Self(fd))
     }
 
-    /// Throws away what has queued up; the events are a bell, the truth is in `/sys`.
+    /// Discards queued events: an event only says that something changed, and `/sys` has the
+    /// current state.
     pub fn drain(&self) {
         let mut buffer = [0_u8; 8192];
         while recv(self.0.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).is_ok() {}
@@ -84,7 +85,7 @@ pub struct Bound {
 /// Binds an address and port that need not be the machine's yet (`IP_FREEBIND`, ip(7)).
 ///
 /// # Errors
-/// If somebody has the port, or the process may not.
+/// If the port is in use, or the process may not.
 pub fn bind_ahead(address: std::net::SocketAddr) -> Result<Bound> {
     let subject = address.to_string();
     let family = if address.is_ipv4() {
@@ -125,8 +126,9 @@ pub fn udp_on_interface(interface: &str, port: u16) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket that sends whole IPv4 packets to everybody on one interface's segment, below the kernel's choice of source
-/// addresses: a machine that has no address yet must not speak with that of another interface.
+/// A socket that sends whole IPv4 packets to everybody on one interface's segment, without the
+/// kernel's choice of a source address: a machine without an address on this interface must not use
+/// that of another one.
 #[derive(Debug)]
 pub struct Segment {
     socket: OwnedFd,

@@ -1,4 +1,4 @@
-//! Terminals that text is written to: opened so that nobody is kept waiting, and set to a speed.
+//! Terminals for output: opened without blocking, and set to a speed.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,8 +11,9 @@ use nix::sys::termios::{ControlFlags, SetArg, tcgetattr, tcsetattr};
 
 use crate::error::{Context, Error, Result};
 
-/// Opens a terminal for writing. It does not become this process's own, so that no key typed there is a signal to it;
-/// neither opening nor writing waits for a carrier, for flow control or for a slow line.
+/// Opens a terminal for writing. It does not become this process's own, so that no key typed there
+/// sends it a signal; neither opening nor writing waits for a carrier, for flow control or for a
+/// slow line.
 ///
 /// # Errors
 /// There is no such terminal.
@@ -66,7 +67,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn who_does_not_read_is_waited_for_no_longer_than_said() {
+    fn a_reader_that_blocks_is_waited_for_only_up_to_the_limit() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let mut file = File::from(OwnedFd::from(ours));
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_serial_line_has_no_speed() {
+    fn a_file_that_is_no_serial_line_has_no_speed() {
         let file = File::options().write(true).open("/dev/null").unwrap();
         assert!(set_speed(&file, "/dev/null", 115_200).is_err());
         assert!(set_speed(&file, "/dev/null", 110).is_err());

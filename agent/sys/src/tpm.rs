@@ -1,4 +1,4 @@
-//! The raw TPM device: one command, PCR extend, for PID 1, which speaks to the TPM before the TPM stack runs.
+//! The raw TPM device: one command, PCR extend, for PID 1, which uses the TPM before the TPM stack runs.
 //!
 //! Layouts: TPM 2.0 Library Part 3, `TPM2_PCR_Extend`; Part 2 for constants.
 
@@ -51,7 +51,7 @@ pub fn extend_command(pcr: u32, digest: &[u8; 32]) -> Vec<u8> {
     command
 }
 
-/// The response code in a TPM's answer; `None` where the answer is cut short or lies about its length.
+/// The response code in a TPM's answer; `None` if the answer is truncated or its length field is wrong.
 pub fn response_code(answer: &[u8]) -> Option<u32> {
     let size = u32::from_be_bytes(answer.get(2..6)?.try_into().ok()?);
     let code = u32::from_be_bytes(answer.get(6..10)?.try_into().ok()?);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_lies_about_its_length_has_no_code() {
+    fn an_answer_with_a_wrong_length_has_no_code() {
         let good = [0x80, 0x02, 0, 0, 0, 10, 0, 0, 0x01, 0x01];
         assert_eq!(response_code(&good), Some(0x101));
         assert_eq!(response_code(&good[..9]), None);

@@ -1,4 +1,5 @@
-//! A folder that somebody else changes: nothing outside of it is reached, and what it holds costs no more than it may.
+//! A folder that someone else changes: nothing outside of it is reached, and its content costs
+//! bounded time and memory.
 
 #![allow(clippy::unwrap_used, reason = "tests may stop at the first surprise")]
 
@@ -89,7 +90,7 @@ fn links_inside_are_followed_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn only_regular_files_are_opened_and_no_more_of_them_is_read_than_was_asked_for() {
+fn only_regular_files_are_opened_and_reads_are_bounded() {
     let (dir, folder) = folder();
     nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     drop(std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap());
@@ -112,7 +113,7 @@ fn only_regular_files_are_opened_and_no_more_of_them_is_read_than_was_asked_for(
 }
 
 #[test]
-fn what_has_a_second_name_is_not_written() {
+fn a_file_with_a_second_name_is_not_written() {
     let (dir, folder) = folder();
     folder
         .append(Path::new("log"), 0o600)
@@ -131,7 +132,7 @@ fn what_has_a_second_name_is_not_written() {
 }
 
 #[test]
-fn a_tree_goes_however_deep_and_wide_it_is() {
+fn a_tree_of_any_depth_and_width_is_removed() {
     let (dir, folder) = folder();
     let mut at = folder.make_dirs(Path::new("tree"), 0o700).unwrap();
     for number in 0..3000 {
@@ -149,7 +150,7 @@ fn a_tree_goes_however_deep_and_wide_it_is() {
 }
 
 #[test]
-fn usage_counts_each_file_once_and_says_when_it_did_not_count_all() {
+fn usage_counts_each_file_once_and_says_if_it_is_incomplete() {
     let (dir, folder) = folder();
     fs::create_dir(dir.path().join("a")).unwrap();
     fs::write(dir.path().join("a/f"), vec![1; 64 << 10]).unwrap();

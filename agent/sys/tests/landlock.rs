@@ -1,5 +1,5 @@
-//! Signals of a domain stay inside of it. On a kernel that has no such domains (before Linux 6.12) none may seem to be made; what
-//! they hold off is then shown by the story in machines, whose kernel has them.
+//! Signals of a domain stay inside of it. On a kernel without such domains (before Linux 6.12)
+//! making one must fail; the story in machines, whose kernel has them, then shows their effect.
 
 use agent_sys::landlock::{self, Domain};
 use agent_sys::process::{self, Program, Started};
@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// For what a few shells do.
+/// Time limit for a few shell commands.
 const LIMIT: Duration = Duration::from_secs(60);
 const SLEEP: &str = "exec sleep 1000";
 
@@ -22,7 +22,7 @@ fn shell(script: &str) -> Program {
     }
 }
 
-/// A domain; none on a kernel that says it has none, and then making one must fail.
+/// A domain; `None` on a kernel without support, where making one must fail.
 fn domain() -> Option<Domain> {
     let made = Domain::new();
     let has_them = landlock::version() >= landlock::NEEDED;
@@ -30,7 +30,7 @@ fn domain() -> Option<Domain> {
     made.ok()
 }
 
-/// What a program has written when it ends, and its end is reaped.
+/// The output of a program that has ended and was reaped.
 fn said(mut started: Started) -> String {
     let (mut all, mut chunk) = (Vec::new(), [0; 4096]);
     let end = Instant::now() + LIMIT;
@@ -82,7 +82,7 @@ fn root_of_a_domain_signals_traces_and_reads_no_process_outside() {
          echo done"
     );
     let tried = domain.start(&shell(&script)).expect("started");
-    // What `ls` says of its refusal is in it, too.
+    // It also contains the refusal that `ls` prints.
     let told = said(tried);
     let reached: Vec<&str> = told
         .lines()
@@ -90,7 +90,7 @@ fn root_of_a_domain_signals_traces_and_reads_no_process_outside() {
         .collect();
     assert_eq!(reached, ["done"], "{told}");
     assert!(victim.lives());
-    // The control: without a domain the same user ends it.
+    // Control: without a domain the same user can end it.
     let free = process::start(&shell(&format!("kill -9 {pid}"))).expect("started");
     assert_eq!(said(free), "");
     let ended = victim.0.wait().expect("a child");
@@ -98,7 +98,7 @@ fn root_of_a_domain_signals_traces_and_reads_no_process_outside() {
 }
 
 #[test]
-fn a_program_that_is_started_again_reaches_what_its_predecessor_left() {
+fn a_restarted_program_can_signal_what_its_predecessor_left() {
     let Some(domain) = domain() else { return };
     let left = domain.start(&shell(SLEEP)).expect("started");
     let script = format!("kill -9 {} && echo ended", left.pid);

@@ -29,7 +29,7 @@ const PCR_COUNT: u8 = 24;
 /// Entries of a list of capabilities that are asked for at once; a TPM has a handful of banks and curves.
 const CAPABILITIES: u32 = 64;
 
-/// The open TPM and what has been derived from it so far. Lives on its own thread.
+/// The open TPM and the keys derived from it so far. Lives on its own thread.
 pub(crate) struct Device {
     pub(crate) context: Context,
     pub(crate) endorsement: Option<Vec<EndorsementKey>>,
@@ -58,8 +58,8 @@ impl Device {
         })
     }
 
-    /// That the TPM has what the proof needs, where it tells: what it lacks is named now, and not by a code in the middle of
-    /// an exchange.
+    /// Checks that the TPM has what the proof needs, as far as it reports that: an error here names
+    /// what is missing, instead of a response code in the middle of an exchange.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         let bank = "SHA-256 bank of registers that is switched on";
         let cure = "switch it on in the firmware's settings (PCR banks), or by `tpm2_pcrallocate sha256:all` and a reboot";
@@ -95,7 +95,7 @@ impl Device {
         Ok(())
     }
 
-    /// A list of what the TPM has; none where it does not tell in a form that is understood.
+    /// A list of the TPM's capabilities; `None` if its answer is not understood.
     fn capability(&mut self, kind: CapabilityType) -> Option<CapabilityData> {
         let told = self
             .context
@@ -259,7 +259,7 @@ pub(crate) fn selection(pcrs: &[u8]) -> tss_esapi::Result<PcrSelectionList> {
         .build()
 }
 
-/// Flushes `handle` whatever the outcome was; the outcome's own error comes first.
+/// Flushes `handle` after any outcome; an error of the outcome takes precedence.
 pub(crate) fn flush_after<T>(
     context: &mut Context,
     handle: ObjectHandle,

@@ -27,7 +27,7 @@ const HANDLES: u32 = 254;
 /// Largest certificate that is read; EK certificates take 1 to 2 KiB.
 const CERTIFICATE_LIMIT: usize = 8 * 1024;
 
-/// The kinds of endorsement key that are understood, in the order of preference.
+/// The supported types of endorsement keys, in the order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EkKind {
     /// RSA 2048, template L-1.
@@ -39,7 +39,7 @@ pub enum EkKind {
 }
 
 impl EkKind {
-    /// RSA first: it is the key that nearly every TPM is delivered with, so the one that inventories know.
+    /// RSA first: nearly every TPM is delivered with this key, so inventories have it.
     const ALL: [Self; 3] = [Self::Rsa2048, Self::P256, Self::P384];
 
     /// Where the TCG's registry of handles lets a manufacturer persist the key.
@@ -73,7 +73,8 @@ pub struct EndorsementKey {
 }
 
 impl Device {
-    /// The endorsement keys that the manufacturer left a trace of; RSA and P-256 by template if there is no trace at all.
+    /// The endorsement keys of which the TPM holds a copy or a certificate; RSA and P-256 by
+    /// template if it holds none.
     pub(crate) fn endorsement_keys(&mut self) -> Result<Vec<EndorsementKey>, Error> {
         if let Some(keys) = &self.endorsement {
             return Ok(keys.clone());
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_left_out() {
+    fn bytes_that_are_no_certificate_are_left_out() {
         for bytes in [
             &[][..],
             &[0x30],

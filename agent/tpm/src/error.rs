@@ -1,4 +1,4 @@
-//! What can go wrong between the agent and its TPM.
+//! Errors of the TPM.
 
 use crate::device::failed_with;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub enum Error {
         #[source]
         source: tss_esapi::Error,
     },
-    /// The TPM has not what the proof needs.
+    /// The TPM lacks something that the proof needs.
     #[error("the TPM has no {what}, so this machine cannot prove what it is: {cure}")]
     Lacks {
         /// What is missing.
@@ -45,7 +45,8 @@ pub enum Error {
         #[source]
         source: tss_esapi::Error,
     },
-    /// Another system that ran on this machine set an authorization value for a hierarchy, which the machine uses with the empty one.
+    /// Another system on this machine set an authorization value for a hierarchy; the machine uses
+    /// the empty one.
     #[error(
         "the TPM does not {step}: another system on this machine changed the authorization of the TPM's {hierarchy} hierarchy; clear the \
          TPM in the machine's firmware setup"
@@ -88,10 +89,10 @@ pub enum Error {
         /// How often.
         attempts: u32,
     },
-    /// The TPM has no endorsement key of a kind that is understood.
+    /// The TPM has no endorsement key of a supported type.
     #[error("the TPM has no endorsement key (looked for RSA 2048, ECC P-256 and ECC P-384)")]
     NoEndorsementKey,
-    /// A value from outside does not fit where it must go.
+    /// A value from outside is malformed or too large.
     #[error("{what} is malformed or too large")]
     Malformed {
         /// Which value.
@@ -100,18 +101,18 @@ pub enum Error {
     /// The sealed bytes were not made by this TPM, or were altered.
     #[error("the sealed bytes do not open: made by another TPM, or altered")]
     NotSealedHere,
-    /// The registers are not such that the release key approved them.
+    /// The release key did not approve the registers' values.
     #[error(
         "the release key did not approve what was booted, or the state was opened already in this boot"
     )]
     NotApproved,
-    /// The registers are not such that the release key approved them for what is sealed.
+    /// The release key did not approve the registers' values for sealed data.
     #[error(
         "the release key did not approve what this machine booted, so nothing is sealed and nothing sealed opens: boot the image's own \
          kernel file, unchanged and without arguments from outside"
     )]
     BootNotApproved,
-    /// A seal is of a floor that the image is not approved for.
+    /// The image is not approved for a seal's floor.
     #[error(
         "the sealed bytes open for images from version {floor} on, and for 31 versions after it; the image that runs has version {svn}"
     )]
@@ -121,17 +122,17 @@ pub enum Error {
         /// The image's version.
         svn: u64,
     },
-    /// A seal is by the policy of another release key, or by another way in than its policy.
+    /// A seal has the policy of another release key, or can be opened without its policy.
     #[error("the sealed bytes open for images of another release key")]
     OtherReleaseKey,
-    /// A seal has no policy, where seals have one.
+    /// A seal has no policy, although this machine's seals have one.
     #[error(
         "the sealed bytes have no boot policy: any system on this machine opens them, and this machine's master does not use them"
     )]
     UnboundSeal,
-    /// A seal has a policy, where one without was asked for, or where nothing approves this boot.
+    /// A seal has a policy, although one without was requested, or nothing approves this boot.
     #[error(
-        "the sealed bytes open for images of a release key alone, and without a policy they are not opened"
+        "the sealed bytes open only for images of a release key, and a seal without a policy was requested"
     )]
     BoundSeal,
     /// A wrapped key is for another endorsement key than this TPM has.

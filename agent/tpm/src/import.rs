@@ -30,7 +30,7 @@ pub struct WrappedKey {
 }
 
 impl Device {
-    /// Imports a wrapped key for the rest of this agent's life.
+    /// Imports a wrapped key until this agent exits.
     pub(crate) fn import(&mut self, wrapped: &WrappedKey) -> Result<PublicKey, Error> {
         wrapped.key.check().map_err(|_malformed| Error::Malformed {
             what: "the wrapped key",

@@ -20,7 +20,7 @@ use tss_esapi::utils::TpmsContext;
 /// Length of the attestation key's auth value, the longest that SHA-256 keys take.
 const AUTH_LENGTH: usize = 32;
 
-/// A public key as the TPM tells it.
+/// A public key as the TPM returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicKey {
     /// `TPMT_PUBLIC`, without a size before it.
@@ -36,7 +36,7 @@ pub(crate) struct LoadedTemplate {
     pub(crate) public: PublicKey,
 }
 
-/// The attestation key with the auth value that this thread gave it.
+/// The attestation key with the auth value that this thread set.
 #[derive(Debug, Clone)]
 pub(crate) struct AttestationKey {
     pub(crate) key: LoadedTemplate,

@@ -1,8 +1,9 @@
 //! The machine's keys in its TPM: quote, certify, activate, sign and seal.
 //!
-//! One thread owns the TPM; [`Tpm`] is a cheap handle that sends it requests over a bounded channel and waits for the
-//! answer. Calls block, for tens of milliseconds on a good day: async callers go through `spawn_blocking`, and a
-//! TLS handshake that signs with [`Tpm::sign`] needs a multi-thread runtime.
+//! One thread owns the TPM; [`Tpm`] is a cheap handle that sends it requests over a bounded channel
+//! and waits for the answer. Calls block, for tens of milliseconds or more: async callers use
+//! `spawn_blocking`, and a TLS handshake that signs with [`Tpm::sign`] needs a multi-thread
+//! runtime.
 //!
 //! Keys: the endorsement keys ([`EndorsementKey`]); the attestation key, a primary of the endorsement hierarchy whose
 //! auth value is random for each start of the thread and never leaves it (the auth value is no part of the key's

@@ -1,11 +1,11 @@
-//! What TPM a machine has, by what the kernel shows of it: asked before anything is done without one.
+//! The TPM of a machine, as the kernel shows it; checked before a machine joins without one.
 
 use std::path::Path;
 
 /// What the kernel shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// A TPM 2.0, or something that only opening it can tell.
+    /// A TPM 2.0, or one whose version only opening it can show.
     Tpm,
     /// A TPM 1.2: it has neither the registers nor the keys of this protocol.
     Tpm12,
@@ -16,7 +16,8 @@ pub enum Presence {
 }
 
 impl Presence {
-    /// Looks for the TPM that `tcti` names, in tpm2-tss's notation, and for others in `sys` (`/sys`). In doubt there is one.
+    /// Looks for the TPM that `tcti` names, in tpm2-tss's notation, and for others in `sys`
+    /// (`/sys`). If in doubt, there is one.
     pub fn of(tcti: &str, sys: &Path) -> Self {
         let Some(device) = tcti.strip_prefix("device:").map(Path::new) else {
             return Self::Tpm;
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_surely_has_no_tpm_is_said_to_have_none() {
+    fn a_machine_counts_as_without_a_tpm_only_if_that_is_certain() {
         let sys = tempfile::tempdir().expect("a directory");
         let at = |path: &str| sys.path().join(path);
         let device = at("tpmrm0");

@@ -31,7 +31,7 @@ pub struct Attestation {
 /// A quote with the values of the registers that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
-    /// What was signed, and the signature.
+    /// The attestation, and its signature.
     pub attestation: Attestation,
     /// The registers of the SHA-256 bank; their digest is the quote's.
     pub pcrs: BTreeMap<u8, PcrValue>,
@@ -65,7 +65,7 @@ impl Device {
         })
     }
 
-    /// Has the attestation key certify the node key, which allows it by its empty auth value.
+    /// Certifies the node key by the attestation key; the node key's empty auth value allows it.
     pub(crate) fn certify(&mut self, qualifying: [u8; 32]) -> Result<Attestation, Error> {
         let (ak, nk) = (self.ak()?, self.nk()?);
         let data = Data::try_from(qualifying.as_slice()).step("certify the NK")?;

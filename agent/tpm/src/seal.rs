@@ -4,10 +4,11 @@
 //! `2` ‖ u64 floor ‖ u16 length ‖ `TPM2B_PUBLIC` ‖ u16 length ‖ the private part ‖ 12-byte nonce ‖ ciphertext and tag. The head
 //! up to the nonce is authenticated with the ciphertext. A blob without a policy begins with `1` and has no floor.
 //!
-//! Guarantees: the TPM opens a blob with a policy while its registers are approved, under [`Use::Seal`], for the blob's floor
-//! ([`config_unlock::approvals`]); the key is encrypted on the way to the TPM and back, in sessions salted by a key of this TPM.
-//! Nothing is guaranteed of who sealed: the owner of the hierarchy can seal what he likes under the same policy. Who opens a key
-//! compares it with what he knows of it.
+//! Guarantees: the TPM opens a blob with a policy while its registers are approved, under
+//! [`Use::Seal`], for the blob's floor ([`config_unlock::approvals`]); the key is encrypted on the
+//! way to the TPM and back, in sessions salted by a key of this TPM. A seal does not prove who made
+//! it: the owner of the hierarchy can seal anything under the same policy. A caller that unseals a
+//! key compares it with the public half that it knows.
 
 use crate::device::{Device, flush_after};
 use crate::error::Step;
@@ -32,29 +33,29 @@ const BOUND: u8 = 2;
 /// Bytes of the key that the TPM seals.
 const KEY_LENGTH: usize = 32;
 
-/// Which boots open what is sealed.
+/// Which boots can open a seal.
 #[derive(Debug, Clone)]
 pub enum Sealing {
-    /// Those of images that a release key approved, from the machine's floor on.
+    /// Boots of images that a release key approved, from the machine's floor on.
     Approved(Unlock),
-    /// Any system on this TPM: for hosts that were booted from no image, where somebody chose so.
+    /// Any system on this TPM: for hosts that don't run an image, if so configured.
     AnyBoot,
 }
 
-/// Which of its seals an opener means.
+/// The kind of seal that a caller opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
-    /// Those that are made now.
+    /// The kind that is made now.
     Current,
-    /// Those of before there were policies: to be sealed again.
+    /// Seals from before there were policies, which are opened to be sealed again.
     Unbound,
 }
 
 impl Device {
-    /// From which image version on opens what is sealed now; none where any boot opens it.
+    /// The lowest image version that can open what is sealed now; `None` if any boot can.
     ///
-    /// It is the floor of the machine's state: the version for which the machine was admitted before this boot. Where the TPM
-    /// keeps no state, it is the image's own.
+    /// It is the floor of the machine's state: the version of the machine's last admission before
+    /// this boot. If the TPM keeps no state, it is the image's own version.
     pub(crate) fn seal_floor(&mut self, sealing: &Sealing) -> Result<Option<u64>, Error> {
         match sealing {
             Sealing::AnyBoot => Ok(None),
@@ -75,7 +76,7 @@ impl Device {
         }
         let (mut blob, policy) = match (sealing, self.seal_floor(sealing)?) {
             (Sealing::Approved(unlock), Some(floor)) => {
-                // What this boot could not open it does not seal.
+                // A boot seals only what it could open again.
                 self.seal_approval(unlock, floor)?;
                 let head = [&[BOUND][..], &floor.to_be_bytes()].concat();
                 (head, Some(Use::Seal.auth_policy(&unlock.approver, floor)))
@@ -224,12 +225,12 @@ impl Device {
     }
 }
 
-/// Whether a sealed object opens by this policy and by nothing else.
+/// Whether a sealed object can be opened only by this policy.
 fn is_by_policy_alone(public: &Public, policy: &[u8]) -> bool {
     !public.object_attributes().user_with_auth() && public.auth_policy().value() == policy
 }
 
-/// Bytes of the kernel's random generator: those of the TPM would go over the bus in the clear.
+/// Bytes of the kernel's random generator: those of the TPM would cross the bus unencrypted.
 fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Error> {
     let mut bytes = Zeroizing::new([0; N]);
     SystemRandom::new()
@@ -240,7 +241,7 @@ fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Error> {
     Ok(bytes)
 }
 
-/// A load that fails by integrity or size is about the blob; anything else about the TPM.
+/// A load that fails by integrity or size is a fault of the blob; any other is a fault of the TPM.
 fn foreign(source: tss_esapi::Error) -> Error {
     let about_blob = match source {
         tss_esapi::Error::Tss2Error(code) => matches!(
@@ -265,7 +266,7 @@ fn foreign(source: tss_esapi::Error) -> Error {
     }
 }
 
-/// A sealed blob, taken apart.
+/// A parsed sealed blob.
 struct Parts<'a> {
     /// The floor of its policy, if it has one.
     floor: Option<u64>,
@@ -342,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_blob_is_never_taken_apart_wrongly() {
+    fn a_truncated_blob_does_not_parse() {
         let floor = [BOUND, 0, 0, 0, 0, 0, 0, 0, 7];
         for (head, floor) in [(&[UNBOUND][..], None), (&floor, Some(7))] {
             let mut blob = [head, &[0, 2, 8, 8, 0, 1, 9]].concat();

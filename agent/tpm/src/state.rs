@@ -1,9 +1,11 @@
-//! The state's key: two NV indices that boots which a release key approved read and write, and nobody else.
+//! The state's key: two NV indices that only boots approved by a release key can read and write.
 //!
-//! Guarantees: what [`Slot::Open`] holds was written by a boot that the release key approved for a floor of at least the
-//! slot's, because the index's Name is, bit for bit, that of the template ([`config_unlock::approvals::Index`]), whose only
-//! way in is PolicyAuthorize; the owner of the hierarchy can delete an index or make another, and neither is believed. Each
-//! command that carries the key runs in a session salted by a key of this TPM, with the key encrypted on the way.
+//! Guarantees: the content of [`Slot::Open`] was written by a boot that the release key approved
+//! for a floor of at least the slot's, because the index's Name equals that of the template
+//! ([`config_unlock::approvals::Index`]), which can be written only by PolicyAuthorize. The owner
+//! of the hierarchy can delete an index or make another, but not one that is trusted. Each command
+//! that carries the key runs in a session salted by a key of this TPM, with the key encrypted on
+//! the way.
 
 use crate::device::{Device, flush_after, selection};
 use crate::error::{Authorized, Step};
@@ -30,10 +32,10 @@ pub const SLOT_SIZE: u16 = 48;
 pub const SLOTS: usize = 2;
 /// Handles of the slots, in the range that the TCG's registry leaves to a TPM's owner.
 const HANDLES: [u32; SLOTS] = [0x0180_7072, 0x0180_7073];
-/// How far above and below an image's own version a floor is recognised, so that a refusal can name it.
+/// How far above and below an image's own version a floor is recognized, so that a refusal can name it.
 const KNOWN_FLOORS: u64 = 4096;
 
-/// What an image brings to open its machine's state.
+/// What an image contains to open its machine's state.
 #[derive(Debug, Clone)]
 pub struct Unlock {
     /// The release key that the image names.
@@ -49,14 +51,15 @@ pub struct Unlock {
 pub enum Slot {
     /// No index.
     Absent,
-    /// An index that is not by the template, or is of another release key: anyone who made it may know what is in it.
+    /// An index that does not match the template, or is of another release key: its maker may know
+    /// its content.
     Foreign,
     /// An index of this release key whose floor this boot is not approved for.
     Closed {
         /// Its floor.
         floor: u64,
     },
-    /// An index that nothing was written to yet.
+    /// An index without content yet.
     Unwritten {
         /// Its floor.
         floor: u64,
@@ -92,7 +95,7 @@ impl Unlock {
         })
     }
 
-    /// The floor of the index with this Name, and whether it was written.
+    /// The floor of the index with this Name, and whether it has content.
     fn recognise(&self, slot: usize, name: &[u8]) -> Option<(u64, bool)> {
         // The floor is most often the image's own version, or a little below.
         let floors = (0..=KNOWN_FLOORS).flat_map(|distance| {
@@ -110,7 +113,8 @@ impl Unlock {
 }
 
 impl Device {
-    /// Whether the registers are such that the image's release key approved them for its own version.
+    /// Whether the image's release key approved the registers' current values for the image's own
+    /// version.
     pub(crate) fn approved(&mut self, unlock: &Unlock) -> Result<bool, Error> {
         let policy = self.policy_now(Use::State)?;
         Ok(approval(unlock, Use::State, &policy, unlock.svn).is_some())
@@ -121,7 +125,7 @@ impl Device {
         Ok(of.policy(&self.read_pcrs(of.pcrs())?))
     }
 
-    /// Looks into both slots.
+    /// Reads both slots.
     pub(crate) fn state_slots(&mut self, unlock: &Unlock) -> Result<Vec<Slot>, Error> {
         let policy = self.policy_now(Use::State)?;
         let present = self.handles(TPM2_NV_INDEX_FIRST)?;
@@ -136,8 +140,8 @@ impl Device {
         Ok(slots)
     }
 
-    /// The highest floor of the slots that were written. Who owns the hierarchy can remove a slot or add one that nobody wrote, and
-    /// neither lowers it without losing the state.
+    /// The highest floor of the slots with content. The owner of the hierarchy can remove a slot or
+    /// add an empty one; neither lowers the floor without losing the state.
     pub(crate) fn state_floor(&mut self, unlock: &Unlock) -> Result<Option<u64>, Error> {
         let present = self.handles(TPM2_NV_INDEX_FIRST)?;
         let mut highest = None;
@@ -186,7 +190,7 @@ impl Device {
         })
     }
 
-    /// Writes a slot, making its index anew where it is not one of this floor.
+    /// Writes a slot; makes its index anew if it does not have this floor.
     pub(crate) fn write_state_slot(
         &mut self,
         unlock: &Unlock,
@@ -397,7 +401,7 @@ impl Device {
     }
 }
 
-/// Which way a secret goes: a command has one parameter that can be encrypted, the first, in either direction.
+/// The direction of a secret: only the first parameter of a command or of its answer can be encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// In the answer.

@@ -1,7 +1,8 @@
-//! The public areas by which keys are derived. A changed bit is another key.
+//! The public areas from which keys are derived. One changed bit gives another key.
 //!
-//! All of ours say noDA: a TPM counts a power cut after the use of a protected auth value as a guess of it, and a few of them
-//! lock every protected key for hours. There is nothing to guess: these auth values are empty, or 32 random bytes.
+//! All of ours set noDA: a TPM counts a power cut after the use of a protected auth value as a
+//! guess of it, and a few of them lock every protected key for hours. There is nothing to guess:
+//! these auth values are empty, or 32 random bytes.
 
 use crate::endorsement::EkKind;
 use tss_esapi::Result;
@@ -63,7 +64,8 @@ pub(crate) fn storage() -> Result<Public> {
         .build()
 }
 
-/// A sealed secret: data from outside, fixed to this TPM. It opens by its policy alone; without one, to anybody.
+/// A sealed secret: data from outside, fixed to this TPM. It opens only by its policy; without one,
+/// for any caller.
 pub(crate) fn sealed(policy: Option<&[u8]>) -> Result<Public> {
     let attributes = ObjectAttributesBuilder::new()
         .with_fixed_tpm(true)

@@ -1,4 +1,4 @@
-//! The thread that owns the TPM, and the handle by which others reach it.
+//! The thread that owns the TPM, and the handle that others use.
 
 use crate::device::Device;
 use crate::endorsement::EndorsementKey;
@@ -13,7 +13,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// Requests that may wait; a caller beyond that waits to be let in.
+/// Requests that may wait; further callers block until there is room.
 const QUEUE: usize = 32;
 /// Longest wait for an answer. Key creation on a slow discrete TPM takes seconds; a self-test, tens of them.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -39,7 +39,7 @@ impl Tpm {
             let mut device = match Device::open(&tcti) {
                 Ok(device) => device,
                 Err(error) => {
-                    // The opener has given up if this fails, and then nobody wants to know.
+                    // If this fails, the opener has given up, and no one needs the result.
                     ready.send(Err(error)).ok();
                     return;
                 }
@@ -65,7 +65,7 @@ impl Tpm {
     /// That the TPM has what the proof needs.
     ///
     /// # Errors
-    /// [`Error::Lacks`] names what it has not, and what a person can do.
+    /// [`Error::Lacks`] names what is missing, and what a person can do.
     pub fn check(&self) -> Result<(), Error> {
         self.call(Device::check)
     }
@@ -73,7 +73,7 @@ impl Tpm {
     /// The endorsement keys that the TPM has, the preferred one first, with their certificates where it holds them.
     ///
     /// # Errors
-    /// The TPM failed. That it has none is an empty list.
+    /// The TPM failed. Without any the list is empty.
     pub fn endorsement_keys(&self) -> Result<Vec<EndorsementKey>, Error> {
         self.call(Device::endorsement_keys)
     }
@@ -86,7 +86,8 @@ impl Tpm {
         self.call(Device::attestation_key)
     }
 
-    /// The node key of this boot, bound to the registers [`config_tpm::pcr::NK_PCRS`] as they were when it was first asked for.
+    /// The node key of this boot, bound to the registers [`config_tpm::pcr::NK_PCRS`] as they were
+    /// at its first use.
     ///
     /// # Errors
     /// The TPM failed.
@@ -185,7 +186,7 @@ impl Tpm {
         self.call(move |device| device.extend_pcr(pcr, digest))
     }
 
-    /// From which image version on opens what is sealed now; none where any boot opens it.
+    /// The lowest image version that can open what is sealed now; `None` if any boot can.
     ///
     /// # Errors
     /// The TPM failed.
@@ -221,7 +222,8 @@ impl Tpm {
         self.call(move |device| device.unseal(&sealing, which, &sealed))
     }
 
-    /// Whether the registers are such that the image's release key approved them, and the state was not opened yet.
+    /// Whether the image's release key approved the registers' current values, and the state was
+    /// not opened yet.
     ///
     /// # Errors
     /// The TPM failed.
@@ -230,10 +232,10 @@ impl Tpm {
         self.call(move |device| device.approved(&unlock))
     }
 
-    /// What the slots of the state's key hold, one after the other.
+    /// The contents of the slots of the state's key, in order.
     ///
     /// # Errors
-    /// A TPM that failed; what is merely absent, foreign or closed to this boot is a [`Slot`].
+    /// The TPM failed. An absent, foreign or closed slot is no error but a [`Slot`].
     pub fn state_slots(&self, unlock: &Unlock) -> Result<Vec<Slot>, Error> {
         let unlock = unlock.clone();
         self.call(move |device| device.state_slots(&unlock))

@@ -1,4 +1,5 @@
-//! Keys that an admin wrapped, on a real software TPM: each kind of endorsement key, and what a TPM must not open.
+//! Keys that an admin wrapped, on a real software TPM: each type of endorsement key, and keys that
+//! a TPM must not open.
 
 use agent_tpm::{EkKind, EndorsementKey, Error, Tpm, WrappedKey};
 use config_tpm::Digest;
@@ -11,7 +12,7 @@ use p256::pkcs8::EncodePublicKey as _;
 use rand_core::OsRng;
 use tests_harness::swtpm::Swtpm;
 
-/// What an admin does with a file that holds the endorsement key.
+/// Wraps a key as an admin does, with a file that holds the endorsement key.
 fn wrap(ek: &EndorsementKey, key: &SecretKey) -> WrappedKey {
     let found = Public::parse(&ek.public).expect("an EK");
     let spki = found.spki().expect("DER");
@@ -94,7 +95,7 @@ fn a_key_for_another_tpm_is_named_and_does_not_open() {
             text.contains(&wrapped.ek.to_text()) && text.contains(&wrap(own, &key).ek.to_text()),
             "{text}"
         );
-        // The document says that it is for this TPM: the TPM knows better.
+        // The document claims to be for this TPM, and the TPM refuses it.
         let forged = WrappedKey {
             ek: wrap(own, &key).ek,
             ..wrapped
@@ -164,7 +165,7 @@ fn tool(swtpm: &Swtpm, dir: &std::path::Path, line: &str) {
     );
 }
 
-/// A second opinion: the project's own tools of tpm2-tss import what is wrapped here, and sign with it.
+/// A second opinion: tpm2-tools import a key that is wrapped here, and sign with it.
 #[test]
 fn tpm2_tools_import_it_too() {
     let swtpm = Swtpm::new();

@@ -1,4 +1,4 @@
-//! What the owner of the TPM's hierarchies can refuse the machine, and how the machine says so.
+//! How the machine reports that the owner of the TPM's hierarchies locked it out.
 
 use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
 use tests_harness::swtpm::Swtpm;
@@ -19,7 +19,7 @@ fn machine() -> (Swtpm, Unlock) {
     (swtpm, unlock)
 }
 
-/// A TPM that was cleared keeps a key again.
+/// After a clear the TPM keeps a key again.
 fn cured(swtpm: &mut Swtpm, unlock: &Unlock) {
     tool(swtpm, "tpm2_clear -c p").expect("cleared, as the firmware's setup does");
     let tpm = boot(swtpm, 1);
@@ -55,7 +55,7 @@ fn another_authorization_of_the_owner_hierarchy_is_named() {
 }
 
 #[test]
-fn a_full_nv_memory_is_named_and_what_is_there_is_used() {
+fn a_full_nv_memory_is_named_and_existing_indices_are_used() {
     let (mut swtpm, unlock) = machine();
     let mut index = 0x0150_0000;
     for size in [2048, 256, 32, 1] {

@@ -1,4 +1,5 @@
-//! Seals on a real software TPM: which boots open what the master keeps, and what the owner of the hierarchy can't do.
+//! Seals on a real software TPM: which boots open the master's secrets, and what the owner of the
+//! hierarchy can't do.
 
 use agent_tpm::{Error, SLOT_SIZE, Seal, Sealing, Tpm, Unlock};
 use config_tpm::Digest;
@@ -61,10 +62,10 @@ fn each_image_of_the_release_key_opens_a_seal_and_a_foreign_system_does_not() {
         Zeroizing::new(SECRET.to_vec()),
     );
     assert!(matches!(made, Err(Error::BootNotApproved)), "{made:?}");
-    // One that says that seals have no policy.
+    // One that claims that seals have no policy.
     let opened = tpm.unseal(&Sealing::AnyBoot, Seal::Current, &sealed);
     assert!(matches!(opened, Err(Error::BoundSeal)), "{opened:?}");
-    // One with approvals of its own maker's, which the TPM believes of his own seals.
+    // One with approvals by its own release key, which the TPM accepts for seals of that key only.
     let own = image_of(Role::Master, &release_key(2), 3, 9);
     opens(&tpm, &own, &seal(&tpm, &own));
     let opened = open(&tpm, &own, &sealed);
@@ -73,7 +74,7 @@ fn each_image_of_the_release_key_opens_a_seal_and_a_foreign_system_does_not() {
     let worker = image_of(Role::Worker, &release_key(1), 3, 9);
     let opened = open(&tpm, &worker, &sealed);
     assert!(matches!(opened, Err(Error::OtherReleaseKey)), "{opened:?}");
-    // And one that leaves the checks of ours out: what is refused then is refused by the TPM.
+    // And one without our checks: then the TPM itself refuses.
     let lying = Unlock {
         approvals: own.approvals,
         ..one.clone()
@@ -107,7 +108,7 @@ fn the_tpm_opens_no_seal_without_the_policy() {
     // The other way round: a seal without a policy under the head of one that has it.
     let opened = open(&tpm, &unlock, &[&sealed[..9], &bare[1..]].concat());
     assert!(matches!(opened, Err(Error::OtherReleaseKey)), "{opened:?}");
-    // No bit of the head is anybody's to change.
+    // No bit of the head can be changed.
     for position in 0..9 {
         let mut altered = sealed.clone();
         altered[position] ^= 1;
@@ -181,7 +182,7 @@ fn an_image_below_the_floor_opens_no_seal() {
         matches!(made, Err(Error::SealFloor { floor: 5, svn: 4 })),
         "{made:?}"
     );
-    // A version that it gives itself brings no approval of the release key.
+    // Claiming a higher version does not help without an approval of the release key.
     let lying = Unlock {
         svn: 5,
         ..old.clone()
@@ -192,9 +193,10 @@ fn an_image_below_the_floor_opens_no_seal() {
     opens(&boot(&mut swtpm, 2), &new, &after);
 }
 
-/// Who owns the hierarchy makes an index like ours, which he can't write: the floor is that of the state all the same.
+/// The owner of the hierarchy makes an index like ours, but can't write it: the floor stays that of
+/// the state.
 #[test]
-fn an_index_that_nobody_wrote_moves_no_floor() {
+fn an_index_without_content_does_not_change_the_floor() {
     let mut swtpm = Swtpm::new();
     let unlock = image_of(Role::Master, &release_key(1), 4, 1);
     raise(&boot(&mut swtpm, 1), &unlock, 0, 4);
@@ -214,7 +216,7 @@ fn an_index_that_nobody_wrote_moves_no_floor() {
 }
 
 #[test]
-fn seals_of_before_open_once_more_and_only_where_they_are_asked_for() {
+fn seals_without_a_policy_open_only_on_request() {
     let mut swtpm = Swtpm::new();
     let unlock = image_of(Role::Master, &release_key(1), 3, 1);
     let approved = Sealing::Approved(unlock.clone());
@@ -232,7 +234,7 @@ fn seals_of_before_open_once_more_and_only_where_they_are_asked_for() {
 }
 
 #[test]
-fn a_listener_on_the_bus_hears_no_sealed_key() {
+fn no_sealed_key_crosses_the_bus_in_the_clear() {
     let mut swtpm = Swtpm::new();
     let unlock = image_of(Role::Master, &release_key(1), 1, 1);
     drop(boot(&mut swtpm, 1));
@@ -253,9 +255,9 @@ fn a_listener_on_the_bus_hears_no_sealed_key() {
     let control = registers[&4].as_bytes();
     assert!(
         heard.windows(control.len()).any(|window| window == control),
-        "the negative control: what is not secret is heard"
+        "the negative control: other data is recorded"
     );
-    // Every 32 bytes that were heard, as the key of a blob.
+    // Every 32 recorded bytes, tried as the key of a blob.
     for blob in blobs {
         assert!(
             !heard.windows(32).any(|window| opens_by(&blob, window)),

@@ -27,7 +27,7 @@ fn slot(tpm: &Tpm, unlock: &Unlock) -> Slot {
     tpm.state_slots(unlock).expect("looked").swap_remove(0)
 }
 
-/// The digest that we compute is the one that the TPM computes.
+/// The digest that we compute equals the one that the TPM computes.
 #[test]
 fn the_policies_are_the_tpms_own() {
     let mut swtpm = Swtpm::blank();
@@ -105,13 +105,14 @@ fn each_image_of_the_release_key_opens_the_state_and_a_foreign_system_does_not()
     assert_eq!(slot(&tpm, &one), Slot::Closed { floor: 3 });
     let refused = tpm.write_state_slot(&one, 0, 3, content(8));
     assert!(matches!(refused, Err(Error::NotApproved)), "{refused:?}");
-    // And with approvals of its own maker's.
+    // And with approvals by its own release key.
     let own = image(&release_key(2), 3, 9);
     assert!(tpm.approved(&own).expect("asked"), "the negative control");
     assert_eq!(slot(&tpm, &own), Slot::Foreign);
 }
 
-/// One release key signs the images of both roles. A worker's image around a master's state would hand it to pods.
+/// One release key signs the images of both roles. A worker's image that opened a master's state
+/// would expose it to pods.
 #[test]
 fn an_image_of_the_other_role_does_not_open_the_state() {
     let mut swtpm = Swtpm::new();
@@ -126,7 +127,7 @@ fn an_image_of_the_other_role_does_not_open_the_state() {
         "the negative control"
     );
     assert_eq!(slot(&tpm, &worker), Slot::Foreign);
-    // A worker's image that takes itself for a master's: its approvals are of a worker's.
+    // A worker's image that claims to be a master's: its approvals are for workers.
     let lying = Unlock {
         approver: master.approver.clone(),
         ..worker
@@ -136,7 +137,7 @@ fn an_image_of_the_other_role_does_not_open_the_state() {
 }
 
 #[test]
-fn one_opening_in_a_boot_and_none_after_anything_was_added() {
+fn the_state_opens_once_in_a_boot_and_not_after_a_further_measurement() {
     let mut swtpm = Swtpm::new();
     let unlock = image(&release_key(1), 1, 1);
     let tpm = boot(&mut swtpm, 1);
@@ -179,7 +180,7 @@ fn an_image_below_the_floor_opens_nothing() {
         tpm.state_slots(&old).expect("looked"),
         [Slot::Absent, Slot::Closed { floor: 5 }]
     );
-    // A word that the key gave for another floor is no word for this one.
+    // An approval for another floor is not valid for this one.
     let mut lying = old.clone();
     lying.svn = 5;
     assert!(matches!(
@@ -194,9 +195,9 @@ fn an_image_below_the_floor_opens_nothing() {
     );
 }
 
-/// Approvals lie where anybody can write them.
+/// Anyone with the disk can write approvals.
 #[test]
-fn approvals_that_the_release_key_did_not_sign_are_none() {
+fn approvals_without_the_release_keys_signature_are_ignored() {
     let mut swtpm = Swtpm::new();
     let genuine = image(&release_key(1), 1, 1);
     let tpm = boot(&mut swtpm, 1);
@@ -212,10 +213,11 @@ fn approvals_that_the_release_key_did_not_sign_are_none() {
     assert_eq!(slot(&tpm, &forged), Slot::Closed { floor: 1 });
 }
 
-/// The owner of the hierarchy can delete the index. He can't read it, nor write one that is believed: a machine does not
-/// encrypt by a key that he chose, nor open a volume that he made.
+/// The owner of the hierarchy can delete the index. The owner can neither read it nor write one
+/// that is trusted: a machine does not encrypt by a key that the owner chose, nor open a volume
+/// that the owner made.
 #[test]
-fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
+fn the_owner_of_the_hierarchy_can_neither_read_nor_plant_a_key() {
     let mut swtpm = Swtpm::new();
     let unlock = image(&release_key(1), 1, 1);
     let tpm = boot(&mut swtpm, 1);
@@ -239,7 +241,7 @@ fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
     std::fs::write(&policy, index.policy.as_bytes()).expect("written");
     let (chosen, policy) = (chosen.display(), policy.display());
 
-    // An index of our policy that the owner can write, too.
+    // An index with our policy that the owner can write, too.
     tool(&swtpm, &format!("tpm2_nvundefine {handle} -C o")).expect("deleted");
     let attributes = "ownerwrite|ownerread|policywrite|policyread|no_da";
     tool(
@@ -257,7 +259,7 @@ fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
     assert_eq!(slot(&tpm, &unlock), Slot::Foreign);
     drop(tpm);
 
-    // An index that is ours in every bit: he can't write it.
+    // An index that equals ours: the owner can't write it.
     tool(&swtpm, &format!("tpm2_nvundefine {handle} -C o")).expect("deleted");
     tool(
         &swtpm,
@@ -273,7 +275,7 @@ fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
     }
     let tpm = boot(&mut swtpm, 1);
     assert_eq!(slot(&tpm, &unlock), Slot::Unwritten { floor: 1 });
-    // What he left is used or replaced, and then it is the machine's own.
+    // The machine uses or replaces the owner's index, and then it is the machine's own.
     tpm.write_state_slot(&unlock, 0, 1, content(8))
         .expect("written");
     assert_eq!(slot(&tpm, &unlock), open(1, 8));
@@ -283,7 +285,7 @@ fn the_owner_of_the_hierarchy_deletes_and_plants_in_vain() {
 }
 
 #[test]
-fn a_listener_on_the_bus_does_not_hear_the_key() {
+fn the_states_key_does_not_cross_the_bus_in_the_clear() {
     let mut swtpm = Swtpm::new();
     let unlock = image(&release_key(1), 1, 1);
     drop(boot(&mut swtpm, 1));
@@ -298,7 +300,7 @@ fn a_listener_on_the_bus_does_not_hear_the_key() {
     let in_the_clear = |bytes: &[u8]| heard.windows(bytes.len()).any(|window| window == bytes);
     assert!(
         in_the_clear(registers[&4].as_bytes()),
-        "the negative control: what is not secret is heard"
+        "the negative control: other data is recorded"
     );
     assert!(
         !content(7).chunks(8).any(in_the_clear),

@@ -54,7 +54,7 @@ fn both_endorsement_keys_are_found_with_their_certificates() {
 }
 
 #[test]
-fn a_tpm_without_the_registers_of_the_proof_is_told_by_what_it_lacks() {
+fn an_error_names_what_the_tpm_lacks_for_the_proof() {
     let (good, bad) = (Swtpm::new(), Swtpm::with_banks("sha1"));
     Tpm::open(&good.tcti())
         .expect("open")
@@ -215,7 +215,8 @@ fn a_credential_opens_for_each_endorsement_key_and_only_for_this_attestation_key
     }
 }
 
-/// A TPM counts a power cut after the use of a key that it protects against guessing as a guess, and three lock swtpm for long.
+/// A TPM counts a power cut after the use of a protected key as a guess of its auth value, and
+/// three lock swtpm for a long time.
 #[test]
 fn power_cuts_lock_no_key() {
     let mut swtpm = Swtpm::new();
@@ -293,7 +294,7 @@ fn bad_requests_leave_the_thread_alive() {
 }
 
 #[test]
-fn a_tpm_that_is_not_there_is_said_so() {
+fn a_missing_tpm_is_reported() {
     assert!(matches!(
         Tpm::open("carrier-pigeon"),
         Err(Error::Tcti { .. })

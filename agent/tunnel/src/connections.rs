@@ -92,7 +92,7 @@ impl Connections {
         }
     }
 
-    /// The client wants nothing more of it.
+    /// The client does not read from it any more.
     pub(crate) fn remove(&mut self, number: u32) {
         self.all.retain(|one| one.number != number);
     }

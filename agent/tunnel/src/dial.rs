@@ -1,7 +1,7 @@
 //! Connections to a pod's own loopback, made from outside of it.
 //!
-//! A socket belongs to the network in which it is made, whoever uses it then: two sockets are made there, by a thread that
-//! enters the pod's network and ends, and are connected from here.
+//! A socket belongs to the network in which it is made, also if another thread uses it: two sockets
+//! are made there, by a thread that enters the pod's network and ends, and are connected from here.
 
 use agent_runtime::PodRef;
 use agent_sys::namespace::{self, Kind};

@@ -1,4 +1,4 @@
-//! Forwarded ports: a client's connections to programs in a pod, over one WebSocket.
+//! Forwarded ports: a client's connections to programs in a pod, over streams of SPDY, inside a WebSocket or without one.
 //!
 //! One task moves everything, as for a command: it reads from the client while programs take what came before, and from programs
 //! while the client does.
@@ -8,8 +8,9 @@ use crate::dial::Ports;
 use crate::handshake::{Offer, Refusal};
 use crate::link::{LINGER, Leave, Link, push};
 use crate::{Tunnel, Tunnels};
-use config_tunnel::forward::{Event, PROTOCOL, Session};
+use config_tunnel::forward::{Event, PLAIN, PROTOCOL, Session};
 use config_tunnel::spdy::Fault;
+use config_tunnel::websocket::NORMAL;
 use http::Request;
 use std::io;
 use std::sync::Arc;
@@ -30,20 +31,20 @@ impl Tunnels {
     /// The request is not in order, or the node has as many tunnels as it may.
     pub fn forward<B>(&self, request: &mut Request<B>, ports: Ports) -> Result<Tunnel, Refusal> {
         let offer = Offer::of(request)?;
-        if !offer
-            .protocols
-            .split(',')
-            .any(|name| name.trim() == PROTOCOL)
-        {
-            return Err(Refusal::bad(format!(
-                "unable to negotiate protocol: client supports [{}], server supports [{PROTOCOL}]",
-                offer.protocols
-            )));
+        let spdy = offer.is_spdy();
+        let protocol = if spdy { PLAIN } else { PROTOCOL };
+        if !offer.names(protocol) {
+            return Err(offer.unknown(protocol));
         }
         let connections = self.connections.clone();
         let to = ports.pod.uid.clone();
-        self.agreed(request, &offer, PROTOCOL, to, |stream| {
-            Forward::new(stream, ports, connections).run()
+        self.agreed(request, &offer, protocol, to, move |stream| {
+            let link = if spdy {
+                Link::spdy(stream)
+            } else {
+                Link::websocket(stream)
+            };
+            Forward::new(link, ports, connections).run()
         })
     }
 }
@@ -61,9 +62,9 @@ struct Forward<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite> Forward<S> {
-    fn new(stream: S, ports: Ports, places: Arc<Semaphore>) -> Self {
+    fn new(link: Link<S>, ports: Ports, places: Arc<Semaphore>) -> Self {
         Self {
-            link: Link::new(stream),
+            link,
             ports: Arc::new(ports),
             session: Session::default(),
             connections: Connections::default(),
@@ -77,6 +78,9 @@ impl<S: AsyncRead + AsyncWrite> Forward<S> {
         let leave = self.pump().await?;
         // Programs hear of the end before the client is waited for.
         drop(self.connections);
+        if let (true, Leave::Close(code)) = (self.link.is_spdy(), leave) {
+            self.session.go_away(code != NORMAL, &mut self.link.outbox);
+        }
         let parted = timeout(LINGER, self.link.part(leave)).await;
         parted.unwrap_or(Ok(()))
     }

@@ -40,12 +40,25 @@ impl Refusal {
     }
 }
 
-/// A client's WebSocket handshake (RFC 6455, 4.2.1), in order but for its subprotocols.
+/// What a connection is to become.
+#[derive(Debug)]
+enum Upgrade {
+    /// A WebSocket, with the answer to its key.
+    WebSocket { accept: String },
+    /// One of SPDY.
+    Spdy,
+}
+
+/// The protocols inside SPDY (Kubernetes, `httpstream`).
+const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+/// How SPDY is called in `Upgrade`.
+const SPDY: &str = "SPDY/3.1";
+
+/// A client's handshake, of a WebSocket (RFC 6455, 4.2.1) or of SPDY, in order but for the protocols inside.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// The answer to its key.
-    accept: String,
-    /// The subprotocols that it offers, with commas between them.
+    upgrade: Upgrade,
+    /// The protocols that it offers, with commas between them.
     pub(crate) protocols: String,
 }
 
@@ -59,13 +72,19 @@ impl Offer {
         if !has(headers, &CONNECTION, "upgrade") || !headers.contains_key(UPGRADE) {
             return Err(Refusal::bad("Upgrade request required"));
         }
-        if has(headers, &UPGRADE, "SPDY/3.1") {
-            return Err(Refusal::bad(
-                "this node speaks WebSocket and no SPDY: use kubectl 1.31 or later, or a client library that speaks v5.channel.k8s.io or v4.channel.k8s.io",
-            ));
+        if has(headers, &UPGRADE, SPDY) {
+            if ![Method::GET, Method::POST].contains(request.method()) {
+                return Err(Refusal::bad("SPDY begins with POST or GET"));
+            }
+            return Ok(Self {
+                upgrade: Upgrade::Spdy,
+                protocols: list(headers, &STREAM_PROTOCOL),
+            });
         }
         if !has(headers, &UPGRADE, "websocket") {
-            return Err(Refusal::bad("only upgrades to websocket are served"));
+            return Err(Refusal::bad(
+                "only upgrades to websocket and SPDY/3.1 are served",
+            ));
         }
         if request.method() != Method::GET {
             return Err(Refusal::bad("a WebSocket begins with GET"));
@@ -79,31 +98,62 @@ impl Offer {
         let accept = key
             .and_then(config_tunnel::websocket::accept)
             .ok_or_else(|| Refusal::bad("Sec-WebSocket-Key is missing or no key"))?;
-        let protocols: Vec<&str> = headers
-            .get_all(SEC_WEBSOCKET_PROTOCOL)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .collect();
         Ok(Self {
-            accept,
-            protocols: protocols.join(","),
+            upgrade: Upgrade::WebSocket { accept },
+            protocols: list(headers, &SEC_WEBSOCKET_PROTOCOL),
         })
     }
 
-    /// The answer that agrees on a subprotocol.
+    /// Whether the connection is to become one of SPDY.
+    pub(crate) fn is_spdy(&self) -> bool {
+        matches!(self.upgrade, Upgrade::Spdy)
+    }
+
+    /// Whether it offers this protocol.
+    pub(crate) fn names(&self, protocol: &str) -> bool {
+        self.protocols
+            .split(',')
+            .any(|name| name.trim() == protocol)
+    }
+
+    /// The refusal of one that offers none of these protocols.
+    pub(crate) fn unknown(&self, known: &str) -> Refusal {
+        Refusal::bad(format!(
+            "unable to negotiate protocol: client supports [{}], server supports [{known}]",
+            self.protocols
+        ))
+    }
+
+    /// The answer that agrees on a protocol inside.
     pub(crate) fn agree(&self, protocol: &'static str) -> Response<()> {
         let mut head = Response::new(());
         *head.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = head.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-        // Base64 is a header's value.
-        if let Ok(accept) = HeaderValue::from_str(&self.accept) {
-            headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+        let protocol = HeaderValue::from_static(protocol);
+        match &self.upgrade {
+            Upgrade::Spdy => {
+                headers.insert(UPGRADE, HeaderValue::from_static(SPDY));
+                headers.insert(STREAM_PROTOCOL, protocol);
+            }
+            Upgrade::WebSocket { accept } => {
+                headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+                // Base64 is a header's value.
+                if let Ok(accept) = HeaderValue::from_str(accept) {
+                    headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+                }
+                headers.insert(SEC_WEBSOCKET_PROTOCOL, protocol);
+            }
         }
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
         head
     }
+}
+
+/// A header's values as one list. Clients of SPDY repeat the header.
+fn list(headers: &HeaderMap, name: &HeaderName) -> String {
+    let values = headers.get_all(name).iter();
+    let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
+    values.join(",")
 }
 
 /// Whether a header's list has a word, in whatever case.
@@ -152,7 +202,6 @@ mod tests {
     fn each_thing_that_is_not_in_order_has_its_reason() {
         for (number, (name, value), reason) in [
             (0, ("connection", "close"), "Upgrade request required"),
-            (1, ("upgrade", "SPDY/3.1"), "kubectl 1.31 or later"),
             (1, ("upgrade", "h2c"), "only upgrades to websocket"),
             (2, ("sec-websocket-version", "8"), "only version 13"),
             (3, ("sec-websocket-key", "short"), "Sec-WebSocket-Key"),
@@ -167,5 +216,40 @@ mod tests {
         *posted.method_mut() = Method::POST;
         let refusal = Offer::of(&posted).unwrap_err();
         assert_eq!(refusal.message, "a WebSocket begins with GET");
+    }
+
+    #[test]
+    fn spdy_is_agreed_to_with_one_of_the_protocols_that_the_client_repeats() {
+        let whole = [
+            ("connection", "Upgrade"),
+            ("upgrade", "SPDY/3.1"),
+            ("x-stream-protocol-version", "v5.channel.k8s.io"),
+            (
+                "x-stream-protocol-version",
+                "v4.channel.k8s.io, v3.channel.k8s.io",
+            ),
+        ];
+        for (method, agreed) in [
+            (Method::POST, true),
+            (Method::GET, true),
+            (Method::PUT, false),
+        ] {
+            let mut asked = request(&whole);
+            *asked.method_mut() = method;
+            assert_eq!(Offer::of(&asked).is_ok(), agreed, "{}", asked.method());
+        }
+        let offer = Offer::of(&request(&whole)).unwrap();
+        assert!(offer.is_spdy() && offer.names("v4.channel.k8s.io"));
+        assert!(!offer.names("channel.k8s.io"));
+        let head = offer.agree("v4.channel.k8s.io");
+        assert_eq!(head.status(), StatusCode::SWITCHING_PROTOCOLS);
+        for (name, value) in [
+            (CONNECTION, "Upgrade"),
+            (UPGRADE, "SPDY/3.1"),
+            (STREAM_PROTOCOL, "v4.channel.k8s.io"),
+        ] {
+            assert_eq!(head.headers()[name], value);
+        }
+        assert!(!head.headers().contains_key(SEC_WEBSOCKET_PROTOCOL));
     }
 }

@@ -1,5 +1,6 @@
-//! A client's WebSocket: its frames in and out, within bounds.
+//! A client's connection: its WebSocket's messages, or bytes of SPDY, in and out, within bounds.
 
+use config_tunnel::spdy;
 use config_tunnel::websocket::{self, Decoder, Event, Kind, NORMAL, PROTOCOL_ERROR, Sender};
 use std::io;
 use std::time::Duration;
@@ -30,12 +31,20 @@ pub(crate) enum Leave {
     Close(u16),
 }
 
-/// Some bytes of a message, as many as have come.
+/// Some bytes of a message, as many as have come. Bytes of SPDY are in no message.
 #[derive(Debug)]
 pub(crate) struct Piece<'a> {
     pub(crate) starts: bool,
     pub(crate) ends: bool,
     pub(crate) bytes: &'a [u8],
+}
+
+/// What lies on the connection.
+#[derive(Debug)]
+enum Framing {
+    WebSocket(Box<Decoder>),
+    /// Frames of SPDY, which the owner reads and makes, but for pings; the number of the next one.
+    Spdy(u32),
 }
 
 /// A client's connection. Its halves are read and written in the arms of its owner's `select!`.
@@ -46,13 +55,24 @@ pub(crate) struct Link<S> {
     pub(crate) inbox: Vec<u8>,
     pub(crate) outbox: Vec<u8>,
     pub(crate) ping: Interval,
-    decoder: Decoder,
+    framing: Framing,
     /// Bytes were written that may lie in a buffer of TLS.
     unflushed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite> Link<S> {
-    pub(crate) fn new(stream: S) -> Self {
+    /// A connection that has become a WebSocket.
+    pub(crate) fn websocket(stream: S) -> Self {
+        let decoder = Decoder::new(Sender::Client);
+        Self::new(stream, Framing::WebSocket(Box::new(decoder)))
+    }
+
+    /// A connection that has become one of SPDY.
+    pub(crate) fn spdy(stream: S) -> Self {
+        Self::new(stream, Framing::Spdy(2))
+    }
+
+    fn new(stream: S, framing: Framing) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let mut ping = interval(PING);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -63,7 +83,7 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
             inbox: vec![0; INBOX],
             outbox: Vec::new(),
             ping,
-            decoder: Decoder::new(Sender::Client),
+            framing,
             unflushed: false,
         }
     }
@@ -89,14 +109,31 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         self.unflushed = count > 0;
     }
 
-    /// A message for the client: `first`, then `rest`.
+    /// Whether it is one of SPDY, without messages.
+    pub(crate) fn is_spdy(&self) -> bool {
+        matches!(self.framing, Framing::Spdy(_))
+    }
+
+    /// A message for the client: `first`, then `rest`; or these bytes.
     pub(crate) fn tell(&mut self, first: &[u8], rest: &[u8]) {
-        websocket::frame(Kind::Binary, first, rest, &mut self.outbox);
+        match self.framing {
+            Framing::WebSocket(_) => websocket::frame(Kind::Binary, first, rest, &mut self.outbox),
+            Framing::Spdy(_) => {
+                self.outbox.extend_from_slice(first);
+                self.outbox.extend_from_slice(rest);
+            }
+        }
     }
 
     /// Asks the client whether it is there.
     pub(crate) fn ask(&mut self) {
-        websocket::frame(Kind::Ping, &[], &[], &mut self.outbox);
+        match &mut self.framing {
+            Framing::WebSocket(_) => websocket::frame(Kind::Ping, &[], &[], &mut self.outbox),
+            Framing::Spdy(next) => {
+                spdy::ping(*next, &mut self.outbox);
+                *next = next.wrapping_add(2);
+            }
+        }
     }
 
     /// Reads what the client said in the first bytes of the inbox, and hands on what its messages hold. An error of `each` is
@@ -106,13 +143,25 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         count: usize,
         mut each: impl FnMut(Piece<'_>) -> Result<(), E>,
     ) -> Option<Leave> {
-        let mut rest = &mut self.inbox[..count];
+        let rest = &mut self.inbox[..count];
         let broke = |fault: &dyn std::fmt::Display| {
             tracing::debug!(%fault, "protocol violation by the client");
             Some(Leave::Close(PROTOCOL_ERROR))
         };
+        let decoder = match &mut self.framing {
+            Framing::WebSocket(decoder) => decoder,
+            Framing::Spdy(_) => {
+                let piece = Piece {
+                    starts: false,
+                    ends: false,
+                    bytes: rest,
+                };
+                return each(piece).err().and_then(|fault| broke(&fault));
+            }
+        };
+        let mut rest = rest;
         loop {
-            let (used, event) = match self.decoder.take(rest) {
+            let (used, event) = match decoder.take(rest) {
                 Ok(taken) => taken,
                 Err(fault) => return broke(&fault),
             };
@@ -142,12 +191,14 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         }
     }
 
-    /// Sends what is left, then the end with a code, and waits until the client closes its side, too.
+    /// Sends what is left, then a WebSocket's end with a code, and waits until the client closes its side, too.
     pub(crate) async fn part(mut self, leave: Leave) -> io::Result<()> {
         let Leave::Close(code) = leave else {
             return Ok(());
         };
-        websocket::frame(Kind::Close, &code.to_be_bytes(), &[], &mut self.outbox);
+        if !self.is_spdy() {
+            websocket::frame(Kind::Close, &code.to_be_bytes(), &[], &mut self.outbox);
+        }
         while !self.outbox.is_empty() {
             // Each arm is cancel-safe: bytes were read or written, or not.
             tokio::select! {

@@ -2,6 +2,7 @@
 
 use crate::handshake::Refusal;
 use agent_runtime::{Command, Outputs};
+use config_tunnel::command::{ERROR, STDERR, STDIN, STDOUT};
 
 /// The streams that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,16 +11,32 @@ pub(crate) struct Streams {
     pub(crate) outputs: Outputs,
 }
 
+/// The parameters of a query that are switched on.
+fn switched_on(query: &str) -> Vec<&str> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs
+        .filter(|(_, value)| matches!(*value, "1" | "true"))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// The channels for which a client of SPDY opens streams: those that it asks for, and the one on which it reads how it ended.
+pub(crate) fn channels(query: &str) -> Vec<u8> {
+    let asked = switched_on(query);
+    let terminal = asked.contains(&"tty");
+    let all = [("input", STDIN), ("output", STDOUT), ("error", STDERR)];
+    let wanted = all
+        .into_iter()
+        .filter(|(name, channel)| asked.contains(name) && !(terminal && *channel == STDERR));
+    wanted.map(|(_, channel)| channel).chain([ERROR]).collect()
+}
+
 /// Reads the streams of a query such as `input=1&output=1&tty=0`.
 ///
 /// # Errors
 /// It names none.
 pub(crate) fn streams(query: &str) -> Result<Streams, Refusal> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    let asked: Vec<&str> = pairs
-        .filter(|(_, value)| matches!(*value, "1" | "true"))
-        .map(|(name, _)| name)
-        .collect();
+    let asked = switched_on(query);
     let on = |name: &str| asked.contains(&name);
     let (stdin, stdout, stderr) = (on("input"), on("output"), on("error"));
     let terminal = on("tty");
@@ -104,6 +121,20 @@ mod tests {
         assert_eq!(read, Ok(expected));
         let terminal = command("command=sh&output=1&error=1&tty=1").unwrap();
         assert_eq!(terminal.outputs, Outputs::Terminal);
+    }
+
+    #[test]
+    fn a_stream_is_awaited_for_each_channel_that_is_asked_for() {
+        for (query, awaited) in [
+            (
+                "input=1&output=1&error=1",
+                &[STDIN, STDOUT, STDERR, ERROR][..],
+            ),
+            ("command=sh&output=true&input=0", &[STDOUT, ERROR]),
+            ("output=1&error=1&tty=1", &[STDOUT, ERROR]),
+        ] {
+            assert_eq!(channels(query), awaited, "{query}");
+        }
     }
 
     #[test]

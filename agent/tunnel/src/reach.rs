@@ -78,7 +78,7 @@ impl Tunnels {
     /// once after the connection is made.
     ///
     /// # Errors
-    /// The request is not in order, the pod has no network, the port is not the pod's, nobody answers there, or the node has as
+    /// The request is invalid, the pod has no network, the port is not the pod's, nothing answers there, or the node has as
     /// many of these connections as it may.
     pub async fn reach<B>(
         &self,
@@ -133,7 +133,7 @@ fn agreed() -> Response<()> {
     head
 }
 
-/// Connects; a failure is told in the words of upstream's API server, which dials pods itself.
+/// Connects; a failure is reported in the words of upstream's API server, which dials pods itself.
 async fn connect(to: SocketAddr) -> Result<TcpStream, Refusal> {
     let connected = timeout(LIMIT, TcpStream::connect(to)).await;
     let failed = |why: &str| {
@@ -150,7 +150,7 @@ async fn connect(to: SocketAddr) -> Result<TcpStream, Refusal> {
     Ok(stream)
 }
 
-/// Passes bytes on. A master that ends its side wants nothing more of the pod. What a pod has sent before its end is passed on,
+/// Passes bytes on. A master that ends its side does not need the pod any more. What a pod has sent before its end is passed on,
 /// also where it takes no more bytes itself.
 async fn carry(client: impl AsyncRead + AsyncWrite, pod: TcpStream) -> io::Result<()> {
     let (from_client, mut to_client) = tokio::io::split(client);

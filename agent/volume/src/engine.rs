@@ -1,12 +1,15 @@
-//! When a volume is believed, and how it moves from one generation to the next.
+//! When a volume is trusted, and how it moves from one generation to the next.
 //!
-//! Two things are kept: a header on the disk, which an attacker may write, and a key with a generation in the TPM, which a
-//! boot that the release key approved alone may write. Each boot writes the header of the next generation first and the
-//! TPM second, so that the disk is at most one ahead: whatever is older than the TPM is a copy of the past.
+//! Two things are kept: a header on the disk, which an attacker may write, and a key with a
+//! generation in the TPM, which only a boot approved by the release key may write. Each boot writes
+//! the header of the next generation first and the TPM second, so that the disk is at most one
+//! ahead: a header older than the TPM's generation is an old copy.
 //!
-//! Guarantees: [`Opening::Opened`] has a key that an approved boot made, for a header that is not older than the last boot that
-//! opened it. A cut after any write leaves a volume that opens, or, while one is made, one that is made again. What this can't
-//! tell: a copy of the disk that was taken and put back within one generation, or of a part of the volume behind its header.
+//! Guarantees: [`Opening::Opened`] has a key that an approved boot made, for a header that is not
+//! older than the last boot that opened it. A power cut after any write leaves a volume that opens
+//! or, while one is made, one that is made again. What this can't detect: a copy of the disk that
+//! was taken and restored within one generation, or a restored part of the volume behind its
+//! header.
 
 use crate::header::{self, Header, HeaderError, VolumeKey, WrappingKey};
 use crate::kept::Kept;
@@ -37,7 +40,7 @@ pub trait Store {
     /// # Errors
     /// The TPM fails. A slot that is closed to this boot is no error.
     fn slots(&mut self) -> Result<Vec<Found>, Self::Error>;
-    /// Writes a slot for images from `floor` on; whatever was there is gone.
+    /// Replaces the content of a slot, for images from `floor` on.
     ///
     /// # Errors
     /// The TPM fails, or this boot is not approved for the floor.
@@ -54,7 +57,7 @@ pub trait Store {
 pub enum Found {
     /// Nothing.
     Absent,
-    /// Something that somebody else made, or that cannot be understood.
+    /// An index that someone else made, or that cannot be parsed.
     Foreign,
     /// A key for images of another floor.
     Closed(u64),
@@ -64,7 +67,7 @@ pub enum Found {
     Open(u64, Kept),
 }
 
-/// A failure of disk or TPM. It says nothing of the state: trying again may end otherwise.
+/// A failure of disk or TPM. It says nothing about the state: another try may succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault<E: Error + 'static> {
     /// The disk failed.
@@ -78,7 +81,7 @@ pub enum Fault<E: Error + 'static> {
     Header(#[source] HeaderError),
 }
 
-/// What came of looking.
+/// The result of [`open`].
 #[derive(Debug)]
 pub enum Opening {
     /// The volume opens.
@@ -115,14 +118,15 @@ impl fmt::Debug for Open {
 pub struct Closed {
     /// Why.
     pub reason: Reason,
-    /// How often the state was made anew before, as far as the TPM tells.
+    /// How often the state was made anew before, by the TPM's record.
     pub renewals: u32,
 }
 
-/// Looks for a volume that can be believed. `fresh` says that the partition was made just now, or was never finished.
+/// Looks for a volume that can be trusted. `fresh` means that the partition was made just now, or
+/// was never finished.
 ///
 /// # Errors
-/// A disk or TPM that failed; nothing follows from that about the state.
+/// The disk or the TPM failed, which says nothing about the state.
 pub fn open<S: Store>(
     disk: &mut impl Disk,
     store: &mut S,
@@ -191,7 +195,7 @@ pub fn open<S: Store>(
     }
 }
 
-/// The copies that are headers, and whether one is marked as of a damaged volume.
+/// The copies that parse as headers, and whether one has the mark of a damaged volume.
 fn headers(disk: &mut impl Disk) -> Result<(Vec<(usize, Header)>, bool), std::io::Error> {
     let (mut headers, mut damaged) = (Vec::new(), false);
     for copy in 0..header::COPIES.len() {
@@ -209,7 +213,7 @@ fn kept(found: &Found) -> Option<(u64, &Kept)> {
     }
 }
 
-/// Why no header opened, by what the TPM has.
+/// Why no header opened, by the TPM's slots.
 fn why(slots: &[Found]) -> Reason {
     let any = |wanted: fn(&Found) -> bool| slots.iter().any(wanted);
     let floor = |slot: &Found| {
@@ -231,7 +235,7 @@ fn why(slots: &[Found]) -> Reason {
 }
 
 impl Open {
-    /// SHA-256 of the key of the admin on whose word the volume came to this board; none where it was made here.
+    /// SHA-256 of the key of the admin who moved the volume to this board; `None` if it was made here.
     pub fn admin(&self) -> Option<[u8; 32]> {
         self.header.admin()
     }
@@ -241,11 +245,12 @@ impl Open {
         self.header.generation
     }
 
-    /// Moves to the next generation: the header, then the TPM; and raises the floor where `floor` is higher. Afterwards the
-    /// TPM has one key.
+    /// Moves to the next generation: the header, then the TPM; and raises the floor if `floor` is
+    /// higher. Afterwards the TPM has one key.
     ///
     /// # Errors
-    /// [`Fault`] of the disk, the TPM or the header's random bytes. A cut in between leaves what opens.
+    /// [`Fault`] of the disk, the TPM or the header's random bytes. A power cut in between leaves a
+    /// volume that opens.
     pub fn advance<S: Store>(
         mut self,
         disk: &mut impl Disk,
@@ -281,11 +286,11 @@ fn other(index: usize, of: usize) -> usize {
     (index + 1) % of
 }
 
-/// A volume that was made now.
+/// A new volume.
 pub struct Made {
     /// Its key.
     pub volume: VolumeKey,
-    /// The key of its recovery slot. It is nowhere but here.
+    /// The key of its recovery slot. This is its only copy.
     pub recovery: WrappingKey,
     /// How often the state was made anew, this time included.
     pub renewals: u32,
@@ -299,7 +304,8 @@ impl fmt::Debug for Made {
     }
 }
 
-/// Makes a new volume for images from `floor` on in the place of what did not open: both copies of the header, then the TPM.
+/// Makes a new volume for images from `floor` on, in place of the one that did not open: writes
+/// both copies of the header, then the TPM.
 ///
 /// # Errors
 /// [`Fault`] of the disk, the TPM or the header's random bytes.
@@ -327,7 +333,7 @@ pub fn make<S: Store>(
     })
 }
 
-/// By what a volume that another board made is opened here.
+/// What is needed to open another board's volume here.
 pub struct Recovery {
     /// The key of its recovery slot.
     pub key: WrappingKey,
@@ -335,7 +341,7 @@ pub struct Recovery {
     pub generation: u64,
     /// SHA-256 of the admin's key, for the volume's headers from now on.
     pub admin: [u8; 32],
-    /// What is no other board's.
+    /// A value that only this board has.
     pub board: [u8; 32],
 }
 
@@ -366,11 +372,11 @@ impl fmt::Debug for Recovered {
     }
 }
 
-/// Opens a volume by its recovery key, or says why it may not be; writes nothing.
+/// Opens a volume by its recovery key, or says why that is not allowed; writes nothing.
 ///
-/// Guarantee: what opens is of the generation that the admin saw, and was not opened by the same word before: the key that
-/// [`Recovered::bind`] gives to the TPM follows from the recovery key, the generation and the board, so that a TPM that has it, and
-/// went on with it, is known again.
+/// Guarantee: an opened volume has the generation that the admin saw, and was not opened by the
+/// same one-off key before. The key that [`Recovered::bind`] writes to the TPM is derived from the
+/// recovery key, the generation and the board, so that a TPM that already used it is recognized.
 ///
 /// # Errors
 /// [`Fault`] of the disk or the TPM. A volume that may not be opened is the inner result.
@@ -419,8 +425,9 @@ pub fn recover<S: Store>(
 }
 
 impl Recovered {
-    /// Binds the volume to this TPM for images from `floor` on: the key to the TPM, both copies of the header in the next
-    /// generation, then that generation to the TPM. A cut leaves what can be recovered again, or what opens.
+    /// Binds the volume to this TPM for images from `floor` on: the key to the TPM, both copies of
+    /// the header in the next generation, then that generation to the TPM. A power cut leaves a
+    /// volume that can be recovered again, or one that opens.
     ///
     /// # Errors
     /// [`Fault`] of the disk, the TPM or the header's random bytes.

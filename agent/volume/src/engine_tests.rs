@@ -34,7 +34,7 @@ impl Machine {
         })))
     }
 
-    /// With a finished state.
+    /// A machine with a finished state.
     fn made() -> (Self, VolumeKey) {
         let machine = Self::new();
         let Opening::Closed(closed) = machine.look(true).unwrap() else {
@@ -89,7 +89,7 @@ impl Machine {
         }
     }
 
-    /// A boot: the volume's key, and the next generation.
+    /// A boot: returns the volume's key, and moves to the next generation.
     fn boot(&self, floor: u64) -> VolumeKey {
         let open = self.opened();
         let volume = open.volume.clone();
@@ -160,7 +160,7 @@ fn a_state_opens_in_each_boot_and_an_older_copy_of_the_disk_never() {
 }
 
 #[test]
-fn what_another_key_made_is_not_believed() {
+fn a_header_of_another_key_is_not_trusted() {
     let (machine, _) = Machine::made();
     let (other, _) = Machine::made();
     let (own, foreign) = (machine.copies(), other.copies());
@@ -184,7 +184,7 @@ fn what_another_key_made_is_not_believed() {
 }
 
 #[test]
-fn a_partition_that_went_is_told_from_a_first_start() {
+fn a_removed_partition_differs_from_a_first_start() {
     let (machine, old) = Machine::made();
     machine.0.borrow_mut().copies = Machine::new().copies();
     let Opening::Closed(closed) = machine.look(true).unwrap() else {
@@ -244,7 +244,7 @@ fn made_with_recovery() -> (Machine, Made) {
     (machine, made)
 }
 
-/// The word of an admin who saw this generation.
+/// The recovery by an admin who saw this generation.
 fn word(made: &Made, generation: u64) -> Recovery {
     Recovery {
         key: made.recovery.clone(),
@@ -298,7 +298,7 @@ fn the_recovery_key_binds_a_volume_to_another_tpm_once() {
             (Some([5; 32]), generation + 1)
         );
         assert_eq!(there.recovered(&good), Err(Reason::OneOffUsed));
-        // The old disk again: the admin's word was for one opening.
+        // The old disk again: the one-off key was for one opening.
         let newest = there.copies();
         there.0.borrow_mut().copies = machine.copies();
         assert_eq!(there.reason(), Reason::OtherKey);
@@ -313,7 +313,7 @@ fn the_recovery_key_binds_a_volume_to_another_tpm_once() {
 }
 
 #[test]
-fn a_volume_moves_on_and_back_by_another_word_each_time() {
+fn each_move_of_a_volume_needs_a_new_recovery() {
     let (machine, made) = made_with_recovery();
     let there = moved(&machine, [Found::Absent, Found::Absent]);
     let generation = there
@@ -335,25 +335,27 @@ fn a_volume_moves_on_and_back_by_another_word_each_time() {
 }
 
 proptest! {
-    /// Whenever the power goes, the volume opens afterwards with the key that it has, in boots with and without a raise.
+    /// After a power cut at any write the volume opens with the same key, in boots with and without
+    /// a raised floor.
     #[test]
-    fn a_cut_at_any_write_of_any_boot_loses_nothing(boots in prop::collection::vec((0_usize..6, 0_u64..10), 1..12)) {
+    fn a_power_cut_at_any_write_of_a_boot_loses_nothing(boots in prop::collection::vec((0_usize..6, 0_u64..10), 1..12)) {
         let (machine, volume) = Machine::made();
         machine.0.borrow_mut().svn = 9;
         for (writes, floor) in boots {
             let open = machine.opened();
             prop_assert_eq!(&open.volume, &volume);
             let cut = machine.with_power(writes);
-            // It fails where the power did not last.
+            // It fails if the power was cut.
             open.advance(&mut cut.clone(), &mut cut.clone(), floor).ok();
             machine.with_power(usize::MAX);
         }
         prop_assert_eq!(machine.boot(0), volume);
     }
 
-    /// A renewal that was cut is either not begun, or done, or begun anew; never is something else believed.
+    /// A renewal with a power cut is either not begun, or done, or made again; nothing else is ever
+    /// trusted.
     #[test]
-    fn a_cut_renewal_is_made_again_or_done(writes in 0_usize..6) {
+    fn a_power_cut_in_a_renewal_leaves_it_done_or_to_be_made_again(writes in 0_usize..6) {
         let (machine, old) = Machine::made();
         let before = machine.copy();
         let closed = Closed { reason: Reason::Damaged, renewals: 0 };
@@ -366,9 +368,9 @@ proptest! {
         }
     }
 
-    /// Wherever the power goes, the volume opens afterwards, or the same word opens it.
+    /// After a power cut at any write the volume opens, or the same recovery opens it.
     #[test]
-    fn a_cut_recovery_is_done_or_done_again(writes in 0_usize..8, had in any::<bool>()) {
+    fn a_power_cut_in_a_recovery_leaves_it_done_or_repeatable(writes in 0_usize..8, had in any::<bool>()) {
         let (machine, made) = made_with_recovery();
         let generation = machine.opened().generation();
         let slots = if had { Machine::made().0.0.borrow().slots.clone() } else { [Found::Absent, Found::Absent] };

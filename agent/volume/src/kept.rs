@@ -1,4 +1,4 @@
-//! What the TPM keeps for the state: the key that opens its header, and how new it is.
+//! What the TPM keeps for the state: the key that opens its header, and the header's generation.
 
 use crate::header::{HeaderError, WrappingKey, random_key};
 use zeroize::Zeroizing;
@@ -55,7 +55,7 @@ impl Kept {
         out
     }
 
-    /// The reverse; none where the length or the version is another.
+    /// The reverse; `None` for another length or version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (key, rest) = bytes.split_first_chunk::<32>()?;
         let (generation, rest) = rest.split_first_chunk::<8>()?;
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_again_and_nothing_else_is() {
+    fn kept_data_round_trips_and_nothing_else_parses() {
         let kept = Kept {
             generation: 9,
             ..Kept::random(3).unwrap()

@@ -2,28 +2,28 @@
 
 use std::fmt;
 
-/// Why there is no state that can be believed.
+/// Why there is no state that can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// Neither disk nor TPM have anything: the machine's first start.
     FirstStart,
-    /// The TPM has a key, and the disk has no state partition.
+    /// The TPM has a key, and the disk has no state partition, or one that was not finished: what made it was cut off.
     PartitionGone,
-    /// The partition has no header of ours: it is plain, of another make, or was overwritten.
+    /// The partition has no header: it is unencrypted, made by another system, or was overwritten.
     NoHeader,
     /// The disk has a header, and the TPM has no key: another machine's disk, or a cleared TPM.
     NoKey,
-    /// The TPM's index was made by somebody else.
+    /// The TPM's index was made by another system.
     ForeignIndex,
     /// The TPM's key is for images of at least this version.
     Floor(u64),
-    /// The header is of another key, or was changed.
+    /// The header is encrypted by another key, or was changed.
     OtherKey,
     /// The header is older than the TPM's generation: an older copy of the disk.
     OlderCopy,
-    /// The volume was opened, and its file system is damaged.
+    /// The volume was opened, and its file system is damaged, or not there: what made the volume anew was cut off before.
     Damaged,
-    /// Nobody approved what was booted, or the state was opened already in this boot.
+    /// The release key did not approve the boot, or the state was opened already in this boot.
     NotApproved,
     /// The image has no approvals that its release key signed.
     NoApprovals,
@@ -111,16 +111,18 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::FirstStart => "it is the machine's first start",
-            Self::PartitionGone => "the TPM has a key for it, and the disk has no state partition",
+            Self::PartitionGone => {
+                "the TPM has a key for it, and the disk has no state partition, or one whose making was cut off"
+            }
             Self::NoHeader => "the state partition was not encrypted by this machine: it is plain, or was overwritten",
             Self::NoKey => "the TPM has no key for it: the disk is another machine's, or the TPM was cleared",
-            Self::ForeignIndex => "the TPM's index for its key was made by somebody else",
+            Self::ForeignIndex => "the TPM's index for its key was made by another system",
             Self::Floor(floor) => {
                 return write!(f, "the TPM keeps its key for images of security version {floor} or above");
             }
             Self::OtherKey => "it is encrypted by another key than the TPM's, or its header was changed",
             Self::OlderCopy => "it is an older copy of the disk than this machine used last",
-            Self::Damaged => "its file system is damaged",
+            Self::Damaged => "its file system is damaged, or its making was cut off by a reboot",
             Self::NotApproved => "the release key did not approve what was booted",
             Self::NoApprovals => "no release key signed this image",
             Self::NoTpm => "the machine has no TPM 2.0",

@@ -1,7 +1,9 @@
-//! What the agent, who speaks with the TPM, tells init about the state: lines of text over a pipe.
+//! The agent's report to init about the state: lines of text over a pipe. (Only the agent can talk
+//! to the TPM.)
 //!
-//! `outcome WORD`, then what belongs to it (`key`, `recovery`, `reason`, `generation`, `renewals`), one each, then `end`.
-//! init answers an opened state with [`Answer`]: the floor that the machine's admission allows.
+//! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `renewals`), one
+//! each, then `end`. init answers an opened state with [`Answer`]: the floor that the machine's
+//! admission allows.
 
 use crate::header::{VOLUME_KEY, VolumeKey, WRAPPING_KEY, WrappingKey};
 use crate::reason::Reason;
@@ -15,7 +17,7 @@ pub const MAX_KEYS: usize = 16 << 10;
 /// Most bytes of an answer.
 pub const MAX_ANSWER: usize = 64;
 
-/// What init is to do.
+/// What init has to do.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Report {
     /// The volume is there: open it with this key.
@@ -26,11 +28,11 @@ pub enum Report {
         generation: u64,
         /// How often it was made anew before.
         renewals: u32,
-        /// SHA-256 of the key of the admin who brought it to this board; none where it was made here.
+        /// SHA-256 of the key of the admin who moved it to this board; `None` if it was made here.
         admin: Option<[u8; 32]>,
     },
-    /// The volume was made on another board and opens on the admin's word: mount it, keep the keys, and answer; without an
-    /// answer it stays the other board's.
+    /// The volume was made on another board and opened by the admin's one-off key: mount it, store
+    /// the keys, and answer. Without an answer it stays bound to the other board.
     Recovered {
         /// Its key.
         key: VolumeKey,
@@ -52,11 +54,11 @@ pub enum Report {
         /// How often it was made anew, this time included.
         renewals: u32,
     },
-    /// Nothing can keep a key: make a file system that lasts as long as the boot.
+    /// Nothing can keep a key: make a file system that lasts until the next reboot.
     Temporary {
         /// Its key.
         key: VolumeKey,
-        /// Why nothing keeps it.
+        /// Why nothing can keep it.
         reason: Reason,
     },
     /// There is a state that must not be made anew: stop.
@@ -150,7 +152,7 @@ impl Report {
         out
     }
 
-    /// Reads what [`Report::to_text`] wrote; none where it is anything else.
+    /// Parses the output of [`Report::to_text`]; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let body = text
             .strip_suffix(Self::END)
@@ -194,7 +196,7 @@ impl Report {
             },
             _ => return None,
         };
-        // Each report has one text: what an optional line may have let by is found here.
+        // Each report has exactly one text, so comparing the text finds what the parser skipped.
         (*report.to_text() == *text).then_some(report)
     }
 }
@@ -212,7 +214,8 @@ fn bytes<const N: usize>(text: &str) -> Option<Zeroizing<[u8; N]>> {
         .map(|()| out)
 }
 
-/// What init says once the state is mounted: the security version that the machine's last admission was for, zero for none.
+/// init's answer after the state is mounted: the security version of the machine's last admission,
+/// zero for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
     /// The version.
@@ -238,7 +241,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_report_is_read_again_and_no_part_of_one() {
+    fn each_report_round_trips_and_no_part_of_one_parses() {
         let (key, recovery) = (
             Zeroizing::new([7; VOLUME_KEY]),
             Zeroizing::new([8; WRAPPING_KEY]),

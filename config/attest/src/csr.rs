@@ -1,4 +1,5 @@
-//! Certificate requests, taken strictly: what a node may ask for, and nothing beside it.
+//! Strict checks of certificate requests: a node may ask for what its profile lists, and for
+//! nothing else.
 
 use crate::verdict::{Checks, Stop};
 use config_certificates::{San, x509};
@@ -64,8 +65,7 @@ pub(crate) fn check(
             request
         }
         Ok(([], _)) if x509::lengths_are_shortest(der) => {
-            let found =
-                "something behind what belongs into one of its structures, or another version";
+            let found = "trailing data in a structure, or another version";
             return Err(checks.fail(name, Code::CsrMalformed, "one PKCS #10 request", found));
         }
         Ok(([], _)) => {
@@ -73,7 +73,7 @@ pub(crate) fn check(
                 name,
                 Code::CsrMalformed,
                 "DER",
-                "a length that is not in its shortest form",
+                "a length that is not in DER's shortest form",
             ));
         }
         Ok(_) => {
@@ -90,7 +90,7 @@ pub(crate) fn check(
     };
     let info = &request.certification_request_info;
     let algorithm = request.signature_algorithm.algorithm.to_id_string();
-    // A key of a kind that no node has is refused as that, whatever it signs with.
+    // A key type that nodes don't use is refused before its signature is checked.
     let signed = !is_p256(info.subject_pki.raw)
         || algorithm == ECDSA_SHA256
             && x509::verifies(
@@ -210,7 +210,7 @@ fn extensions(
         &format!("{name}: extensions"),
         Code::CsrExtension,
         none,
-        "none that nodes have no use for",
+        "only those that nodes use",
         if none {
             "none".to_owned()
         } else {

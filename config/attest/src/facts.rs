@@ -1,4 +1,5 @@
-//! What an event log that replays says, and which of its events policy knows.
+//! Facts from an event log that replays: Secure Boot, its databases, and events of types that the
+//! policy does not know.
 
 use crate::verdict::Checks;
 use config_protocol::Code;
@@ -107,8 +108,8 @@ pub(crate) fn secure_boot(log: &EventLog, checks: &mut Checks) -> Option<bool> {
     on
 }
 
-/// In which variables of Secure Boot, or in what stands behind them, a log is not what a release expects.
-/// Nothing is told where the release lists no events.
+/// The Secure Boot variables, and the events after them, in which a log differs from what a release
+/// expects. Empty if the release lists no events.
 pub(crate) fn other_databases(log: &EventLog, boot: &Boot) -> Vec<&'static str> {
     let Some(expected) = boot.events.get(&7) else {
         return Vec::new();
@@ -125,8 +126,9 @@ pub(crate) fn other_databases(log: &EventLog, boot: &Boot) -> Vec<&'static str> 
     others
 }
 
-/// That every event of the quoted registers is one that policy knows. PCR 0 and 2 are consumed by being pinned, 13 by the
-/// configuration event; of one whose value was learned the events are looked at by their types.
+/// Checks that the policy knows every event of the quoted registers. PCR 0 and 2 are covered by
+/// their pinned values, PCR 13 by the configuration event. In a register whose value was learned,
+/// only the types of the events are checked.
 pub(crate) fn consume(
     log: &EventLog,
     boot: &Boot,
@@ -221,7 +223,8 @@ fn by_grammar(log: &EventLog, pcr: u8, allow_unknown: bool, checks: &mut Checks)
     faulty_data(log, pcr, checks);
 }
 
-/// Whether policy knows an event at its place in a register. Values are the release's business; this is about types.
+/// Whether the policy knows an event's type at its place in a register. The release decides about
+/// values.
 fn known(pcr: u8, index: usize, event: &Event) -> bool {
     let separator = event.kind == kind::SEPARATOR && event.data == [0; 4];
     match pcr {

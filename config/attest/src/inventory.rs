@@ -1,4 +1,4 @@
-//! The machines that may join, indexed as the verifier asks for them.
+//! The machines that may join, indexed by what the verifier looks up.
 
 use crate::verdict::MachineId;
 use config_certificates::San;
@@ -7,7 +7,7 @@ use config_tpm::Digest;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-/// A snapshot of all Machine objects. Made anew when one changes.
+/// A snapshot of all Machine objects, rebuilt when one changes.
 #[derive(Debug, Clone, Default)]
 pub struct Inventory {
     machines: BTreeMap<String, Machine>,
@@ -28,7 +28,7 @@ impl Inventory {
                 continue;
             };
             let ek = &machine.spec.ek;
-            // What was seen counts where nothing else is said.
+            // An EK that was only seen counts if the spec lists neither hashes nor issuers.
             let seen = ek
                 .seen
                 .iter()
@@ -87,7 +87,8 @@ impl Inventory {
             .find(|other| other.metadata.name != but.metadata.name)
     }
 
-    /// Those that list an EK hash or, where they list nothing, let it in at sight.
+    /// The Machines that list an EK hash, and those that list nothing and were admitted with it
+    /// without a decision (`seen`).
     pub(crate) fn listing(&self, ek: &Digest) -> Vec<&Machine> {
         self.listed
             .get(ek)
@@ -112,7 +113,7 @@ impl Inventory {
         self.bound.get(ek).and_then(|name| self.get(name))
     }
 
-    /// Those that become the Node of a name.
+    /// The Machines with this Node name.
     pub(crate) fn of_node(&self, node: &str) -> Vec<&Machine> {
         self.nodes
             .get(node)
@@ -131,13 +132,15 @@ pub fn machine_id(machine: &Machine) -> MachineId {
     }
 }
 
-/// Names in the serving certificates of a Machine, with the ends of the certificates, as long as these are good to the master.
+/// Names in a Machine's serving certificates that the master still accepts, with the ends of the
+/// certificates.
 fn held(machine: &Machine) -> impl Iterator<Item = (&str, &str)> {
     let status = known(machine).filter(|_| !machine.spec.retired);
     status.into_iter().flat_map(names_until)
 }
 
-/// Names in the serving certificates that a status tells of, the last and those before it, with the ends of the certificates.
+/// Names in the serving certificates that a status records, the last one and earlier ones, with the
+/// ends of the certificates.
 fn names_until(status: &MachineStatus) -> impl Iterator<Item = (&str, &str)> {
     let last = status.certificate.as_ref();
     let end = last.map_or("", |last| last.not_after.as_str());
@@ -146,8 +149,8 @@ fn names_until(status: &MachineStatus) -> impl Iterator<Item = (&str, &str)> {
     present.chain(earlier.map(|(name, end)| (&**name, &**end)))
 }
 
-/// Names that earlier certificates have when the next one has `names`. A name that is in several is held until the last of them
-/// ends.
+/// Names of earlier certificates once the next certificate has `names`. A name in several
+/// certificates is held until the last of them ends.
 pub(crate) fn earlier_names(status: &MachineStatus, names: &[String]) -> BTreeMap<String, String> {
     let mut earlier = BTreeMap::<String, String>::new();
     for (name, end) in names_until(status) {
@@ -173,13 +176,13 @@ fn seconds(time: &str) -> Option<u64> {
     u64::try_from(time.as_second()).ok()
 }
 
-/// The EK that a Machine is bound to; none where the inventory lists others in its place.
+/// The EK that a Machine is bound to; `None` if the inventory lists others instead.
 pub(crate) fn bound_ek(machine: &Machine) -> Option<Digest> {
     machine.binding()?.parse().ok()
 }
 
-/// Whether an admin has re-admitted the Machine until after `now` (Unix seconds). An act that was made use of is over: what
-/// came after that proof, the admin did not speak of.
+/// Whether an admin has re-admitted the Machine until after `now` (Unix seconds). A re-admission
+/// counts once: the admin did not approve what the machine proves after that.
 pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
     let used = machine
         .status
@@ -194,7 +197,8 @@ pub(crate) fn readmitted(machine: &Machine, now: u64) -> bool {
         .is_some_and(|until| u64::try_from(until.as_second()).is_ok_and(|until| now < until))
 }
 
-/// What is known of the board that the Machine is bound to; none where it is bound to none, or to one that was replaced.
+/// The keys of the board that the Machine is bound to; `None` if it is bound to none, or to one
+/// that was replaced.
 pub(crate) fn known(machine: &Machine) -> Option<&MachineStatus> {
     let replaced = machine
         .status
@@ -204,7 +208,7 @@ pub(crate) fn known(machine: &Machine) -> Option<&MachineStatus> {
     machine.status.as_ref().filter(|_| !replaced)
 }
 
-/// Where a Machine stands.
+/// A Machine's state.
 pub(crate) fn state(machine: &Machine) -> MachineState {
     known(machine).map_or(MachineState::Pending, |status| status.state)
 }

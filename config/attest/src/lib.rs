@@ -13,8 +13,9 @@
 //! - *pending* ([`verifier::Pending`]): a checked hello with its challenge; the session table holds it until the evidence comes.
 //! - *reference values* ([`verifier::Reference`]): machines, releases, issuers and the rule that evidence is compared with.
 //! - *check*: one comparison with its result; a *verdict* ([`Verdict`]) is the list of them.
-//! - *refusal* ([`Refusal`]): why an exchange ended. It is *proven* where the TPM itself proved what is refused, and *anonymous*
-//!   where anybody could have sent it. Only a proven one has a *consequence* for the Machine.
+//! - *refusal* ([`Refusal`]): why an exchange ended. It is *proven* where the TPM itself proved
+//!   what is refused, and *anonymous* where anyone could have sent it. Only a proven one has a
+//!   *consequence* for the Machine.
 //! - *claimant* ([`verifier::Claimant`]): proved which machine it is, and asks for no more than a node may have; the decision is
 //!   open. Without a TPM it proved only that it holds a key.
 //! - *approval* ([`verifier::Approval`]): a person's or a rule's decision to admit; a *prior approval*

@@ -11,7 +11,7 @@ pub const MIN_TTL_SECONDS: u64 = 10;
 /// Longest lifetime, in seconds: a week.
 pub const MAX_TTL_SECONDS: u64 = 7 * 24 * 60 * 60;
 
-/// How the endorsement key must be known.
+/// How the rule must know the endorsement key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Require {
     /// Everything that the rule names.
@@ -101,7 +101,7 @@ impl CheckedRule {
         !self.decides().takes_unproven()
     }
 
-    /// Whether machines without a TPM are let in.
+    /// Whether machines without a TPM are admitted.
     pub(crate) fn admits_without_tpm(&self) -> bool {
         self.insecure_no_tpm && !self.enforces()
     }
@@ -117,7 +117,7 @@ impl CheckedRule {
         !self.enforces() || self.release_keys.contains(name)
     }
 
-    /// The EK issuers that count, of those in the configuration.
+    /// The configured EK issuers that the rule accepts.
     pub(crate) fn issuers<'a>(&'a self, configured: &'a [EkIssuer]) -> Vec<&'a str> {
         if self.enforces() {
             self.ek_issuers.iter().map(String::as_str).collect()
@@ -239,7 +239,8 @@ fn conditions(rule: &Rule, faults: &mut Vec<String>) -> Conditions {
     }
 }
 
-/// The floors of the TPM's firmware, each of an issuer that the rule names where it names any.
+/// The minimum versions of the TPM's firmware, by issuer. If the rule names issuers, each must be
+/// one of them.
 fn floors(rule: &Rule, faults: &mut Vec<String>) -> BTreeMap<String, TpmVersion> {
     let mut floors = BTreeMap::new();
     for (issuer, text) in &rule.ek.min_firmware {
@@ -252,13 +253,13 @@ fn floors(rule: &Rule, faults: &mut Vec<String>) -> BTreeMap<String, TpmVersion>
             Err(NotAVersion) => faults.push(format!("{key}: found {text:?}, {NotAVersion}")),
         }
     }
-    // Without issuers no certificate is looked at, so no maker is known.
+    // Without issuers no certificate is checked, so the manufacturer is unknown.
     if !floors.is_empty()
         && rule.ek.issuers.is_empty()
         && rule.policy.decides() == Decides::Verifier
     {
         faults
-            .push("ek.min_firmware: name the issuers in ek.issuers, by whose certificates makers are known".to_owned());
+            .push("ek.min_firmware: name the issuers in ek.issuers, whose certificates identify the manufacturer".to_owned());
     }
     floors
 }
@@ -303,7 +304,7 @@ impl TryFrom<&Rule> for CheckedRule {
                 rule.policy.as_str()
             ));
         }
-        // What is said of a queue counts where there is one.
+        // The settings of a queue need a policy that has one.
         let queue = if decides == Decides::Person {
             rule.queue.clone()
         } else {
@@ -329,7 +330,7 @@ impl TryFrom<&Rule> for CheckedRule {
         let sans_inventory = inventory(&rule.certificate.sans, "certificate.sans", &mut faults);
         if rule.insecure_no_tpm && !decides.takes_unproven() {
             faults.push(
-                "insecure_no_tpm: found true, expected none: there is nothing to verify; set policy = \"queue\" or take it out"
+                "insecure_no_tpm: found true, expected no such key: there is nothing to verify; set policy = \"queue\" or take it out"
                     .to_owned(),
             );
         }

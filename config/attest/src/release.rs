@@ -1,4 +1,4 @@
-//! The signed description of an image: what its build predicts, and who stands behind it.
+//! The signed description of an image: what its build predicts, and which keys signed it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -93,10 +93,10 @@ pub enum ReleaseError {
     /// Not a manifest.
     #[error("manifest is not of the documented form")]
     Manifest(#[source] serde_json::Error),
-    /// A field that cannot be.
+    /// A field with a value that is not allowed.
     #[error("manifest: {0}")]
     Field(String),
-    /// A release key that is none.
+    /// A release key that cannot be read.
     #[error("release key {0:?} is not an ECDSA P-256 public key in PEM")]
     Key(String),
 }
@@ -152,8 +152,8 @@ pub struct KnownRelease {
 }
 
 impl KnownRelease {
-    /// Parses a release and verifies its signatures by the cluster's release keys. A release that nobody signed is known
-    /// too, so that a machine that booted it can be told why it is refused.
+    /// Parses a release and verifies its signatures by the cluster's release keys. An unsigned
+    /// release is kept too, so that the refusal of a machine that booted it can name the reason.
     ///
     /// # Errors
     /// As [`Manifest::parse`]. A signature that does not verify is no error: it does not count.

@@ -18,13 +18,14 @@ use config_tpm::Entropy;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// How long the end of a session is remembered, so that a late or second answer is named for what it is, in seconds.
+/// How long the end of a session is remembered, in seconds, so that the code for a late or second
+/// answer says which of the two it is.
 const REMEMBER_SECONDS: u64 = 2 * SESSION_SECONDS;
 /// Blocks of networks from which joins of one endorsement key may be open at once, each with the share of [`HOSTS`] hosts.
 const BLOCKS: usize = 16;
 /// Hosts of one block from which joins of one endorsement key may be open at once.
 const HOSTS: usize = 4;
-/// The part of the strangers' joins that one host may have, and one site or block.
+/// The shares of the strangers' joins for one host, and for one site or block.
 const HOST_PART: usize = 8;
 const BLOCK_PART: usize = 4;
 
@@ -112,9 +113,9 @@ struct SessionEntry<P> {
 /// The classes of sessions, each with a table of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Joins with a key that the inventory does not list: anybody can open these.
+    /// Joins with a key that the inventory does not list: anyone can open these.
     Stranger,
-    /// Joins with an endorsement key of the inventory: anybody who knows the key can open these.
+    /// Joins with an endorsement key of the inventory: anyone who knows the key can open these.
     Listed,
     /// Renewals: only a node with a certificate can open these.
     Renewal,
@@ -132,7 +133,7 @@ impl Class {
     }
 }
 
-/// An open session of an endorsement key, and whose it is.
+/// An open session of an endorsement key, with the address that opened it.
 #[derive(Debug)]
 struct Open {
     opened: u64,
@@ -244,7 +245,7 @@ impl<P: HalfOpen> Sessions<P> {
         }
     }
 
-    /// [`Sessions::open_from`] where all callers are one.
+    /// [`Sessions::open_from`] for tests in which all callers share one address.
     ///
     /// # Errors
     /// As [`Sessions::open_from`].

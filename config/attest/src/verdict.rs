@@ -18,9 +18,9 @@ pub struct MachineId {
     pub uid: String,
 }
 
-/// Holding one proves that evidence with a good HMAC(S, Q) and a good signature by the Machine's AK was seen or, of a Machine
-/// without a TPM, a good signature by the key that it was let in with: only then may the Machine's state be changed. Only the
-/// verifier makes it.
+/// Holding one proves that evidence with a good HMAC(S, Q) and a good signature by the Machine's AK
+/// was seen or, of a Machine without a TPM, a good signature by the key of its admission: only then
+/// may the Machine's state be changed. Only the verifier makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProvenMachine {
     id: MachineId,
@@ -37,7 +37,7 @@ impl ProvenMachine {
     }
 }
 
-/// What was looked at in one exchange.
+/// The checks and claims of one exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Every check, in order.
@@ -82,11 +82,11 @@ impl Verdict {
 /// A refusal. Its kind says what it may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody proved anything: may be counted and recorded, and changes no Machine.
+    /// Nothing was proved: it may be counted and recorded, and changes no Machine.
     Anonymous {
         /// Why.
         code: Code,
-        /// What was looked at.
+        /// The checks and claims of the exchange.
         verdict: Verdict,
     },
     /// The machine itself proved what is refused.
@@ -95,7 +95,7 @@ pub enum Refusal {
         machine: ProvenMachine,
         /// Why: the first check that failed.
         code: Code,
-        /// What was looked at.
+        /// The checks and claims of the exchange.
         verdict: Verdict,
     },
 }
@@ -116,7 +116,7 @@ impl Refusal {
         }
     }
 
-    /// What was looked at.
+    /// The checks and claims of the exchange.
     pub fn verdict(&self) -> &Verdict {
         match self {
             Self::Anonymous { verdict, .. } | Self::Proven { verdict, .. } => verdict,
@@ -165,7 +165,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Says that a check failed that nothing after it can do without.
+/// The error of a failed check on which all later checks depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stop(pub(crate) Code);
 
@@ -190,7 +190,8 @@ impl Checks {
         }
     }
 
-    /// Adds the checks of a judgement: they decide where the rule enforces, and are shown to who decides where it does not.
+    /// Adds the checks of the machine's state. They decide under a rule that enforces; otherwise
+    /// they are shown to the person who decides.
     pub(crate) fn judged(&mut self, judgement: Self, enforces: bool) {
         if enforces {
             self.extend(judgement);
@@ -230,7 +231,7 @@ impl Checks {
         ok
     }
 
-    /// Records what was found where nothing could have failed.
+    /// Records a finding that cannot fail.
     pub(crate) fn pass(
         &mut self,
         name: &str,
@@ -247,7 +248,7 @@ impl Checks {
         });
     }
 
-    /// Records a check that all that follows stands on.
+    /// Records a check on which all later checks depend.
     pub(crate) fn must(
         &mut self,
         name: &str,
@@ -263,7 +264,7 @@ impl Checks {
         }
     }
 
-    /// Records a failure that all that follows stands on.
+    /// Records a failure on which all later checks depend.
     pub(crate) fn fail(
         &mut self,
         name: &str,

@@ -105,7 +105,7 @@ fn a_real_boot_is_accepted_and_secure_boot_is_told_from_its_log() {
 }
 
 #[test]
-fn no_event_of_a_quoted_register_can_change_its_type_or_go() {
+fn no_event_of_a_quoted_register_can_change_its_type_or_be_removed() {
     let (_, good) = machine(true);
     for index in 0..good.log.events.len() {
         let pcr = good.log.events[index].pcr;

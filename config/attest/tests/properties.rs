@@ -161,7 +161,8 @@ impl Exchange {
                 let mut status = config_kube::MachineStatus::default();
                 verified.record(&mut status);
                 if let Some(config) = &mut status.config {
-                    // The event's label and length are the agent's word, for people; its digest is what is proved.
+                    // The agent chooses the event's label and length, for people; only its digest
+                    // is proved.
                     config.source.clear();
                 }
                 status.checks.clear();
@@ -222,7 +223,7 @@ fn a_flipped_bit_of_evidence_is_refused_or_changes_nothing() {
 
 /// Every bit of what the TPM signed, of the signatures, the MAC and the register values.
 #[test]
-fn a_flipped_bit_of_the_tpms_word_is_refused() {
+fn a_flipped_bit_of_what_the_tpm_signed_is_refused() {
     type Part = (
         &'static str,
         fn(&mut Evidence) -> Vec<u8>,

@@ -12,10 +12,10 @@ use x509_parser::time::ASN1Time;
 
 /// tcg-kp-EKCertificate.
 const EK_CERTIFICATE: Oid<'static> = x509_parser::der_parser::oid!(2.23.133.8.1);
-/// Longest way from an EK certificate to a root.
+/// Longest chain from an EK certificate to a root.
 const MAX_DEPTH: usize = 5;
 
-/// Certificates of a maker of TPMs, under a name of the cluster's configuration.
+/// Certificates of a TPM manufacturer, under a name in the cluster's configuration.
 #[derive(Clone)]
 pub struct EkIssuer {
     name: String,
@@ -33,7 +33,7 @@ impl fmt::Debug for EkIssuer {
     }
 }
 
-/// Text that holds no usable CA certificates.
+/// The text holds no usable CA certificates.
 #[derive(Debug, thiserror::Error)]
 #[error("EK issuer {name:?}: {fault}")]
 pub struct EkIssuerError {
@@ -99,13 +99,13 @@ fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
         .map(|(_, certificate)| certificate)
 }
 
-/// Why an EK certificate is not taken; the text says what was found.
+/// Why an EK certificate is refused; the text says what was found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EkFault {
     /// It cannot be parsed.
     #[error("not a DER certificate")]
     Malformed,
-    /// It is of another key.
+    /// It certifies another key.
     #[error("the certificate's key differs from the endorsement key")]
     OtherKey,
     /// It is not one for an endorsement key.
@@ -154,8 +154,8 @@ pub fn check_ek_certificate<'a>(
     Err(EkFault::Issuer(issuer))
 }
 
-/// Whether the certificate's key is the one in `spki`. Only the key bits are compared: some makers write another algorithm
-/// identifier (RSAES-OAEP) for the same RSA key.
+/// Whether the certificate's key is the one in `spki`. Only the key bits are compared: some
+/// manufacturers write another algorithm identifier (RSAES-OAEP) for the same RSA key.
 fn same_key(certificate: &X509Certificate<'_>, spki: &[u8]) -> bool {
     x509_parser::x509::SubjectPublicKeyInfo::from_der(spki).is_ok_and(|(_, key)| {
         key.subject_public_key.data == certificate.public_key().subject_public_key.data
@@ -191,7 +191,7 @@ fn usage(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
     }
 }
 
-/// subjectDirectoryAttributes, in which makers describe the TPM.
+/// subjectDirectoryAttributes, in which manufacturers describe the TPM.
 const SUBJECT_DIRECTORY: Oid<'static> = x509_parser::der_parser::oid!(2.5.29.9);
 
 fn may_issue(certificate: &X509Certificate<'_>) -> bool {
@@ -227,7 +227,8 @@ enum Anchor {
     None,
 }
 
-/// Whether one of the issuer's certificates signed this one, and is itself valid as far up as the list goes.
+/// Whether one of the issuer's certificates signed this one and is valid, as are its own issuers in
+/// the list.
 fn anchored(certificate: &X509Certificate<'_>, issuer: &EkIssuer, now: u64) -> Anchor {
     let parsed: Vec<X509Certificate<'_>> = issuer
         .certificates

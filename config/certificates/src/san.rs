@@ -22,8 +22,8 @@ impl std::fmt::Display for San {
 }
 
 impl San {
-    /// An address where the text is one, else a DNS name. An IPv4 address that is written as an IPv6 one is the IPv4 address:
-    /// clients take the two for equal.
+    /// An address if the text is one, else a DNS name. An IPv4-mapped IPv6 address becomes the IPv4
+    /// address: clients treat the two as equal.
     pub fn from_text(text: &str) -> Self {
         match text.parse::<IpAddr>() {
             Ok(address) => Self::Ip(address.to_canonical()),
@@ -39,8 +39,8 @@ impl San {
         }
     }
 
-    /// Whether it is the API server's: one of `names`, or `kubernetes` and what stands under it, which belong to the API
-    /// server in every cluster.
+    /// Whether it is the API server's: one of `names`, or `kubernetes` and its subdomains, which
+    /// belong to the API server in every cluster.
     pub fn is_api_server(&self, names: &BTreeSet<San>) -> bool {
         let stock = |name: &str| name == "kubernetes" || name.starts_with("kubernetes.default");
         matches!(self, Self::Dns(name) if stock(name)) || names.contains(self)

@@ -1,6 +1,7 @@
 //! Signatures of X.509 structures, and the exact form of a certificate request: what the verifier needs and no more.
 //!
-//! ring checks them, several times as fast as RustCrypto, which is asked only for what ring has not: SHA-512 with ECDSA.
+//! ring checks them, several times as fast as RustCrypto, which does only what ring lacks: SHA-512
+//! with ECDSA.
 
 use p256::ecdsa::signature::hazmat::PrehashVerifier as _;
 use p256::pkcs8::DecodePublicKey as _;
@@ -22,18 +23,18 @@ const ECDSA_SHA512: &str = "1.2.840.10045.4.3.4";
 /// Largest modulus of an RSA issuer, in bytes; bounds the work that a certificate can cause.
 const MAX_RSA_BYTES: usize = 512;
 
-/// How deep what is constructed nests at most in a certificate request.
+/// How deep constructed values may nest in a certificate request.
 const MAX_NESTING: u8 = 16;
 
-/// What a public key is of.
+/// The type of a public key.
 enum KeyAlgorithm {
     Rsa,
     P256,
     P384,
 }
 
-/// Whether `signature` with algorithm `oid` over `message` is by the key in `spki` (DER). Unknown algorithms are not, and no
-/// RSA key below 2048 bits is taken.
+/// Whether `signature` with algorithm `oid` over `message` is by the key in `spki` (DER). False for
+/// unknown algorithms and for RSA keys below 2048 bits.
 pub fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8]) -> bool {
     let Ok(([], key)) = SubjectPublicKeyInfo::from_der(spki) else {
         return false;
@@ -64,8 +65,8 @@ pub fn verifies(oid: &str, spki: &[u8], message: &[u8], signature: &[u8]) -> boo
         .is_ok()
 }
 
-/// Whether `parent` is named as the issuer of a certificate and its key signed it. What `parent` may issue is the caller's to
-/// ask.
+/// Whether a certificate names `parent` as its issuer and the parent's key signed it. The caller
+/// checks what `parent` may issue.
 pub fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certificate<'_>) -> bool {
     certificate.issuer().as_raw() == parent.subject().as_raw()
         && certificate.signature_algorithm == certificate.tbs_certificate.signature
@@ -77,7 +78,7 @@ pub fn signed_by(certificate: &X509Certificate<'_>, parent: &X509Certificate<'_>
         )
 }
 
-/// What a certificate request is made of (X.690, 8).
+/// The DER tags in a certificate request (X.690, 8).
 mod tag {
     pub(super) const BOOLEAN: u8 = 0x01;
     pub(super) const INTEGER: u8 = 0x02;
@@ -93,8 +94,9 @@ mod tag {
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 /// ecdsa-with-SHA256, 1.2.840.10045.4.3.2.
 const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
-/// Extensions that a node may ask for: basic constraints, key usage, extended key usage, alternative names (RFC 5280, 4.2.1).
-/// The value of each is DER again; of others nobody knows.
+/// Extensions that a node may ask for: basic constraints, key usage, extended key usage,
+/// alternative names (RFC 5280, 4.2.1). The value of each is DER again; that of others may be
+/// anything.
 const KNOWN_EXTENSIONS: [&[u8]; 4] = [
     &[0x55, 0x1d, 0x13],
     &[0x55, 0x1d, 0x0f],
@@ -102,8 +104,8 @@ const KNOWN_EXTENSIONS: [&[u8]; 4] = [
     &[0x55, 0x1d, 0x11],
 ];
 
-/// Whether a PKCS #10 request (RFC 2986, 4.1) holds what its structures have and nothing behind it. The parser passes over what
-/// follows inside of them, and another reader of the same bytes may not.
+/// Whether a PKCS #10 request (RFC 2986, 4.1) has no trailing data in any of its structures. The
+/// parser skips trailing data, and another reader of the same bytes may not.
 pub fn request_is_exact(der: &[u8]) -> bool {
     exact(der).is_some()
 }
@@ -120,7 +122,7 @@ fn exact(der: &[u8]) -> Option<()> {
     else {
         return None;
     };
-    // What stands outside of what is signed has one form too: ECDSA has no parameters (RFC 5758, 3.2).
+    // The part outside the signed bytes must be exact too: ECDSA has no parameters (RFC 5758, 3.2).
     let algorithm = parts(algorithm)?;
     let [(tag::OID, oid), parameters @ ..] = algorithm.as_slice() else {
         return None;
@@ -184,7 +186,7 @@ fn extension(der: &[u8]) -> Option<()> {
     (!KNOWN_EXTENSIONS.contains(&oid) || parts(value)?.len() == 1).then_some(())
 }
 
-/// What stands one after another in some DER, each with its tag.
+/// The consecutive values in some DER, each with its tag.
 fn parts(mut der: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut parts = Vec::new();
     while let [tag, rest @ ..] = der {
@@ -196,8 +198,9 @@ fn parts(mut der: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     Some(parts)
 }
 
-/// Whether each length in some DER is definite and in its shortest form, also within the extensions that nodes may ask for. The
-/// parser takes longer forms, of which one request would have many.
+/// Whether each length in some DER is definite and in its shortest form, also within the extensions
+/// that nodes may ask for. The parser accepts longer forms, so one request would have many
+/// encodings.
 pub fn lengths_are_shortest(der: &[u8]) -> bool {
     values_are_short(der, MAX_NESTING)
 }
@@ -227,7 +230,8 @@ fn values_are_short(mut der: &[u8], left: u8) -> bool {
     true
 }
 
-/// A length in its shortest form (X.690, 10.1), and what follows it. No field of a message is longer than two octets tell.
+/// A length in its shortest form (X.690, 10.1), and the bytes after it. Two octets are enough for
+/// the length of any field of a message.
 fn shortest(der: &[u8]) -> Option<(usize, &[u8])> {
     let (length, rest) = match der {
         [0x81, length, rest @ ..] if *length >= 0x80 => (u16::from(*length), rest),
@@ -285,7 +289,7 @@ mod tests {
         .concat()
     }
 
-    /// A request with something behind what belongs into each of its structures, in turn; the first is as it should be.
+    /// A request with trailing data in each of its structures, in turn; the first is unchanged.
     fn requests() -> Vec<Vec<u8>> {
         let more = tlv(0x05, &[]);
         let nothing: &[u8] = &[];
@@ -313,7 +317,7 @@ mod tests {
                 );
                 let attributes = tlv(tag::ATTRIBUTES, &[&attribute]);
                 let version = tlv(tag::INTEGER, &[&[0]]);
-                // One part more may stand there: the algorithm's parameters.
+                // There may be one more part here: the algorithm's parameters.
                 let kind = tlv(tag::SEQUENCE, &[&oid, at(10), at(10)]);
                 let key = tlv(
                     tag::SEQUENCE,
@@ -336,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_behind_what_belongs_into_a_request() {
+    fn a_request_with_trailing_data_is_not_exact() {
         let requests = requests();
         assert!(request_is_exact(&requests[0]));
         for request in &requests[1..] {
@@ -349,7 +353,8 @@ mod tests {
         let mut other = requests[0].clone();
         other[version + 2] = 1;
         assert!(!request_is_exact(&other));
-        // Another tag for the algorithm's identifier, which the parser takes; and bits that no octet has.
+        // Another tag for the algorithm's identifier, which the parser accepts, and a wrong number
+        // of unused bits.
         let place = requests[0]
             .windows(8)
             .position(|bytes| bytes == ECDSA_WITH_SHA256)
@@ -365,7 +370,7 @@ mod tests {
     #[test]
     fn only_shortest_and_definite_lengths_are_taken() {
         let good: [&[u8]; 7] = [
-            // In the value of an extension that is none of the known ones.
+            // In the value of an unknown extension.
             &[
                 0x06, 0x03, 0x55, 0x1d, 0x0e, 0x04, 0x04, 0x02, 0x81, 0x01, 0x00,
             ],

@@ -136,7 +136,7 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<VerifiedDocument, 
             found: key.to_string(),
         });
     }
-    // Values of r or s that no signature has, such as zero, are well-formed but not a signature.
+    // Values of r or s that no signature can have, such as zero, are well-formed but not a signature.
     let signature = Signature::from_slice(&signature).map_err(|_opaque| Fault::Signature)?;
     public
         .verify(&message(&document), &signature)

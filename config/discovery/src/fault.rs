@@ -9,7 +9,7 @@ pub enum Fault {
         /// The number of bytes.
         found: usize,
     },
-    /// It has not the form that `WIRE.md` defines.
+    /// It does not have the form that `WIRE.md` defines.
     #[error("it is not a signed document: {0}")]
     Malformed(String),
     /// Its key is not pinned.
@@ -19,7 +19,7 @@ pub enum Fault {
         found: String,
     },
     /// The signature does not verify with the key.
-    #[error("its signature is not that of its key over its bytes")]
+    #[error("its signature does not verify with its key")]
     Signature,
     /// A version that this program does not support.
     #[error(
@@ -47,7 +47,7 @@ pub enum Fault {
         least: u64,
     },
     /// It was issued in the future.
-    #[error("it is issued at second {issued}, and it is second {now}")]
+    #[error("it was issued at {issued}, and it is {now} now (Unix seconds)")]
     NotYetValid {
         /// Time of issue, Unix seconds.
         issued: u64,
@@ -55,7 +55,7 @@ pub enum Fault {
         now: u64,
     },
     /// It has expired.
-    #[error("it ended at second {expires}, and it is second {now}")]
+    #[error("it expired at {expires}, and it is {now} now (Unix seconds)")]
     Expired {
         /// Expiry, Unix seconds.
         expires: u64,

@@ -1,4 +1,4 @@
-//! What is accepted, and that everything else is refused with its own code.
+//! A good document is accepted, and each fault is refused with its own code.
 
 use config_discovery::{
     Document, Expected, Fault, LABEL, MAX_BYTES, MAX_LIFE, SKEW, Trust, check, pin_of,
@@ -262,7 +262,7 @@ fn no_key_of_an_object_comes_twice() {
 }
 
 #[test]
-fn what_could_never_be_accepted_is_not_signed() {
+fn a_document_that_could_never_be_accepted_is_not_signed() {
     assert!(
         Document {
             endpoints: Vec::new(),

@@ -12,7 +12,7 @@ const KEY: &str = include_str!("../vectors/key.pem");
 const SIGNED: &str = include_str!("../vectors/signed.json");
 
 #[test]
-fn every_code_and_limit_stands_in_the_document() {
+fn every_code_and_limit_is_in_the_document() {
     for code in Fault::CODES {
         assert!(WIRE.contains(&format!("| `{code}` |")), "{code}");
     }

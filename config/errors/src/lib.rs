@@ -1,5 +1,6 @@
-//! How an error and its causes are written. Every layer's `Display` speaks of that layer alone and names its cause as
-//! `source`; whatever prints an error, at the edge of a program, prints the whole chain by one of these.
+//! How an error and its causes are written. Each layer's `Display` describes that layer only and
+//! gives its cause as `source`. The edge of a program prints the whole chain by one of these
+//! functions.
 
 use std::error::Error;
 

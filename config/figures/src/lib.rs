@@ -1,5 +1,5 @@
-//! Figures of programs as monitoring reads them: Prometheus' text format, and what the kernel tells of a process. Pure: the
-//! caller reads `/proc`.
+//! Metrics of a program: Prometheus' text format, and the kernel's figures about a process. Pure:
+//! the caller reads `/proc`.
 
 mod process;
 mod text;

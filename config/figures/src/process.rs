@@ -1,4 +1,4 @@
-//! What the kernel tells of a process, under Prometheus' names.
+//! The kernel's figures about a process, under Prometheus' names.
 
 use crate::Text;
 
@@ -24,7 +24,7 @@ pub struct Process {
     pub status: String,
     /// Limits.
     pub limits: String,
-    /// The machine's own, for the time of its boot.
+    /// The machine's `/proc/stat`, for the time of its boot.
     pub machine: String,
     /// Open file descriptors.
     pub descriptors: Option<u64>,
@@ -128,11 +128,12 @@ mod tests {
     use super::Process;
 
     #[test]
-    fn each_figure_is_told_in_its_unit() {
+    fn each_figure_has_its_unit() {
         let process = Process::of(
             |file| {
                 match file {
-                    // utime 150 and stime 50 ticks; begun 1,000 ticks after the boot. The name holds what ends names.
+                    // utime 150 and stime 50 ticks; begun 1,000 ticks after the boot. The name
+                    // contains the characters that end a name.
                     "/proc/self/stat" => "7 (a) b) S 1 7 7 0 -1 0 0 0 0 0 150 50 0 0 20 0 4 0 1000 0",
                     "/proc/self/status" => "Name:\ta\nVmSize:\t    2048 kB\nVmRSS:\t     512 kB\n",
                     "/proc/self/limits" => "Max processes 5 5 processes\nMax open files            1024   4096   files\n",
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_left_out() {
+    fn figures_that_cannot_be_read_are_left_out() {
         assert_eq!(Process::default().text(), "");
         let cut = Process {
             stat: "7 (a) S 1".to_owned(),

@@ -46,7 +46,7 @@ impl Text {
         self.0.push('\n');
     }
 
-    /// A sample of a time of its own, in milliseconds since 1970.
+    /// One sample with a timestamp, in milliseconds since 1970.
     pub fn sample_at(&mut self, name: &str, labels: &str, value: impl Into<Figure>, at: i64) {
         self.value(name, labels, value.into());
         let _infallible = writeln!(self.0, " {at}");

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What an answer may cost.
+/// Limits of an answer in time and size.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// From a request to the head of its answer, and then again to the end of a body that is read whole.
@@ -37,13 +37,13 @@ impl Default for Limits {
     }
 }
 
-/// What moves a connection's bytes, to be run beside the requests.
+/// The future that moves a connection's bytes; it runs beside the requests.
 pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The clock of the runtime.
 type Clock = Arc<dyn Timer + Send + Sync>;
 
-/// Ends the driver as it is dropped.
+/// Ends the driver when it is dropped.
 #[derive(Debug)]
 struct Guard(AbortHandle);
 
@@ -82,7 +82,8 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Speaks HTTP over a stream: TCP, or TLS over it. `executor` runs what moves the bytes, until the connection is dropped.
+    /// Speaks HTTP over a stream: TCP, or TLS over it. `executor` runs the driver until the
+    /// connection is dropped.
     ///
     /// # Errors
     /// The stream broke.
@@ -109,14 +110,14 @@ impl Connection {
         })
     }
 
-    /// Sends a request with the headers that it has; the answer's head within the time.
+    /// Sends a request with its headers as they are, and returns the answer's head within the time.
     ///
     /// # Errors
     /// The connection broke, no head came in time, or it is too large.
     pub async fn send(&mut self, request: Request<Bytes>) -> Result<Response<Body>, HttpError> {
         let request = request.map(Full::new);
         let answer = async {
-            // Only a connection that has taken up the last answer takes another request.
+            // hyper accepts a request only after the last answer was read.
             self.sender.ready().await?;
             self.sender.send_request(request).await
         };
@@ -157,18 +158,18 @@ impl std::fmt::Debug for Body {
 }
 
 impl Body {
-    /// Bytes of the whole body, where the head says them.
+    /// Length of the whole body in bytes, if the head declares it.
     pub fn length(&self) -> Option<u64> {
         self.incoming.size_hint().exact()
     }
 
-    /// The next piece, however long it takes; `None` at the end.
+    /// The next piece, without a time limit; `None` at the end.
     ///
     /// # Errors
     /// The connection broke.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, HttpError> {
         while let Some(frame) = self.incoming.frame().await {
-            // Trailers are of no use here.
+            // Trailers are ignored.
             if let Ok(piece) = frame.map_err(HttpError::Exchange)?.into_data() {
                 return Ok(Some(piece));
             }
@@ -218,7 +219,7 @@ mod tests {
         body: 8,
     };
 
-    /// What comes of one request that is answered by these bytes.
+    /// The outcome of one request to a server that answers with these bytes.
     async fn answered(bytes: &'static str) -> Result<Response<Bytes>, HttpError> {
         let (near, mut far) = tokio::io::duplex(64 << 10);
         let server = tokio::spawn(async move {
@@ -228,7 +229,7 @@ mod tests {
             far.write_all(bytes.as_bytes())
                 .await
                 .expect("it is answered");
-            // The connection stays open, as that of a server which sends no more.
+            // The connection stays open, as with a server that stops sending.
             far.read(&mut request).await
         });
         let request = Request::get("/").body(Bytes::new()).expect("a request");
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_read_whole_and_a_redirect_is_one() {
+    async fn an_answer_is_read_whole_and_a_redirect_is_not_followed() {
         let answer = answered("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
         assert_eq!(answer.expect("an answer").into_body(), "ok");
         let moved = "HTTP/1.1 302 Found\r\nlocation: http://b/\r\ncontent-length: 0\r\n\r\n";
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_long_too_late_or_no_http_is_refused() {
+    async fn an_answer_too_long_too_late_or_not_http_is_refused() {
         let long = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789";
         assert!(matches!(answered(long).await, Err(HttpError::TooLong(8))));
         let endless = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\n123456789\r\n";

@@ -1,11 +1,11 @@
-//! Why there is no answer.
+//! Errors of a request.
 
 use std::time::Duration;
 
-/// Why a request has no usable answer. The caller knows with whom it spoke, and says so.
+/// Why a request has no usable answer. The caller adds the name of the server.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The connection broke, or what came is not HTTP.
+    /// The connection broke, or the answer is not HTTP.
     #[error("the HTTP exchange failed")]
     Exchange(#[source] hyper::Error),
     /// The head or the body did not come in time.

@@ -10,21 +10,21 @@ use k8s_openapi::api::{
 };
 use serde_json::{Error, Value};
 
-/// What has one decoder.
+/// A kind that this crate decodes.
 pub trait FromJson: Sized {
     /// Decodes one JSON value, with nothing after it.
     ///
     /// # Errors
-    /// What does not stand for a value of this type, with line and column.
+    /// The JSON does not match the type; the error gives line and column.
     fn from_json(bytes: &[u8]) -> Result<Self, Error>;
 }
 
-/// What has one encoder.
+/// A kind that this crate encodes.
 pub trait ToJson {
     /// Encodes it, without white space.
     ///
     /// # Errors
-    /// None that the kinds of this crate can meet.
+    /// None for the kinds of this crate.
     fn to_json(&self) -> Result<Vec<u8>, Error>;
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_what_it_was_and_a_fault_names_its_place() {
+    fn a_pod_round_trips_and_an_error_names_line_and_column() {
         let text = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"}}"#;
         let pod = core::v1::Pod::from_json(text).unwrap();
         assert_eq!(pod.to_json().unwrap(), text);

@@ -1,4 +1,4 @@
-//! Which objects a label selector means. Pure.
+//! Which objects a label selector selects. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::BTreeMap;

@@ -1,20 +1,21 @@
-//! Volumes that are folders of a node: the names by which master and agent mean the same thing. Pure.
+//! Volumes that are folders of a node: the names on which master and agent agree. Pure.
 //!
-//! The master provisions such a volume for a claim on the node that the scheduler chose; the node makes, mounts and removes the
-//! folder. A volume's path says nothing but its name: a node looks for it in its own folder of volumes and nowhere else.
+//! The master provisions such a volume for a claim on the node that the scheduler chose; the node
+//! makes, mounts and removes the folder. A volume's path is only its name: a node looks for it in
+//! its own folder of volumes and nowhere else.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use std::collections::BTreeMap;
 
 /// The StorageClass that every cluster has from the start.
 pub const CLASS: &str = "local";
-/// Who provisions the volumes of such a class.
+/// The provisioner of the class.
 pub const PROVISIONER: &str = "pratique.dev/local";
-/// Keeps a PersistentVolume until its node has said that the folder is gone.
+/// Keeps a PersistentVolume until its node reports that the folder is removed.
 pub const FINALIZER: &str = "pratique.dev/local-volume";
 /// Annotation of a PersistentVolume: the Node that has the folder.
 pub const NODE_ANNOTATION: &str = "pratique.dev/node";
-/// Annotation of a PersistentVolume: who provisioned it (upstream).
+/// Annotation of a PersistentVolume: its provisioner (upstream).
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Where a node has the folders.
 pub const FOLDER: &str = "/var/lib/kubelet/local-volumes";
@@ -38,8 +39,8 @@ pub fn is_name(name: &str) -> bool {
         && bytes.last().copied().is_some_and(plain)
 }
 
-/// Whether a volume is a folder that a node made by the master's word: provisioned so, of the kind `local`, at the path of its own
-/// name.
+/// Whether a volume is a folder that a node made on the master's request: it has our provisioner,
+/// is of the type `local`, and has the path of its own name.
 pub fn is_ours(volume: &PersistentVolume) -> bool {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
     let local = volume.spec.as_ref().and_then(|spec| spec.local.as_ref());
@@ -59,7 +60,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_name_is_one_plain_name_in_a_folder() {
+    fn a_volume_name_is_a_single_path_component() {
         for good in ["pvc-1", "a", "a.b-c"] {
             assert!(is_name(good), "{good}");
         }

@@ -1,4 +1,5 @@
-//! Which nodes a pod's `nodeAffinity` means: the terms of a node selector over a node's name and labels. Pure.
+//! Which nodes a pod's `nodeAffinity` selects: the terms of a node selector over a node's name and
+//! labels. Pure.
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 use std::collections::BTreeMap;

@@ -70,7 +70,7 @@ pub struct DryRun {
     pub exchanged: String,
 }
 
-/// What a rule says to a request of one of upstream's signers, where no person decides.
+/// A rule's decision on a request to one of upstream's signers, under a policy without a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
     /// Whether the request is approved; else it is denied.
@@ -88,7 +88,7 @@ pub enum Decides {
     Never,
     /// A person, who is shown what was not proved.
     Person,
-    /// Nobody looks: every request is approved.
+    /// No one: every request is approved.
     Always,
     /// The verifier: a failed check refuses.
     Verifier,
@@ -256,8 +256,9 @@ pub struct EkRule {
     pub min_firmware: BTreeMap<String, String>,
 }
 
-/// Version of a TPM's firmware: `TPMS_ATTEST.firmwareVersion` (TPM 2.0 part 2, 10.12.8), whose two halves are
-/// `TPM_PT_FIRMWARE_VERSION_1` and `_2`. Only versions of one maker compare.
+/// Version of a TPM's firmware: `TPMS_ATTEST.firmwareVersion` (TPM 2.0 part 2, 10.12.8), whose two
+/// halves are `TPM_PT_FIRMWARE_VERSION_1` and `_2`. Only versions of one manufacturer can be
+/// compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TpmVersion(pub u64);
 

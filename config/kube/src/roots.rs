@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_is_who_says_so_of_this_root() {
+    fn a_node_is_ready_for_a_root_that_its_condition_names() {
         let told = |status: &str, message: String| NodeCondition {
             type_: ROOT_UNKNOWN.to_owned(),
             status: status.to_owned(),

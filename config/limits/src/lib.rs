@@ -1,8 +1,10 @@
-//! What a listener does against callers that it does not know: who counts as one ([`networks`]), fair shares of a room that is
-//! always full ([`Places`]), and rates in bounded memory ([`Rates`]); and how those that it knows share a room ([`Shares`]).
+//! Limits for callers of a listener. For unknown callers: which addresses count as one caller
+//! ([`networks`]), connection slots with fair eviction ([`Places`]), and rates in bounded memory
+//! ([`Rates`]). For known users: a capacity that they share ([`Shares`]).
 //!
-//! All of it is pure: the caller passes the address and the time, and carries out the decision. Nothing here trusts an
-//! address: it only bounds what one owner of addresses can take from the others. A caller that proved a key is counted by the key.
+//! All of it is pure: the caller passes the address and the time, and carries out the decision.
+//! Addresses are not trusted: they only bound what one owner of addresses can take from the others.
+//! A caller that proved a key is counted by the key.
 
 mod network;
 mod places;

@@ -1,13 +1,14 @@
-//! Networks as their owners have them: an attacker is given a prefix, not an address.
+//! Networks by their owners: an attacker has a prefix, not only one address.
 
 use std::net::IpAddr;
 
-/// How much of the address space one owner is taken to have.
+/// How much of the address space counts as one owner's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Width {
     /// One host: an IPv4 address, or a /64 of IPv6, in which a host chooses its addresses itself (RFC 4291).
     Host,
-    /// One customer's line: a /56 of IPv6 (RFC 6177). Of IPv4 that is one address, so there is no such network.
+    /// One customer's line: a /56 of IPv6 (RFC 6177). IPv4 lines have one address, so there is no
+    /// such network.
     Site,
     /// One organization: a /24 of IPv4, a /48 of IPv6 (RFC 6177), the longest prefixes that are routed between providers.
     Block,

@@ -1,10 +1,11 @@
 //! A fixed number of connection slots with fair eviction: a new connection is always accepted, and evicts
 //! an older one when the slots, or its group's share, are used up.
 //!
-//! Fairness is by group (network prefix): a connection whose group is at its limit evicts the oldest of that group.
-//! Otherwise, where the room is full, the oldest of the *largest* group goes. So a group loses a place to others only while it
-//! has more than they have: many newcomers of few groups get out of each other's way, and one who is alone in its group keeps
-//! its place for as long as any group has two.
+//! Fairness is by group (network prefix): a connection whose group is at its limit evicts the
+//! oldest of that group. Otherwise, if all slots are used, it evicts the oldest of the *largest*
+//! group. So a group loses a slot to others only while it has more than they have: many newcomers
+//! of few groups evict each other, and the only member of a group keeps its slot for as long as any
+//! group has two.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -22,7 +23,7 @@ struct Held<K> {
     groups: Vec<K>,
 }
 
-/// The room. `K` names a group.
+/// The slots and their holders. `K` names a group.
 #[derive(Debug)]
 pub struct Places<K> {
     total: usize,
@@ -34,7 +35,7 @@ pub struct Places<K> {
 }
 
 impl<K: Copy + Hash + Ord> Places<K> {
-    /// A room of `total` places, at least one.
+    /// A table of `total` slots, at least one.
     pub fn new(total: usize) -> Self {
         Self {
             total: total.max(1),
@@ -76,7 +77,7 @@ impl<K: Copy + Hash + Ord> Places<K> {
         out
     }
 
-    /// Makes somebody the youngest: it did what it came for.
+    /// Makes a holder the youngest, for example after it authenticated.
     pub fn touch(&mut self, id: PlaceId) {
         let since = self.step();
         if self.held.contains_key(&id) {
@@ -88,23 +89,23 @@ impl<K: Copy + Hash + Ord> Places<K> {
         }
     }
 
-    /// Takes a place back; whether there was one.
+    /// Frees a slot; returns whether there was one.
     pub fn leave(&mut self, id: PlaceId) -> bool {
         self.part(id);
         self.held.remove(&id).is_some()
     }
 
-    /// Places that are taken.
+    /// Number of slots in use.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether nobody is there.
+    /// Whether no slot is in use.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Places that a group has.
+    /// Number of slots that a group has.
     pub fn count(&self, group: &K) -> usize {
         self.members.get(group).map_or(0, BTreeSet::len)
     }
@@ -136,7 +137,7 @@ impl<K: Copy + Hash + Ord> Places<K> {
         });
     }
 
-    /// Changes the groups of one who has a place, and keeps `largest` in step.
+    /// Changes the groups of a holder, and updates `largest`.
     fn change(&mut self, id: PlaceId, change: impl Fn(&mut BTreeSet<Age>, Age)) {
         let Some(Held { since, groups }) = self.held.get(&id) else {
             return;

@@ -1,13 +1,13 @@
-//! Rates: for each name so many at once, then one each so often, in a table of fixed size.
+//! Rates: each name has a burst, then one more per interval, in a table of fixed size.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::time::Duration;
 
-/// How fast something may go on.
+/// A rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// How many at once, after a rest.
+    /// How many at once, after a pause.
     pub burst: u32,
     /// Time until one more is allowed.
     pub every: Duration,
@@ -17,7 +17,7 @@ pub struct Rate {
 #[derive(Debug)]
 pub struct Rates<K> {
     most: usize,
-    /// When each name will have its whole burst again. A name that has it is not kept: it is as if it never came.
+    /// When each name will have its whole burst again. A name that already has it is not kept.
     full_at: HashMap<K, Duration>,
     soonest: BTreeSet<(Duration, K)>,
 }
@@ -25,8 +25,9 @@ pub struct Rates<K> {
 impl<K: Copy + Hash + Ord> Rates<K> {
     /// A table of `most` names, at least one.
     ///
-    /// Where more come at once, the one that is next to have its whole burst again is forgotten first, which gives it at most
-    /// what it would have had by then. So a bound for all together belongs beside those for each.
+    /// If the table is full, the name that is next to have its whole burst again is forgotten
+    /// first, so that it gets its burst early. Combine the rates per name with one rate for all
+    /// names.
     pub fn new(most: usize) -> Self {
         Self {
             most: most.max(1),
@@ -35,7 +36,7 @@ impl<K: Copy + Hash + Ord> Rates<K> {
         }
     }
 
-    /// Takes one from each of these names, or from none of them.
+    /// Takes one from each of these names, or from none.
     ///
     /// `now` is the time of a clock that never goes back.
     ///
@@ -67,12 +68,12 @@ impl<K: Copy + Hash + Ord> Rates<K> {
         Ok(())
     }
 
-    /// Names that are kept.
+    /// Number of names in the table.
     pub fn len(&self) -> usize {
         self.full_at.len()
     }
 
-    /// Whether none is.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.full_at.is_empty()
     }

@@ -1,47 +1,49 @@
-//! A room that users share: nobody holds more than a part of it, and another part is kept for a few, such as nodes.
+//! A capacity that users share: no user holds more than a part of it, and another part is reserved
+//! for some, such as nodes.
 //!
-//! Unlike in [`crate::Places`], who has something keeps it: a newcomer for whom there is no room is turned away, and comes again.
+//! Unlike [`crate::Places`] this evicts nothing: a user for whom nothing is left is refused, and
+//! tries again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How large a room is: a number of requests, of connections, or of bytes.
+/// The capacity: a number of requests, of connections, or of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// What all users together may hold.
     pub total: usize,
     /// What one user may hold.
     pub part: usize,
-    /// Of the total, what only [`Taker::kept_for`] users may hold.
+    /// The part of the total that only [`Taker::kept_for`] users may hold.
     pub kept: usize,
 }
 
-/// Who takes something.
+/// The user that takes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taker<'a> {
     /// Its name.
     pub user: &'a str,
-    /// Whether the part that is kept is kept for it.
+    /// Whether it may use the reserved part.
     pub kept_for: bool,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     all: usize,
-    /// Of these, what is held by users for whom nothing is kept.
+    /// The part of this held by users without a reservation.
     others: usize,
     /// Users who hold something.
     users: HashMap<String, usize>,
 }
 
-/// The room, and who holds how much of it.
+/// The capacity, and how much of it each user holds.
 #[derive(Debug)]
 pub struct Shares {
     room: Room,
     held: Mutex<Held>,
 }
 
-/// What one user holds; given back when it is dropped.
+/// What one user holds; returned when this is dropped.
 #[derive(Debug)]
 pub struct Share {
     shares: Arc<Shares>,
@@ -51,7 +53,7 @@ pub struct Share {
 }
 
 impl Room {
-    /// A room of which a user may hold a quarter, and a quarter is kept.
+    /// A capacity of which a user may hold a quarter, and a quarter is reserved.
     pub fn of_quarters(total: usize) -> Self {
         Self {
             total,
@@ -62,7 +64,7 @@ impl Room {
 }
 
 impl Shares {
-    /// An empty room.
+    /// A capacity of which nothing is taken.
     pub fn new(room: Room) -> Arc<Self> {
         Arc::new(Self {
             room,
@@ -70,7 +72,7 @@ impl Shares {
         })
     }
 
-    /// Takes so much; `None` where the user, or all users together, would hold more than they may.
+    /// Takes an amount; `None` if the user, or all users together, would hold more than they may.
     pub fn take(self: &Arc<Self>, taker: Taker<'_>, count: usize) -> Option<Share> {
         let mut share = Share {
             shares: Arc::clone(self),
@@ -92,7 +94,7 @@ impl Shares {
 }
 
 impl Share {
-    /// Takes so much more, or nothing; returns whether there was room.
+    /// Takes an additional amount, or nothing; returns whether it was available.
     pub fn grow(&mut self, count: usize) -> bool {
         let Room { total, part, kept } = self.shares.room;
         let mut held = self.shares.held();
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_holds_its_part_and_all_users_together_leave_what_is_kept() {
+    fn users_hold_no_more_than_their_part_and_leave_the_reserved_part() {
         let shares = Shares::new(Room::of_quarters(8));
         let take = |taker| shares.take(taker, 1);
         let one: Vec<_> = (0..9).filter_map(|_| take(user("one"))).collect();
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_hold_beyond_what_is_kept_is_everybodys() {
+    fn nodes_use_the_shared_part_after_the_reserved_one() {
         let shares = Shares::new(Room {
             total: 8,
             part: 8,
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn small_rooms_hold_what_they_say() {
+    fn small_capacities_can_be_used_up() {
         for total in [0, 1, 2, 3] {
             let shares = Shares::new(Room::of_quarters(total));
             let names: Vec<String> = (0..8).map(|name| name.to_string()).collect();
@@ -202,7 +204,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken, grown and given back, no bound is crossed and nothing is lost.
+        /// No sequence of takes, growths and returns crosses a bound or loses capacity.
         #[test]
         fn no_bound_is_crossed(steps in prop::collection::vec((0..5_usize, any::<bool>(), 0..7_usize, any::<bool>()), 1..200)) {
             let room = Room { total: 20, part: 6, kept: 5 };

@@ -28,14 +28,15 @@ fn groups(host: u8, hosts: usize, blocks: usize) -> [((bool, u8), usize); 2] {
 }
 
 proptest! {
-    /// Whatever comes: no more than the room, than a host's share and a block's; a newcomer has its place; and who goes is the
-    /// oldest of the narrowest group that is full, or else the oldest of a largest block.
+    /// The table never exceeds its slots, a host's share or a block's. A newcomer always gets a
+    /// slot, and evicts the oldest of the narrowest full group, or else the oldest of a largest
+    /// block.
     #[test]
     fn a_full_room_is_shared_fairly(
         steps in steps(), total in 1_usize..20, hosts in 1_usize..6, blocks in 1_usize..12
     ) {
         let mut places = Places::new(total);
-        // Who has a place: since when, and of which host.
+        // The holders: since when, and of which host.
         let mut model: BTreeMap<u64, (usize, u8)> = BTreeMap::new();
         let mut next = 0_u64;
         for (time, step) in steps.into_iter().enumerate() {
@@ -83,9 +84,9 @@ proptest! {
         }
     }
 
-    /// One who is alone in its block keeps its place, however many come from blocks that have two.
+    /// The only member of a block keeps its slot, however many come from blocks that have two.
     #[test]
-    fn a_crowd_of_few_blocks_does_not_reach_one_of_another(crowd in prop::collection::vec(0_u8..9, 30..200)) {
+    fn a_flood_from_few_blocks_does_not_evict_the_only_member_of_another(crowd in prop::collection::vec(0_u8..9, 30..200)) {
         let mut places = Places::new(9);
         prop_assert_eq!(places.enter(1000, &groups(11, 9, 9)), None);
         for (id, host) in (0..).zip(crowd) {
@@ -93,8 +94,8 @@ proptest! {
         }
     }
 
-    /// In any time a name gets its burst and what comes back in that time, and no more; what is refused is allowed after the
-    /// wait that was told; and the table keeps its size.
+    /// In any period a name gets its burst and the rate of that period, and no more; a refused
+    /// request is allowed after the returned wait; and the table keeps its size.
     #[test]
     fn a_name_gets_its_burst_and_its_rate(
         calls in prop::collection::vec((0_u8..4, 0_u64..400), 1..200), burst in 1_u32..6, every in 1_u64..300
@@ -129,7 +130,7 @@ proptest! {
         }
     }
 
-    /// What one name is refused, no other pays for.
+    /// A refusal for one name uses up nothing of the others.
     #[test]
     fn a_refusal_takes_nothing(others in 1_u32..5) {
         let (narrow, wide) = (Rate { burst: 1, every: Duration::from_secs(10) }, Rate { burst: 5, every: Duration::from_secs(10) });
@@ -157,7 +158,7 @@ proptest! {
     }
 }
 
-/// However many networks come, the table keeps its size, and who comes seldom is not refused for it.
+/// However many networks come, the table keeps its size, and an occasional caller is not refused.
 #[test]
 fn a_table_of_rates_keeps_its_size_under_ten_thousand_addresses() {
     let rate = Rate {
@@ -183,5 +184,5 @@ fn a_table_of_rates_keeps_its_size_under_ten_thousand_addresses() {
             .take(&[(10_001, rate)], Duration::from_secs(100))
             .is_ok()
     );
-    assert_eq!(rates.len(), 1, "who rested is not kept");
+    assert_eq!(rates.len(), 1, "a name with its whole burst is not kept");
 }

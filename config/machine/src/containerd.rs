@@ -5,26 +5,27 @@ use crate::programs::NO_PLUGINS;
 /// Where the configuration is in an image.
 pub const PATH: &str = "/etc/containerd/config.toml";
 
-/// Where containerd keeps and answers what.
+/// containerd's folders and its socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Places<'a> {
     /// Images, snapshots and its database; on a machine they are on the state partition.
     pub root: &'a str,
-    /// What does not outlive the boot.
+    /// Data that is lost with a reboot.
     pub state: &'a str,
     /// Its socket.
     pub socket: &'a str,
 }
 
-/// Those of a machine.
+/// The paths on a machine.
 pub const MACHINE: Places<'static> = Places {
     root: "/var/lib/containerd",
     state: "/run/containerd",
     socket: "/run/containerd/containerd.sock",
 };
 
-/// Plugins that a machine has no use for: the CRI (the agent speaks the native API), snapshotters of other file systems,
-/// restarts of its own, tracing; and `opt`, which puts a folder below the root before `PATH` and `LD_LIBRARY_PATH`.
+/// Plugins that a machine doesn't need: the CRI (the agent speaks the native API), snapshotters of
+/// other file systems, restarts of its own, tracing; and `opt`, which puts a folder below the root
+/// before `PATH` and `LD_LIBRARY_PATH`.
 const DISABLED: [&str; 12] = [
     "io.containerd.grpc.v1.cri",
     "io.containerd.internal.v1.opt",
@@ -42,9 +43,9 @@ const DISABLED: [&str; 12] = [
 
 /// The configuration (containerd 1.7, version 2 of the format).
 ///
-/// Guarantees: nothing that containerd executes or loads comes from below its root, which anyone who has a machine's disk can
-/// write. Plugins, which it would look for there, it looks for in a folder that is never there. What goes well is not
-/// logged: a serial console is slow.
+/// Guarantees: nothing that containerd executes or loads comes from below its root, which anyone
+/// who has a machine's disk can write. It would look for plugins there; instead it looks in a
+/// folder that never exists. Only warnings and errors are logged: a serial console is slow.
 pub fn configuration(places: Places<'_>) -> String {
     let Places {
         root,
@@ -74,7 +75,8 @@ mod tests {
             text.contains(&format!("\nplugin_dir = \"{NO_PLUGINS}\"\n")),
             "{text}"
         );
-        // Of the state it is told its root and nothing else; the rest is on the read-only root or in memory.
+        // Its only path on the state partition is its root; the others are on the read-only root or
+        // in memory.
         assert_eq!(text.matches("/var/").count(), 1, "{text}");
         let read_only = |path: &str| path.starts_with("/usr/");
         assert!(

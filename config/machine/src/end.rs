@@ -1,4 +1,5 @@
-//! How long a machine's end takes: what the agent gives containers, and what init gives the agent.
+//! Time limits of a shutdown: those that the agent gives containers, and those that init gives the
+//! agent.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use std::time::Duration;
 /// `terminationGracePeriodSeconds` counts up to it. Clouds switch a machine off by force after two minutes and less
 /// (Google Compute Engine: 90 s), and the file systems must be clean by then.
 pub const LONGEST_GRACE: Duration = Duration::from_secs(60);
-/// What the agent takes besides: to stop its own tasks, and to see killed containers gone.
+/// The agent's own time on top of it: to stop its tasks, and to wait for killed containers.
 pub const AGENT_MARGIN: Duration = Duration::from_secs(20);
 /// How long init waits for the agent before it asks the other services to end.
 pub const AGENT_END: Duration =

@@ -15,9 +15,9 @@ pub const LONGEST: usize = 4096;
 pub const LONGEST_STORED: usize = LONGEST + 64;
 /// The facility of init's own lines in the kernel's log (RFC 5424: system daemons).
 pub const DAEMON: u32 = 3;
-/// What stands before each of them.
+/// The prefix of each of them.
 pub const TAG: &str = "init: ";
-/// Where the kernel names the boot.
+/// The file with the kernel's id of the boot.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The name of one boot: the first 32 bits of the kernel's `boot_id`.
@@ -25,14 +25,14 @@ pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub struct Boot(pub u32);
 
 impl Boot {
-    /// From the text of [`BOOT_ID`]; 0 where it is none.
+    /// From the text of [`BOOT_ID`]; 0 if it is malformed.
     pub fn of(id: &str) -> Self {
         let start = id.get(..8).unwrap_or_default();
         Self(u32::from_str_radix(start, 16).unwrap_or(0))
     }
 }
 
-/// When a line came.
+/// When a line was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// In which boot.
@@ -50,7 +50,8 @@ impl fmt::Display for Stamp {
 }
 
 impl Stamp {
-    /// A line of a file without its end: the stamp and the text. `None` where no stamp stands before it, as before 0.1.
+    /// A line of a file without its end: the stamp and the text. `None` if it has no stamp, as in
+    /// logs from before 0.1.
     pub fn split(line: &[u8]) -> Option<(Self, &[u8])> {
         let mut parts = line.splitn(4, |byte| *byte == b' ');
         let mut word = || std::str::from_utf8(parts.next()?).ok();
@@ -69,7 +70,7 @@ mod tests {
     use super::{Boot, Stamp};
 
     #[test]
-    fn a_stamp_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn a_stamp_round_trips_and_nothing_else_parses() {
         let stamp = Stamp {
             boot: Boot::of("00c0ffee-1234-4321-aaaa-bbbbccccdddd\n"),
             unix: 1_795_478_400_123,

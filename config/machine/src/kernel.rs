@@ -1,33 +1,33 @@
 //! The kernel as machines run it: one table of settings, each with its reason and whose recommendation it is.
 //!
-//! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`] are written by init before the first service
-//! starts, and read back. [`PROOFS`] are what the kernel says of words that it could have ignored, [`MODULES`] the security
-//! modules that must be in force. A setting that guards
-//! the machine and does not hold keeps the machine from starting ([`Weight::Guard`]); one that only serves is told
-//! ([`Weight::Service`]).
+//! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`] are written by init
+//! before the first service starts, and read back. [`PROOFS`] are what the kernel says of words
+//! that it could have ignored, [`MODULES`] the security modules that must be in force. If a setting
+//! that protects the machine is not in force, the machine does not start ([`Weight::Guard`]); for
+//! any other setting init prints a line ([`Weight::Service`]).
 //!
-//! What recommended settings are *not* here, and why:
-//! - `pti=on`: on processors that leak by Meltdown the kernel does it by itself, and nobody needs to pay for it on others.
-//! - `init_on_free=1`, `slab_debug`: what is allocated is cleared anyway; they double the cost for memory that a bug reads
-//!   after it was freed.
-//! - `mitigations=auto,nosmt`: it halves many machines. Pods of different owners on one core is a question for the
-//!   scheduler and for who shares machines.
+//! Recommended settings that are *not* here, and why:
+//! - `pti=on`: on processors with Meltdown the kernel does it by itself, and others need not pay for it.
+//! - `init_on_free=1`, `slab_debug`: memory is cleared when it is allocated; these double the cost,
+//!   only against bugs that read freed memory.
+//! - `mitigations=auto,nosmt`: it halves many machines. Whether pods of different owners share a
+//!   core is for the admin and the scheduler to decide.
 //! - `ia32_emulation=0`, `vm.memfd_noexec`: images with 32-bit programs exist, and runc starts itself from memory.
 //! - `iommu=force`, `efi=disable_early_pci_dma`: they keep some hardware from starting; nothing is promised against devices
 //!   on the board.
 //! - `rp_filter`: it drops the answer of a DHCP server to a card that has no address yet, whatever its strictness.
 //! - `kernel.warn_limit`: a pod that finds a harmless warning could reboot its machine; an oops does ([`SYSCTLS`]).
 
-/// What becomes of the machine where a setting does not hold.
+/// What init does if a setting is not in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weight {
-    /// It guards the machine against its pods: the machine is held, no service starts.
+    /// It protects the machine from its pods: the boot stops, and no service starts.
     Guard,
-    /// It serves Kubernetes or the search for faults: a line on the console.
+    /// It helps Kubernetes or debugging: init prints a line on the console.
     Service,
 }
 
-/// Whose recommendation a setting is.
+/// Who recommends a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The Kernel Self-Protection Project's recommended settings.
@@ -43,11 +43,11 @@ pub enum Source {
 /// A word of the kernel's command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    /// The word as it stands there.
+    /// The word as it is written there.
     pub word: &'static str,
     /// Why.
     pub why: &'static str,
-    /// Whose recommendation it is.
+    /// Who recommends it.
     pub source: Source,
 }
 
@@ -65,34 +65,36 @@ impl Word {
 pub struct Sysctl {
     /// Its path below `/proc/sys`.
     pub path: &'static str,
-    /// What is written, and what reading it then gives.
+    /// The value to write, and to read back.
     pub value: &'static str,
-    /// What becomes of the machine where it does not hold.
+    /// What init does if it is not in force.
     pub weight: Weight,
     /// Why.
     pub why: &'static str,
-    /// Whose recommendation it is.
+    /// Who recommends it.
     pub source: Source,
 }
 
-/// What the kernel shows of a word that it took.
+/// Where the kernel shows that it accepted a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proof {
-    /// The word that it proves, by its name.
+    /// The name of the word that it proves.
     pub word: &'static str,
     /// The file.
     pub path: &'static str,
-    /// What must be among its words.
+    /// The word that the file must contain.
     pub shows: &'static str,
 }
 
-/// How far the kernel is closed against root (`kernel_lockdown(7)`).
+/// The kernel's lockdown mode (`kernel_lockdown(7)`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Lockdown {
-    /// Root can neither change the running kernel nor read its memory: where the key of the state's encryption is.
+    /// Root can neither change the running kernel nor read its memory, which holds the key of the
+    /// encrypted state.
     #[default]
     Confidentiality,
-    /// Root can't change the running kernel and may read its memory by tracing, which some observing tools need.
+    /// Root can't change the running kernel, but can read its memory by tracing, which some
+    /// observability tools need.
     Integrity,
 }
 
@@ -106,13 +108,14 @@ impl Lockdown {
     }
 }
 
-/// Where the kernel shows its lockdown; the one in force stands in brackets.
+/// The file in which the kernel shows its lockdown mode; the one in force is in brackets.
 pub const LOCKDOWN_STATE: &str = "/sys/kernel/security/lockdown";
-/// The name of lockdown's word, whose value the image's description may choose.
+/// The name of the word that sets the lockdown mode, whose value the image's description may choose.
 pub const LOCKDOWN: &str = "lockdown";
 /// Longest command line that the kernel takes (`COMMAND_LINE_SIZE` on x86, less its end).
 pub const COMMAND_LINE_MAX: usize = 2047;
-/// Where io_uring is switched; a machine whose configuration asks for it has [`IO_URING_ON`].
+/// The setting that disables io_uring; a machine whose configuration asks for io_uring has
+/// [`IO_URING_ON`].
 pub const IO_URING: &str = "kernel/io_uring_disabled";
 /// io_uring for every process.
 pub const IO_URING_ON: &str = "0";
@@ -153,37 +156,37 @@ pub const WORDS: [Word; 13] = [
     word(
         "console=tty0",
         Source::Ours,
-        "a screen, where there is one; a machine without a serial line is not blind",
+        "logs to a screen, if there is one, for machines without a serial line",
     ),
     word(
         "console=ttyS0",
         Source::Ours,
-        "the serial line, which is /dev/console where there is one",
+        "logs to the serial line, which is /dev/console if there is one",
     ),
     word(
         "no_timer_check",
         Source::KernelDocs,
-        "emulated timers are late, and the check would give up on them",
+        "the check for a working timer fails with emulated timers, which are late",
     ),
     word(
         "panic=10",
         Source::Ours,
-        "a panic reboots; a machine that halts is nobody's node",
+        "a panic reboots; a halted machine serves no one",
     ),
     word(
         "ro",
         Source::Ours,
-        "no file system is writable before init says so",
+        "no file system is writable before init mounts it so",
     ),
     word(
         "module.sig_enforce=1",
         Source::Kspp,
-        "only modules that Debian's kernel build signed, whatever Secure Boot is",
+        "only modules that Debian's kernel build signed, with Secure Boot on or off",
     ),
     word(
         "init_on_alloc=1",
         Source::Kspp,
-        "no memory shows what was in it before",
+        "allocated memory shows no old content",
     ),
     word(
         "slab_nomerge",
@@ -193,31 +196,31 @@ pub const WORDS: [Word; 13] = [
     word(
         "page_alloc.shuffle=1",
         Source::Kspp,
-        "where a page comes from can't be foretold",
+        "page allocation can't be predicted",
     ),
     word(
         "randomize_kstack_offset=1",
         Source::Kspp,
-        "the kernel's stack begins elsewhere for every call",
+        "the kernel's stack has a random offset in every system call",
     ),
     word(
         "vsyscall=none",
         Source::Kspp,
-        "no code at an address that is the same everywhere; programs built before 2011 end",
+        "no code at a fixed address; programs built before 2011 crash",
     ),
     word(
         "debugfs=off",
         Source::Kspp,
-        "nothing here reads it, and much in it was never meant for hostile eyes",
+        "nothing here reads debugfs, and much of it was never hardened",
     ),
     word(
         "proc_mem.force_override=never",
         Source::KernelDocs,
-        "/proc/PID/mem does not write where the process itself can't",
+        "/proc/PID/mem can't write memory that the process itself can't write",
     ),
 ];
 
-/// What the kernel shows of words that it could have ignored without a sound.
+/// Where the kernel shows that it did not silently ignore a word.
 pub const PROOFS: [Proof; 2] = [
     Proof {
         word: "module.sig_enforce",
@@ -255,7 +258,7 @@ pub const MODULES: [Module; 3] = [
     },
     Module {
         name: "yama",
-        why: "who may trace a process is restricted",
+        why: "restricts which processes may trace others",
     },
 ];
 
@@ -266,148 +269,148 @@ pub fn missing_module(list: &str) -> Option<Module> {
         .find(|module| !list.trim().split(',').any(|name| name == module.name))
 }
 
-/// Kernel settings, in the order in which init writes them: before any module is loaded, so that network cards that
-/// come later inherit what stands under `default`.
+/// Kernel settings, in the order in which init writes them: before any module is loaded, so that
+/// network cards that appear later inherit the values under `default`.
 pub const SYSCTLS: [Sysctl; 46] = [
     service(
         "vm/overcommit_memory",
         "1",
         Source::Kubelet,
-        "limits of pods decide, not a guess at what is committed",
+        "the limits of pods decide, not an estimate of committed memory",
     ),
     service(
         "vm/panic_on_oom",
         "0",
         Source::Kubelet,
-        "a pod without memory ends, not the machine",
+        "out of memory kills a pod, not the machine",
     ),
     service(
         "kernel/pid_max",
         "4194304",
         Source::Kubelet,
-        "a limit of processes for each container is of no use where few use up all ids",
+        "process limits of containers don't help if a few containers use up all ids",
     ),
     service("kernel/panic", "10", Source::Kubelet, "a panic reboots"),
     service(
         "kernel/panic_on_oops",
         "1",
         Source::Kubelet,
-        "a kernel that erred once is not trusted to go on",
+        "after an oops the kernel is not trusted to continue",
     ),
     service(
         "fs/inotify/max_user_instances",
         "8192",
         Source::Kubelet,
-        "containers share one user, and each watches files",
+        "containers share one user, and each uses inotify",
     ),
     guard(
         "kernel/kptr_restrict",
         "2",
         Source::Kspp,
-        "nobody sees where things are in the kernel",
+        "hides kernel addresses",
     ),
     guard(
         "kernel/dmesg_restrict",
         "1",
         Source::Kspp,
-        "the kernel's messages, with addresses in them, are root's",
+        "only root reads the kernel's messages, which contain addresses",
     ),
     guard(
         "kernel/perf_event_paranoid",
         "3",
         Source::Kspp,
-        "performance events, a rich source of faults, are root's",
+        "only root uses performance events, which had many vulnerabilities",
     ),
     guard(
         "kernel/kexec_load_disabled",
         "1",
         Source::Kspp,
-        "no other kernel is started from this one, past all registers",
+        "no kexec into another kernel, which no register would show",
     ),
     guard(
         "kernel/randomize_va_space",
         "2",
         Source::Kspp,
-        "programs lie elsewhere at every start",
+        "programs get random addresses at every start",
     ),
     guard(
         "kernel/yama/ptrace_scope",
         "3",
         Source::Kspp,
-        "no process takes over another or its files; debuggers don't work",
+        "no process can trace another or take its files; debuggers don't work",
     ),
     guard(
         "kernel/unprivileged_bpf_disabled",
         "1",
         Source::Kspp,
-        "programs in the kernel are root's, until the next boot",
+        "only root loads BPF programs; locked until the next boot",
     ),
     guard(
         "net/core/bpf_jit_harden",
         "2",
         Source::Kspp,
-        "constants of such programs can't be used as code",
+        "constants in BPF programs can't be used as code",
     ),
     guard(
         IO_URING,
         "2",
         Source::Kspp,
-        "a younger and often faulty way into the kernel, off unless user-data asks for it",
+        "io_uring had many vulnerabilities; off unless user-data asks for it",
     ),
     guard(
         "kernel/sysrq",
         "0",
         Source::Kspp,
-        "no magic keys, also not by a break on the serial line",
+        "no magic SysRq, also not by a break on the serial line",
     ),
     guard(
         "kernel/core_pattern",
         "/dev/null",
         Source::Ours,
-        "no core file: pods' secrets would go to the disk with it",
+        "no core files, which would write pods' secrets to the disk",
     ),
     guard(
         "kernel/core_uses_pid",
         "0",
         Source::Ours,
-        "else the number would make a file beside /dev/null",
+        "otherwise the process id would make a file beside /dev/null",
     ),
     guard(
         "fs/suid_dumpable",
         "0",
         Source::Kspp,
-        "what changed its rights leaves no core file",
+        "setuid programs leave no core file",
     ),
     guard(
         "fs/protected_symlinks",
         "1",
         Source::Kspp,
-        "links that others put into shared folders are not followed",
+        "symbolic links of others in shared folders are not followed",
     ),
     guard(
         "fs/protected_hardlinks",
         "1",
         Source::Kspp,
-        "nobody links what he can't write",
+        "no hard links to files that the user can't write",
     ),
     guard(
         "fs/protected_fifos",
         "2",
         Source::Kspp,
-        "FIFOs that others put into shared folders are not opened for writing",
+        "FIFOs of others in shared folders are not opened for writing",
     ),
     guard("fs/protected_regular", "2", Source::Kspp, "nor files"),
     guard(
         "vm/mmap_min_addr",
         "65536",
         Source::Kspp,
-        "a null pointer of the kernel leads to nothing of a program's",
+        "a null pointer in the kernel can't point to a program's memory",
     ),
     guard(
         "vm/mmap_rnd_bits",
         "32",
         Source::Kspp,
-        "as many places for a mapping as there can be",
+        "maximum randomness of mappings",
     ),
     guard(
         "vm/mmap_rnd_compat_bits",
@@ -419,73 +422,73 @@ pub const SYSCTLS: [Sysctl; 46] = [
         "vm/unprivileged_userfaultfd",
         "0",
         Source::Kspp,
-        "nobody but root holds the kernel up in the middle of a copy",
+        "only root can stall the kernel in the middle of a copy (userfaultfd)",
     ),
     guard(
         "dev/tty/ldisc_autoload",
         "0",
         Source::Kspp,
-        "no old line discipline is loaded for who asks",
+        "no user can load old line disciplines",
     ),
     guard(
         "dev/tty/legacy_tiocsti",
         "0",
         Source::Kspp,
-        "nobody types on another's terminal",
+        "no program can inject input into a terminal (TIOCSTI)",
     ),
     guard(
         "user/max_user_namespaces",
         "0",
         Source::Kspp,
-        "no pod becomes root of a namespace of its own; none may ask for it yet",
+        "no pod can create a user namespace; user namespaces are not supported yet",
     ),
     guard(
         "net/ipv4/conf/all/accept_redirects",
         "0",
         Source::KernelDocs,
-        "a neighbour does not move routes",
+        "ICMP redirects can't change routes",
     ),
     guard(
         "net/ipv4/conf/default/accept_redirects",
         "0",
         Source::KernelDocs,
-        "the same for cards to come",
+        "the same for network cards that appear later",
     ),
     guard(
         "net/ipv4/conf/all/secure_redirects",
         "0",
         Source::KernelDocs,
-        "nor does one that says it is the gateway",
+        "nor can redirects that claim to come from the gateway",
     ),
     guard(
         "net/ipv4/conf/default/secure_redirects",
         "0",
         Source::KernelDocs,
-        "the same for cards to come",
+        "the same for network cards that appear later",
     ),
     guard(
         "net/ipv4/conf/all/send_redirects",
         "0",
         Source::KernelDocs,
-        "and this machine moves nobody's",
+        "and this machine sends no redirects",
     ),
     guard(
         "net/ipv4/conf/default/send_redirects",
         "0",
         Source::KernelDocs,
-        "the same for cards to come",
+        "the same for network cards that appear later",
     ),
     guard(
         "net/ipv4/conf/all/accept_source_route",
         "0",
         Source::KernelDocs,
-        "a packet does not choose its way past filters",
+        "no source routing, which could bypass filters",
     ),
     guard(
         "net/ipv4/conf/default/accept_source_route",
         "0",
         Source::KernelDocs,
-        "the same for cards to come",
+        "the same for network cards that appear later",
     ),
     guard(
         "net/ipv6/conf/all/accept_redirects",
@@ -515,29 +518,30 @@ pub const SYSCTLS: [Sysctl; 46] = [
         "net/ipv4/tcp_syncookies",
         "1",
         Source::KernelDocs,
-        "a flood of openings does not fill the table of connections",
+        "a SYN flood does not fill the connection table",
     ),
     service(
         "net/ipv4/icmp_echo_ignore_broadcasts",
         "1",
         Source::KernelDocs,
-        "the machine is nobody's amplifier",
+        "the machine does not amplify broadcast pings",
     ),
     service(
         "net/ipv4/icmp_ignore_bogus_error_responses",
         "1",
         Source::KernelDocs,
-        "broken routers don't fill the log",
+        "bogus ICMP errors don't fill the log",
     ),
     service(
         "net/ipv4/tcp_rfc1337",
         "1",
         Source::KernelDocs,
-        "a late reset does not end a connection that waits for its end (RFC 1337)",
+        "a late reset does not end a connection in TIME-WAIT (RFC 1337)",
     ),
 ];
 
-/// What init writes last, once the image's modules are loaded: nobody loads another until the next boot.
+/// The setting that init writes last, after the image's modules are loaded: no further module can
+/// be loaded until the next boot.
 pub const LAST: Sysctl = guard(
     "kernel/modules_disabled",
     "1",
@@ -560,7 +564,7 @@ pub fn is_ours(name: &str) -> bool {
     name == LOCKDOWN || WORDS.iter().any(|word| word.name() == name)
 }
 
-/// Which lockdown a command line asks for; `None` where it names none, or more than one.
+/// The lockdown mode that a command line asks for; `None` if it names none, or more than one.
 pub fn lockdown_of(command_line: &str) -> Option<Lockdown> {
     let mut found = command_line
         .split_ascii_whitespace()
@@ -572,14 +576,14 @@ pub fn lockdown_of(command_line: &str) -> Option<Lockdown> {
     }
 }
 
-/// Whether `/sys/kernel/security/lockdown` says that this much is in force.
+/// Whether `/sys/kernel/security/lockdown` shows that this mode is in force.
 pub fn is_locked_down(state: &str, wanted: Lockdown) -> bool {
     state
         .split_ascii_whitespace()
         .any(|word| word == format!("[{}]", wanted.name()))
 }
 
-/// Whether what was read of a setting is what was written: blanks between several numbers don't count.
+/// Whether a setting reads back as it was written; white space between numbers does not matter.
 pub fn same(read: &str, wanted: &str) -> bool {
     read.split_ascii_whitespace()
         .eq(wanted.split_ascii_whitespace())
@@ -591,7 +595,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_setting_stands_once_and_says_why() {
+    fn every_setting_is_listed_once_with_a_reason() {
         let paths: BTreeSet<&str> = SYSCTLS
             .iter()
             .chain([&LAST])
@@ -614,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn every_proof_is_of_a_word_of_the_table() {
+    fn every_proof_names_a_word_of_the_table() {
         assert!(PROOFS.iter().all(|proof| is_ours(proof.word)));
     }
 

@@ -1,7 +1,8 @@
-//! What image, init, agent and tests agree on about a running machine, as data without dependencies, so that the static
-//! init can hold it: the kernel's settings ([`kernel`]), where programs are ([`programs`]), containerd's configuration
-//! ([`containerd`]), how long the machine's end may take ([`end`]), how the lines of services are stored ([`journal`]), and how
-//! the question for the state's key ends ([`state_key`]).
+//! Constants about a running machine that image, init, agent and tests share, without dependencies,
+//! so that the static init can use them: the kernel's settings ([`kernel`]), where programs are
+//! ([`programs`]), containerd's configuration ([`containerd`]), how long the machine's end may take
+//! ([`end`]), how it is ordered ([`power`]), how the lines of services are stored ([`journal`]), and
+//! the exit codes of `agent state-key` ([`state_key`]).
 //!
 //! No tasks, no channels, no I/O: the image build writes [`kernel::WORDS`] into the command line, init writes
 //! [`kernel::SYSCTLS`] and looks at [`kernel::PROOFS`], and a story in a machine compares all three with what runs.
@@ -10,5 +11,6 @@ pub mod containerd;
 pub mod end;
 pub mod journal;
 pub mod kernel;
+pub mod power;
 pub mod programs;
 pub mod state_key;

@@ -196,7 +196,7 @@ fn authorization(raw: Option<At<Vec<At<String>>>>, sink: &mut Sink<'_>) -> Vec<A
             FaultKind::Conflict,
             &list.place,
             "`AlwaysAllow` beside others",
-            "it alone, or the others without it: beside it they decide nothing",
+            "`AlwaysAllow` alone, or only the others: beside it they decide nothing",
         );
     }
     modes

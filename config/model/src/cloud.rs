@@ -74,7 +74,7 @@ pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried
     carried
 }
 
-/// The envelope's keys; `None`, with the fault told, where it is no YAML or has none.
+/// The envelope's keys; `None`, after recording the fault, if it is not YAML or has no keys.
 fn keys<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Mapping> {
     // The YAML parser's time grows with the square of open brackets; the document itself is one
     // string.

@@ -27,8 +27,8 @@ pub struct ClusterConfig {
     pub api_names: Vec<Host>,
     /// Range of cluster IPs.
     pub service_cidr: Cidr,
-    /// Ranges of which each node gets a part for its pods, at most one of a family; none where something else than the
-    /// master gives nodes their ranges.
+    /// Ranges of which each node gets a part for its pods, at most one per family; empty if
+    /// something other than the master gives nodes their ranges.
     pub pod_ranges: Vec<PodRange>,
     /// Range of node ports.
     pub node_ports: RangeInclusive<u16>,

@@ -173,7 +173,7 @@ fn entry(raw: RawHostPath, table: &Place, sink: &mut Sink<'_>) -> Option<(HostPa
     if writable && let Some(other) = meets(&NEVER_WRITABLE) {
         let found = format!("{}, {}, for writing", path, relation(path.as_str(), other));
         let suggestion = "leave `writable` out, or give the pods a folder of their own, such as \"/var/lib/NAME\"";
-        let expected = "a path that the machine neither runs, nor believes, nor writes";
+        let expected = "a path that the machine neither runs, nor trusts, nor writes";
         sink.suggest(
             FaultKind::Conflict,
             &text.place,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_covers_what_is_below_it() {
+    fn a_listed_path_covers_everything_below_it() {
         for (path, writable) in [
             ("/srv", false),
             ("/srv/a/b", false),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_listed_or_written_otherwise_is_refused() {
+    fn a_path_not_listed_or_not_in_normal_form_is_refused() {
         for path in [
             "/",
             "/sr",

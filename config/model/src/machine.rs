@@ -170,8 +170,8 @@ pub(crate) fn check(raw: RawMachineDocument, sink: &mut Sink<'_>) -> Option<Mach
     })
 }
 
-/// A machine without a TPM joins a master under a configured name: it has no key that could
-/// identify it.
+/// Checks a machine without a TPM: it must join a master under a configured name, as no key
+/// identifies it.
 fn without_tpm(place: &Place, named: bool, founds: bool, issued: bool, sink: &mut Sink<'_>) {
     const FLAG: &str = "`insecure_no_tpm = true`";
     if founds {

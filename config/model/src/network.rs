@@ -27,14 +27,14 @@ pub struct Network {
 /// How pods' packets go to other machines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PodRoutes {
-    /// By a WireGuard tunnel between machines that the master trusts: nobody on the way reads them, changes them, or sends
-    /// what looks like them. The default, since the network between machines is nobody's to trust.
+    /// By WireGuard tunnels between machines that the master trusts: no one in between can read,
+    /// change or forge packets. The default, because the network between machines is not trusted.
     #[default]
     WireGuard,
-    /// They don't: pods reach those of their own machine, and what is outside of the cluster.
+    /// Not at all: pods reach the pods of their own machine, and addresses outside of the cluster.
     None,
-    /// In the clear over the machine's segment: everybody there can read them, change them, and send what looks like them.
-    /// To be chosen only where the segment is trusted.
+    /// Unencrypted over the machine's segment: everyone there can read, change and forge packets.
+    /// Only for trusted segments.
     Plain,
 }
 

@@ -187,7 +187,7 @@ pub(crate) fn check(
     if !machines {
         for place in marks.into_iter().flatten() {
             let expected =
-                "none: the master marks the Nodes of machines, which this rule lets none of in";
+                "no `node` table: this rule admits no machines, whose Nodes the master could mark";
             sink.fault(FaultKind::Conflict, place, "marks of Nodes", expected);
         }
     }
@@ -195,7 +195,7 @@ pub(crate) fn check(
         && !decides(KUBELETS)
         && let Some(flag) = &raw.registers_itself
     {
-        let expected = "none: no machine becomes a node by this rule";
+        let expected = "no such key: no machine becomes a node by this rule";
         sink.fault(
             FaultKind::Conflict,
             &flag.place,
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_those_that_no_part_of_the_system_gives() {
+    fn labels_that_the_system_sets_are_refused() {
         for good in [
             "pool",
             "example.com/rack",

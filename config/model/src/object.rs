@@ -253,7 +253,7 @@ fn path(key: &str) -> String {
         .replace("certificate.ttl", "certificate.ttlSeconds");
     let renamed = renamed.replace("queue.expires", "queue.expiresSeconds");
     let mut out = String::from("spec.");
-    // In brackets is a number or the admin's own word.
+    // In brackets is a number or the admin's own key.
     let (mut up, mut own) = (false, false);
     for c in renamed.chars() {
         match c {
@@ -290,7 +290,7 @@ mod tests {
 
     /// A valid document gives an object without faults, whose document is the same again.
     #[test]
-    fn what_a_document_says_an_object_may_say() {
+    fn a_valid_document_is_a_valid_object() {
         let spec = policy(EXAMPLE);
         assert!(spec.rules.len() > 1);
         assert_eq!(check_policy(&spec), []);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told_with_its_place_in_the_object() {
+    fn every_fault_has_its_path_in_the_object() {
         let mut spec = policy(EXAMPLE);
         "Bad \"name\"\n".clone_into(&mut spec.rules[0].name);
         spec.rules[0].images.release_keys.clear();
@@ -328,9 +328,9 @@ mod tests {
         );
     }
 
-    /// In brackets is the admin's own word, which is reported unchanged.
+    /// In brackets is the admin's own key, which is reported unchanged.
     #[test]
-    fn a_label_is_told_by_its_own_name() {
+    fn a_faulty_label_is_reported_under_its_own_key() {
         let mut spec = policy(EXAMPLE);
         spec.rules[0]
             .node
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_tpm_only_a_person_or_nobody_lets_a_machine_in() {
+    fn insecure_no_tpm_needs_a_policy_that_does_not_verify() {
         let mut spec = policy(EXAMPLE);
         spec.rules[0].insecure_no_tpm = true;
         let faults = check_policy(&spec);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_a_policy_that_sees_no_evidence_and_evidence_of_who_brings_none() {
+    fn conditions_on_evidence_need_a_policy_and_signers_with_evidence() {
         let mut spec = policy(EXAMPLE);
         spec.rules[0].policy = PolicyName::Queue;
         let paths: Vec<String> = check_policy(&spec)

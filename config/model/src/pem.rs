@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_beside_the_curve_is_no_key() {
+    fn a_point_off_the_curve_is_no_key() {
         let bent = KEY.replace("0wKDw==", "0wKEA==");
         assert!(
             public_key(&bent)
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_do_not_end_or_end_otherwise_are_refused() {
+    fn blocks_without_their_end_line_are_refused() {
         for text in [
             "-----BEGIN A-----\nMAA=\n",
             "-----BEGIN A-----\n-----END B-----\n",

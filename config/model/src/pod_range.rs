@@ -67,7 +67,7 @@ pub(crate) fn check(
     Some(ranges)
 }
 
-/// The range where none is written.
+/// The default range.
 fn default(
     written: &Written,
     (services, place): (Option<Cidr>, Option<Place>),
@@ -110,7 +110,7 @@ fn overlap(one: &Cidr, other: &Cidr) -> bool {
     one.contains(other.network()) || other.contains(one.network())
 }
 
-/// A range with the size of a node's part: as written, or the default as far as the range has room for it.
+/// A range with the size of a node's part: as written, or the default if the range is large enough.
 fn part(
     written: &Written,
     range: Cidr,
@@ -143,7 +143,7 @@ fn part(
     Some(PodRange { range, node_prefix })
 }
 
-/// A mask for a family of which there is no range would do nothing.
+/// Reports a mask for a family without a range, which would have no effect.
 fn refuse_idle_masks(written: &Written, ranges: &[PodRange], sink: &mut Sink<'_>) {
     let masks = [
         (&written.node_cidr_mask_ipv4, true, "IPv4"),

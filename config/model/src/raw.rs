@@ -1,5 +1,5 @@
-//! The keys of all documents, as written: all optional, with types, formats not checked yet.
-//! `version` and `kind` are read before ([`HEAD`]).
+//! The keys of all documents, as written: all optional, with checked types and unchecked formats.
+//! `version` and `kind` are read first ([`HEAD`]).
 
 use crate::fault::{Place, Sink};
 use crate::read::{At, Entries, Read, raw, wrong_type};
@@ -20,9 +20,9 @@ raw!(
         machine: RawMachine,
         /// The master that it joins.
         master: RawMaster,
-        /// An identity that an admin issued to it, in the place of a proof (`pratique issue` writes it).
+        /// An identity that an admin issued to it, instead of a proof (`pratique issue` writes it).
         identity: RawIdentity,
-        /// Where a signed document says which master it joins, in the place of `[master]`.
+        /// Where it finds the signed document that names its master, instead of `[master]`.
         discovery: RawDiscovery,
         /// The cluster that it founds, if it is the first master.
         cluster: RawCluster,
@@ -124,7 +124,7 @@ raw!(
         pins: Texts,
         /// Lowest accepted generation of the document. Default: 0.
         min_generation: i64,
-        /// Whether the first key that is seen is trusted where `pins` is not given. Default: false.
+        /// Whether the first key that is seen is trusted if `pins` is not given. Default: false.
         insecure_trust_on_first_use: bool,
     }
 );
@@ -152,7 +152,7 @@ raw!(
         addresses: Texts,
         /// Address of the default gateway.
         gateway: String,
-        /// Whether to use DHCP. Default: true where `addresses` is empty.
+        /// Whether to use DHCP. Default: true if `addresses` is empty.
         dhcp: bool,
         /// Maximum transmission unit in bytes, {MTU_MIN} to {MTU_MAX}. Default: the device's.
         mtu: i64,
@@ -170,13 +170,13 @@ raw!(
 raw!(
     /// `[[registry]]`
     RawRegistry {
-        /// The registry's host as it stands in image names, with its port if it has one.
+        /// The registry's host as image names have it, with its port if it has one.
         host: String,
         /// URLs of mirrors, asked in order before the registry.
         mirrors: Texts,
         /// Whether the registry itself is never asked. Default: false.
         mirrors_only: bool,
-        /// Whether mirrors may be http; where there is none, the registry itself. Default: false.
+        /// Whether mirrors may be http; without a mirror, the registry itself. Default: false.
         insecure: bool,
         /// Roots of trust for this registry and its mirrors, PEM.
         ca: String,
@@ -186,9 +186,9 @@ raw!(
         username: String,
         /// The password; with `username`.
         password: Secret,
-        /// An OAuth 2.0 refresh token, in the place of name and password.
+        /// An OAuth 2.0 refresh token, instead of name and password.
         identity_token: Secret,
-        /// A bearer token, in the place of name and password.
+        /// A bearer token, instead of name and password.
         registry_token: Secret,
     }
 );
@@ -238,7 +238,7 @@ raw!(
         api_names: Texts,
         /// Range of the services' cluster addresses. Default: `{SERVICE_CIDR}`.
         service_cidr: String,
-/// Ranges of which each node gets a part for its pods, one of a family at most; `[]` where something else gives nodes theirs. Default: `["{POD_CIDR}"]`.
+/// Ranges of which each node gets a part for its pods, one of a family at most; `[]` if something else gives nodes theirs. Default: `["{POD_CIDR}"]`.
         pod_cidrs: Texts,
         /// Prefix length of a node's part of the IPv4 range. Default: {NODE_CIDR_MASK_IPV4}.
         node_cidr_mask_ipv4: i64,
@@ -363,9 +363,9 @@ raw!(
         certificate: RawRuleCertificate,
         /// How requests wait for a person.
         queue: RawRuleQueue,
-        /// Whether machines without a TPM are taken, with `queue` or `insecure-always-approve`. Default: false.
+        /// Whether machines without a TPM are admitted, with `queue` or `insecure-always-approve`. Default: false.
         insecure_no_tpm: bool,
-        /// What the Nodes of its machines have.
+        /// Labels and taints of its machines' Nodes.
         node: RawRuleNode,
     }
 );
@@ -409,7 +409,7 @@ raw!(
         release_keys: Texts,
         /// Lowest security version number. Default: {MIN_SVN}.
         min_svn: i64,
-        /// How many images are taken beside the newest of their role, by security version and build time. Default: all.
+        /// How many images are accepted besides the newest of their role, by security version and build time. Default: all.
         max_concurrent: i64,
     }
 );
@@ -418,7 +418,7 @@ raw!(
     RawRuleEvents {
         /// Whether Secure Boot must be on. Default: true.
         secure_boot: bool,
-        /// Whether events of unknown kinds are taken. Default: false.
+        /// Whether events of unknown types are accepted. Default: false.
         allow_unknown: bool,
     }
 );
@@ -429,7 +429,7 @@ raw!(
         measured: bool,
         /// `inventory` (the Machine names the digest) or `any`. Default: `inventory`.
         digests: String,
-        /// `allow` or `refuse` machines whose user-data says `[node] privileged = true`. Default: `refuse`.
+        /// `allow` or `refuse` machines whose user-data sets `[node] privileged = true`. Default: `refuse`.
         privileged_pods: String,
     }
 );

@@ -1,4 +1,5 @@
-//! The reference of all documents, made from the tables by which they are read, so that no key is missing and none is made up.
+//! The reference of all documents, generated from the tables of the reader, so that it has exactly
+//! the keys that the reader accepts.
 
 use crate::defaults;
 use crate::format::HumanDuration;
@@ -14,7 +15,7 @@ pub(crate) struct Key {
     pub(crate) help: &'static str,
 }
 
-/// What a value looks like.
+/// The type of a value.
 #[derive(Debug)]
 pub(crate) enum Shape {
     Scalar(&'static str),
@@ -45,7 +46,7 @@ impl Shape {
         }
     }
 
-    /// The table in it, and what its header in a document is called below `path`.
+    /// The table in it, and the header under which a document writes it, below `path`.
     fn table(&self, path: &str) -> Option<(String, &'static [Key])> {
         match self {
             Self::Table(keys) => Some((format!("[{path}]"), keys)),
@@ -95,7 +96,7 @@ Made from the tables by which documents are read; a test compares. [The guide](G
 together. Each document begins with `version = 1` and `kind` (default: `\"machine\"`).
 ";
 
-/// The tables in a table, each once: rules and clusters stand in several documents.
+/// The tables in a table, each once: rules and clusters occur in several documents.
 fn below(text: &mut String, path: &str, keys: &'static [Key], told: &mut Vec<*const Key>) {
     for key in keys {
         let path = match path {
@@ -188,22 +189,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reference_is_of_this_reader() {
+    fn the_reference_is_what_the_reader_accepts() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/REFERENCE.md");
         let kept = std::fs::read_to_string(file).unwrap_or_default();
         if kept != markdown() {
-            // Left beside it, so that a person can look and move it.
+            // The new text is written beside it, for a person to compare and move.
             let made = std::env::temp_dir().join("REFERENCE.md");
             std::fs::write(&made, markdown()).unwrap();
             panic!(
-                "{file} is not what the reader reads; what it should be is in {}",
+                "{file} does not match the reader; the new text is in {}",
                 made.display()
             );
         }
     }
 
     #[test]
-    fn every_constant_in_a_help_text_has_its_value_and_every_help_text_says_something() {
+    fn every_help_text_has_content_and_its_constants_have_values() {
         let text = markdown();
         for line in text.lines().filter(|line| line.starts_with("| `")) {
             let braces = line.replace("{ infineon", "").contains('{');

@@ -69,7 +69,7 @@ pub struct Registry {
     pub credential: Option<Credential>,
 }
 
-/// One way to prove to a registry who asks: the machine by its configuration, or a pod by its pull secret.
+/// One way to authenticate at a registry: the machine by its configuration, or a pod by its pull secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
     /// `username` and `password`, for Basic authentication (RFC 7617) at the registry or at its token service.
@@ -167,7 +167,7 @@ fn registry(entry: At<RawRegistry>, names: &mut Names, sink: &mut Sink<'_>) -> O
             FaultKind::Conflict,
             &flag.place,
             found,
-            "at least one mirror: nothing else is asked",
+            "at least one mirror: with `mirrors_only` nothing else is asked",
         );
     }
     let plain = insecure && mirrors.iter().all(|mirror| mirror.tls);
@@ -202,7 +202,8 @@ fn credential_place(raw: &RawRegistry) -> Option<Place> {
 fn never_sent(at: &Place, mirrors_only: bool, plain: bool, sink: &mut Sink<'_>) {
     if mirrors_only {
         let suggestion =
-            "credentials of a mirror stand in a `[[registry]]` of the mirror's own host".to_owned();
+            "credentials of a mirror belong in a `[[registry]]` of the mirror's own host"
+                .to_owned();
         let found = "a credential of a registry that is never asked";
         sink.suggest(
             FaultKind::Conflict,

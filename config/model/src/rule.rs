@@ -220,7 +220,7 @@ impl Conditions {
                 FaultKind::Conflict,
                 place,
                 "a condition",
-                "none: only cloud-verify sees evidence",
+                "no such condition: only cloud-verify sees evidence",
                 suggestion,
             );
         }
@@ -300,7 +300,7 @@ fn ek(raw: Option<At<RawRuleEk>>, known: Option<&Known>, sink: &mut Sink<'_>) ->
 }
 
 /// Minimum versions of TPM firmware, each for an issuer that the rule names: the issuer's
-/// certificate identifies the maker of the TPM.
+/// certificate identifies the TPM's manufacturer.
 fn floors(
     raw: Option<At<Entries<String>>>,
     issuers: &[String],
@@ -408,7 +408,7 @@ fn refuse_other_signers(list: Option<&At<Texts>>, sink: &mut Sink<'_>) {
     {
         let suggestion =
             Some("name it in a rule of its own with `queue` or `always-reject`".to_owned());
-        let expected = "signers of machines: requests of others bring no evidence that cloud-verify could look at";
+        let expected = "signers of machines: requests of others contain no evidence that cloud-verify could check";
         sink.suggest(
             FaultKind::Conflict,
             &text.place,
@@ -470,7 +470,7 @@ fn queue(raw: Option<At<RawRuleQueue>>, policy: PolicyName, sink: &mut Sink<'_>)
             FaultKind::Conflict,
             &place,
             "`queue`",
-            "none: nothing waits under this policy",
+            "no such key: nothing waits under this policy",
             suggestion,
         );
         return QueueRule::default();

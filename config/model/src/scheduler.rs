@@ -128,10 +128,12 @@ fn profile(
         }
         None => None,
     };
+    // All three are checked before a fault of one ends the profile.
+    let weights = weights(raw.resources, sink);
     Some(SchedulerProfile {
         name: name?,
         strategy: strategy?,
-        weights: weights(raw.resources, sink),
+        weights,
     })
 }
 

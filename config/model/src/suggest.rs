@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misspelt_words_find_their_neighbour() {
+    fn a_misspelt_word_finds_the_nearest_known_one() {
         let keys = ["endpoints", "ca_pins"];
         assert_eq!(nearest("endponts", &keys), Some("endpoints"));
         assert_eq!(nearest("ca-pins", &keys), Some("ca_pins"));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn swapped_neighbours_cost_one() {
+    fn swapped_letters_count_as_one_edit() {
         assert_eq!(distance("nmae", "name"), 1);
         assert_eq!(distance("abc", ""), 3);
         assert_eq!(distance("", "ab"), 2);

@@ -71,7 +71,7 @@ fn every_kind_of_fault_has_a_document() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_placed() {
+fn bytes_that_are_not_utf8_are_reported_with_their_position() {
     let faults = parse(b"version = 1\nname = \"\xc3\x28\"", "user-data").expect_err("no text");
     assert_eq!(
         faults.lines(),

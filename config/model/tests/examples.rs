@@ -1,4 +1,4 @@
-//! Every example parses, and means what its comments say.
+//! Every example parses to what its comments say.
 
 use config_model::machine::Membership;
 use config_model::pod_range::PodRange;
@@ -112,7 +112,7 @@ fn pods_are_privileged_only_where_the_user_data_says_so() {
 }
 
 #[test]
-fn a_worker_may_be_told_where_images_come_from() {
+fn a_worker_may_configure_registries() {
     use config_model::registry::Credential;
     let registries = machine("worker-registries.toml").registries;
     assert_eq!(

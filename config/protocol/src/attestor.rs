@@ -13,7 +13,7 @@ pub const MAX_LINE: usize = 1024 * 1024;
 /// Most bytes that are sealed at once.
 pub const MAX_SEAL: usize = 16 * 1024;
 
-/// What is asked.
+/// A request to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     tag = "op",
@@ -37,7 +37,8 @@ pub enum Request {
     Unseal {
         /// The sealed blob.
         sealed: Blob<{ 2 * MAX_SEAL }>,
-        /// It is of before there were boot policies, and is opened to be sealed again.
+        /// Whether it was sealed before boot policies existed; it is opened once, to be sealed
+        /// again with one.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unbound: bool,
     },
@@ -47,7 +48,7 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvidenceRequest {
-    /// What stands where a node's requests stand: SHA-256 of the root certificate's DER.
+    /// In the place of the hash of a node's requests: SHA-256 of the root certificate's DER.
     pub csr_hash: Digest,
     /// The claims of the hello.
     pub claims: Claims,
@@ -78,7 +79,8 @@ impl Request {
 pub struct StatusAnswer {
     /// Whether the TPM can be used.
     pub ready: bool,
-    /// From which image version (SVN) on opens what is sealed now; absent where any boot on this machine opens it.
+    /// The lowest image version (SVN) that can open what is sealed now; absent if any boot on this
+    /// machine can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<u64>,
 }
@@ -121,24 +123,26 @@ pub struct UnsealAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refused {
-    /// Why, with words: `FORBIDDEN` for a caller who is not root, `MALFORMED` for what is no request, `TOO_LARGE` for what does not
-    /// fit, `TPM` for what the TPM refused, and the codes of [`refusal`].
+    /// A code and an explanation: `FORBIDDEN` for a caller that is not root, `MALFORMED` for bytes
+    /// that are no request, `TOO_LARGE` for a request over its limit, `TPM` if the TPM refused, and
+    /// the codes of [`refusal`].
     pub error: Problem,
 }
 
-/// Codes of what is not sealed or unsealed.
+/// Codes for a refusal to seal or unseal.
 pub mod refusal {
-    /// The machine has no approvals of a release key, and its agent was not told to seal without.
+    /// The machine has no approvals of a release key, and its agent is not configured to seal without.
     pub const NO_APPROVALS: &str = "NO_APPROVALS";
     /// The release key did not approve what was booted.
     pub const NOT_APPROVED: &str = "NOT_APPROVED";
-    /// The seal is of a floor that the image is not approved for: the image is older, or newer by 32 versions.
+    /// The seal's floor is one for which the image is not approved: the image is older, or newer by
+    /// 32 versions.
     pub const FLOOR: &str = "FLOOR";
     /// The seal is for images of another release key.
     pub const OTHER_RELEASE_KEY: &str = "OTHER_RELEASE_KEY";
-    /// The seal has no boot policy, and one with was asked for.
+    /// The seal has no boot policy, and the request asks for one.
     pub const UNBOUND: &str = "UNBOUND";
-    /// The seal has a boot policy, and one without was asked for, or nothing approves this boot.
+    /// The seal has a boot policy, and the request asks for none, or nothing approves this boot.
     pub const BOUND: &str = "BOUND";
     /// The seal is of another TPM, or was altered.
     pub const NOT_SEALED_HERE: &str = "NOT_SEALED_HERE";

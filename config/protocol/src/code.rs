@@ -35,7 +35,7 @@ macro_rules! codes {
     };
 }
 
-/// What a refusal does to a Machine whose evidence was proved to be its own.
+/// What a refusal does to the Machine that proved the refused evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consequence {
     /// Nothing: the request is refused, the Machine stays as it is.
@@ -53,8 +53,8 @@ codes! {
     RateLimited = "RATE_LIMITED", Nothing, "too many requests from this caller";
     ProtocolVersion = "PROTOCOL_VERSION", Nothing, "the protocol is not cloud-verify/v1";
     PolicyRejects = "POLICY_REJECTS", Nothing, "the policy that decides for this signer rejects";
-    PolicyInvalid = "POLICY_INVALID", Nothing, "the rule that decides has a fault, so nothing is approved by it";
-    Queued = "QUEUED", Nothing, "a person must decide; come back";
+    PolicyInvalid = "POLICY_INVALID", Nothing, "the rule that decides has a fault, so it approves nothing";
+    Queued = "QUEUED", Nothing, "a person must decide; ask again later";
     QueueFull = "QUEUE_FULL", Nothing, "too many requests wait for a person";
     RequestDenied = "REQUEST_DENIED", Nothing, "a person denied the request";
 
@@ -71,14 +71,14 @@ codes! {
     CredentialNotActivated = "CREDENTIAL_NOT_ACTIVATED", Nothing,
         "the caller could not open the credential: the attestation key is not in the TPM of the endorsement key";
 
-    EkTemplate = "EK_TEMPLATE", Nothing, "the endorsement key is not of a TCG template";
+    EkTemplate = "EK_TEMPLATE", Nothing, "the endorsement key does not match a TCG template";
     AkUnrestricted = "AK_UNRESTRICTED", Nothing, "the attestation key is not restricted, so it may sign forged quotes";
     AkExternal = "AK_EXTERNAL", Nothing, "the attestation key was loaded from outside the TPM";
     AkDuplicable = "AK_DUPLICABLE", Nothing, "the attestation key may leave the TPM";
-    AkTemplate = "AK_TEMPLATE", Nothing, "the attestation key is not exactly of its template";
+    AkTemplate = "AK_TEMPLATE", Nothing, "the attestation key does not match its template exactly";
     NkExternal = "NK_EXTERNAL", Nothing, "the node key was loaded from outside the TPM";
     NkDuplicable = "NK_DUPLICABLE", Nothing, "the node key may leave the TPM";
-    NkTemplate = "NK_TEMPLATE", Nothing, "the node key is not exactly of its template";
+    NkTemplate = "NK_TEMPLATE", Nothing, "the node key does not match its template exactly";
     NkAuthPolicy = "NK_AUTH_POLICY", Untrusted,
         "the node key is not bound to the quoted registers: they changed after it was made, or its policy is another";
     AkHierarchy = "AK_HIERARCHY", Untrusted,
@@ -99,7 +99,7 @@ codes! {
     EventData = "EVENT_DATA", Suspect, "an event's data is not what was measured";
     EventUnknown = "EVENT_UNKNOWN", Untrusted, "a quoted register holds an event that policy does not know";
     FirmwareChanged = "FIRMWARE_CHANGED", Untrusted, "the firmware is not the one seen at first admission";
-    TpmFirmware = "TPM_FIRMWARE", Untrusted, "the TPM's firmware is below the floor that the rule sets for its maker";
+    TpmFirmware = "TPM_FIRMWARE", Untrusted, "the TPM's firmware is below the minimum that the rule sets for its manufacturer";
     OutsideArguments = "OUTSIDE_ARGUMENTS", Untrusted,
         "kernel arguments, credentials or add-ons were given from outside the image (PCR 12)";
     ImageUnknown = "IMAGE_UNKNOWN", Untrusted, "no ImageRelease describes what was booted";
@@ -109,15 +109,15 @@ codes! {
     ImageUnsigned = "IMAGE_UNSIGNED", Untrusted, "no release key that the rule names has signed the image's release";
     ImageSvn = "IMAGE_SVN", Untrusted, "the image is below the minimum security version";
     ImageRole = "IMAGE_ROLE", Untrusted, "the image's role is not the Machine's";
-    ImageConcurrency = "IMAGE_CONCURRENCY", Suspect, "the image is older than those that the policy admits beside the newest";
+    ImageConcurrency = "IMAGE_CONCURRENCY", Suspect, "the image is older than the images that the policy still admits";
     SecureBootOff = "SECURE_BOOT_OFF", Untrusted, "Secure Boot is required and was off";
-    SecureBootDatabase = "SECURE_BOOT_DATABASE", Untrusted, "the Secure Boot databases are neither the release's nor learned by a re-admission (PCR 7)";
+    SecureBootDatabase = "SECURE_BOOT_DATABASE", Untrusted, "the Secure Boot databases are neither the release's nor pinned by a re-admission (PCR 7)";
     ConfigNotMeasured = "CONFIG_NOT_MEASURED", Untrusted, "the configuration was not measured (PCR 13)";
     ConfigEvent = "CONFIG_EVENT", Untrusted, "PCR 13 holds something other than the one configuration event";
     ConfigChanged = "CONFIG_CHANGED", Untrusted, "the configuration is not one that the inventory allows";
     PrivilegedPods = "PRIVILEGED_PODS", Untrusted,
-        "the machine's configuration lets pods be privileged, so they may become root of it, and the rule does not take such machines";
-    CountersWentBack = "COUNTERS_WENT_BACK", Untrusted, "the TPM's counters are below the last seen: a snapshot was restored";
+        "the machine's configuration allows privileged pods, which can become root on it, and the rule does not accept such machines";
+    CountersWentBack = "COUNTERS_WENT_BACK", Untrusted, "the TPM's counters are below the recorded ones: a snapshot was restored";
 
     EkCertificateMissing = "EK_CERTIFICATE_MISSING", Nothing, "no endorsement key certificate was sent";
     EkCertificateMalformed = "EK_CERTIFICATE_MALFORMED", Nothing, "the endorsement key certificate cannot be parsed";
@@ -132,17 +132,17 @@ codes! {
     NameMismatch = "NAME_MISMATCH", Nothing, "the claimed name is another node's";
     EkBoundElsewhere = "EK_BOUND_ELSEWHERE", Nothing, "the endorsement key belongs to another Machine";
     MachineBoundToOtherEk = "MACHINE_BOUND_TO_OTHER_EK", Nothing, "the Machine is bound to another endorsement key";
-    NameAssigned = "NAME_ASSIGNED", Nothing, "the machine claimed no name, and has another than its key gives: it must ask under that";
-    NameInvalid = "NAME_INVALID", Nothing, "the claimed name is none that a node can have";
+    NameAssigned = "NAME_ASSIGNED", Nothing, "the machine claimed no name, and its Node name differs from the derived one: it must ask under its Node name";
+    NameInvalid = "NAME_INVALID", Nothing, "the claimed name is not a valid node name";
     RoleNotAdmitted = "ROLE_NOT_ADMITTED", Nothing, "the rule does not admit the Machine's role";
     RoleMismatch = "ROLE_MISMATCH", Nothing, "the claimed role is not the Machine's";
 
-    NoTpm = "NO_TPM", Nothing, "the machine has no TPM, and the rule that decides does not say insecure_no_tpm";
-    TpmExpected = "TPM_EXPECTED", Nothing, "the Machine is not one without a TPM: it joins by its proof and in no other way";
-    UnprovenKey = "UNPROVEN_KEY", Nothing, "the key of the machine without a TPM is not an ECDSA P-256 key in its one encoding";
+    NoTpm = "NO_TPM", Nothing, "the machine has no TPM, and the rule that decides does not set insecure_no_tpm";
+    TpmExpected = "TPM_EXPECTED", Nothing, "the Machine is not marked as one without a TPM, so it joins only by a TPM's proof";
+    UnprovenKey = "UNPROVEN_KEY", Nothing, "the key of the machine without a TPM is not an uncompressed ECDSA P-256 key";
     UnprovenSignature = "UNPROVEN_SIGNATURE", Nothing, "the answer is not signed for this exchange by the key that was announced";
     NodeKeyInUse = "NODE_KEY_IN_USE", Nothing,
-        "the Machine's certificate over another node key has not ended, and without a TPM nothing tells the machine after a reboot from another one";
+        "the Machine's certificate over another node key has not ended, and without a TPM a rebooted machine looks like any other machine";
     NotProven = "NOT_PROVEN", Nothing, "without a TPM this cannot be proven";
 
     CsrHash = "CSR_HASH", Nothing, "the certificate requests are not those announced";
@@ -152,30 +152,30 @@ codes! {
     CsrServingKey = "CSR_SERVING_KEY", Suspect, "the serving key is not an ECDSA P-256 key of its own";
     CsrCommonName = "CSR_COMMON_NAME", Untrusted, "the request's common name is not the node's, or not the only one";
     CsrOrganization = "CSR_ORGANIZATION", Untrusted, "the request's organization is not system:nodes, or not the only one";
-    CsrSubject = "CSR_SUBJECT", Untrusted, "the request's subject has something beside common name and organization";
+    CsrSubject = "CSR_SUBJECT", Untrusted, "the request's subject has more than common name and organization";
     CsrSan = "CSR_SAN", Untrusted, "the request asks for a name or address that is not the Machine's";
     AddressTaken = "ADDRESS_TAKEN", Nothing, "another machine holds a certificate for an address that is asked for";
     CsrSanWildcard = "CSR_SAN_WILDCARD", Untrusted, "the request asks for a wildcard name";
     CsrSanApiServer = "CSR_SAN_API_SERVER", Untrusted, "the request asks for a name of the API server";
     CsrCa = "CSR_CA", Untrusted, "the request asks for a CA certificate";
     CsrUsage = "CSR_USAGE", Untrusted, "the request asks for more key usages than a node has";
-    CsrExtension = "CSR_EXTENSION", Untrusted, "the request carries an extension or attribute that nodes have no use for";
+    CsrExtension = "CSR_EXTENSION", Untrusted, "the request has an extension or attribute that nodes don't use";
     ClaimsMismatch = "CLAIMS_MISMATCH", Nothing, "the claims are not those announced";
 
-    MasterKey = "MASTER_KEY", Nothing, "the node spoke to a server with another key: someone is in between";
+    MasterKey = "MASTER_KEY", Nothing, "the node spoke to a server with another key: there is a machine in the middle";
     Channel = "CHANNEL", Nothing, "the evidence was made for another TLS connection";
 
-    RenewalIdentity = "RENEWAL_IDENTITY", Nothing, "the certificate that renews is of no node, of another Machine, or not over its node key";
-    RenewalKeys = "RENEWAL_KEYS", Nothing, "the keys are not those recorded: after a reboot the whole exchange is due";
+    RenewalIdentity = "RENEWAL_IDENTITY", Nothing, "the client certificate of the renewal is not a node's, is another Machine's, or is not over its node key";
+    RenewalKeys = "RENEWAL_KEYS", Nothing, "the keys are not those recorded: after a reboot the machine must join again";
     RenewalAfterReset = "RENEWAL_AFTER_RESET", Suspect, "the TPM was reset since the certificate was issued";
-    Overtaken = "OVERTAKEN", Nothing, "since this challenge the machine has proved something newer than this";
+    Overtaken = "OVERTAKEN", Nothing, "after this challenge the machine proved a newer state";
     RenewalState = "RENEWAL_STATE", Nothing, "the Machine is Suspect or Untrusted, so it may not renew";
 
     BootstrapRoot = "BOOTSTRAP_ROOT", Nothing, "the root certificate is not a self-signed CA";
     BootstrapVerdict = "BOOTSTRAP_VERDICT", Nothing, "the admin's verdict is not signed by the admin's key, or is of another cluster";
 }
 
-/// A string that is no code.
+/// A string that is not a code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a refusal code")]
 pub struct NotACode;

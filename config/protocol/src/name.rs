@@ -1,4 +1,4 @@
-//! Names of nodes: which there can be, and the one that a machine has which claims none.
+//! Names of nodes: which are valid, and the name derived for a machine that claims none.
 
 use config_tpm::Digest;
 
@@ -7,8 +7,9 @@ pub const MAX_NODE_NAME: usize = 200;
 /// Digits of the endorsement key's hash in a derived name.
 const DIGITS: usize = 10;
 
-/// The name of a machine that claims none: `node-` and the first ten hex digits of its endorsement key's hash. Both sides
-/// derive it, since requests are made for a name before anything is answered.
+/// The name of a machine that claims none: `node-` and the first ten hex digits of its endorsement
+/// key's hash. Both sides derive it, because the certificate requests need a name before the
+/// master's first answer.
 pub fn derived(ek_hash: &Digest) -> String {
     format!(
         "node-{}",
@@ -39,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_dns_name_is_no_name() {
+    fn only_dns_names_are_node_names() {
         assert!(is_node_name("worker-1.lab"));
         for text in [
             "",

@@ -25,7 +25,7 @@ pub enum ProverError {
     /// Our own key cannot be parsed.
     #[error("the public area of the {0} is not of this protocol")]
     Key(&'static str, #[source] TpmError),
-    /// The master asks for other registers than the protocol's.
+    /// The master asks for registers that are not the protocol's.
     #[error("the master asks for registers {0:?}, the protocol has {QUOTE_PCRS:?}")]
     Selection(Vec<u8>),
 }
@@ -126,7 +126,7 @@ pub fn answer(
 /// Raw outputs of the TPM, and the logs.
 #[derive(Debug, Clone)]
 pub struct TpmOutputs {
-    /// What ActivateCredential gave: S.
+    /// The output of ActivateCredential: S.
     pub secret: Vec<u8>,
     /// TPMS_ATTEST of the quote, without a size before it.
     pub quote: Vec<u8>,

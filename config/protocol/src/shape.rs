@@ -12,8 +12,8 @@ use std::fmt;
 
 /// How deep objects and lists nest at most; the deepest message, a manifest, has six levels.
 const MAX_DEPTH: u8 = 16;
-/// Fields that are lists in some message. None of them is a struct in any, so that the types refuse a list where it does not
-/// belong. Beside these a manifest has lists under the numbers of registers.
+/// Fields that are lists in some message. None of them is a struct in any, so that the types refuse
+/// a list where it does not belong. A manifest also has lists under the numbers of registers.
 const LISTS: [&str; 6] = [
     "addresses",
     "boots",
@@ -22,7 +22,7 @@ const LISTS: [&str; 6] = [
     "parts",
     "pcrs",
 ];
-/// The one object that may have more fields than are known.
+/// The one object in which unknown fields are allowed.
 const OPEN: &str = "configEvent";
 
 /// Reads a message, a statement, a manifest or a line of the log. Beside what its type asks for: a list stands only where the
@@ -48,11 +48,12 @@ enum Place {
     List,
     /// The open object.
     Open,
-    /// In the open object, where lists are nobody's to refuse: its own fields have types, the others are not read.
+    /// In the open object, where lists are allowed: its known fields have types, the others are not
+    /// read.
     Unread,
 }
 
-/// A value that is looked at and not kept.
+/// A value that is checked and not kept.
 #[derive(Clone, Copy)]
 struct Value {
     place: Place,
@@ -131,7 +132,7 @@ impl<'de> Visitor<'de> for Value {
         Ok(())
     }
 
-    /// What may be absent is left out; only what is not read may be `null`.
+    /// Senders leave out absent fields; `null` is allowed only where the value is not read.
     fn visit_unit<E: Error>(self) -> Result<(), E> {
         if self.place == Place::Unread {
             Ok(())

@@ -1,8 +1,9 @@
-//! `unproven/v1`: how a machine without a TPM asks. All that it can show is that one key, which anybody can make, asks now and
-//! on this connection; who holds the key, and what was booted there, is somebody's word.
+//! `unproven/v1`: how a machine without a TPM asks. All that it can prove is that the holder of one
+//! key, which anyone can make, asks now and on this connection. Who holds the key, and what the
+//! machine booted, are unproven claims.
 //!
-//! Nothing of it passes for cloud-verify/v1 and nothing of that for this: paths, sessions, messages, labels and what is signed
-//! are others.
+//! Its messages are not accepted by cloud-verify/v1, nor the other way round: paths, sessions,
+//! messages, labels and signed bytes differ.
 
 use crate::question::{Channel, Purpose};
 use crate::wire::{Blob, Claims, Der, SessionId, Transcript, csr_hash};
@@ -15,13 +16,14 @@ pub const PROTOCOL: &str = "unproven/v1";
 pub const SESSIONS_PATH: &str = "/attest/v1/unproven";
 /// `POST` over mTLS: [`Hello`] → [`Challenge`].
 pub const RENEWALS_PATH: &str = "/attest/v1/unproven-renewals";
-/// What stands before Q in the bytes that are signed: no TPM attestation, certificate request or TLS transcript begins so.
+/// The prefix of Q in the signed bytes: no TPM attestation, certificate request or TLS transcript
+/// begins with it.
 pub const SIGNATURE_LABEL: &[u8] = b"pratique unproven/v1 signature\n";
 
 /// SubjectPublicKeyInfo of an ECDSA P-256 key, DER.
 pub type Key = Blob<256>;
 
-/// Step 1: the node names its key, and itself.
+/// Step 1: the node names its key and itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Hello {

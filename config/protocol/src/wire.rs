@@ -36,7 +36,7 @@ pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
 /// Largest hello body, in bytes.
 pub const MAX_HELLO_BODY: usize = 32 * 1024;
-/// Largest body of the admin's word on the first master, in bytes.
+/// Largest body of the admin's statement about the first master, in bytes.
 pub const MAX_ADMIT_BODY: usize = 64 * 1024;
 /// Largest evidence body, in bytes.
 pub const MAX_EVIDENCE_BODY: usize = 512 * 1024;
@@ -67,22 +67,22 @@ pub fn session_of_path(sessions: &str, path: &str) -> Option<SessionId> {
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Blob<const MAX: usize>(Vec<u8>);
 
-/// Words with which [`TooLong`] begins, by which it is known inside a JSON parser's error.
+/// The first words of [`TooLong`], by which it is recognized inside a JSON parser's error.
 const TOO_LONG: &str = "longer than a field may be";
 
-/// Bytes that are more than their field may hold.
+/// More bytes than the field may hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{TOO_LONG}: {len} bytes, at most {max}")]
 pub struct TooLong {
-    /// How many there are.
+    /// The number of bytes.
     pub len: usize,
-    /// How many are allowed.
+    /// The number allowed.
     pub max: usize,
 }
 
-/// The code for bytes that [`parse`] does not take: `TOO_LARGE` for a field over its limit, else `MALFORMED`.
+/// The code for bytes that [`parse`] refuses: `TOO_LARGE` for a field over its limit, else `MALFORMED`.
 pub fn code_of(error: &serde_json::Error) -> Code {
-    // What a sender wrote is quoted in other errors, but none begins with it.
+    // Other errors quote the sender's text, but none begins with it.
     if error.to_string().starts_with(TOO_LONG) {
         Code::TooLarge
     } else {
@@ -212,13 +212,13 @@ pub struct Keys {
     pub ek_certificate: Option<Der>,
 }
 
-/// What a node says of itself; nothing here is believed, all of it is covered by Q.
+/// What a node claims about itself. The master believes none of it; Q covers all of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Claims {
-    /// Node name; empty: whatever the inventory says.
+    /// Node name; empty: the one in the inventory.
     pub name: String,
-    /// `worker` or `master`; empty: whatever the inventory says.
+    /// `worker` or `master`; empty: the one in the inventory.
     pub role: String,
     /// IP addresses.
     pub addresses: Vec<String>,
@@ -226,8 +226,9 @@ pub struct Claims {
     pub instance: String,
     /// Id of the image.
     pub image: String,
-    /// Its configuration lets pods be privileged. Left out where it does not, as agents do that know nothing of it. The agent
-    /// is part of the image: where that is proved, this is what the measured configuration says.
+    /// Whether its configuration allows privileged pods. Left out if it does not, and by older
+    /// agents, which don't know the field. The agent is part of the image: if the image is proved,
+    /// this claim is what the measured configuration says.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub privileged_pods: bool,
 }
@@ -324,7 +325,7 @@ pub struct ConfigEvent {
     pub digest: Digest,
 }
 
-/// A label is for people, so its form is asked for here and is never held against a machine.
+/// A label is for people: its form is checked here, so that it never counts against a machine.
 fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let label = String::deserialize(deserializer)?;
     if (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -336,7 +337,7 @@ fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error>
     }
 }
 
-/// What a TPM says of its machine, for one Q.
+/// What a TPM attests about its machine, for one Q.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Proof {
@@ -350,7 +351,7 @@ pub struct Proof {
     pub certify: Signed,
     /// Register values of the SHA-256 bank, by index.
     pub pcrs: BTreeMap<u8, Digest>,
-    /// The firmware's event log, as the kernel shows it.
+    /// The firmware's event log, as the kernel exposes it.
     pub event_log: Blob<MAX_EVENT_LOG>,
     /// The configuration event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -387,7 +388,8 @@ pub struct Certificates {
     pub renew_after_seconds: u64,
 }
 
-/// What a refused caller gets, with a 4xx or 503 status, and one that waits for a person, with 202.
+/// The answer to a refused caller, with a 4xx or 503 status, and to one that waits for a person,
+/// with 202.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
@@ -448,9 +450,9 @@ pub fn csr_hash(client: &[u8], serving: &[u8]) -> Digest {
 }
 
 impl Claims {
-    /// Hash of the claims: SHA-256 over name, role, instance, image and then each address, every one with its length as u32
-    /// big-endian before it, and the number of addresses as u32 before the addresses; at the end a byte 1 where pods may be
-    /// privileged.
+    /// Hash of the claims: SHA-256 over name, role, instance, image and then each address, every
+    /// one with its length as u32 big-endian before it, and the number of addresses as u32 before
+    /// the addresses; at the end a byte 1 if pods may be privileged.
     pub fn hash(&self) -> Digest {
         let mut bytes = Vec::new();
         let mut put = |text: &str| {

@@ -1,4 +1,5 @@
-//! Messages have one reading: objects are objects, nothing comes twice, and what is read is all that was written.
+//! Messages can be read in one way only: no list stands for an object, no field comes twice, and
+//! nothing written is left unread.
 
 use config_attest::bootstrap::{AdminStatement, ProvedMaster};
 use config_attest::release::Manifest;
@@ -44,7 +45,7 @@ fn message<T: Serialize + DeserializeOwned>(message: &T) -> Message {
 fn manifest() -> Manifest {
     let text = include_str!("../../attest/vectors/guest-manifest.json");
     let mut manifest = Manifest::parse(text).expect("the manifest of a real build");
-    // Of each list one element says as much as all.
+    // One element of each list is enough.
     manifest.parts.truncate(1);
     manifest.packages.truncate(1);
     manifest.executables.truncate(1);
@@ -260,9 +261,10 @@ fn captured_exchanges_parse() {
     }
 }
 
-/// In the order of the type's fields, which is what serde's derived types take for the object, and empty.
+/// A list in the order of the type's fields, which serde's derived types accept as the object, and
+/// an empty list.
 #[test]
-fn a_list_stands_for_no_object_in_any_message() {
+fn no_message_takes_a_list_for_an_object() {
     for message in messages() {
         for Object { whole, fields, .. } in objects(&message.text) {
             let values: Vec<&str> = fields
@@ -279,7 +281,7 @@ fn a_list_stands_for_no_object_in_any_message() {
 }
 
 #[test]
-fn a_list_stands_for_no_single_value() {
+fn no_message_takes_a_list_for_a_single_value() {
     for message in messages() {
         for field in objects(&message.text)
             .into_iter()
@@ -297,9 +299,10 @@ fn a_list_stands_for_no_single_value() {
     }
 }
 
-/// What may be absent is left out; only what a configuration's event has beside its fields is nobody's to refuse.
+/// Absent fields are left out, never `null`; only the additional fields of a configuration event
+/// may have any value.
 #[test]
-fn a_null_stands_nowhere() {
+fn no_message_takes_a_null() {
     for message in messages() {
         for field in objects(&message.text)
             .into_iter()
@@ -362,12 +365,12 @@ fn a_key_is_the_same_however_it_is_written() {
     malformed(&proof, &twice);
     assert!(
         (proof.read)(with("1").as_bytes()).is_ok(),
-        "the verifier names a register that nobody asked for"
+        "the verifier names a register that was not asked for"
     );
 }
 
 #[test]
-fn nothing_nests_without_end() {
+fn nesting_is_bounded() {
     for (begin, end) in [
         ("[", "]"),
         ("{\"a\":", "}"),
@@ -390,7 +393,7 @@ fn nothing_nests_without_end() {
 }
 
 #[test]
-fn the_configuration_event_alone_may_have_more_fields_each_once() {
+fn only_the_configuration_event_may_have_unknown_fields_each_once() {
     let proof = with_tpm().remove(2);
     let with = |fields: &str| {
         let opening = "\"configEvent\":{";
@@ -416,9 +419,9 @@ fn the_configuration_event_alone_may_have_more_fields_each_once() {
     malformed(&proof, &proof.text.replacen('{', "{\"more\":1,", 1));
 }
 
-/// It is for people: what is wrong with it is refused before anything is held against a machine.
+/// The label is for people: a wrong one is refused before anything counts against a machine.
 #[test]
-fn a_label_is_a_matter_of_form() {
+fn a_wrong_label_is_malformed_and_has_no_consequence() {
     let proof = with_tpm().remove(2);
     let with = |label: &str| {
         proof
@@ -440,7 +443,7 @@ fn a_label_is_a_matter_of_form() {
     }
 }
 
-/// The words of one error inside what another quotes do not make it the other.
+/// An error that quotes the text of another error is not taken for it.
 #[test]
 fn only_a_field_over_its_limit_is_too_large() {
     let hello = with_tpm().remove(0);
@@ -469,7 +472,7 @@ fn only_a_field_over_its_limit_is_too_large() {
 }
 
 proptest! {
-    /// Whatever is changed in a message: what is read of it is all that it says.
+    /// However a message is changed, it is refused or every part of it is read.
     #[test]
     fn a_changed_message_is_refused_or_read_whole(
         of in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in 0..3_usize,

@@ -12,7 +12,7 @@ use tests_machines::{EkKind, World};
 const DOCUMENT: &str = include_str!("../WIRE.md");
 
 #[test]
-fn every_code_stands_in_the_table_with_its_meaning_and_consequence() {
+fn every_code_is_in_the_table_with_its_meaning_and_consequence() {
     for code in Code::ALL {
         let consequence = match code.consequence() {
             Consequence::Nothing => String::new(),
@@ -109,7 +109,7 @@ fn hashes_of_claims_and_requests_are_golden() {
         }
         .hash()
     );
-    // What lets no pod be privileged is written and hashed as it was before there was such a claim.
+    // Claims without privileged pods are written and hashed as before that claim existed.
     assert!(
         !serde_json::to_string(&claims)
             .expect("claims")
@@ -132,7 +132,7 @@ fn hashes_of_claims_and_requests_are_golden() {
 
 /// What another implementation must sign without a TPM, byte for byte.
 #[test]
-fn what_a_machine_without_a_tpm_signs_is_golden() {
+fn the_bytes_that_a_machine_without_a_tpm_signs_are_golden() {
     let part = |text: &[u8]| Digest::of(text);
     let transcript = Transcript {
         nonce: part(b"nonce"),
@@ -227,7 +227,7 @@ fn attest(extra: usize, selected: usize) -> Attest {
     }
 }
 
-/// What stands behind `ATTEST_MALFORMED`, at each limit and beyond it.
+/// The causes of `ATTEST_MALFORMED`, at each limit and beyond it.
 #[test]
 fn limits_of_attestations_and_signatures_are_the_documented_ones() {
     let parses = |attest: &Attest| Attest::parse(&attest.to_bytes()).is_ok();
@@ -287,7 +287,7 @@ fn limits_of_attestations_and_signatures_are_the_documented_ones() {
 
 /// A register's value before the first event of a log (PC Client Platform Firmware Profile, 10.4.5.3).
 #[test]
-fn the_locality_of_the_startup_is_where_pcr_0_begins() {
+fn pcr_0_begins_with_the_locality_of_the_startup() {
     let no_action = |pcr: u8, locality: u8| Event {
         pcr,
         kind: kind::NO_ACTION,
@@ -313,7 +313,7 @@ fn the_locality_of_the_startup_is_where_pcr_0_begins() {
 
 /// The digest of an approval is over raw bytes: 32 of the EK's hash, 34 of the node key's Name, the registers, 32 of the claims.
 #[test]
-fn what_an_approval_is_for_is_golden() {
+fn the_digest_of_an_approval_is_golden() {
     let mut world = World::new();
     world.rule.policy = config_kube::PolicyName::Queue;
     let machine = world.machine("worker-1", "192.168.77.11", EkKind::P256);

@@ -1,10 +1,12 @@
 //! The volume's header: 4096 bytes at the start of the partition, twice.
 //!
-//! Layout, numbers big-endian: 16 bytes magic and version, u64 generation, u64 offset of the data in bytes, u8 whether there
-//! is a recovery slot, the recovery slot (zeros where there is none), the key slot, 32 bytes that name the admin's key by
-//! which the volume came to this board (zeros where it was made on it), zeros. A slot is a nonce of 12 bytes and the volume
-//! key of 64 bytes, encrypted by AES-256-GCM, with its tag of 16. The recovery slot authenticates magic and offset, as it
-//! outlives generations; the key slot authenticates all that lies before it, and the admin's key.
+//! Layout, numbers big-endian: 16 bytes magic and version, u64 generation, u64 offset of the data
+//! in bytes, u8 whether there is a recovery slot, the recovery slot (zeros where there is none),
+//! the key slot, 32 bytes that name the key of the admin who moved the volume to this board (zeros
+//! if it was made here), zeros. A slot is a nonce of 12 bytes and the volume key of 64 bytes,
+//! encrypted by AES-256-GCM, with its tag of 16. The recovery slot authenticates magic and offset,
+//! as it outlives generations; the key slot authenticates all that lies before it, and the admin's
+//! key.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
@@ -13,12 +15,14 @@ use zeroize::Zeroizing;
 
 /// Bytes of a copy of the header.
 pub const SIZE: usize = 4096;
-/// Where the copies lie, in bytes from the partition's start. They take turns, so that a cut spoils one at most.
+/// Where the copies lie, in bytes from the partition's start. Writes alternate between them, so
+/// that a power cut damages one at most.
 pub const COPIES: [u64; 2] = [0, 64 << 10];
 /// Where the data begins, in bytes from the partition's start.
 pub const DATA_OFFSET: u64 = 1 << 20;
-/// Where the master's recovery copy lies once more, readable by anybody and of use to the holder of the admin's key alone: the
-/// one in the state can't be read where the TPM is gone. Twice, written one after the other; text, then zeros.
+/// Where a second recovery copy of the master's keys lies: the one in the state can't be read when
+/// the TPM is gone. Anyone can read it, only the holder of the admin's key can decrypt it. Twice,
+/// written one after the other; text, then zeros.
 pub const RECOVERY_COPIES: [u64; 2] = [128 << 10, 512 << 10];
 /// Most bytes of it.
 pub const MAX_RECOVERY: usize = 256 << 10;
@@ -31,8 +35,9 @@ pub const VOLUME_KEY: usize = 64;
 /// Bytes of a key that wraps it.
 pub const WRAPPING_KEY: usize = 32;
 
-/// What init writes in the place of a header when a volume opened and its file system is damaged: the next boot makes the
-/// volume anew. Who writes it without being init has destroyed the volume, as by any other bytes.
+/// What init writes in the place of a header when a volume opened and its file system is damaged:
+/// the next boot makes the volume anew. An attacker who writes it destroys the volume, as with any
+/// other bytes.
 pub const DAMAGED: &[u8; 16] = b"PRATIQUE DAMAGED";
 
 const MAGIC: &[u8; 16] = b"PRATIQUE STATE\0\x01";
@@ -51,13 +56,13 @@ pub type VolumeKey = Zeroizing<[u8; VOLUME_KEY]>;
 /// A key that wraps a volume key.
 pub type WrappingKey = Zeroizing<[u8; WRAPPING_KEY]>;
 
-/// Why bytes are no header.
+/// Why bytes are not a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// Another magic, or another version.
     #[error("there is no header of an encrypted state")]
     Absent,
-    /// A field that no header of ours has; the text names it.
+    /// A field is malformed; the text names it.
     #[error("the header's {0} is wrong")]
     Malformed(&'static str),
     /// The system gives no random bytes, or the cipher failed.
@@ -65,7 +70,7 @@ pub enum HeaderError {
     Encrypt,
 }
 
-/// A header, taken apart. Nothing of it is believed before a slot opened.
+/// A parsed header. Nothing in it is trusted before a slot was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Counts the boots that opened the volume.
@@ -83,8 +88,9 @@ pub fn random_key() -> Result<WrappingKey, HeaderError> {
     random()
 }
 
-/// The key by which a board's TPM opens a volume that came to it: HMAC-SHA-256 by the recovery key over the generation that it
-/// came with and what is no other board's. The same word on the same board gives the same key.
+/// The key by which a board's TPM opens a volume that came to it: HMAC-SHA-256 by the recovery key
+/// over the volume's generation and a value that only this board has. The same volume on the same
+/// board gives the same key.
 pub fn follow(recovery: &WrappingKey, generation: u64, board: &[u8; 32]) -> WrappingKey {
     let mut context =
         hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, recovery.as_slice()));
@@ -138,8 +144,8 @@ impl Header {
         .with_key(volume, wrapping)
     }
 
-    /// The same volume on another board, brought there on the word of the admin whose key has this SHA-256 (of its
-    /// SubjectPublicKeyInfo); each later header of the volume names that key.
+    /// The header of the same volume on another board, moved there by the admin whose key has this
+    /// SHA-256 (of its SubjectPublicKeyInfo). Each later header of the volume names that key.
     ///
     /// # Errors
     /// As [`Header::renewed`].
@@ -158,7 +164,8 @@ impl Header {
         .with_key(volume, wrapping)
     }
 
-    /// The admin's key on whose word the volume came to this board. To be believed once [`Header::open`] opened.
+    /// The key of the admin who moved the volume to this board. Trusted only after [`Header::open`]
+    /// succeeded.
     pub fn admin(&self) -> Option<[u8; ADMIN]> {
         self.admin
     }
@@ -185,7 +192,7 @@ impl Header {
         Ok(self)
     }
 
-    /// The volume key, where `wrapping` is the key of this header and no byte of it was changed.
+    /// The volume key, if `wrapping` is the key of this header and no byte of the header was changed.
     pub fn open(&self, wrapping: &WrappingKey) -> Option<VolumeKey> {
         open(wrapping, &self.authenticated(), &self.key)
     }
@@ -204,7 +211,8 @@ impl Header {
         head
     }
 
-    /// What the key slot authenticates: headers without an admin's key are as they were before there was one.
+    /// What the key slot authenticates. A header without an admin's key keeps the encoding from
+    /// before that field existed.
     fn authenticated(&self) -> Vec<u8> {
         let mut head = self.head();
         head.extend(self.admin.into_iter().flatten());
@@ -220,10 +228,11 @@ impl Header {
         out
     }
 
-    /// Reads a copy; any bytes may come.
+    /// Reads a copy. Total over all bytes.
     ///
     /// # Errors
-    /// [`HeaderError::Absent`] where something else is there, [`HeaderError::Malformed`] with the part that is none.
+    /// [`HeaderError::Absent`] where something else is there, [`HeaderError::Malformed`] with the
+    /// malformed field.
     pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
         let malformed = HeaderError::Malformed;
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
@@ -341,7 +350,7 @@ mod tests {
         );
     }
 
-    /// Generation, offset, recovery slot: what was changed does not open, or is no header any more.
+    /// A header with a changed generation, offset or recovery slot does not open, or does not parse.
     #[test]
     fn no_byte_of_a_header_can_be_changed() {
         let (volume, wrapping, recovery) = keys();
@@ -361,7 +370,8 @@ mod tests {
         }
     }
 
-    /// A header of another board names the admin's key, and who changes that name, or takes it out, opens nothing.
+    /// The header of a moved volume names the admin's key; with another name, or without one, it
+    /// does not open.
     #[test]
     fn the_admin_who_brought_a_volume_is_part_of_its_header() {
         let (volume, wrapping, recovery) = keys();

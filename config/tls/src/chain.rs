@@ -1,4 +1,4 @@
-//! A chain that was shown, and whether it ends where it should.
+//! Whether a certificate chain ends in a given root.
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 

@@ -8,9 +8,9 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Where the roots come from that count at the moment.
+/// The source of the roots that are in force.
 pub trait Roots: Send + Sync + Debug {
-    /// The roots of the moment.
+    /// The current roots.
     fn roots(&self) -> Vec<CertificateDer<'static>>;
 }
 
@@ -26,14 +26,14 @@ impl Roots for Vec<CertificateDer<'static>> {
 pub enum Strangers {
     /// The handshake fails.
     Refused,
-    /// The connection stands, and its caller is nobody.
+    /// The handshake succeeds, and the caller is anonymous.
     Anonymous,
 }
 
-/// Why the roots of the moment verify nobody.
+/// Why the current roots can verify no one.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
-    /// A root is no certificate that can be one.
+    /// A root cannot be read as a trust anchor.
     #[error("a root of client certificates cannot be used")]
     Root(#[source] Error),
     /// There is no root.
@@ -41,8 +41,8 @@ pub enum RootsError {
     Verifier(#[source] VerifierBuilderError),
 }
 
-/// Verifies client certificates by the roots that are in force at the handshake: a root that is withdrawn counts for no
-/// handshake after it.
+/// Verifies client certificates by the roots that are in force at the handshake: a withdrawn root
+/// counts for no later handshake.
 #[derive(Debug)]
 pub struct CurrentClients<R> {
     source: R,
@@ -73,7 +73,7 @@ impl Built {
 
 impl<R: Roots> CurrentClients<R> {
     /// # Errors
-    /// Where the roots of now verify nobody: there are none, or one is no certificate.
+    /// There are no roots, or one is not a certificate.
     pub fn new(source: R, strangers: Strangers) -> Result<Self, RootsError> {
         let built = RwLock::new(Built::new(source.roots())?);
         Ok(Self {
@@ -104,7 +104,7 @@ impl<R: Roots> ClientCertVerifier for CurrentClients<R> {
         self.strangers == Strangers::Refused
     }
 
-    /// None are hinted at: a client has one certificate for this server, whatever the roots of the moment are.
+    /// No hints: a client has one certificate for this server, whatever the current roots are.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_counts_by_the_roots_of_the_moment_and_not_by_those_of_before() {
+    fn a_client_is_verified_by_the_current_roots_and_not_by_earlier_ones() {
         let (first, second) = (Issuer::new("first"), Issuer::new("second"));
         let roots = Rotating(Arc::new(Mutex::new(vec![first.root()])));
         let verifier = CurrentClients::new(roots.clone(), Strangers::Anonymous).unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_no_certificate_is_refused_or_nobody_as_it_was_said() {
+    fn a_caller_without_a_certificate_is_refused_or_anonymous_as_configured() {
         let roots = vec![Issuer::new("root").root()];
         let refused = CurrentClients::new(roots.clone(), Strangers::Refused).unwrap();
         let anonymous = CurrentClients::new(roots, Strangers::Anonymous).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_starts_without_a_root_or_with_one_that_is_no_certificate() {
+    fn a_verifier_needs_roots_that_are_certificates() {
         let of = |roots| CurrentClients::new(roots, Strangers::Refused).map(drop);
         assert!(matches!(of(Vec::new()), Err(RootsError::Verifier(_))));
         let garbage = vec![CertificateDer::from(b"garbage".to_vec())];

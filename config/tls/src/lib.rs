@@ -1,10 +1,11 @@
-//! Whom a TLS connection may be with. Every certificate verifier of the project is here, so that code on which security
-//! rests exists once and is tested in one place. Nothing here opens a socket, reads a file or looks at a clock: rustls is
-//! used for its types and its rules, and hands in the time.
+//! Verifiers of TLS peers. Every certificate verifier of the project is here, so that security code
+//! exists once and is tested in one place. Nothing here opens a socket, reads a file or looks at a
+//! clock: rustls provides types and rules, and passes the time.
 //!
 //! | verifier | who uses it | what it proves |
 //! |---|---|---|
-//! | [`PinnedVerifier`] | a node towards its master | a chain to a root whose key is pinned, and the name that was asked for |
+//! | [`PinnedVerifier`] | a node towards its master | a chain to a root whose key is pinned, and
+//! the requested name |
 //! | [`CurrentClients`] | the API server and the kubelet's API towards callers | a chain to a root that is in force at the handshake |
 //! | [`NamedServer`] | the API server towards a node | a chain to a root of the cluster, the node's own subject, and no objection |
 //! | [`signed_by_client`] | a node towards other nodes | a chain to a root of the cluster, for clients, whose leaf's key signed a message |

@@ -1,5 +1,5 @@
-//! A server that is known by its subject: the chain is the cluster's, and the name is in the certificate's subject, as the
-//! address that was dialled may move.
+//! A server that is identified by the subject of its certificate, because its address may change;
+//! the chain must lead to the cluster's root.
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -9,13 +9,14 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// What speaks against a certificate that leads to a good root.
+/// A reason to refuse a certificate although its chain is valid.
 pub trait Objection: Send + Sync + Debug {
-    /// Why the certificate (DER) is not taken; `None` where nothing speaks against it.
+    /// Why the certificate (DER) is refused; `None` if there is no reason.
     fn objection(&self, certificate: &[u8]) -> Option<String>;
 }
 
-/// Accepts a chain of `inner`, for a server's usage, whose leaf has exactly this common name, where nothing speaks against it.
+/// Accepts a chain that `inner` accepts for a server, whose leaf has exactly this common name,
+/// unless there is an objection.
 #[derive(Debug)]
 pub struct NamedServer<O> {
     inner: Arc<WebPkiServerVerifier>,
@@ -60,7 +61,7 @@ impl<O: Objection> ServerCertVerifier for NamedServer<O> {
             .inner
             .verify_server_cert(certificate, intermediates, name, ocsp, now)
         {
-            // The chain was verified before the name is looked at; the subject is the name here.
+            // webpki has verified the chain and then missed the DNS name; the subject is the name here.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_counts_by_chain_and_subject_wherever_it_is() {
+    fn a_server_is_verified_by_chain_and_subject_at_any_address() {
         let (own, other) = (Issuer::new("own"), Issuer::new("other"));
         assert_eq!(verdict(&own, &server(&own, "node-1"), None), Ok(()));
         let elsewhere = verdict(&own, &server(&own, "node-2"), None);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objection_is_the_answer_and_saves_no_bad_chain() {
+    fn an_objection_refuses_a_good_chain_and_a_bad_chain_is_refused_anyway() {
         let (own, other) = (Issuer::new("own"), Issuer::new("other"));
         let good = server(&own, "node-1");
         assert_eq!(

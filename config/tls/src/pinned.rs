@@ -1,4 +1,4 @@
-//! The master's certificate: a chain to a pinned root, and the name that was asked for.
+//! The master's certificate: a chain to a pinned root, and the requested name.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
@@ -21,12 +21,12 @@ pub struct ShownRoot {
     pub name: Vec<u8>,
 }
 
-/// The pins in force, and the roots that the master showed when it was last verified. Clones share them: where a signed
-/// document names others, all follow.
+/// The pins in force, and the roots that the master showed when it was last verified. Clones share
+/// them, so a signed document that names others changes all.
 #[derive(Debug, Clone)]
 pub struct Pins {
     all: Arc<RwLock<Arc<[Pin]>>>,
-    /// While it is there, a pin counts only if it is among these.
+    /// If set, only pins among these count.
     within: Arc<RwLock<Option<Vec<Pin>>>>,
     shown: Arc<RwLock<Arc<[ShownRoot]>>>,
 }
@@ -42,12 +42,12 @@ impl From<Vec<Pin>> for Pins {
 }
 
 impl Pins {
-    /// Others from now on; open connections stay.
+    /// Replaces the pins from now on; open connections stay.
     pub fn replace(&self, pins: Vec<Pin>) {
         *self.all.write().unwrap_or_else(PoisonError::into_inner) = pins.into();
     }
 
-    /// Those of the moment that count.
+    /// The current pins that count.
     pub fn get(&self) -> Arc<[Pin]> {
         let all = self.configured();
         let within = self.within.read().unwrap_or_else(PoisonError::into_inner);
@@ -61,17 +61,19 @@ impl Pins {
         }
     }
 
-    /// Those of the moment, also those that do not count: for what an authenticated master says of itself.
+    /// All current pins, also those that do not count, to compare with what an authenticated master
+    /// reports.
     pub fn configured(&self) -> Arc<[Pin]> {
         Arc::clone(&self.all.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets no pin count that is not among these, whatever replaces them, until all count again (`None`).
+    /// Restricts the pins to these, also after a replacement, until `None` lifts the restriction.
     pub fn keep_within(&self, roots: Option<Vec<Pin>>) {
         *self.within.write().unwrap_or_else(PoisonError::into_inner) = roots;
     }
 
-    /// By which roots the master said it is known, pinned ones and others; they are worth no more than their pins.
+    /// The roots that the master showed when it was last verified, pinned ones and others. A root
+    /// that is not pinned proves nothing.
     pub fn shown(&self) -> Arc<[ShownRoot]> {
         Arc::clone(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -81,7 +83,7 @@ impl Pins {
     }
 }
 
-/// A server that may be the master, but shows no root that is pinned.
+/// A server that may be the master, but shows no pinned root.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the server is known by {shown}, and this machine's pins are {pinned}: if the cluster's root was rotated, the machine needs \
@@ -92,7 +94,7 @@ struct NotPinned {
     pinned: String,
 }
 
-/// Why a handshake failed, where no root was pinned.
+/// The pins in an error chain, if a handshake failed because no shown root is pinned.
 pub fn not_pinned(error: &io::Error) -> Option<String> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
@@ -134,12 +136,14 @@ fn roots_of(certificates: &[CertificateDer<'_>]) -> Vec<ShownRoot> {
     roots.filter_map(root).collect()
 }
 
-/// Certificates that a server may show; leaf, intermediate and root are three, rotation adds a few.
+/// How many certificates a server may show; leaf, intermediate and root are three, rotation adds a few.
 const CHAIN_LIMIT: usize = 8;
 
-/// Accepts a server that shows a chain to a root whose key is pinned, and whose leaf carries the name asked for.
+/// Accepts a server that shows a chain to a root whose key is pinned, and whose leaf has the
+/// requested name.
 ///
-/// Assumption: the server shows its root too, since a pin is a digest and no key. The system's own roots play no part.
+/// Assumption: the server shows its root too, since a pin is only a digest. The system's own roots
+/// are not used.
 #[derive(Debug)]
 pub struct PinnedVerifier {
     pins: Pins,
@@ -156,7 +160,7 @@ impl PinnedVerifier {
     }
 }
 
-/// SHA-256 of a certificate's `SubjectPublicKeyInfo`; `None` for what is no certificate.
+/// SHA-256 of a certificate's `SubjectPublicKeyInfo`; `None` if the bytes are no certificate.
 pub fn spki_hash(certificate: &[u8]) -> Option<Pin> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     ring::digest::digest(&ring::digest::SHA256, parsed.public_key().raw)
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_counts_by_a_pinned_root_that_it_shows_and_by_its_name() {
+    fn a_master_is_verified_by_a_pinned_root_that_it_shows_and_by_its_name() {
         let (own, other) = (Issuer::new("own"), Issuer::new("other"));
         let pins = Pins::from(vec![pin(&own)]);
         let good = [server(&own, "master"), own.root()];
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_no_pinned_root_is_refused_with_what_it_shows_and_what_is_pinned() {
+    fn a_refusal_names_the_shown_roots_and_the_pins() {
         let (own, other) = (Issuer::new("own"), Issuer::new("other"));
         let pins = Pins::from(vec![pin(&own)]);
         let shown = [server(&other, "master"), other.root()];
@@ -315,7 +319,7 @@ mod tests {
         for pin in [pin(&own), pin(&other)] {
             assert!(words.contains(&pins_text([&pin])), "{words}");
         }
-        assert!(pins.shown().is_empty(), "what is refused is not noted");
+        assert!(pins.shown().is_empty(), "a refused root is not recorded");
         // Once the other is pinned too, it counts at the next handshake.
         pins.replace(vec![pin(&own), pin(&other)]);
         assert_eq!(verdict(&pins, &shown, "server.example"), Ok(()));

@@ -1,4 +1,5 @@
-//! The server that a probe or a lifecycle hook asks: any, and nothing that it says is believed.
+//! The server that a probe or a lifecycle hook asks: any certificate is accepted, and the answer is
+//! not trusted.
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -6,7 +7,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use std::sync::Arc;
 
-/// All that servers sign with, the strong ones first. No signature is verified, so what this machine can't compute is there, too.
+/// All schemes with which servers sign, the strong ones first. No signature is verified, so the
+/// list includes schemes that ring can't compute.
 const SCHEMES: [SignatureScheme; 12] = [
     SignatureScheme::ECDSA_NISTP256_SHA256,
     SignatureScheme::ECDSA_NISTP384_SHA384,
@@ -28,15 +30,17 @@ struct Anything;
 
 /// A connection for one request of a probe or a lifecycle hook, which **proves nothing** about the other side.
 ///
-/// Kubernetes promises pods that `httpGet` with `scheme: HTTPS` skips the verification of certificates
-/// (<https://kubernetes.io/docs/concepts/workloads/pods/probes/>): a container mostly serves a certificate of its own making,
-/// for a name that is not the pod's address. A probe may do this because it sends nothing but what the pod's author wrote, and
-/// learns nothing but a status, by which at worst the author's own container is restarted or gets no traffic. TLS is a form of
-/// the request here, no protection: who sits between can read the headers that the author set, and answer.
+/// Kubernetes promises pods that `httpGet` with `scheme: HTTPS` skips the verification of
+/// certificates (<https://kubernetes.io/docs/concepts/workloads/pods/probes/>): most containers
+/// serve a self-signed certificate, for a name that is not the pod's address. A probe may do this
+/// because it sends nothing but what the pod's author wrote, and learns nothing but a status, by
+/// which at worst the author's own container is restarted or gets no traffic. TLS protects nothing
+/// here: a machine in the middle can read the headers that the author set, and answer.
 ///
-/// For nothing else: what is sent must be no secret of the machine or the cluster, and what is answered must decide about the
-/// asked pod alone. It shows no certificate of the node and keeps no sessions. `cargo xtask tidy` lets `agent/handlers` alone
-/// name it; [`crate::unverified_server`] is for servers that something else proves.
+/// Use it for nothing else: the request must hold no secret of the machine or the cluster, and the
+/// answer must affect only the probed pod. It shows no certificate of the node and keeps no
+/// sessions. `cargo xtask tidy` lets `agent/handlers` alone name it; [`crate::unverified_server`]
+/// is for servers that something else proves.
 ///
 /// # Errors
 /// The provider has none of the protocol's versions.
@@ -63,8 +67,9 @@ impl ServerCertVerifier for Anything {
         Ok(ServerCertVerified::assertion())
     }
 
-    // Whose key it is nobody knows, so that its signature says nothing. To verify it would refuse servers whose certificates
-    // webpki does not read (version 1, small keys) or whose algorithms ring does not have, and which upstream's probes take.
+    // The certificate is not verified, so a signature by its key proves nothing. Verifying it would
+    // refuse servers that upstream's probes accept: those with certificates that webpki does not
+    // read (version 1, small keys) or with algorithms that ring lacks.
     fn verify_tls12_signature(
         &self,
         _: &[u8],

@@ -2,17 +2,17 @@
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 
-/// Why a message counts as nobody's.
+/// Why a message is not a client's of the cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum NotSigned {
     /// There is no certificate, or it can't be read.
     #[error("the certificate cannot be read")]
     Unreadable,
     /// The chain leads to none of the roots, has ended, or is not a client's.
-    #[error("the certificate is none of the cluster's for clients now")]
+    #[error("the certificate is not a valid client certificate of the cluster")]
     Chain(#[source] webpki::Error),
     /// The certificate's key did not sign this message.
-    #[error("the signature is not of the certificate's key")]
+    #[error("the signature does not verify with the certificate's key")]
     Signature(#[source] webpki::Error),
 }
 

@@ -1,4 +1,5 @@
-//! A server that is not verified: what it says is believed by something else, or not at all.
+//! A server that is not verified by its certificate: something else verifies what it says, or its
+//! answer is not trusted.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -12,12 +13,13 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct AnyServer(WebPkiSupportedAlgorithms);
 
-/// A connection to whatever server answers.
+/// A TLS connection to any server.
 ///
-/// Safe for three uses alone. A discovery document is believed by its own signature, and TLS is spoken only where a network or
-/// an endpoint lets nothing else pass. What comes over the bootstrap connection is used after the master's TPM signed this
-/// connection's exporter and the root's key, and after the shown chain was found to end in that root ([`crate::ends_in`]). The
-/// API's proxy hands a client what a program in a pod says, over a connection that the pod's proven node made.
+/// Safe only for three uses. A discovery document is verified by its own signature; TLS only gets
+/// it through networks and endpoints that require TLS. What comes over the bootstrap connection is
+/// used after the master's TPM signed this connection's exporter and the root's key, and after the
+/// shown chain was found to end in that root ([`crate::ends_in`]). The API's proxy hands a client
+/// what a program in a pod says, over a connection that the pod's proven node made.
 ///
 /// # Errors
 /// Where the provider has none of the `versions`.

@@ -17,7 +17,7 @@ pub struct ClockInfo {
     pub reset_count: u32,
     /// Restarts and resumes since the last reset.
     pub restart_count: u32,
-    /// False after an unorderly power-off.
+    /// False after an unclean power-off.
     pub safe: bool,
 }
 

@@ -1,10 +1,10 @@
-//! What a way of starting leaves in the registers, as an image's build predicts it.
+//! The register values after a boot, as an image's build predicts them.
 
 use crate::Digest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// One way of starting an image.
+/// One boot variant of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Boot {

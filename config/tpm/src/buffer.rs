@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    /// Ends the reading.
+    /// Checks that nothing is left.
     ///
     /// # Errors
     /// [`TpmError::Malformed`] where bytes are left.

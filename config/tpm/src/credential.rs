@@ -165,8 +165,11 @@ fn cfb_encrypt(symmetric: Symmetric, key: &[u8], data: &mut [u8]) -> Result<(), 
 pub fn hmac(hash: HashAlg, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     macro_rules! run {
         ($digest:ty) => {{
-            // A key of any length is taken, so the error arm yields an empty tag that no comparison accepts.
-            let Ok(mut mac) = hmac::Hmac::<$digest>::new_from_slice(key) else { return Vec::new() };
+            // HMAC accepts keys of any length; the unreachable error arm yields an empty tag, which
+            // no comparison accepts.
+            let Ok(mut mac) = hmac::Hmac::<$digest>::new_from_slice(key) else {
+                return Vec::new();
+            };
             for part in parts {
                 mac.update(part);
             }

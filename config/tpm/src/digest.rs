@@ -15,7 +15,7 @@ pub struct Digest(pub [u8; 32]);
 pub struct NotADigest;
 
 impl Digest {
-    /// What a register holds before anything was measured into it.
+    /// A register's value before anything is measured into it.
     pub const ZERO: Self = Self([0; 32]);
 
     /// SHA-256 of some bytes.
@@ -94,7 +94,7 @@ impl Serialize for Digest {
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        // What is written by programs has one form.
+        // Programs write digests in this form only.
         if !is_lower_hex(&text) {
             return Err(serde::de::Error::custom(
                 "expected 64 lower-case hex digits",

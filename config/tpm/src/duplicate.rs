@@ -16,7 +16,7 @@ pub const MAX_PRIVATE: usize = 256;
 /// Most bytes of an encrypted seed: an RSA-2048 ciphertext, or a point of P-384.
 pub const MAX_SEED: usize = 256;
 
-/// A private key as TPM2_Import takes it. It says nothing to anybody but the TPM for which it was made.
+/// A private key as TPM2_Import takes it. Only the TPM for which it was made can open it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Duplicate {
     /// TPMT_PUBLIC of the key.
@@ -73,8 +73,8 @@ const ALG_NULL: u16 = 0x0010;
 /// Bytes of the obfuscation value of an object with name algorithm SHA-256.
 const SEED_VALUE: usize = 32;
 
-/// Wraps 32 bytes to the TPM of `ek` as a sealed data object that is unsealed by `policy` alone: it has no auth value that
-/// anybody could use, and no policy by which it could leave the TPM again.
+/// Wraps 32 bytes to the TPM of `ek` as a sealed data object that can be unsealed only by `policy`:
+/// it has no usable auth value, and no policy by which it could leave the TPM again.
 ///
 /// Assumes that `ek` is an endorsement key of its template.
 ///
@@ -119,8 +119,9 @@ fn sensitive(kind: u16, obfuscation: &[u8], content: &[u8]) -> Zeroizing<Vec<u8>
 }
 
 impl Duplicate {
-    /// Checks what came in a document: a public area of exactly the issued key's template, and the other parts within
-    /// their limits. Says nothing of whether this TPM, or any, can open it.
+    /// Checks a wrapped key from a document: its public area must match the issued key's template
+    /// exactly, and the other parts must be within their limits. Does not check that this TPM, or
+    /// any, can open it.
     ///
     /// # Errors
     /// The public area is not of the template, its numbers are no P-256 key, or another part is longer than its limit.
@@ -136,8 +137,9 @@ impl Duplicate {
         self.check_parts().map(|()| public)
     }
 
-    /// Checks what came as wrapped by [`duplicate_secret`]: a public area of exactly that form and policy, and the other
-    /// parts within their limits. Says nothing of whether this TPM, or any, can open it.
+    /// Checks a secret wrapped by [`duplicate_secret`]: its public area must have exactly that form
+    /// and policy, and the other parts must be within their limits. Does not check that this TPM,
+    /// or any, can open it.
     ///
     /// # Errors
     /// The public area is of another form or policy, or another part is longer than its limit.
@@ -168,7 +170,7 @@ mod tests {
     use proptest::prelude::*;
     use rand_core::OsRng;
 
-    /// Endorsement keys of every kind, as an admin's files give them.
+    /// An endorsement key of each supported type, from the files that tools write.
     fn eks() -> Vec<Public> {
         let rsa = rsa::RsaPrivateKey::new(&mut OsRng, 2048)
             .expect("a key")
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrapped_is_of_the_template_and_never_twice_the_same() {
+    fn a_wrapped_key_matches_the_template_and_is_never_twice_the_same() {
         let key = p256::SecretKey::random(&mut OsRng);
         for ek in eks() {
             let (one, two) = (
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapped_secret_is_of_its_policy_and_never_twice_the_same() {
+    fn a_wrapped_secret_has_its_policy_and_is_never_twice_the_same() {
         let (policy, other) = (Digest::of(b"policy"), Digest::of(b"another"));
         for ek in eks() {
             let [one, two] = [(); 2]

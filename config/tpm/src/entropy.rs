@@ -1,13 +1,13 @@
-//! Randomness, which the caller brings, and the key agreement that needs some.
+//! Randomness from the caller, and the key agreement that needs it.
 
 use super::Curve;
 use p256::elliptic_curve::sec1::{FromEncodedPoint as _, ToEncodedPoint as _};
 use rand_core::CryptoRngCore;
 use zeroize::Zeroizing;
 
-/// What two keys agreed on, one of them made for this occasion.
+/// The result of a key agreement with an ephemeral key.
 pub struct Agreement {
-    /// The new key's public point, uncompressed (SEC 1, 2.3.3).
+    /// The ephemeral key's public point, uncompressed (SEC 1, 2.3.3).
     pub point: Vec<u8>,
     /// The x coordinate of the shared point, as long as the curve's field.
     pub shared: Zeroizing<Vec<u8>>,
@@ -21,9 +21,10 @@ impl std::fmt::Debug for Agreement {
     }
 }
 
-/// The caller's randomness. A caller that has a faster implementation of the curves brings that too.
+/// The caller's randomness. A caller with a faster implementation of the curves can provide that too.
 pub trait Entropy: CryptoRngCore + Sized {
-    /// Makes a key on `curve` and agrees with `peer` (an uncompressed point). Nothing if that is no point of the curve.
+    /// Makes a key on `curve` and agrees with `peer` (an uncompressed point). `None` if that is not
+    /// a point on the curve.
     fn agree(&mut self, curve: Curve, peer: &[u8]) -> Option<Agreement> {
         match curve {
             Curve::P256 => p256(self, peer),

@@ -1,8 +1,8 @@
 //! The firmware's event log (TCG PC Client Platform Firmware Profile 1.05, section 10): parsed, bounded, replayed.
 //!
-//! Only the SHA-256 digests are kept. Parsing believes nothing: a log is worth something only after [`EventLog::replay`]
-//! gave the registers that a TPM quoted, and even then an event's type and data are the caller's claim unless the digest
-//! covers them.
+//! Only the SHA-256 digests are kept. A parsed log proves nothing until [`EventLog::replay`] gives
+//! the registers that a TPM quoted. Even then an event's type and data are the caller's claim
+//! unless the digest covers them.
 
 use crate::Digest;
 use crate::HashAlg;
@@ -55,7 +55,7 @@ pub struct EventLog {
     pub events: Vec<Event>,
 }
 
-/// Why bytes are no event log.
+/// Why bytes are not an event log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EventLogError {
     /// Larger than [`MAX_EVENT_LOG`] or [`MAX_EVENTS`].
@@ -67,7 +67,7 @@ pub enum EventLogError {
     /// Ends inside an event.
     #[error("ends inside event {0}")]
     Truncated(usize),
-    /// An event that cannot be.
+    /// An event that is malformed.
     #[error("event {0}: {1}")]
     Event(usize, &'static str),
 }

@@ -1,5 +1,5 @@
-//! The language of a TPM without a TPM: structures of TPM 2.0, the event log of firmware, arithmetic and prediction of
-//! registers. No I/O.
+//! TPM arithmetic in software: structures of TPM 2.0, the firmware's event log, computation and
+//! prediction of registers. No I/O.
 //!
 //! Parsers are total: every length is bounded, trailing bytes are refused, and what is not needed here is refused as unsupported.
 
@@ -28,7 +28,7 @@ pub use public::{
 };
 pub use signature::EcdsaSignature;
 
-/// Why bytes are not the TPM structure they should be.
+/// Why bytes are not the expected TPM structure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TpmError {
     /// They end too early, go on too long, or a length is out of bounds.
@@ -40,7 +40,7 @@ pub enum TpmError {
     /// The magic of an attestation is not the TPM's.
     #[error("magic {0:#010x} is not TPM_GENERATED_VALUE")]
     Magic(u32),
-    /// Numbers that are no key.
+    /// Numbers that do not form a key.
     #[error("not a valid public key")]
     Key,
 }

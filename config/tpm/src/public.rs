@@ -26,7 +26,8 @@ impl Attributes {
     pub const USER_WITH_AUTH: Self = Self(1 << 6);
     /// Administration needs its policy.
     pub const ADMIN_WITH_POLICY: Self = Self(1 << 7);
-    /// Not protected against guessing of its auth value. What is protected, a TPM locks also after a few power cuts.
+    /// Not protected against guessing of its auth value. A TPM also locks protected objects after a
+    /// few power cuts.
     pub const NO_DA: Self = Self(1 << 10);
     /// Works on TPM-made data only.
     pub const RESTRICTED: Self = Self(1 << 16);
@@ -41,7 +42,8 @@ impl Attributes {
         Self(self.0 | other.0)
     }
 
-    /// The same with noDA as `found` has it. It is its owner's to choose: it keeps a TPM from locking the key, and proves nothing.
+    /// The same attributes, with noDA as in `found`. The owner may choose noDA: it only keeps a TPM
+    /// from locking the key.
     #[must_use]
     pub fn no_da_of(self, found: Self) -> Self {
         Self(self.0 & !Self::NO_DA.0 | found.0 & Self::NO_DA.0)

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const FIXED: Attributes = Attributes::FIXED_TPM
     .with(Attributes::FIXED_PARENT)
     .with(Attributes::SENSITIVE_DATA_ORIGIN);
-/// Attributes of an attestation key. Its auth value is 32 random bytes, which nobody guesses.
+/// Attributes of an attestation key. Its auth value is 32 random bytes, which cannot be guessed.
 pub const AK_ATTRIBUTES: Attributes = FIXED
     .with(Attributes::USER_WITH_AUTH)
     .with(Attributes::NO_DA)
@@ -103,8 +103,9 @@ pub fn issued_key(x: Vec<u8>, y: Vec<u8>) -> Public {
     }
 }
 
-/// The endorsement key with this SubjectPublicKeyInfo, where one of the templates has such a key. Of templates that differ
-/// in policy and attributes only, it is the low-range one: who wraps something for the key needs neither.
+/// The endorsement key with this SubjectPublicKeyInfo, where one of the templates has such a key.
+/// Of templates that differ in policy and attributes only, it is the low-range one: wrapping
+/// something for the key needs neither.
 pub fn ek_of_spki(der: &[u8]) -> Option<Public> {
     use p256::elliptic_curve::sec1::ToEncodedPoint as _;
     use p256::pkcs8::DecodePublicKey as _;

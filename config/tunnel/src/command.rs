@@ -1,4 +1,5 @@
-//! The channels of a remote command: `v4.channel.k8s.io` and `v5.channel.k8s.io` (Kubernetes, `remotecommand`; KEP-4006).
+//! The channels of a remote command: `channel.k8s.io`, `v4.channel.k8s.io` and `v5.channel.k8s.io` (Kubernetes,
+//! `remotecommand`; KEP-4006).
 //!
 //! Each WebSocket message begins with a byte that names its channel. A client writes to [`STDIN`] and [`RESIZE`], the server
 //! to [`STDOUT`], [`STDERR`] and, once and last, a `Status` to [`ERROR`]. Version 5 adds [`CLOSE`], by which a client ends its
@@ -6,6 +7,7 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 /// The command's input.
 pub const STDIN: u8 = 0;
@@ -20,11 +22,13 @@ pub const RESIZE: u8 = 4;
 /// Ends a channel: the message's second byte names it.
 pub const CLOSE: u8 = 255;
 /// Longest message about a size that is read; such a message has some 30 bytes.
-const MAX_RESIZE: usize = 256;
+pub(crate) const MAX_RESIZE: usize = 256;
 
 /// Which of the protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
+    /// `channel.k8s.io`: as version 4, but that a client is told of a failure in words, and of success nothing.
+    V1,
     /// `v4.channel.k8s.io`.
     V4,
     /// `v5.channel.k8s.io`.
@@ -33,11 +37,12 @@ pub enum Version {
 
 impl Version {
     /// All that are spoken, the best first.
-    pub const ALL: [Self; 2] = [Self::V5, Self::V4];
+    pub const ALL: [Self; 3] = [Self::V5, Self::V4, Self::V1];
 
     /// Its name as a WebSocket subprotocol.
     pub fn name(self) -> &'static str {
         match self {
+            Self::V1 => "channel.k8s.io",
             Self::V4 => "v4.channel.k8s.io",
             Self::V5 => "v5.channel.k8s.io",
         }
@@ -103,6 +108,21 @@ impl Input {
         }
     }
 
+    /// What this client is told of a command's end on [`ERROR`], if anything: `status` is the `Status`.
+    pub fn end<'a>(&self, status: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        #[derive(Deserialize)]
+        struct Status {
+            status: String,
+            #[serde(default)]
+            message: String,
+        }
+        if self.version != Version::V1 {
+            return Some(Cow::Borrowed(status));
+        }
+        let Status { status, message } = serde_json::from_slice(status).ok()?;
+        (status != "Success").then(|| Cow::Owned(message.into_bytes()))
+    }
+
     /// Takes a piece of a message: whether it starts and ends the message, as [`crate::websocket::Event::Data`] tells.
     pub fn take<'a>(&mut self, starts: bool, mut bytes: &'a [u8], ends: bool) -> Option<Said<'a>> {
         if starts {
@@ -138,7 +158,12 @@ fn whole(channel: u8, known: &[u8]) -> Option<Said<'static>> {
     if channel == CLOSE {
         return (known == [STDIN]).then_some(Said::EndOfInput);
     }
-    let Size { width, height } = serde_json::from_slice(known).ok()?;
+    size(known)
+}
+
+/// Reads the size of a terminal.
+pub(crate) fn size(text: &[u8]) -> Option<Said<'static>> {
+    let Size { width, height } = serde_json::from_slice(text).ok()?;
     Some(Said::Size { width, height })
 }
 
@@ -197,8 +222,23 @@ mod tests {
             chosen("v4.channel.k8s.io,v3.channel.k8s.io"),
             Some("v4.channel.k8s.io")
         );
-        assert_eq!(chosen("channel.k8s.io"), None);
+        assert_eq!(chosen("channel.k8s.io"), Some("channel.k8s.io"));
+        assert_eq!(chosen("v3.channel.k8s.io"), None);
         assert_eq!(chosen(""), None);
+    }
+
+    #[test]
+    fn a_client_of_the_first_version_is_told_of_a_failure_in_words() {
+        let told = |version, status: &[u8]| {
+            let input = Input::new(version);
+            let told = input.end(status)?;
+            Some(String::from_utf8(told.into_owned()).unwrap())
+        };
+        let well = told(Version::V4, &ended(0)).unwrap();
+        assert!(well.contains("Success"), "{well}");
+        assert_eq!(told(Version::V1, &ended(0)), None);
+        let words = "command terminated with non-zero exit code: exit status 7";
+        assert_eq!(told(Version::V1, &ended(7)).as_deref(), Some(words));
     }
 
     #[test]

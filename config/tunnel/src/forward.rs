@@ -10,6 +10,8 @@ use std::collections::HashMap;
 
 /// The WebSocket subprotocol: SPDY's frames are the bytes of its binary messages.
 pub const PROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
+/// The protocol of a connection that is SPDY itself, as kubectl before 1.31 asks for it.
+pub const PLAIN: &str = "portforward.k8s.io";
 /// Streams of a client at once that wait for the other of their pair. kubectl opens both, one after another.
 const MOST_WAITING: usize = 64;
 /// Longest id of a request; kubectl counts.
@@ -104,11 +106,8 @@ impl Session {
                     ends,
                 } => self.data(stream, bytes, ends, out),
                 spdy::Event::Reset { stream } => self.dropped(stream, out),
-                // An even number would answer a ping of this side, which sends none.
                 spdy::Event::Ping(number) => {
-                    if !number.is_multiple_of(2) {
-                        spdy::ping(number, out);
-                    }
+                    spdy::pong(number, out);
                     None
                 }
                 // It opens no more; what is open goes on.
@@ -241,6 +240,11 @@ impl Session {
             spdy::data(connection, &[], true, out);
         }
     }
+
+    /// The connection with the client is left; `broke` says that the client broke the protocol.
+    pub fn go_away(&self, broke: bool, out: &mut Vec<u8>) {
+        spdy::go_away(self.decoder.last(), broke, out);
+    }
 }
 
 /// What a stream is for, by the names of Kubernetes' headers.
@@ -270,7 +274,7 @@ mod tests {
     }
 
     impl Talk {
-        /// What comes of a client's bytes.
+        /// The result of a client's bytes.
         fn say(&mut self, bytes: &[u8]) -> Vec<String> {
             let (mut all, mut rest) = (Vec::new(), bytes);
             while let (used, Some(event)) = self.session.take(rest, &mut self.told).unwrap() {

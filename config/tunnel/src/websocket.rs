@@ -341,7 +341,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a decoder says, with the pieces of each message joined.
+    /// A decoder's events, with the pieces of each message joined.
     #[derive(Debug, PartialEq, Eq, Clone)]
     enum Said {
         Message(Vec<u8>),

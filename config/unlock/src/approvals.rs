@@ -1,12 +1,14 @@
-//! Which boots may open what a machine keeps: policies of its TPM that a release key approves.
+//! Which boots may open a machine's secrets: TPM policies that a release key approves.
 //!
-//! A key in the TPM (an NV index with the state's key, or a sealed blob) carries one policy: "whatever policy this release
-//! key approved, under this reference" (PolicyAuthorize, TPM 2.0 part 3, 23.16). The image build approves the registers
-//! that it predicts for its own image (PolicyPCR, 23.7), so that each image of the same release key opens it and nothing
-//! else does. The reference names the image's role, so that a worker's image opens nothing of a master, and it carries a floor: an image of SVN n is approved for the floors up to n alone, so that a TPM whose
-//! floor was raised to f opens nothing for an image below f, without anybody's counting.
+//! A key in the TPM (an NV index with the state's key, or a sealed blob) carries one policy:
+//! "whatever policy this release key approved, under this reference" (PolicyAuthorize, TPM 2.0 part
+//! 3, 23.16). The image build approves the registers that it predicts for its own image (PolicyPCR,
+//! 23.7), so that each image of the same release key opens it and nothing else does. The reference
+//! names the image's role, so that a worker's image opens nothing of a master, and it carries a
+//! floor: an image of SVN n is approved for the floors up to n alone, so that a TPM whose floor was
+//! raised to f opens nothing for an image below f, and needs no counter.
 //!
-//! Approvals need no secrecy and no place that is measured: the TPM verifies each signature before it believes one.
+//! Approvals need not be secret or measured: the TPM verifies each signature before it accepts one.
 
 use config_tpm::Digest;
 use config_tpm::boot::Boot;
@@ -16,16 +18,17 @@ use p256::ecdsa::signature::hazmat::{PrehashSigner as _, PrehashVerifier as _};
 use p256::ecdsa::{Signature, SigningKey, VerifyingKey};
 use std::collections::BTreeMap;
 
-/// The register that init extends as soon as the state was opened, or was not. Nothing else extends it, and no quote
-/// covers it. While it is zero, the state's key may be used.
+/// The register that init extends once it has opened the state, or failed to. Nothing else extends
+/// it, and no quote covers it. The state's key can be used only while it is zero.
 pub const CAP_PCR: u8 = 8;
 /// What init extends into it.
 pub const CAP_EVENT: &[u8] = b"pratique: the state was opened in this boot";
-/// Floors that an image is approved for, its own SVN the highest. What was not updated over more versions than that starts anew.
+/// How many floors an image is approved for, its own SVN the highest. A machine that skipped more
+/// versions in an update starts with a new state.
 pub const FLOORS: u64 = 32;
 /// Room for the approvals, at the end of the image's verity partition.
 pub const AREA: usize = 64 << 10;
-/// Most combinations of registers of one way of starting.
+/// Most combinations of register values of one boot variant.
 const MAX_VARIANTS: usize = 16;
 
 const MAGIC: &[u8; 8] = b"PRATAPR1";
@@ -36,12 +39,12 @@ const MAX_ENTRIES: usize = (AREA - 12) / ENTRY;
 const POLICY_PCR: [u8; 4] = 0x0000_017f_u32.to_be_bytes();
 const POLICY_AUTHORIZE: [u8; 4] = 0x0000_016a_u32.to_be_bytes();
 
-/// What is opened.
+/// What an approved boot opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Use {
-    /// The state partition: once in a boot, before anything was measured beyond the image.
+    /// The state partition: once in a boot, before anything but the image is measured.
     State,
-    /// The master's keys: as long as the boot lives, whatever its configuration is.
+    /// The master's keys: during the whole boot, under any configuration.
     Seal,
 }
 
@@ -89,7 +92,7 @@ impl Use {
         ])
     }
 
-    /// The authPolicy of what an approved boot of an image of the approver's role alone opens.
+    /// The authPolicy of an object that only approved boots of the approver's role can open.
     pub fn auth_policy(self, approver: &Approver, floor: u64) -> Digest {
         let name = approver.public().name();
         let named =
@@ -103,8 +106,9 @@ impl Use {
     }
 }
 
-/// Whose images a release key approves. One key signs both, and neither opens what the other keeps: pods with a master's
-/// state in their hands would read the cluster's keys.
+/// The role of the images that a release key approves. One key signs images of both roles, and
+/// neither opens the secrets of the other: a worker that opened a master's state could read the
+/// cluster's keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Images of nodes.
@@ -117,7 +121,7 @@ impl Role {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Worker, Self::Master];
 
-    /// The word in an image's description.
+    /// The role's name in an image's description.
     pub fn name(self) -> &'static str {
         match self {
             Self::Worker => "worker",
@@ -131,7 +135,7 @@ impl Role {
     }
 }
 
-/// The public half of a release key, as a TPM loads it, and the role of the images that it speaks for.
+/// The public half of a release key, as a TPM loads it, and the role of the images that it approves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approver {
     key: VerifyingKey,
@@ -139,12 +143,12 @@ pub struct Approver {
 }
 
 impl Approver {
-    /// A release key's word on images of a role.
+    /// The approver of a role's images, by the public point of a release key.
     pub fn new(key: VerifyingKey, role: Role) -> Self {
         Self { key, role }
     }
 
-    /// From an uncompressed point (SEC 1), 65 bytes in hexadecimal: what the image says of itself.
+    /// From an uncompressed point (SEC 1), 65 bytes in hexadecimal, as the image's description has it.
     pub fn from_hex(text: &str, role: Role) -> Option<Self> {
         let point = hex::decode(text).ok().filter(|point| point.len() == 65)?;
         let key = VerifyingKey::from_sec1_bytes(&point).ok()?;
@@ -182,12 +186,12 @@ impl Approver {
     }
 }
 
-/// A release key's word that a boot may open something.
+/// A release key's approval: a boot may open something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approval {
     /// What it may open.
     pub of: Use,
-    /// Whatever has this floor.
+    /// The floor of what it may open.
     pub floor: u64,
     /// The policy of its registers.
     pub policy: Digest,
@@ -208,13 +212,13 @@ impl Approval {
     }
 }
 
-/// Bytes that hold no approvals.
+/// Why bytes hold no approvals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ApprovalsError {
-    /// Nothing was written there: an image that no key signed, or of before there were approvals.
+    /// Nothing was written there: the image is unsigned, or older than approvals.
     #[error("there are no approvals")]
     Absent,
-    /// A count or a field that cannot be.
+    /// A count or a field with a value that is not allowed.
     #[error("the approvals are malformed")]
     Malformed,
 }
@@ -224,7 +228,8 @@ pub enum ApprovalsError {
 pub struct Approvals(Vec<Approval>);
 
 impl Approvals {
-    /// Approves each way in which an image of this role and `svn` may start. Signatures are deterministic (RFC 6979).
+    /// Approves each boot variant of an image of this role and `svn`. Signatures are deterministic
+    /// (RFC 6979).
     pub fn sign(key: &SigningKey, role: Role, svn: u64, boots: &[Boot]) -> Self {
         let mut all = Vec::new();
         for of in Use::ALL {
@@ -237,7 +242,7 @@ impl Approvals {
                 for &policy in &policies {
                     let digest = of.approval(role, &policy, floor);
                     let signed: Result<Signature, _> = key.sign_prehash(digest.as_bytes());
-                    // It fails for a digest shorter than half of the curve's order alone.
+                    // Signing fails only for a digest shorter than half of the curve's order.
                     let Ok(signature) = signed else { continue };
                     all.push(Approval {
                         of,
@@ -256,7 +261,7 @@ impl Approvals {
         self.0.iter()
     }
 
-    /// The approval of a boot whose registers have this policy, for what has this floor.
+    /// The approval of a boot whose registers have this policy, for objects with this floor.
     pub fn find(&self, of: Use, policy: &Digest, floor: u64) -> Option<&Approval> {
         self.0.iter().find(|approval| {
             approval.of == of && approval.floor == floor && approval.policy == *policy
@@ -288,11 +293,11 @@ impl Approvals {
         Ok(out)
     }
 
-    /// Reads what [`Approvals::to_bytes`] wrote; what follows it is not looked at. Says nothing of who signed.
+    /// Reads what [`Approvals::to_bytes`] wrote; bytes after it are ignored. Does not check who signed.
     ///
     /// # Errors
-    /// [`ApprovalsError::Absent`] where something else is there, [`ApprovalsError::Malformed`] where the count or an
-    /// entry is none.
+    /// [`ApprovalsError::Absent`] where something else is there, [`ApprovalsError::Malformed`]
+    /// where the count or an entry is malformed.
     pub fn parse(bytes: &[u8]) -> Result<Self, ApprovalsError> {
         let malformed = ApprovalsError::Malformed;
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
@@ -327,7 +332,7 @@ fn entry(bytes: &[u8]) -> Option<Approval> {
     })
 }
 
-/// Each combination of the values that a way of starting allows for the registers that matter.
+/// Each combination of the values that a boot variant allows for the registers of the policy.
 fn variants(boot: &Boot, of: Use) -> Vec<BTreeMap<u8, Digest>> {
     let mut all = vec![BTreeMap::new()];
     for (pcr, values) in boot.pcrs.iter().filter(|(pcr, _)| of.pcrs().contains(pcr)) {
@@ -345,8 +350,9 @@ fn variants(boot: &Boot, of: Use) -> Vec<BTreeMap<u8, Digest>> {
     all
 }
 
-/// An NV index that holds a machine's key for its state. Its Name binds every bit of what the TPM enforces about it: who
-/// finds the Name of this template before him knows that an approved boot, and nobody else, wrote what he reads.
+/// An NV index that holds a machine's key for its state. Its Name binds every bit of what the TPM
+/// enforces about it: if an index has the Name of this template, only an approved boot can have
+/// written its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     /// Its handle.
@@ -407,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_one_role_is_not_approved_for_what_the_other_keeps() {
+    fn an_image_of_one_role_is_not_approved_for_the_secrets_of_the_other() {
         let approvals = Approvals::sign(&key(1), Role::Worker, 1, &[boot(1)]);
         let master = Approver::new(*key(1).verifying_key(), Role::Master);
         assert!(approvals.iter().all(|approval| approval.is_by(&worker(1))));
@@ -418,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_approved_for_its_floor_and_those_below_alone() {
+    fn an_image_is_approved_only_for_its_floor_and_lower_ones() {
         let approvals = Approvals::sign(&key(1), Role::Worker, 40, &[boot(1), boot(2)]);
         let approver = worker(1);
         let values = variants(&boot(2), Use::State).remove(0);
@@ -486,7 +492,7 @@ mod tests {
 
     /// The Name covers handle, attributes, policy and size.
     #[test]
-    fn an_index_of_other_properties_has_another_name() {
+    fn an_index_with_other_properties_has_another_name() {
         let index = Index {
             handle: 0x0180_0001,
             policy: Digest([1; 32]),

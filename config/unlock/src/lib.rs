@@ -1,4 +1,5 @@
-//! Which boots may open what a machine keeps, and the key that opens a master's state once on another board. No I/O.
+//! Which boots may open a machine's secrets, and the key that opens a master's state once on
+//! another board. No I/O.
 
 pub mod approvals;
 pub mod one_off;

@@ -1,13 +1,16 @@
-//! The one-off key: opens a master's state once, on one board that is not the one it was made on, on the admin's word.
+//! The one-off key: with the admin's signature it opens a master's state once, on one board other
+//! than the one that made it.
 //!
-//! It lies in front of the encrypted state, where anybody may read and write, and is used before anything of the machine's
-//! own is believed. So it is a few bounded fields and no file, and it says nothing to anybody but one boot of one board:
+//! It lies in front of the encrypted state, where anyone with the disk can read and write, and is
+//! used before the machine trusts any of its own data. So it is a few bounded fields and no file,
+//! and only one boot of one board can use it:
 //!
 //! - a secret is wrapped to the board's endorsement key ([`duplicate_secret`]), and the board's TPM unseals it by the state's
 //!   own policy alone: in a boot that the release key approved, before the state was opened ([`crate::approvals`]);
 //! - the secret encrypts the content: the state's recovery key and the master's keys;
-//! - the admin's key signs all of it. Who that is, the machine learns later, from its measured configuration: the
-//!   volume's header names the key from then on, and the master serves for no other admin.
+//! - the admin's key signs all of it. The machine learns only later, from its measured
+//!   configuration, which admin key it has to trust: the volume's header names the key from then
+//!   on, and the master refuses to serve for any other.
 //!
 //! It is good for one generation of the volume's header; opening the state makes another.
 //!
@@ -38,13 +41,13 @@ const SIGNATURE: usize = 64;
 /// Why there is no one-off key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OneOffError {
-    /// Nothing of the kind.
+    /// Nothing was written there.
     #[error("there is no one-off key")]
     Absent,
-    /// A length, a field or the signature that no one-off key of ours has.
+    /// A length, a field or the signature is wrong.
     #[error("the one-off key is damaged")]
     Damaged,
-    /// What it is to be made of does not fit.
+    /// Its parts are too long or not usable.
     #[error("the one-off key can't be made: {0}")]
     Make(&'static str),
 }
@@ -55,7 +58,7 @@ impl From<TpmError> for OneOffError {
     }
 }
 
-/// For what a one-off key is good.
+/// What a one-off key is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms<'a> {
     /// The header's generation.
@@ -68,7 +71,8 @@ pub struct Terms<'a> {
     pub ek: &'a Public,
 }
 
-/// A one-off key, taken apart. Holding one proves that the key [`OneOff::admin`] signed it, and nothing about whose that is.
+/// A parsed one-off key. Holding one proves that the key [`OneOff::admin`] signed it, and nothing
+/// about who holds that key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OneOff {
     /// The generation of the header that it is for.
@@ -140,7 +144,7 @@ pub fn make(
 }
 
 impl OneOff {
-    /// Reads what [`make`] wrote, with zeros behind it; any bytes may come.
+    /// Reads what [`make`] wrote, with zeros after it. Total over all bytes.
     ///
     /// # Errors
     /// [`OneOffError::Absent`] where something else is there, [`OneOffError::Damaged`] where a byte of it was changed.
@@ -158,7 +162,7 @@ impl OneOff {
             private: reader.sized(MAX_PRIVATE)?.to_vec(),
             seed: reader.sized(MAX_SEED)?.to_vec(),
         };
-        // What is left shrinks as fields are taken: what is not left was read.
+        // `rest` shrinks as fields are read, so the signed part is what is no longer in it.
         let read = |left: usize| bytes.get(..bytes.len() - left).unwrap_or_default();
         let head = read(reader.left()).to_vec();
         let content = reader.sized(MAX_CONTENT)?.to_vec();
@@ -189,7 +193,7 @@ impl OneOff {
         self.secret.check_secret(&policy).is_ok()
     }
 
-    /// The content, by the secret that the TPM unsealed; none where it is another.
+    /// The content, by the secret that the TPM unsealed; `None` if that is the wrong one.
     pub fn open(&self, secret: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let mut text = Zeroizing::new(self.content.clone());
         let plain = cipher(secret)?
@@ -246,7 +250,7 @@ mod tests {
     static GOOD: LazyLock<Vec<u8>> = LazyLock::new(made);
 
     #[test]
-    fn what_is_made_is_read_with_zeros_behind_it() {
+    fn a_one_off_key_is_read_with_zeros_after_it() {
         let spki = key(2).verifying_key().to_public_key_der().expect("DER");
         let mut bytes = GOOD.clone();
         for _ in 0..2 {
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_of_it_can_be_changed_or_missed() {
+    fn no_byte_of_a_one_off_key_can_be_changed_or_missing() {
         for at in 0..GOOD.len() {
             let mut bad = GOOD.clone();
             bad[at] ^= 1;

@@ -1,13 +1,14 @@
 //! The log of verdicts: its form, and how it is checked without the master that wrote it.
 //!
-//! A log is a chain of lines, each `SIGNATURE JSON\n`: base64 of a DER ECDSA P-256/SHA-256 signature over [`LABEL`] and the
-//! exact JSON bytes. A record's JSON carries its number and the SHA-256 of the record's JSON before it. A segment begins
-//! with a line that says where in the chain it begins, by which key it is signed, and that key's certificate, which the
-//! cluster's root signed directly; so a log of which old segments were dropped is still checkable from there on.
+//! A log is a chain of lines, each `SIGNATURE JSON\n`: base64 of a DER ECDSA P-256/SHA-256
+//! signature over [`LABEL`] and the exact JSON bytes. A record's JSON carries its number and the
+//! SHA-256 of the record's JSON before it. A segment begins with a line that gives its place in the
+//! chain and the certificate of the key that signs it, which the cluster's root signed directly. So
+//! the rest of a log can still be checked after its oldest segments were dropped.
 //!
-//! Guarantee: [`verify`] accepts lines only that the holder of the log's key wrote, in their order and without a gap
-//! between the first and the last. What it can't know is whether records after the last one were held back: compare the
-//! head that it tells with one that was noted elsewhere.
+//! Guarantee: [`verify`] accepts only lines that the holder of the log's key wrote, in their order
+//! and without a gap between the first and the last. It can't know whether records after the last
+//! one were held back: compare the head that it returns with one that was noted elsewhere.
 //!
 //! Nothing here opens a file or reads a clock. Enter by [`verify`] for a reader, by [`resume`] and [`line()`] for a writer, which
 //! is `master/journal`. The verdicts themselves are made in `config/attest`.
@@ -21,9 +22,9 @@ use base64::engine::general_purpose::STANDARD;
 use config_tpm::Digest;
 use serde::{Deserialize, Serialize};
 
-/// What a segment says it is.
+/// The format that a segment names.
 pub const FORMAT: &str = "pratique-verdicts/v1";
-/// What every signature covers before the JSON, so that it is good for nothing else.
+/// The prefix of the JSON in the signed bytes, so that a signature cannot be used for anything else.
 pub const LABEL: &[u8] = b"pratique verdict log v1\n";
 /// Common name of the log key's certificate, before the cluster's name.
 pub const SUBJECT: &str = "pratique verdict log of ";
@@ -68,27 +69,27 @@ pub struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The master began to work.
+    /// The master started.
     Started,
-    /// A machine was admitted by a whole exchange.
+    /// A machine was admitted by a join.
     Joined,
     /// A machine renewed; `count` renewals since the last such record.
     Renewed,
     /// A machine's own proof was refused.
     Refused,
-    /// A Machine went from one state to another.
+    /// A Machine changed its state.
     State,
-    /// An admin decided on a Machine: added, waived, retired, replaced, removed.
+    /// An admin decided on a Machine: added, waived, retired, replaced, removed, told to end.
     Decision,
     /// The policy changed.
     Policy,
-    /// An image was allowed, or is not any more.
+    /// An image was allowed, or is no longer.
     Release,
     /// The cluster's own keys changed.
     Authority,
 }
 
-/// What happened, to which Machine, and by whose word. Empty fields are left out.
+/// What happened, to which Machine, and who decided. Empty fields are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Entry {
@@ -118,13 +119,13 @@ pub struct Entry {
     /// Serial number of the client certificate that was issued.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub serial: String,
-    /// How many; none for one.
+    /// How many; absent for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }
 
 impl Entry {
-    /// An entry about an object, with nothing else said yet.
+    /// An entry about an object; the other fields are empty.
     pub fn of(kind: Kind, name: &str) -> Self {
         let empty = String::new;
         Self {

@@ -1,4 +1,5 @@
-//! Reading a log of verdicts: the whole check for a reader who has only the root's pin, and the short one for its writer.
+//! Reading a log of verdicts: the full check for a reader that has only the root's pin, and the
+//! short one for the log's writer.
 
 use super::{FORMAT, Head, Kind, MAX_LINE, Record, SUBJECT, Segment, signed_bytes};
 use base64::Engine as _;
@@ -8,7 +9,7 @@ use ring::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use std::collections::BTreeMap;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Why a log is not to be believed, and where.
+/// Why a log is not authentic, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}, line {line}: {what}")]
 pub struct Fault {
@@ -20,14 +21,14 @@ pub struct Fault {
     pub what: String,
 }
 
-/// What a log tells as a whole.
+/// A summary of a whole log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The cluster's name.
     pub cluster: String,
     /// Number of the first record that is there.
     pub first: u64,
-    /// The last one; note it elsewhere, and a later log can be held against it.
+    /// The last one; note it elsewhere, to check a later log against it.
     pub head: Head,
     /// RFC 3339 times of the first and the last record.
     pub times: Option<(String, String)>,
@@ -39,7 +40,7 @@ pub struct Summary {
     pub steps_back: u64,
     /// Keys that signed.
     pub keys: u64,
-    /// Records whose number and hash were asked for, and are there.
+    /// The noted records that the log has.
     pub met: u64,
 }
 
@@ -54,7 +55,7 @@ struct Line<'a> {
     parsed: Parsed,
 }
 
-/// Takes a line apart, without its end.
+/// Splits a line (without its newline) into signature and JSON.
 fn parse(line: &[u8]) -> Result<Line<'_>, String> {
     if line.len() > MAX_LINE {
         return Err(format!("longer than {MAX_LINE} bytes"));
@@ -129,12 +130,13 @@ fn pieces<'a>(files: &'a [(String, Vec<u8>)]) -> Result<Vec<Piece<'a>>, Fault> {
         }
         pieces.extend(own);
     }
-    // Of several copies of a segment the longest; of two of one length it makes no difference, as both are checked.
+    // Of several copies of a segment the longest counts; of two with one length either, as both are
+    // checked.
     pieces.sort_by_key(|piece| (piece.next, piece.lines.len()));
     Ok(pieces)
 }
 
-/// A copy that says no more than a longer one is signed as that is.
+/// Checks a shorter copy of a segment as a prefix of the longest one.
 fn copied(piece: &Piece<'_>, pins: &[Digest]) -> Result<(), Fault> {
     let mut key = Vec::new();
     for (offset, line) in piece.lines.iter().enumerate() {
@@ -180,7 +182,8 @@ impl Checker<'_> {
                     .ok_or("a segment can't begin before record 1")?;
                 if number == 0 && segment.previous != Digest::ZERO {
                     return Err(
-                        "the first record follows none, and the segment says it does".to_owned(),
+                        "the first record follows no other, and the segment names one before it"
+                            .to_owned(),
                     );
                 }
                 self.head = Some(Head {
@@ -330,11 +333,12 @@ fn certificate<'a>(der: &'a [u8], what: &str) -> Result<X509Certificate<'a>, Str
     }
 }
 
-/// Checks a log: files in any order, each with one segment or more. `pins` are the roots' pins; `noted` are heads that
-/// were told before, which must be met where the log reaches that far.
+/// Checks a log: files in any order, each with one segment or more. `pins` are the roots' pins;
+/// `noted` are heads noted before; the log must contain those in its range.
 ///
 /// # Errors
-/// The first place at which the log is not what its heads, signatures and pins say, or where a noted head is not met.
+/// The first place at which the log contradicts its segment beginnings, signatures, pins or a noted
+/// head.
 pub fn verify(
     files: &[(String, Vec<u8>)],
     pins: &[Digest],
@@ -398,16 +402,16 @@ pub fn verify(
 pub struct Resumed {
     /// The last whole record.
     pub head: Head,
-    /// Bytes up to the end of the last whole line; what is beyond was torn in the writing.
+    /// Bytes up to the end of the last whole line; the rest is a torn write.
     pub whole: usize,
     /// The certificate by which the segment is signed (base64 of DER).
     pub certificate: String,
 }
 
-/// What a segment's own writer needs of it after a crash. Signatures are left to [`verify`].
+/// Reads from a segment what its writer needs after a crash. Only [`verify`] checks signatures.
 ///
 /// # Errors
-/// The number of the line that is not what it should be, where that can't be a torn write: whole lines follow it.
+/// The number of the first malformed line, if whole lines follow it, so that it can't be a torn write.
 pub fn resume(segment: &[u8]) -> Result<Resumed, (usize, String)> {
     let mut resumed: Option<Resumed> = None;
     let mut broken: Option<(usize, String)> = None;

@@ -1,4 +1,4 @@
-//! The log of verdicts: whatever is removed, exchanged, edited or cut in it is found.
+//! The log of verdicts: every removal, exchange, edit and cut is found.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,7 +40,8 @@ impl Writer {
         Self::with_keys(subject, "a root")
     }
 
-    /// The same text gives the same keys, and they sign without chance: a log of the same sizes is the same bytes.
+    /// The same text gives the same keys, and signatures are deterministic: logs of the same sizes
+    /// have the same bytes.
     fn with_keys(subject: &str, seed: &str) -> Self {
         let key = |what: &str| {
             SigningKey::from_slice(&Digest::of(format!("{seed}: {what}").as_bytes()).0).unwrap()
@@ -123,7 +124,7 @@ fn subject() -> String {
 }
 
 #[test]
-fn a_whole_log_is_accepted_and_its_head_is_told() {
+fn a_whole_log_is_accepted_and_its_head_is_returned() {
     let writer = Writer::new(&subject());
     let (segments, head) = writer.log(&[3, 0, 5]);
     let mut given = files(&segments);
@@ -147,13 +148,13 @@ fn a_whole_log_is_accepted_and_its_head_is_told() {
             .first,
         4
     );
-    // A head that was noted is not reached any more: the end was held back.
+    // The log no longer reaches a noted head: its end was held back.
     let short = verify(&files(&segments[..1]), &[writer.pin], &[head]).unwrap_err();
     assert!(short.what.contains("the end is missing"), "{short}");
 }
 
 #[test]
-fn only_the_pinned_roots_own_log_is_believed() {
+fn only_the_log_of_a_pinned_root_is_accepted() {
     let (writer, other) = (
         Writer::new(&subject()),
         Writer::with_keys(&subject(), "another root"),
@@ -173,7 +174,7 @@ fn only_the_pinned_roots_own_log_is_believed() {
             .what
             .contains("not one that the root made")
     );
-    // A root that is pinned and did not sign.
+    // A pinned root that did not sign.
     let forged = Writer {
         certificate: other.certificate,
         key: other.key,
@@ -183,7 +184,7 @@ fn only_the_pinned_roots_own_log_is_believed() {
 }
 
 #[test]
-fn a_torn_tail_is_cut_and_anything_else_is_not_taken_for_one() {
+fn a_torn_tail_is_cut_and_no_other_damage_is_taken_for_one() {
     let writer = Writer::new(&subject());
     let (segments, head) = writer.log(&[4]);
     let whole = segments[0].concat();
@@ -205,7 +206,7 @@ fn a_torn_tail_is_cut_and_anything_else_is_not_taken_for_one() {
     assert!(resume(&holed).is_err(), "whole lines follow what is broken");
 }
 
-/// A copy of a segment is no less signed than the one that is longer: also where the first holds no record yet.
+/// A damaged shorter copy of a segment is refused, also if it holds no record.
 #[test]
 fn a_damaged_copy_beside_a_whole_one_is_found() {
     let writer = Writer::new(&subject());
@@ -236,10 +237,10 @@ fn a_damaged_copy_beside_a_whole_one_is_found() {
     assert!(verify(&given(&copy), &[writer.pin], &[head]).is_err());
 }
 
-/// Whether bytes still tell everything that was written, each record once and in its place: they consist of lines that were
-/// written, and the segments that these make, in the order in which they begin, lead from the first record to the last. What
-/// may differ is where segments stand in the file, and beginnings under which nothing stands: those prove nothing, and so it
-/// is no loss where they are gone or have changed places.
+/// Whether bytes still contain everything that was written, each record once and in its place: they
+/// consist of lines that were written, and the segments, in the order of their beginnings, lead
+/// from the first record to the last. Two things may differ, because they prove nothing: the order
+/// of segments in the file, and segments without records, which may be missing.
 fn tells_all(bytes: &[u8], written: &[Vec<Vec<u8>>]) -> bool {
     let mut records: Vec<&[u8]> = Vec::new();
     let mut beginnings: BTreeMap<&[u8], usize> = BTreeMap::new();
@@ -267,10 +268,10 @@ fn tells_all(bytes: &[u8], written: &[Vec<Vec<u8>>]) -> bool {
     !found.is_empty() && told == records
 }
 
-/// A segment in which nothing was recorded (a master that started and ended) proves nothing, so where it stands does not
-/// count; with a record in one of the two that change places, the records are in disorder.
+/// A segment without records (a master that started and ended) proves nothing, so its place does
+/// not matter. If one of two swapped segments has a record, the records are in disorder.
 #[test]
-fn beginnings_without_records_may_change_places_and_no_others() {
+fn only_segments_without_records_may_change_places() {
     let writer = Writer::new(&subject());
     for (sizes, (one, two), whole) in [
         ([0, 2, 0], (0, 4), true),
@@ -301,7 +302,7 @@ fn beginnings_without_records_may_change_places_and_no_others() {
 
 proptest! {
     #[test]
-    fn whatever_is_done_to_a_log_is_found(
+    fn every_change_to_a_log_is_found(
         sizes in prop::collection::vec(0_usize..5, 1..4), what in 0_u8..4, at in any::<prop::sample::Index>(),
         other in any::<prop::sample::Index>(), bit in 0_u8..8,
     ) {

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The command line.
 
 use clap::{Args, Parser, Subcommand};
 use config_model::image::{ImageConfig, KernelFlavour};
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// Refuse any package version but the lock file's
     #[arg(long, global = true)]
     pub(crate) locked: bool,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -40,7 +40,7 @@ pub(crate) enum Command {
         #[arg(long)]
         out: Option<PathBuf>,
     },
-    /// Resolve all package sets anew and write image/packages.lock
+    /// Resolve all package sets again and write image/packages.lock
     Lock,
     /// Make development keys (once) and firmware variables, with and without them
     Keys {

@@ -1,8 +1,10 @@
-//! The public certificate authorities: one file, as programs expect it, made from Debian's `ca-certificates`.
+//! The public certificate authorities: one file, as programs expect it, joined from Debian's
+//! `ca-certificates`.
 //!
-//! The package ships a file for each authority (those that Mozilla trusts for servers) and leaves it to a script with
-//! a shell and OpenSSL to join them. Here they are joined in the order of their names, so that two builds are equal.
-//! What the machine trusts by them is said by its configuration; a master is never among it: it is pinned.
+//! The package ships a file for each authority (those that Mozilla trusts for servers) and leaves
+//! it to a script with a shell and OpenSSL to join them. Here they are joined in the order of their
+//! names, so that two builds are equal. The machine's configuration says for which connections they
+//! count; never for the master, which is pinned.
 
 use crate::error::{Error, Result, at, read};
 use std::path::Path;

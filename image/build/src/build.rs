@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 const STUB: &str = "usr/lib/systemd/boot/efi/linuxx64.efi.stub";
 
-/// What a build made.
+/// The result of a build.
 #[derive(Debug)]
 pub struct Built {
     /// The manifest.
@@ -38,7 +38,7 @@ struct Tree {
     kernel: String,
 }
 
-/// What an image is made of, before it has a name.
+/// The content of an image, before it has an id.
 struct Contents {
     entries: Entries,
     executables: Vec<Executable>,
@@ -213,7 +213,7 @@ fn kernel(
     })
 }
 
-/// Where files lie that are needed on the way alone.
+/// The folder of temporary files.
 fn work_folder(options: &Options) -> Result<PathBuf> {
     let work = options.out.join(format!(".work.{}", options.role.name()));
     std::fs::create_dir_all(&work).map_err(at("make", &work))?;
@@ -227,7 +227,8 @@ pub fn result(options: &Options, suffix: &str) -> PathBuf {
         .join(format!("{}.{suffix}", options.role.name()))
 }
 
-/// The packages of image and kernel, unpacked side by side in the cache, under a name that says what they are.
+/// The packages of image and kernel, unpacked side by side in the cache, under a name derived from
+/// their digests.
 fn tree(fetcher: &Fetcher, flavour: &str) -> Result<Tree> {
     let sets = [Set::image(), Set::kernel(flavour)];
     let mut packages = Vec::new();
@@ -301,7 +302,7 @@ fn programs(options: &Options) -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(out)
 }
 
-/// `ROLE-` and 12 digits of a digest over everything that the image is made of.
+/// `ROLE-` and 12 digits of a digest over the image's whole content.
 fn derived_id(
     options: &Options,
     tree: &Tree,
@@ -338,7 +339,7 @@ fn derived_id(
     )
 }
 
-/// The release key, where there is one, and what the image says of it.
+/// The release key, if there is one, as the image's description names it.
 fn approver(options: &Options) -> Result<(Option<SigningKey>, Option<String>)> {
     let key = options
         .release_key
@@ -351,7 +352,7 @@ fn approver(options: &Options) -> Result<(Option<SigningKey>, Option<String>)> {
     Ok((key, hex))
 }
 
-/// What the release key says of the image's boots; nothing where there is no key.
+/// The release key's approvals of the image's boots; empty without a key.
 fn approvals(key: Option<&SigningKey>, options: &Options, boots: &[Boot]) -> Result<Vec<u8>> {
     let Some(key) = key else {
         return Ok(Vec::new());

@@ -16,10 +16,10 @@ const ROOT: u64 = 256 * MIB;
 const VERITY: u64 = 4 * MIB;
 /// Partition attribute: mount read-only (Discoverable Partitions Specification).
 const READ_ONLY: u64 = 1 << 60;
-/// Where firmware looks for what to start.
+/// The program that firmware starts by default.
 const BOOT_PATH: &str = "EFI/BOOT/BOOTX64.EFI";
 
-/// What goes onto a disk.
+/// The content of a disk.
 #[derive(Debug)]
 pub struct Content<'a> {
     /// Image id, of which identifiers are derived.
@@ -37,7 +37,7 @@ pub struct Content<'a> {
     pub approvals: &'a [u8],
 }
 
-/// Writes the disk image, sparse: what is empty takes no room.
+/// Writes the disk image, sparse: empty parts take no space.
 ///
 /// # Errors
 /// The disk cannot be written, or the parts do not fit the layout.

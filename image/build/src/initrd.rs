@@ -57,8 +57,8 @@ fn entries(init: &[u8], modules: &[Module]) -> Vec<(String, Entry)> {
     out
 }
 
-/// What the kernel gets as initrd from the stub, and measures: ours, padded to 4, and the archive that systemd-stub
-/// adds for the section `.osrel`.
+/// The initrd that the kernel gets from the stub and measures: ours, padded to 4, and the archive
+/// that systemd-stub adds for the section `.osrel`.
 pub fn as_measured(initrd: &[u8], osrel: &[u8]) -> Vec<u8> {
     let mut out = initrd.to_vec();
     out.resize(out.len().next_multiple_of(4), 0);

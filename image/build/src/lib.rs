@@ -1,9 +1,10 @@
 //! From a description, packages and binaries to an image and the PCR values it will show.
 //!
-//! One builder makes the images of both roles: Debian's packages and our programs become a read-only root
-//! ([`root`]) with a verity tree, its hash goes into the command line of a unified kernel image ([`uki`]), both go
-//! onto a disk ([`disk`]), and what firmware and kernel will measure of it goes into a signed release
-//! ([`release`]). No root rights, loop devices or mounts; the same inputs give the same bytes.
+//! One builder makes the images of both roles: Debian's packages and our programs become a
+//! read-only root ([`root`]) with a verity tree, its hash goes into the command line of a unified
+//! kernel image ([`uki`]), both go onto a disk ([`disk`]), and the values that firmware and kernel
+//! will measure go into a signed release ([`release`]). No root rights, loop devices or mounts; the
+//! same inputs give the same bytes.
 //!
 //! No tasks, no channels; programs of the tools tree are run one after another. Enter by [`build::run`].
 

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What opens the root: the disk, verity, the file system.
-/// Clouds give the disk by virtio, SCSI over virtio or Hyper-V, or NVMe (which their kernel has built in).
+/// Modules to open the root: the disk, verity, the file system. Clouds attach the disk by virtio,
+/// SCSI over virtio or Hyper-V, or NVMe (which their kernel has built in).
 const INITRD: [&str; 6] = [
     "virtio_blk",
     "virtio_scsi",
@@ -21,7 +21,7 @@ const INITRD: [&str; 6] = [
 ];
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
-/// What the running system needs, the network cards of the big clouds among it.
+/// Modules of the running system, including the network cards of the big clouds.
 const RUNNING: [&str; 28] = [
     "ext4",
     // The encrypted state: the target, its mode, and the processor's own AES.
@@ -50,7 +50,7 @@ const RUNNING: [&str; 28] = [
     "nft_masq",
     // The tunnel to other machines' pods.
     "wireguard",
-    // Services: another destination, one of several by chance, and an answer where nobody is there.
+    // For services: destination NAT, random choice, and a rejection if there is no endpoint.
     "nft_nat",
     "nft_numgen",
     "nft_reject_ipv4",

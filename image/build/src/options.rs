@@ -1,10 +1,10 @@
-//! What a build is asked for.
+//! The options of a build.
 
 use config_model::image::{Lockdown, Metadata};
 use config_unlock::approvals;
 use std::path::PathBuf;
 
-/// What an image is for.
+/// The role of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Role {
     /// A node.
@@ -74,7 +74,7 @@ pub struct SecureBoot {
 /// An image to be built.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What it is for.
+    /// Its role.
     pub role: Role,
     /// Folder for the results.
     pub out: PathBuf,

@@ -1,4 +1,4 @@
-//! The release: what the image will measure, with Secure Boot on and off, and what it is made of.
+//! The release: the predicted measurements of the image, with Secure Boot on and off, and its content.
 
 use crate::error::{Error, Result};
 use crate::keys::OWNER;
@@ -12,7 +12,7 @@ use image_format::efivars;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What firmware and stub measure of a unified kernel image.
+/// The measurements of a unified kernel image by firmware and stub.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// Authenticode hash of the whole.

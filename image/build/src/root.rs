@@ -1,7 +1,8 @@
-//! The read-only root: what is in it, and its file system.
+//! The read-only root: its content and its file system.
 //!
-//! Only named programs are taken from packages, with the libraries that they need; there is no shell, no package
-//! manager, no setuid file. [`check`] refuses an image that would break that promise.
+//! Only named programs are copied from packages, with the libraries that they need; there is no
+//! shell, no package manager, no setuid file. [`check`] refuses an image that would break that
+//! promise.
 
 use crate::authorities;
 use crate::error::{Error, Result, at, read, write};
@@ -38,7 +39,7 @@ const PROMISED: [&str; 7] = [
     "/usr/sbin/mke2fs",
     "/usr/sbin/runc",
 ];
-/// What a master's image has besides.
+/// Additional executables of a master's image.
 const PROMISED_MASTER: &str = "/usr/bin/master";
 /// Libraries that are opened by name at run time.
 const OPENED: [&str; 1] = ["libtss2-tcti-device.so.0"];
@@ -46,7 +47,7 @@ const OPENED: [&str; 1] = ["libtss2-tcti-device.so.0"];
 const DATA: [&str; 1] = ["etc/mke2fs.conf"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "ld-linux-x86-64.so.2";
-/// Names that no image may hold, wherever they stand.
+/// File names that no image may contain, in any folder.
 const FORBIDDEN: [&str; 22] = [
     "ash", "bash", "busybox", "csh", "dash", "ksh", "rbash", "sh", "tcsh", "zsh", "apt", "apt-get",
     "dpkg", "rpm", "sshd", "ssh", "su", "sudo", "login", "perl", "python3", "systemd",
@@ -55,12 +56,12 @@ const FORBIDDEN: [&str; 22] = [
 /// The root's entries by path, without leading slash.
 pub type Entries = BTreeMap<String, Entry>;
 
-/// What the root is made of.
+/// The inputs of the root.
 #[derive(Debug)]
 pub struct Inputs<'a> {
     /// Tree of the unpacked packages.
     pub tree: &'a Path,
-    /// What the image is for.
+    /// The image's role.
     pub role: Role,
     /// Our programs by name, stripped.
     pub programs: &'a BTreeMap<String, Vec<u8>>,
@@ -75,7 +76,7 @@ pub struct Inputs<'a> {
 /// What the image says of itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Label<'a> {
-    /// What the image is for.
+    /// The image's role.
     pub role: Role,
     /// Kernel release.
     pub kernel: &'a str,

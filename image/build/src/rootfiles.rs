@@ -53,7 +53,7 @@ pub(crate) const TEXTS: [(&str, &str); 4] = [
     ),
 ];
 
-/// What the image says of itself, for a person and for the UKI's `.osrel`.
+/// The image's `os-release`, for people and for the UKI's `.osrel`.
 pub(crate) fn os_release(role: Role, id: &str, svn: u64) -> String {
     let role = role.name();
     format!(
@@ -61,7 +61,7 @@ pub(crate) fn os_release(role: Role, id: &str, svn: u64) -> String {
     )
 }
 
-/// What programs on the machine read of the image.
+/// The image's description for programs on the machine.
 pub(crate) fn image_toml(label: &Label<'_>) -> String {
     let Label {
         role,

@@ -7,7 +7,7 @@ use config_tpm::Digest;
 use image_format::{authenticode, pe};
 use rsa::RsaPrivateKey;
 
-/// What the image consists of.
+/// The parts of the image.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// systemd-stub, `linuxx64.efi.stub`.

@@ -1,7 +1,7 @@
-//! An image, built from Debian's packages and stand-ins for our programs, opened with other people's tools.
+//! An image, built from Debian's packages and stand-ins for our programs, opened with third-party tools.
 //!
-//! Needs the packages of image/packages.lock (cached, or from the host's mirror); unpacks the tools tree where it is
-//! not there yet.
+//! Needs the packages of image/packages.lock (cached, or from the host's mirror); unpacks the tools
+//! tree if it is missing.
 
 #![allow(
     clippy::unwrap_used,

@@ -15,7 +15,7 @@ const FOLDER: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_777;
 
-/// What ends an archive, as systemd-stub writes it.
+/// The trailer of an archive, as systemd-stub writes it.
 const TRAILER: &[u8] = b"070701\
     00000000000000000000000000000000000000010000000000000000\
     000000000000000000000000000000000000000B00000000TRAILER!!!\0\0\0\0";

@@ -1,4 +1,4 @@
-//! As much DER (X.690) as an Authenticode signature takes.
+//! The parts of DER (X.690) that an Authenticode signature needs.
 
 /// A value with a one-byte tag.
 pub(crate) fn value(tag: u8, content: &[u8]) -> Vec<u8> {

@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(content, vec![5; 70_000]);
     }
 
-    /// Without its long name the kernel shows `user-d~1`, and nobody finds the configuration.
+    /// Without its long name the kernel shows `user-d~1`, and init does not find the configuration.
     #[test]
     fn names_are_kept_in_full() {
         let mut bytes = cidata(b"version = 1\n").unwrap();

@@ -41,7 +41,7 @@ pub struct Partition {
     pub attributes: u64,
 }
 
-/// Where a partition came to lie, in bytes.
+/// The place of a partition, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// From the disk's start.
@@ -55,11 +55,11 @@ pub struct Extent {
 pub struct Layout {
     /// Bytes of the whole disk.
     pub size: u64,
-    /// Where each partition lies, in the order given.
+    /// The place of each partition, in the given order.
     pub extents: Vec<Extent>,
-    /// What stands at the disk's start.
+    /// The bytes at the disk's start.
     pub head: Vec<u8>,
-    /// What stands at the disk's end.
+    /// The bytes at the disk's end.
     pub tail: Vec<u8>,
 }
 

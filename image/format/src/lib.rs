@@ -1,4 +1,4 @@
-//! Pure writers and hashers of what an image is made of.
+//! Pure writers and hashers of an image's parts.
 //!
 //! Bytes in, bytes out: nothing here opens a file (the FAT writer works in memory), reads a clock or draws randomness, so
 //! that the same inputs make the same image, bit for bit. No tasks, no channels.

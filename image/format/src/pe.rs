@@ -16,7 +16,7 @@ const CODE: u32 = 0x6000_0020;
 /// Index of the certificate table among the data directories.
 const SECURITY: usize = 4;
 
-/// Where the fields of a PE32+ header are.
+/// Offsets of the fields of a PE32+ header.
 struct Header {
     /// Of the COFF header, after the signature.
     coff: usize,

@@ -1,6 +1,6 @@
 //! tar archives in the "ustar" form (POSIX.1-1988), as mkfs.erofs reads them.
 
-/// What stands in an archive.
+/// An entry of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// A folder with permission bits.

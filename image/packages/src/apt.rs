@@ -1,7 +1,7 @@
 //! A private apt state: lists and caches of our own, so that the host's stay as they are.
 //!
-//! Guarantees: nothing under /var/lib/apt, /var/cache/apt or /var/lib/dpkg is read or written; of the host's
-//! apt configuration only what reaches the network is taken over (proxies, retries, credentials).
+//! Guarantees: nothing under /var/lib/apt, /var/cache/apt or /var/lib/dpkg is read or written; of
+//! the host's apt configuration only the network settings are used (proxies, retries, credentials).
 
 use crate::mirror::{self, MirrorError, Source};
 use crate::run::{RunError, output};
@@ -11,7 +11,7 @@ use std::process::Command;
 /// Where the host's apt is configured.
 const HOST_APT: &str = "/etc/apt";
 
-/// What of the host's `Acquire::` configuration is taken over: how the network is reached.
+/// The parts of the host's `Acquire::` configuration that are used: network settings.
 const TAKEN_OVER: [&str; 5] = [
     "Acquire::http",
     "Acquire::https",
@@ -42,9 +42,9 @@ pub enum AptError {
     /// apt itself failed.
     #[error("apt could not {doing}")]
     Run {
-        /// What it was asked for.
+        /// The operation.
         doing: &'static str,
-        /// What it said.
+        /// Its output.
         #[source]
         source: RunError,
     },

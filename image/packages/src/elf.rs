@@ -1,4 +1,4 @@
-//! As much of ELF as it takes to know which libraries a program needs and to give it another loader.
+//! The parts of ELF that are needed to find a program's libraries and to give it another loader.
 //!
 //! 64-bit little-endian only. Total over any bytes: every offset is checked.
 
@@ -7,7 +7,7 @@
 #[error("not a readable 64-bit little-endian ELF file: {0}")]
 pub struct ElfError(&'static str);
 
-/// What a program or library says of itself.
+/// The needs of a program or library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
     /// The loader's path; none in libraries and static programs.
@@ -98,7 +98,7 @@ fn file_offset(segments: &[Segment], address: u64) -> Option<usize> {
         .and_then(|at| usize::try_from(at).ok())
 }
 
-/// What the file needs.
+/// Reads the file's needs.
 ///
 /// # Errors
 /// It is no 64-bit ELF file, or a header points outside it.
@@ -157,8 +157,8 @@ pub fn with_interpreter(bytes: &[u8], loader: &str) -> Result<Vec<u8>, ElfError>
     Ok(out)
 }
 
-/// What of a program is loaded: without section headers, symbols and debugging information, which lie behind the last
-/// segment. Deterministic, unlike a host's `strip`.
+/// The loaded part of a program: without section headers, symbols and debugging information, which
+/// follow the last segment. Deterministic, unlike a host's `strip`.
 ///
 /// # Errors
 /// It is no 64-bit ELF file, or a segment ends outside it.

@@ -1,9 +1,10 @@
-//! From a set to package files in the cache, by the lock file, or by the archive where the lock's are gone.
+//! From a set to package files in the cache, by the lock file, or by the archive if the locked
+//! versions are gone.
 //!
-//! Mirrors keep current versions only. Where one locked package of a set is neither cached nor on the mirror,
-//! the whole set is resolved anew (its packages depend on one another's versions), the caller is told, and what
-//! was taken is written to `packages.local.lock` in the cache, so that the next build takes the same again.
-//! [`Fetcher::locked`] refuses instead.
+//! Mirrors keep current versions only. If one locked package of a set is neither cached nor on the
+//! mirror, the whole set is resolved again (its packages depend on one another's versions), the
+//! caller is informed, and the result is written to `packages.local.lock` in the cache, so that the
+//! next build uses the same versions. [`Fetcher::locked`] refuses instead.
 
 use crate::apt::{AptError, Resolved, State};
 use crate::lock::{Lock, LockError, Locked};
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The file in the cache that records what was taken where the lock's versions are gone.
+/// The file in the cache that records the versions used in place of locked ones that are gone.
 pub const LOCAL_LOCK: &str = "packages.local.lock";
 
 /// A package file that is present and has the digest it should have.
@@ -66,7 +67,7 @@ pub enum FetchError {
         /// Expected, hex.
         expected: String,
     },
-    /// apt said that it downloaded a package, and the file is not there.
+    /// apt reported a download, but the file is missing.
     #[error("package {name} did not arrive in {folder}")]
     Missing {
         /// The package.
@@ -90,7 +91,7 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// What [`Self::fetch`] would give, without a look into the files; `None` where it would have to download.
+    /// The result of [`Self::fetch`], without reading the files; `None` if it would have to download.
     ///
     /// # Errors
     /// A lock file cannot be read.
@@ -147,7 +148,7 @@ impl Fetcher {
         Ok(self.named(chosen))
     }
 
-    /// Resolves sets anew and writes the lock file.
+    /// Resolves sets again and writes the lock file.
     ///
     /// # Errors
     /// The archive cannot be reached or resolves no such set, or the lock file cannot be written.
@@ -173,7 +174,7 @@ impl Fetcher {
         Ok(state)
     }
 
-    /// Downloads what is absent; where the lock's versions are gone, resolves the set anew.
+    /// Downloads missing packages; if the locked versions are gone, resolves the set again.
     fn bring(
         &self,
         set: &Set,

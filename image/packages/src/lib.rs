@@ -1,10 +1,11 @@
 //! Debian packages by digest: a private apt state, a lock file, unpacked trees and the tools tree.
 //!
-//! The host may run another release than the image: a [`apt::State`] of our own is made from the mirror that
-//! the host's apt is configured with ([`mirror`]), so that the host's lists stay untouched. What a
-//! [`sets::Set`] needs is written down in a [`lock::Lock`] with versions and digests; [`fetch::Fetcher`] brings
-//! exactly that into a cache, or says what it took instead. [`tools::build`] makes the tools tree: QEMU, firmware,
-//! swtpm, kubectl and what else tests and builds run, independent of the host's release.
+//! The host may run another release than the image: a [`apt::State`] of our own is made from the
+//! mirror that the host's apt is configured with ([`mirror`]), so that the host's lists stay
+//! untouched. A [`lock::Lock`] lists the packages of a [`sets::Set`] with versions and digests;
+//! [`fetch::Fetcher`] brings exactly these into a cache, or reports what it used instead.
+//! [`tools::build`] makes the tools tree: QEMU, firmware, swtpm, kubectl and other programs of
+//! tests and builds, independent of the host's release.
 //!
 //! No tasks, no threads of its own: it runs `apt-get` and `dpkg-deb` one after another. Enter by
 //! [`fetch::Fetcher::fetch`] and [`tools::build`].

@@ -1,11 +1,11 @@
-//! Where packages come from: the mirror that the host's apt is configured with, for the image's release.
+//! The source of packages: the mirror in the host's apt configuration, for the image's release.
 //!
 //! Both formats of apt sources are read (sources.list(5): one line each, or deb822). Only Debian's own archive
 //! counts: the suite is a Debian release, the component `main` is in it, and no foreign keyring signs it.
 
 use std::path::Path;
 
-/// The release whose packages the image is made of.
+/// The Debian release of the image's packages.
 pub const RELEASE: &str = "trixie";
 
 /// Releases under whose names a host's sources may list the archive.
@@ -116,7 +116,8 @@ fn read(path: &Path) -> Result<String, MirrorError> {
     })
 }
 
-/// The suite of [`RELEASE`] that stands for a host's suite; none for suites that the image doesn't use.
+/// The suite of [`RELEASE`] that corresponds to a host's suite; `None` for suites that the image
+/// doesn't use.
 fn mapped(suite: &str) -> Option<String> {
     let (base, rest) = suite.split_once(['-', '/']).unwrap_or((suite, ""));
     if !KNOWN.contains(&base) {

@@ -1,4 +1,4 @@
-//! Running a program and keeping what it said when it fails.
+//! Runs a program and keeps its output if it fails.
 
 use std::process::{Command, Stdio};
 

@@ -5,7 +5,7 @@
 pub struct Set {
     /// Name in the lock file.
     pub name: String,
-    /// Packages asked for.
+    /// Requested packages.
     pub roots: Vec<String>,
     /// Dependencies left out, by name or, with a trailing `*`, by how the name begins.
     pub leave_out: Vec<String>,
@@ -39,7 +39,7 @@ const SYSTEM: [&str; 24] = [
     "util-linux*",
 ];
 
-/// Dependencies of the image's packages whose files the image doesn't take.
+/// Dependencies of the image's packages whose files the image doesn't include.
 const UNUSED: [&str; 30] = [
     "base-passwd",
     "gcc-14-base",
@@ -85,7 +85,7 @@ impl Set {
         }
     }
 
-    /// What builds, boots and tests run on the host.
+    /// Programs for builds, boots and tests on the host.
     pub fn tools() -> Self {
         let roots = [
             "busybox-static",
@@ -124,7 +124,7 @@ impl Set {
         )
     }
 
-    /// What the image's root is taken from, and the UEFI stub.
+    /// The sources of the image's root, and the UEFI stub.
     pub fn image() -> Self {
         let roots = [
             "ca-certificates",

@@ -1,9 +1,10 @@
 //! The tools tree: programs of the image's release that run on a host of any release.
 //!
-//! `OUT/root` is an unpacked root, `OUT/bin` holds a wrapper for each program, which runs it through the tree's
-//! own loader and libraries; `OUT/share` points to the tree's data (`share/OVMF`, `share/qemu`). Programs that
-//! start themselves again by `/proc/self/exe` (runc and containerd's shim) get a copy that names the tree's
-//! loader, so the tree must stay where it was made; [`build`] makes it anew elsewhere.
+//! `OUT/root` is an unpacked root, `OUT/bin` holds a wrapper for each program, which runs it
+//! through the tree's own loader and libraries; `OUT/share` points to the tree's data
+//! (`share/OVMF`, `share/qemu`). Programs that start themselves again by `/proc/self/exe` (runc and
+//! containerd's shim) get a copy that names the tree's loader, so the tree can't be moved;
+//! [`build`] makes it again elsewhere.
 
 use crate::elf::{self, ElfError};
 use crate::fetch::{FetchError, Fetcher, Package};
@@ -15,7 +16,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Changes whenever wrappers are made differently, so that older trees are made anew.
+/// Changes whenever wrappers are made differently, so that older trees are made again.
 const GENERATION: &str = "2";
 
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
@@ -26,7 +27,7 @@ const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-
 enum How {
     /// Through the tree's loader.
     Loader,
-    /// As QEMU: through the loader, told where its data and modules are.
+    /// Like QEMU: through the loader, with paths to its data and modules.
     Qemu,
     /// By itself, in a copy that names the tree's loader.
     Itself,
@@ -83,7 +84,7 @@ const PROGRAMS: [(&str, &str, How); 34] = [
 /// A tools tree that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolsError {
-    /// The packages did not come.
+    /// The packages could not be fetched.
     #[error("the tools' packages are not there")]
     Fetch(#[from] FetchError),
     /// They could not be unpacked.
@@ -117,7 +118,7 @@ pub enum ToolsError {
     },
 }
 
-/// Where a tools tree is.
+/// A tools tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tools {
     out: PathBuf,
@@ -147,9 +148,9 @@ impl Tools {
     }
 }
 
-/// Makes the tools tree at `out`, or leaves it where it is already what it should be.
+/// Makes the tools tree at `out`, unless it is up to date.
 ///
-/// Guarantees: a tree that carries a stamp is whole, the stamp comes last; several processes may ask at once, they
+/// Guarantees: a tree with a stamp is complete, as the stamp is written last; concurrent callers
 /// wait for each other.
 ///
 /// # Errors

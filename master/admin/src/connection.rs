@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// RFC 9266, "tls-exporter" channel binding.
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// An `https://host:port` address, taken apart.
+/// A parsed `https://host:port` address.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
     /// As it was given, without a slash at the end.

@@ -47,8 +47,8 @@ pub(crate) struct CreateArgs {
     /// File with the operator's token, where the endpoint wants one.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Where machines reach the masters, https://HOST:PORT, if the addresses that the master reports
-    /// are wrong. Repeat for more.
+    /// Address at which machines reach the masters, https://HOST:PORT, if those that the master
+    /// reports are wrong. Repeat for more.
     #[arg(long, value_name = "https://HOST:PORT")]
     master: Vec<String>,
 }
@@ -106,7 +106,7 @@ async fn create(args: &CreateArgs) -> Result<()> {
         cluster: uri.cluster.clone(),
     };
     let document = served(&here, public.pin, generation).await?;
-    // The master says by which root it is known; the admin knows better, since he proved it.
+    // The master reports its root, but the admin uses the root that the bootstrap proved.
     let mut known = api.roots.iter().filter_map(|root| master_ca::spki_of(root));
     if !known.all(|spki| document.ca_pins.contains(&pin_of(&spki))) {
         let why = "they do not have the roots of the kubeconfig";
@@ -126,7 +126,7 @@ async fn create(args: &CreateArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the master says to everybody.
+/// What the master publishes.
 struct Public {
     spki: Vec<u8>,
     pin: Pin,
@@ -180,7 +180,7 @@ impl Public {
     }
 }
 
-/// Puts a registration into the Secret, beside those that are there.
+/// Adds a registration to the Secret.
 async fn store(
     api: &mut Api,
     uri: &DiscoveryUri,
@@ -239,7 +239,7 @@ async fn published(api: &mut Api, uri: &DiscoveryUri) -> Result<u64> {
     }
 }
 
-/// What an address serves, checked as a machine would.
+/// The document at an address, checked as a machine would.
 async fn served(uri: &DiscoveryUri, pin: Pin, min_generation: u64) -> Result<Document> {
     let bytes = Client::get(uri).await.map_err(|source| Error::Discovery {
         what: "get what is served",

@@ -1,4 +1,4 @@
-//! What the tool says when it can't go on: what failed, why, and what to do.
+//! Errors of the tool: what failed, why, and what to do.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ pub(crate) enum Error {
         #[source]
         source: config_http::HttpError,
     },
-    /// The master's answer is not what was asked for.
+    /// The master's answer is not of the expected form.
     #[error(
         "the master's answer to {what} is not understood: {why}\n  what to do: compare the versions of `pratique` and of the master's image"
     )]

@@ -36,7 +36,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     })
 }
 
-/// Writes a file that only its owner reads; `replace` says whether one that is there may go.
+/// Writes a file that only its owner can read; `replace` allows replacing an existing one.
 pub(crate) fn write_private(path: &Path, bytes: &[u8], replace: bool) -> Result<()> {
     let mut open = std::fs::OpenOptions::new();
     open.write(true).mode(0o600);
@@ -56,7 +56,7 @@ pub(crate) fn replace_private(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut neighbour = path.as_os_str().to_owned();
     neighbour.push(".new");
     let neighbour = Path::new(&neighbour);
-    // What an earlier run left behind goes; a file that is there would keep its mode.
+    // Removes what an earlier run left; an existing file would keep its mode.
     match std::fs::remove_file(neighbour) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(Error::file("replace", neighbour)(error));
@@ -73,7 +73,7 @@ pub(crate) fn say(text: &str) {
     let _closed = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Tells the admin of progress or an error, beside the result.
+/// Prints progress or an error for the admin, apart from the result.
 pub(crate) fn tell(text: &str) {
     let _closed = writeln!(std::io::stderr(), "{text}");
 }

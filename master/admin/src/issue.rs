@@ -1,8 +1,8 @@
 //! `pratique issue`: certificates and a key for a machine that proves nothing, out of band.
 //!
-//! The key is made here, certified by the master on the admin's word, and wrapped to the machine's endorsement key, so
-//! that the document which carries it is of use to that TPM alone. It is never written in the clear, unless
-//! `--insecure-plaintext-key` says so.
+//! The key is made here, certified by the master on the admin's approval, and wrapped to the
+//! machine's endorsement key, so that only that TPM can use the document. It is never written
+//! unencrypted, except with `--insecure-plaintext-key`.
 
 use crate::error::{Error, Result};
 use crate::kubeconfig::Api;
@@ -33,13 +33,13 @@ const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 const LOOKS: u32 = 150;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What describes the machine.
+/// The machine's description.
 #[derive(Debug, clap::Args)]
 pub(crate) struct IssueArgs {
     /// Name of the Machine and of its Node.
     #[arg(long)]
     name: String,
-    /// What it is: worker or master.
+    /// Its role: worker or master.
     #[arg(long, default_value = "worker", value_parser = ["worker", "master"])]
     role: String,
     /// File with the endorsement key to which the key is wrapped: its certificate, public key or TPM public area.
@@ -55,13 +55,13 @@ pub(crate) struct IssueArgs {
     /// The admin's kubeconfig.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: PathBuf,
-    /// Life of the certificates; nobody renews them.
+    /// Life of the certificates; they are not renewed.
     #[arg(long, default_value = "90d")]
     ttl: HumanDuration,
     /// IP address or DNS name that its serving certificate carries. Repeat for more.
     #[arg(long)]
     address: Vec<String>,
-    /// Where the machine finds its master [default: the kubeconfig's server]. Repeat for more.
+    /// Address of the machine's master [default: the kubeconfig's server]. Repeat for more.
     #[arg(long, value_name = "https://HOST:PORT")]
     endpoint: Vec<String>,
     /// The machine's document without `[identity]`, with `[master]` or `[discovery]`; made from the other arguments where none

@@ -1,4 +1,4 @@
-//! The admin's way to the API: what a kubeconfig with everything inside says, and one connection by it.
+//! The admin's access to the API: a kubeconfig with embedded credentials, and one connection with it.
 
 use crate::connection::{Connection, Endpoint};
 use crate::error::{Error, Result};
@@ -137,7 +137,7 @@ impl Api {
         self.connection.stream(path).await
     }
 
-    /// As [`Api::call`], for what must be there.
+    /// As [`Api::call`], for an object that must exist.
     pub(crate) async fn must(
         &mut self,
         method: Method,
@@ -195,7 +195,7 @@ pub(crate) fn renewed(path: &Path, text: &str, roots: &str, certificate: &str) -
         certificate,
     )
     .ok_or_else(|| fault("no such user"))?;
-    // What bootstrap wrote is JSON, and stays so.
+    // A file that bootstrap wrote is JSON, and stays JSON.
     if text.trim_start().starts_with('{') {
         return Ok(format!("{file:#}\n"));
     }

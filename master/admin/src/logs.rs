@@ -30,8 +30,8 @@ pub(crate) struct LogsArgs {
     /// The node.
     #[arg(value_parser = node_name)]
     node: String,
-    /// Whose lines, merged by time: kernel (or dmesg), init, containerd, agent (or kubelet), master; all that the node has by
-    /// default.
+    /// The services whose lines to show, merged by time: kernel (or dmesg), init, containerd, agent
+    /// (or kubelet), master; all that the node has by default.
     #[arg(value_name = "SERVICE")]
     services: Vec<String>,
     /// Lines from then on: a time (2026-11-24T03:00:00Z), or how long ago (90s, 10m, 2h, 1d).
@@ -150,7 +150,7 @@ fn refused(node: &str, status: StatusCode, said: &[u8]) -> Error {
     Error::input(format!("node {node} ({})", status.as_u16()), message, cure)
 }
 
-/// Prints an answer line by line, as it comes. A reader that has enough (`| head`) ends it.
+/// Prints an answer line by line, as it arrives. A closed output (`| head`) ends it.
 async fn copy(mut body: Body, out: &mut impl Write) -> Result<()> {
     let mut lines = Lines::default();
     while let Some(piece) = body.piece().await.map_err(broken)? {
@@ -161,7 +161,7 @@ async fn copy(mut body: Body, out: &mut impl Write) -> Result<()> {
     put(out, &lines.rest()).map(drop)
 }
 
-/// False where nobody reads any more.
+/// False if the output is closed.
 fn put(out: &mut impl Write, text: &str) -> Result<bool> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
@@ -182,7 +182,7 @@ fn broken(source: config_http::HttpError) -> Error {
     }
 }
 
-/// Bytes as lines that steer no terminal: a node that was taken over could send anything.
+/// Bytes as lines without control characters: a compromised node could send anything.
 #[derive(Default)]
 struct Lines(Vec<u8>);
 

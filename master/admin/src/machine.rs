@@ -11,7 +11,7 @@ use config_tpm::Digest;
 use config_tpm::pcr::config_event_digest;
 use std::path::{Path, PathBuf};
 
-/// What describes a machine.
+/// A machine's description.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MachineArgs {
     /// Name of the Machine and of its Node.
@@ -29,13 +29,14 @@ pub(crate) struct MachineArgs {
     /// Name of an EK issuer of the cluster's configuration.
     #[arg(long, value_name = "NAME")]
     ek_issuer: Vec<String>,
-    /// The machine has no TPM and can prove nothing: it joins only by a rule that says `insecure_no_tpm = true`.
+    /// The machine has no TPM and can prove nothing: it joins only by a rule with
+    /// `insecure_no_tpm = true`.
     #[arg(long, conflicts_with_all = ["ek", "ek_hash", "ek_issuer", "user_data"])]
     insecure_no_tpm: bool,
     /// The exact user-data that it boots with. Repeat to allow more than one.
     #[arg(long, value_name = "FILE")]
     user_data: Vec<PathBuf>,
-    /// Where the machine finds its user-data.
+    /// The source of the machine's user-data.
     #[arg(long, default_value = "nocloud", value_parser = USER_DATA_SOURCES)]
     source: String,
     /// IP address or DNS name that its serving certificate may carry. Repeat for more.
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_tpm_is_said_to_have_none_and_nothing_of_one() {
+    fn a_machine_without_a_tpm_has_no_fields_of_a_tpm() {
         let machine = described(&["--name", "edge-1", "--insecure-no-tpm"]).unwrap();
         assert!(machine.spec.insecure_no_tpm && machine.spec.ek == EkSelector::default());
         let hash = format!("sha256:{}", "0a".repeat(32));

@@ -51,8 +51,8 @@ enum Command {
     Discovery(discovery::DiscoveryCommand),
     /// Print the CertificatePolicy of a document of kind `policy`, for `kubectl apply -f -`.
     Policy {
-        /// Name of the object instead of the document's; under any but `cluster` it is a draft, whose status shows what it would
-        /// say to each machine.
+        /// Name of the object instead of the document's; under any name but `cluster` it is a
+        /// draft, whose status shows its verdict on each machine.
         #[arg(long)]
         name: Option<String>,
         /// The document.
@@ -65,7 +65,7 @@ enum Command {
     Logs(logs::LogsArgs),
     /// Show one page of a machine's status: its trust, image, state, conditions, resources, pods and warnings.
     Status(status::StatusArgs),
-    /// Drain a node of its pods, and take it into use again.
+    /// Drain a node of its pods, return it to use, and reboot its machine or power it off.
     #[command(subcommand)]
     Node(node::NodeCommand),
     /// Check TOML documents and report all faults.
@@ -82,7 +82,7 @@ enum Command {
     },
     /// Print the digest that a machine measures of its user-data.
     Digest {
-        /// Where the machine finds its user-data.
+        /// The source of the machine's user-data.
         #[arg(long, default_value = "nocloud", value_parser = config_model::machine::USER_DATA_SOURCES)]
         source: String,
         /// The exact user-data.

@@ -12,7 +12,7 @@ pub(crate) fn clean(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
-/// A name that can stand in a path as it is (RFC 1123).
+/// A name that needs no escaping in a path (RFC 1123).
 pub(crate) fn node_name(text: &str) -> Result<String, String> {
     let plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
@@ -21,7 +21,7 @@ pub(crate) fn node_name(text: &str) -> Result<String, String> {
         .ok_or_else(|| "a node's name has a-z, 0-9, `-` and `.`".to_owned())
 }
 
-/// A value as it may stand in a query (RFC 3986: all but the unreserved characters are escaped).
+/// A value escaped for a query (RFC 3986: all but the unreserved characters are escaped).
 pub(crate) fn escaped(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

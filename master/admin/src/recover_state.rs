@@ -1,9 +1,9 @@
-//! `pratique recover-state`: a master's state on another board, where its own is gone.
+//! `pratique recover-state`: opens a master's state on another board after its own was lost.
 //!
-//! Reads what lies in front of the encrypted state, anybody's to write, and believes of it what the admin's key and the
-//! cluster's root show: the recovery copy must hold the private key of a root that is pinned, and the state's recovery key in
-//! the same copy must open the header of this very disk. Writes a one-off key ([`config_unlock::one_off`]) for one board, in the
-//! clear nothing.
+//! Reads the data in front of the encrypted state, which anyone with the disk can write, and trusts
+//! only what the admin's key and the cluster's root prove: the recovery copy must hold the private
+//! key of a pinned root, and the state's recovery key in the same copy must open the header of this
+//! disk. Writes a one-off key ([`config_unlock::one_off`]) for one board, and nothing unencrypted.
 
 use crate::bootstrap::expect::{release, release_key};
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// What is opened, for whom.
+/// What to open, and for which board.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecoverStateArgs {
     /// The admin's private key.
@@ -130,7 +130,7 @@ fn board(path: &Path) -> Result<Public> {
     })
 }
 
-/// Who signs images that may open the state, and their lowest version.
+/// The release key of images that may open the state, and their lowest version.
 fn image(args: &RecoverStateArgs) -> Result<(ReleaseKey, u64)> {
     let key = release_key(&args.release_key)?;
     let subject = args.release.display().to_string();
@@ -192,7 +192,7 @@ fn copy(args: &RecoverStateArgs, disk: &Disk, pem: &str) -> Result<Recovered> {
     Err(refused)
 }
 
-/// What lies in front of the volume.
+/// The data in front of the volume.
 struct Disk {
     file: File,
     path: PathBuf,
@@ -214,7 +214,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// The texts that lie there, whatever they are.
+    /// The texts of the recovery copies, unverified.
     fn recovery_copies(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for place in header::RECOVERY_COPIES {
@@ -388,13 +388,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_clusters_is_refused_with_its_reason() {
+    fn a_copy_of_another_cluster_is_refused_with_its_reason() {
         let mut case = RecoveryCase::new();
         let pin = std::mem::replace(&mut case.args.ca_pin, vec!["sha256:00".to_owned()]);
         assert!(case.refused().contains("does NOT hold the key"));
         case.args.ca_pin = pin;
-        // A copy that somebody else made lies beside the genuine one, for another admin's key or for this one's: the
-        // genuine one is found. In its place it is refused.
+        // A forged copy beside the genuine one, for another admin's key or for this one's: the
+        // genuine one is found. A forged copy alone is refused.
         let (other, good) = (
             RecoveryCase::new(),
             std::fs::read(&case.args.partition).unwrap(),

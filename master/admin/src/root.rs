@@ -31,7 +31,7 @@ pub(crate) enum RootCommand {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Access {
-    /// The admin's kubeconfig; brought up to date where the command changes whom it must trust.
+    /// The admin's kubeconfig; updated if the command changes the roots that it must trust.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     kubeconfig: PathBuf,
 }
@@ -123,7 +123,7 @@ async fn trust(access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// Where it stands, for a person.
+/// The state of the rotation, for a person.
 fn text(rotation: &Rotation) -> String {
     let mut lines = Vec::new();
     for root in &rotation.roots {
@@ -175,7 +175,7 @@ mod tests {
     use master_ca::RootInForce;
 
     #[test]
-    fn the_pins_are_told_as_user_data_has_them_and_who_lacks_what() {
+    fn the_pins_are_shown_as_in_user_data_with_nodes_that_lack_one() {
         let root = |pin: &str, phase| RootInForce {
             pin: pin.to_owned(),
             phase,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Largest file: more than a master ever keeps.
 const LIMIT: u64 = 256 << 20;
 
-/// What is checked, and against what.
+/// What to check, and against what.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// The log: `kubectl get --raw /verdicts > FILE`, or the segments of the master's `DATA/verdicts`; in any order.
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_run_tells_is_what_the_next_takes() {
+    fn the_output_of_a_run_is_the_input_of_the_next() {
         let told = Summary {
             head: Head {
                 number: 7,

@@ -6,6 +6,7 @@ use crate::default_ingress_class::DefaultIngressClass;
 use crate::default_storage_class::DefaultStorageClass;
 use crate::default_tolerations::DefaultTolerationSeconds;
 use crate::device_access::DeviceAdminAccess;
+use crate::external_ips::DenyServiceExternalIps;
 use crate::image_floor::ImageFloor;
 use crate::limit_ranger::LimitRanger;
 use crate::namespace_lifecycle::NamespaceLifecycle;
@@ -79,6 +80,7 @@ static PLUGINS: &[Known] = &[
     known("CertificateSigning", On, |parts| Box::new(certificates::signing(parts))),
     known("CertificateSubjectRestriction", On, |_| Box::new(CertificateSubjectRestriction)),
     known("DefaultIngressClass", On, |_| Box::new(DefaultIngressClass)),
+    known("DenyServiceExternalIPs", On, |_| Box::new(DenyServiceExternalIps)),
     known("ResourceQuota", On, |parts| Box::new(ResourceQuota::new(parts))),
     known("ServiceAllocation", Always, |parts| Box::new(ServiceAllocation::new(parts))),
     known("RoleEscalation", Always, |parts| Box::new(RoleEscalation::new(parts))),
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_protects_the_cluster_cannot_be_switched_off() {
+    fn plugins_that_protect_the_cluster_cannot_be_disabled() {
         for name in ["RoleEscalation", "ImageFloor", "Requestor"] {
             assert!(Admission::new(&[], &[name]).is_err(), "{name}");
         }

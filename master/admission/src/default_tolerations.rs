@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_not_said_is_added() {
+    fn only_missing_tolerations_are_added() {
         let added = |tolerations: Value| {
             let mut spec = json!({"tolerations": tolerations})
                 .as_object()

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_limit_and_loses_the_lowest() {
+    fn recorded_floors_are_bounded_and_the_lowest_is_dropped() {
         let many: Vec<(String, u64)> = (0..200)
             .map(|svn| (format!("rule-{svn:03}"), svn))
             .collect();

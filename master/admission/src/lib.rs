@@ -19,6 +19,7 @@ mod default_ingress_class;
 mod default_storage_class;
 mod default_tolerations;
 mod device_access;
+mod external_ips;
 mod image_floor;
 mod limit_ranger;
 mod namespace_lifecycle;

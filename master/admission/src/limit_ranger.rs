@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_told_in_upstreams_words() {
+    fn each_bound_is_reported_in_upstreams_words() {
         let bounded = json!({"type": "Container", "min": {"cpu": "100m"}, "max": {"memory": "1Gi"},
             "maxLimitRequestRatio": {"cpu": "2"}});
         let faults_of = |requests: Value, limits: Value| {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fill_what_is_not_said_and_are_noted() {
+    fn defaults_fill_missing_values_and_are_recorded() {
         let range = limit(
             json!({"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "100m"}}),
         );

@@ -7,6 +7,7 @@ use master_schema::error::ApiError;
 use master_schema::object::metadata_mut;
 use master_schema::validate::Fields;
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// The plugin.
 #[derive(Debug)]
@@ -36,28 +37,18 @@ fn once(request: &Request<'_>, object: &mut Fields, warnings: &mut Vec<String>) 
     else {
         return;
     };
-    let mut twice = Vec::new();
-    for (index, owner) in owners.iter().enumerate() {
-        if owners[..index].contains(owner) {
-            twice.push(
-                owner
-                    .get("uid")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-                    .to_owned(),
-            );
+    let (mut twice, mut known) = (Vec::new(), HashSet::new());
+    owners.retain(|owner| {
+        let first = known.insert(owner.clone());
+        if !first {
+            let uid = owner.get("uid").and_then(Value::as_str);
+            twice.push(uid.unwrap_or_default().to_owned());
         }
-    }
+        first
+    });
     if twice.is_empty() {
         return;
     }
-    let mut kept: Vec<Value> = Vec::new();
-    for owner in std::mem::take(owners) {
-        if !kept.contains(&owner) {
-            kept.push(owner);
-        }
-    }
-    *owners = kept;
     // Of a patch, only the result is checked.
     let when = if request.patched {
         " after mutating admission happens"

@@ -1,11 +1,11 @@
-//! What plugins are made of.
+//! The services of the API server that plugins are built with.
 
 use crate::services::ranges::Ranges;
 use master_auth::Authorizer;
 use master_schema::served::Kinds;
 use std::sync::Arc;
 
-/// What plugins are made of.
+/// Services of the API server that plugins use.
 #[derive(Debug, Clone)]
 pub struct Parts {
     /// Answers whether a caller has further rights.

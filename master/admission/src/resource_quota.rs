@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_under_a_quota_that_nobody_has_counted_yet() {
+    fn nothing_is_created_under_a_quota_that_is_not_counted_yet() {
         let new = |spec: Value, status: Value| {
             Quota::read(&fields(
                 &json!({"metadata": {"name": "q"}, "spec": {"hard": spec}, "status": status}),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_added_to_what_is_used() {
+    fn an_object_that_fits_is_added_to_the_usage() {
         let room = quota(
             json!({"limits.memory": "2Gi", "count/pods": "2"}),
             json!({"limits.memory": "512Mi", "count/pods": "1"}),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_pays_for_the_difference_alone() {
+    fn an_update_counts_only_the_difference() {
         let ports = quota(
             json!({"services.nodeports": "1", "services": "1"}),
             json!({"services.nodeports": "0", "services": "1"}),

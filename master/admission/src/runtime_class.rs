@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_class_is_refused() {
+    fn a_pod_that_contradicts_its_class_is_refused() {
         let class = fields(
             &json!({"overhead": {"podFixed": {"cpu": "10m"}}, "scheduling": {"nodeSelector": {"vm": "yes"}}}),
         );

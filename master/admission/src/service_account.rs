@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_word_on_mounting_counts_before_the_accounts() {
+    fn the_pods_automount_setting_overrides_the_accounts() {
         let [no, yes, silent] = [json!(false), json!(true), json!(null)]
             .map(|value| fields(&json!({"automountServiceAccountToken": value})));
         assert!(automounts(&silent, &silent) && automounts(&yes, &no));
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_enforcing_account_opens_its_own_secrets_only() {
+    fn an_enforcing_account_allows_only_its_own_secrets() {
         let account = fields(
             &json!({"metadata": {"name": "sa"}, "secrets": [{"name": "mine"}],
             "imagePullSecrets": [{"name": "pull"}]}),

@@ -42,8 +42,8 @@ pub(crate) async fn resource(
     authorizer.require(&question).await
 }
 
-/// Whether of each pod only that is answered which other nodes' packet filters need: a node asks for all pods. With a
-/// selector it could find out what it is not answered.
+/// Whether a node lists or watches all pods: it then gets only the fields that packet filters need.
+/// A selector is not allowed there, as it would reveal the other fields.
 pub(crate) fn is_network_only(user: &UserInfo, target: &Target, selector: &Selector) -> bool {
     user.node().is_some()
         && matches!(target.verb, Verb::List | Verb::Watch)

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_admin_took_over_stays_his() {
+    fn objects_that_an_admin_took_over_stay_unchanged() {
         let (old, new) = (json!({"a": 1}), json!({"a": 2}));
         let follows = json!({AUTO_UPDATE: "true"});
         let own = json!({AUTO_UPDATE: "false"});

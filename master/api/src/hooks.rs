@@ -1,5 +1,5 @@
-//! What the program registers with the server after it is built: further paths, the deny list, and connections to nodes,
-//! whose interface is here.
+//! Registered with the server after it is built: further paths, the deny list, and connections to
+//! nodes, whose interface is here.
 
 use master_auth::Nodes;
 use master_client::BoxFuture;
@@ -42,7 +42,7 @@ pub trait NodeDialer: fmt::Debug + Send + Sync {
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>>;
 }
 
-/// What the program registers with the server after it is built.
+/// Registered with the server after it is built.
 #[derive(Debug, Default)]
 pub(crate) struct Hooks {
     pub(crate) extensions: OnceLock<Arc<dyn Extensions>>,

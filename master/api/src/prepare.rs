@@ -76,7 +76,8 @@ pub(crate) async fn prepare(client: &Client) -> Result<(), ApiError> {
     make(client, &local_class()).await
 }
 
-/// The class of volumes that are folders of nodes: the default one, until an admin says otherwise in its annotation.
+/// The class of volumes that are folders of nodes: the default one, until an admin changes its
+/// annotation.
 fn local_class() -> StorageClass {
     let mark = "storageclass.kubernetes.io/is-default-class".to_owned();
     StorageClass {

@@ -191,7 +191,7 @@ impl ApiServer {
         let mut response = master_wire::finish(response, encoding);
         if head {
             if let Some(size) = response.body().size_hint().exact() {
-                // A program behind the proxy may have told its own.
+                // A program behind the proxy may have set its own.
                 let headers = response.headers_mut();
                 headers
                     .entry(header::CONTENT_LENGTH)
@@ -310,7 +310,7 @@ impl ApiServer {
             })?;
             (content, Some(held))
         };
-        // A body may have taken its time: nothing is done for who was shut out meanwhile.
+        // The body may have taken a while: a caller that was denied meanwhile gets nothing.
         if let Some(why) = caller.as_ref().and_then(|caller| caller.denial(self)) {
             return Err(unauthorized(&why));
         }
@@ -420,7 +420,7 @@ struct ResourceRequest {
     uri: Uri,
     headers: http::HeaderMap,
     upgrade: Option<OnUpgrade>,
-    /// Who asks, where the deny list may know it; not whom it impersonates.
+    /// The caller, for the deny list: the authenticated one, not the impersonated user.
     caller: Option<Caller>,
 }
 

@@ -127,7 +127,7 @@ impl ApiServer {
         self.inner.hooks.node_dialer.set(dialer).is_ok()
     }
 
-    /// What nodes and pods use, as `metrics.k8s.io` tells it; filled by `master/usage`.
+    /// The usage of nodes and pods for `metrics.k8s.io`; filled by `master/usage`.
     pub fn usage(&self) -> &Usage {
         &self.inner.usage
     }

@@ -1,8 +1,9 @@
 //! Verifications per second on one core: `cargo run --release -p master-attest --example verify_rate`.
 //!
-//! One verification is the master's whole work on one exchange but HTTP and JSON: hello (key templates, inventory, EK chain),
-//! MakeCredential, and evidence (HMAC, two TPM signatures, log, image, both requests). Release signatures are verified once for
-//! each release, not for each exchange, as in the master.
+//! One verification is the master's whole work on one exchange except HTTP and JSON: hello (key
+//! templates, inventory, EK chain), MakeCredential, and evidence (HMAC, two TPM signatures, log,
+//! image, both requests). Release signatures are verified once for each release, not for each
+//! exchange, as in the master.
 
 use config_attest::sessions::Sessions;
 use config_attest::verifier::{check_evidence, check_hello};
@@ -19,7 +20,8 @@ const TCG_KP_EK_CERTIFICATE: [u64; 5] = [2, 23, 133, 8, 1];
 /// How long each kind is measured, in CPU time.
 const SPAN: Duration = Duration::from_secs(3);
 
-/// The same session, nonce and secret each time, so that one piece of evidence answers all; keys are agreed on as in the master.
+/// The same session, nonce and secret each time, so that one piece of evidence answers all; key
+/// agreement works as in the master.
 struct Repeating(SeededRng);
 
 impl RngCore for Repeating {
@@ -48,7 +50,7 @@ impl Entropy for Repeating {
     }
 }
 
-/// CPU time of this thread: what other load on the machine does not change.
+/// CPU time of this thread, which does not depend on other load on the machine.
 fn cpu() -> std::io::Result<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanoseconds = text.split(' ').next().and_then(|field| field.parse().ok());

@@ -10,7 +10,7 @@ pub(crate) enum MachineAccess {
     Allowed(NodeKey),
     /// The endorsement key that it attested with is no longer in its spec: no certificate passes.
     Replaced,
-    /// It was admitted without a TPM, and its spec does not let it any more: no certificate passes.
+    /// It was admitted without a TPM, and its spec no longer allows that: no certificate passes.
     NoTpm,
     /// It is Untrusted, for the reason with this code: no certificate passes.
     Untrusted(String),
@@ -80,11 +80,11 @@ impl MachineAccess {
         match self {
             Self::Allowed(_) => None,
             Self::Replaced => Some(
-                "the machine was replaced by another board, or its endorsement key was taken off"
+                "the machine was replaced by another board, or its endorsement key was removed"
                     .to_owned(),
             ),
             Self::NoTpm => Some(
-                "the machine was admitted without a TPM, and its Machine does not say any more that it has none"
+                "the machine was admitted without a TPM, and its Machine no longer says that it has none"
                     .to_owned(),
             ),
             Self::Untrusted(code) => Some(format!("the machine is Untrusted: {code}")),
@@ -98,7 +98,7 @@ fn is_unproven(status: &MachineStatus) -> bool {
     let has_key = status.node_key.as_ref().is_some_and(|key| !key.is_empty());
     match status.state {
         MachineState::Unproven => true,
-        // Suspect since, and its certificates are good until they end.
+        // It became Suspect since, and its certificates stay valid until they expire.
         MachineState::Suspect => status.bound_ek.is_none() && has_key,
         MachineState::Pending | MachineState::Trusted | MachineState::Untrusted => false,
     }
@@ -128,8 +128,8 @@ pub(crate) struct AccessTable {
 }
 
 impl AccessTable {
-    /// Derives the tables by node name. Usually one Machine has a node name; while an admin replaces a Machine object there are
-    /// two, and the node is allowed where either is.
+    /// Derives the tables by node name. Usually one Machine has a node name; while an admin
+    /// replaces a Machine object there are two, and the node is allowed if either is.
     pub(crate) fn derive_nodes(&mut self) {
         self.denied_nodes.clear();
         self.machine_nodes = self
@@ -143,7 +143,7 @@ impl AccessTable {
             }
         }
         for node in &self.node_objects {
-            let why = "its machine is another node now, or was taken out of the inventory, and no other has proved itself";
+            let why = "its machine is another node now, or was removed from the inventory, and no other has proved itself";
             self.denied_nodes
                 .entry(node.clone())
                 .or_insert_with(|| why.to_owned());

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_one_exchanges_until_it_is_over() {
+    fn an_address_is_reserved_for_one_exchange_at_a_time() {
         let all = AddressReservations::default();
         let of = |last: &[u8]| {
             last.iter()

@@ -101,17 +101,18 @@ impl AdmissionWriter<'_> {
         let (reason, how) = match (grant.is_unproven(), nobody) {
             (false, _) => (
                 policy_of(policy).reason(),
-                format!("({name}) let this machine in without anybody looking"),
+                format!("({name}) admitted this machine without a decision"),
             ),
             (true, true) => (
                 "NoTpm",
                 format!(
-                    "({name}, insecure_no_tpm) let this machine without a TPM in without anybody looking"
+                    "({name}, insecure_no_tpm) admitted this machine without a TPM and without a decision"
                 ),
             ),
             (true, false) => (
                 "NoTpm",
-                "(insecure_no_tpm) let this machine without a TPM in on a person's word".to_owned(),
+                "(insecure_no_tpm) admitted this machine without a TPM on a person's approval"
+                    .to_owned(),
             ),
         };
         let message = format!("rule `{rule}` {how}; not proven: {failed}");

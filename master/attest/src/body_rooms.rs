@@ -1,8 +1,9 @@
-//! Room for evidence: the bodies that are read into memory at once, each of at most 512 KiB.
+//! Limits of the evidence bodies that are read into memory at once, each of at most 512 KiB.
 //!
-//! Nodes, endorsement keys of the inventory, and strangers have rooms of their own, so that none takes the places of another. In
-//! them each node, key and network has a share: a sender that is slow on purpose takes its own share, and no more. Networks have no
-//! share of the nodes' room, where a certificate says who the sender is.
+//! Nodes, endorsement keys of the inventory, and strangers have separate limits, so that none takes
+//! the slots of another. Each node, key and network has a share: a deliberately slow sender takes
+//! its own share, and no more. For nodes there are no shares by network, because a certificate
+//! identifies the sender.
 
 use crate::limit::CallerClass;
 use config_limits::{Network, Width, networks};
@@ -24,11 +25,11 @@ const KEYS_OF_BLOCK: usize = 48;
 const KEY: usize = 16;
 const KEY_OF_HOST: usize = 2;
 const KEY_OF_BLOCK: usize = 4;
-/// Bodies of nodes, and of one node: one, and a second after a lost connection.
+/// Bodies of nodes, and of one node: one, and a second one after a lost connection.
 const NODES: usize = 96;
 const NODE: usize = 2;
 
-/// What has a share.
+/// The owner of a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Share {
     Strangers,
@@ -48,7 +49,7 @@ pub(crate) struct BodyRooms {
     taken: Mutex<HashMap<Share, usize>>,
 }
 
-/// Room for one body, until it is dropped.
+/// A slot for one body, freed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct BodyRoom<'a> {
     rooms: &'a BodyRooms,
@@ -56,7 +57,8 @@ pub(crate) struct BodyRoom<'a> {
 }
 
 impl BodyRooms {
-    /// Room for one body of a caller at an address; `None` where its room or one of its shares is full.
+    /// Takes a slot for one body of a caller at an address; `None` if its class or one of its
+    /// shares is full.
     pub(crate) fn enter(&self, caller: CallerClass<'_>, from: IpAddr) -> Option<BodyRoom<'_>> {
         let shares = shares_of(caller, from);
         let mut taken = self.lock();
@@ -91,7 +93,7 @@ impl Drop for BodyRoom<'_> {
     }
 }
 
-/// The shares that a body takes a place of, each with its size.
+/// The shares that a body counts against, each with its size.
 fn shares_of(caller: CallerClass<'_>, from: IpAddr) -> Vec<(Share, usize)> {
     let sized = |network: &Network, host: usize, block: usize| match network.width() {
         Width::Host => host,
@@ -135,7 +137,7 @@ mod tests {
         host(number << 8)
     }
 
-    /// Bodies that a crowd gets room for where each holds what it gets.
+    /// How many of these bodies get a slot if none is freed.
     fn held<'a, 'c>(
         rooms: &'a BodyRooms,
         crowd: impl Iterator<Item = (CallerClass<'c>, IpAddr)>,
@@ -147,7 +149,7 @@ mod tests {
 
     /// One node with a good certificate and as many connections as it likes, also from many addresses.
     #[test]
-    fn a_node_that_never_ends_its_bodies_keeps_no_other_from_renewing() {
+    fn a_node_with_endless_bodies_does_not_block_other_renewals() {
         let rooms = BodyRooms::default();
         let slow = held(
             &rooms,
@@ -159,9 +161,10 @@ mod tests {
         assert_eq!(held(&rooms, others).len(), NODES - NODE);
     }
 
-    /// Endorsement keys are public: whoever knows one takes its share of its own network, and the machine joins from another.
+    /// Endorsement keys are public: an attacker with a key takes only the key's share of one
+    /// network, and the machine joins from another.
     #[test]
-    fn who_knows_a_key_takes_its_own_share_of_the_room() {
+    fn a_known_key_uses_up_only_the_share_of_one_network() {
         let rooms = BodyRooms::default();
         let key = Digest::of(b"a key that is no secret");
         let from_host = held(
@@ -189,7 +192,7 @@ mod tests {
 
     /// One address with many keys, and the rooms of the other classes.
     #[test]
-    fn an_address_takes_its_share_and_no_room_takes_of_another() {
+    fn an_address_takes_its_share_and_classes_do_not_affect_each_other() {
         let rooms = BodyRooms::default();
         let stranger = |n: u32| (CallerClass::Stranger, host(n));
         assert_eq!(
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_room_again_and_nothing_is_remembered_of_it() {
+    fn a_dropped_slot_is_free_again_and_leaves_no_state() {
         let rooms = BodyRooms::default();
         for _ in 0..1000 {
             assert!(rooms.enter(CallerClass::Stranger, host(1)).is_some());

@@ -31,7 +31,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 /// Pause between two attempts to create the first policy.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Proofs in progress at most: anybody may ask for one, and a TPM makes one after another.
+/// Proofs in progress at most: anyone may ask for one, and a TPM makes one after another.
 const PROOFS: usize = 4;
 
 /// The record of the bootstrap on disk.
@@ -46,7 +46,7 @@ struct BootstrapRecord {
 }
 
 impl BootstrapRecord {
-    /// What the admin stated; its signature was verified before it was kept.
+    /// The admin's statement; its signature was verified before it was stored.
     fn stated(&self) -> Option<AdminStatement> {
         let bytes = STANDARD.decode(&self.statement).ok()?;
         serde_json::from_slice(&bytes).ok()
@@ -64,7 +64,7 @@ pub(crate) struct BootstrapService {
     /// The keys and claims of this machine. Its lock also makes admissions run one after another.
     shown: Mutex<Option<HelloAnswer>>,
     proofs: Semaphore,
-    /// The name of this master's Machine, once the admin stated it.
+    /// The name of this master's Machine, once the admin has stated it.
     machine: OnceLock<String>,
     done: watch::Sender<bool>,
 }
@@ -222,7 +222,8 @@ impl BootstrapService {
         })
     }
 
-    /// A Machine as the API has it: what this master's own lists is what its machine may boot with.
+    /// Takes a Machine from the API: this master's own Machine lists the configurations with which
+    /// its machine may boot.
     pub(crate) fn machine_is(&self, machine: &Machine) {
         if let Some(configurations) = &self.config.configurations
             && machine.metadata.name.is_some()
@@ -232,7 +233,7 @@ impl BootstrapService {
         }
     }
 
-    /// Seeds what the configuration says, and tries again until the API takes it.
+    /// Seeds the policy from the configuration, and tries again until the API accepts it.
     pub(crate) async fn seed_until_done(&self) {
         while let Err(error) = self.seed().await {
             tracing::warn!(error = %chain(&error), "the configuration's policy could not be written; trying again");
@@ -240,7 +241,7 @@ impl BootstrapService {
         }
     }
 
-    /// An existing policy stays: the configuration seeds, the API rules.
+    /// Creates the first policy; an existing one stays, because after that the API decides.
     async fn seed(&self) -> Result<(), Error> {
         if self.policy.rules.is_empty() {
             return Ok(());

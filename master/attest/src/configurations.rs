@@ -1,10 +1,12 @@
-//! The configurations with which this master's machine may boot, as init reads them before it starts a service.
+//! The configurations with which this master's machine may boot; init reads them before it starts a
+//! service.
 //!
-//! The state and the cluster's keys open for each image of the release key, whatever its configuration is: the register of
-//! the configuration is extended later. So that user-data of somebody else's (an `authorization` that allows all, a
-//! `client_cas` of his) is not served with them, the state itself names the configurations that it takes: the one it was
-//! first used with, which the admin's bootstrap attests, and from then on those in `spec.configDigests` of the master's own
-//! Machine. A list that is emptied leaves the last one in force.
+//! The TPM opens the state and the cluster's keys for each image of the release key, under any
+//! configuration, because the configuration is measured later. An attacker's user-data (an
+//! `authorization` that allows all, a foreign `client_cas`) must not run with them. So the state
+//! itself lists the allowed configurations: the one it was first used with, which the admin's
+//! bootstrap attests, and from then on those in `spec.configDigests` of the master's own Machine.
+//! An emptied list leaves the last one in force.
 
 use crate::bootstrap::write_whole;
 use crate::error::Error;
@@ -19,7 +21,7 @@ pub struct Configurations {
 }
 
 impl Configurations {
-    /// Opens the file; makes it with the configuration of this boot where there is none yet.
+    /// Opens the file; makes it with the configuration of this boot if there is none yet.
     ///
     /// # Errors
     /// The record of the configuration event cannot be read, or the file cannot be written.
@@ -62,7 +64,7 @@ impl Configurations {
             ),
             Err(error) => tracing::error!(
                 error = %config_errors::chain(&error),
-                "the configurations of this master's machine cannot be kept: it boots with the ones before alone"
+                "the configurations of this master's machine cannot be stored: it boots only with the earlier ones"
             ),
         }
     }

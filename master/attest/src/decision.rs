@@ -165,8 +165,8 @@ impl ExchangeService {
         }
     }
 
-    /// Records a refusal of evidence and answers. The answer names the reason only where the caller may know it: it has proved
-    /// possession by then, or the reason says nothing about machines.
+    /// Records a refusal of evidence and answers. The answer names the reason only if the caller
+    /// may know it: the caller has proved possession, or the reason reveals nothing about machines.
     pub(crate) async fn refused(&self, peer: &Peer, refusal: &Refusal) -> ServiceAnswer {
         self.records.refused(peer, refusal).await;
         let code = refusal.code();

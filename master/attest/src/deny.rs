@@ -21,15 +21,18 @@ const EXPIRY_CHECK: Duration = Duration::from_secs(15);
 /// The deny list.
 ///
 /// Guarantees:
-/// - A certificate with the node extension passes only while its Machine is in the inventory, is not retired, not Untrusted and
-///   not replaced by another board; only for the Machine's present node name; only over the node key of its last attestation. A
-///   node's serving certificate passes only as long, by the node key that it says it was given for.
+/// - A certificate with the node extension passes only while its Machine is in the inventory, is
+///   not retired, not Untrusted and not replaced by another board; only for the Machine's present
+///   node name; only over the node key of its last attestation. A node's serving certificate passes
+///   only as long as the client certificate of the node key that it names.
 /// - A node's certificate without the extension (an ordinary kubelet's) passes only while no Machine has that node name.
-/// - A user that is bound to a node (the kubelet, tokens of pods on it) is denied while the node is. A node that was a Machine's
-///   stays denied until its Node object is deleted or another Machine of that name attests.
-/// - No certificate passes after its notAfter, also on a connection that began before.
+/// - A user that is bound to a node (the kubelet, tokens of pods on it) is denied while the node
+///   is. The node of a former Machine stays denied until its Node object is deleted or another
+///   Machine of that name attests.
+/// - No certificate passes after its notAfter, even on a connection that began before.
 ///
-/// Assumption: machines and nodes were filled once before the API serves ([`crate::AttestationService::ready`]).
+/// Assumption: Machines and Nodes were loaded once before the API serves
+/// ([`crate::AttestationService::ready`]).
 #[derive(Debug)]
 pub struct MachineDenyList {
     table: RwLock<AccessTable>,
@@ -347,9 +350,10 @@ mod tests {
         assert!(list.machine_denial("a", "", Some("a")).is_some());
     }
 
-    /// A certificate that an ordinary kubelet was given speaks for its name only until that is a Machine's.
+    /// The certificate of an ordinary kubelet is valid for its node name only until a Machine has
+    /// that name.
     #[test]
-    fn what_no_proof_led_to_does_not_speak_for_a_machines_node() {
+    fn a_certificate_without_a_proof_is_denied_for_a_machines_node() {
         let list = MachineDenyList::default();
         assert_eq!(list.unattested_denial("a"), None);
         list.set(&machine("a", MachineState::Trusted));
@@ -359,9 +363,9 @@ mod tests {
         assert_eq!(list.serving_denied("b", b"no certificate"), None);
     }
 
-    /// What was issued to a static machine counts while it is static, and the last of it alone.
+    /// The certificates of a static machine are valid only while it is static, and only the last ones.
     #[test]
-    fn issued_certificates_end_with_the_word_that_made_them_good() {
+    fn issued_certificates_are_denied_once_the_machine_is_not_static() {
         let list = MachineDenyList::default();
         let mut object = machine("a", MachineState::Pending);
         object.spec.is_static = true;
@@ -377,7 +381,8 @@ mod tests {
         assert!(list.machine_denial("a", "sha256:aa", Some("a")).is_some());
     }
 
-    /// Another board under the same name: what the old one holds is worth nothing, before and after the new one's proof.
+    /// Another board under the same name: the old board's certificates are denied, before and after
+    /// the new one's proof.
     #[test]
     fn a_replaced_boards_certificates_are_denied() {
         let list = MachineDenyList::default();
@@ -414,8 +419,8 @@ mod tests {
         );
     }
 
-    /// A serving certificate is good for the boot whose node key it was given for, however often that renews; one of another board
-    /// or of an earlier admission is not, and neither is one that does not say.
+    /// A serving certificate is valid for the boot whose node key it names, also after renewals;
+    /// one of another board or of an earlier admission is denied, and so is one without a node key.
     #[test]
     fn a_serving_certificate_ends_with_its_node_key() {
         let list = MachineDenyList::default();
@@ -460,7 +465,8 @@ mod tests {
         );
     }
 
-    /// Tokens bound to a node fall with its machine; a second Machine that may speak for the node keeps them.
+    /// Tokens bound to a node are denied with its machine, unless a second Machine of that node is
+    /// allowed.
     #[test]
     fn what_is_bound_to_a_node_is_denied_with_its_machine() {
         let list = MachineDenyList::default();
@@ -483,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_certificates_is_limited() {
+    fn the_cache_of_certificates_is_bounded() {
         let list = MachineDenyList::default();
         for number in 0..MAX_CACHED + 10 {
             let facts = list.facts_of(&number.to_be_bytes());
@@ -502,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_hear_of_changes_and_only_of_changes() {
+    fn listeners_are_notified_of_changes_only() {
         let list = MachineDenyList::default();
         list.set(&machine("a", MachineState::Trusted));
         let mut listener = list.changed();
@@ -513,10 +519,11 @@ mod tests {
         assert!(listener.has_changed().unwrap());
     }
 
-    /// A Machine that becomes another node: what was issued to it under the name before is worth nothing, and what is bound to
-    /// the node that it was is worth nothing as long as that Node is there, whatever becomes of the Machine.
+    /// A Machine that becomes another node: its certificates with the old name are denied, and
+    /// tokens bound to the old Node are denied as long as that Node exists, whatever happens to the
+    /// Machine.
     #[test]
-    fn a_node_name_that_a_machine_had_speaks_for_nobody() {
+    fn a_former_node_name_of_a_machine_is_denied() {
         let list = MachineDenyList::default();
         let mut object = machine("a", MachineState::Trusted);
         object.status.get_or_insert_default().node_key = Some("sha256:aa".to_owned());
@@ -551,7 +558,7 @@ mod tests {
             list.node_denied("a").is_some(),
             "a Machine that was deleted"
         );
-        // Another Machine of the name speaks for it once it has proved itself.
+        // Another Machine of the name is allowed once it has proved itself.
         let mut other = machine("c", MachineState::Pending);
         other.spec.node_name = Some("a".to_owned());
         list.set(&other);
@@ -565,13 +572,13 @@ mod tests {
         assert_eq!(
             list.node_denied("a"),
             None,
-            "its Node was deleted: the name is anybody's"
+            "its Node was deleted: the name is free"
         );
     }
 
-    /// What proved nothing speaks only as long as an admin says that it can prove nothing.
+    /// A certificate of a machine without a TPM is valid only while an admin says that it has none.
     #[test]
-    fn a_certificate_without_a_tpm_ends_with_the_word_that_let_it_in() {
+    fn a_certificate_without_a_tpm_is_denied_once_the_spec_forbids_it() {
         let ends: [fn(&mut Machine); 4] = [
             |machine| machine.spec.insecure_no_tpm = false,
             |machine| machine.spec.ek.hashes.push("sha256:01".to_owned()),
@@ -595,9 +602,9 @@ mod tests {
         }
     }
 
-    /// What an admin took off counts at once, however it was taken.
+    /// A key that an admin removed is denied at once, however it was removed.
     #[test]
-    fn a_key_that_was_taken_off_ends_its_certificates() {
+    fn certificates_of_a_removed_key_are_denied() {
         use config_kube::machine::EkSelector;
         let listed = |hashes: &[&str], issuers: &[&str], seen: &[&str]| {
             let [hashes, issuers, seen] = [hashes, issuers, seen]
@@ -618,7 +625,7 @@ mod tests {
             (listed(&[], &["maker"], &[]), Some("maker"), true),
             (listed(&[], &["other", "maker"], &[]), Some("maker"), true),
             (listed(&[], &["other"], &[]), Some("maker"), false),
-            // Known by its hash until now, and by no maker's certificate.
+            // Known by its hash until now, and not by an issuer's certificate.
             (listed(&[], &["maker"], &[]), None, false),
             (listed(&[], &[], &["sha256:01"]), None, true),
             (listed(&[], &[], &[]), Some("maker"), false),

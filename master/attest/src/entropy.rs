@@ -65,9 +65,10 @@ mod tests {
         [vec![4], hex::decode(x).unwrap(), hex::decode(y).unwrap()].concat()
     }
 
-    /// What a new key d shares with G is x(d·G), and d·G is its public point: so each implementation can be checked alone.
+    /// A new key d and G share x(d·G), and d·G is the public point of d: so each implementation can
+    /// be checked alone.
     #[test]
-    fn what_is_shared_with_the_base_point_is_the_public_point() {
+    fn agreement_with_the_base_point_gives_the_public_point() {
         for curve in [Curve::P256, Curve::P384] {
             let x = 1..=curve.size();
             let fast = SystemEntropy.agree(curve, &base(curve)).unwrap();
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_point_is_refused_by_both() {
+    fn both_refuse_a_point_off_the_curve() {
         for curve in [Curve::P256, Curve::P384] {
             let mut off = base(curve);
             let last = off.len() - 1;

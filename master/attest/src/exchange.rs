@@ -107,8 +107,8 @@ impl ExchangeService {
         }
     }
 
-    /// Records why a hello got no challenge. The caller learns that it was refused, and the reason only where it says nothing about
-    /// machines.
+    /// Records why a hello got no challenge. The caller learns that it was refused, and the reason
+    /// only if it reveals nothing about machines.
     pub(crate) async fn not_opened(
         &self,
         peer: &Peer,
@@ -160,8 +160,9 @@ impl ExchangeService {
         Box::pin(self.conclude(pending, &evidence, &channel, peer, SystemTime::now())).await
     }
 
-    /// Takes a session, then reads its evidence of at most `limit` bytes. In this order a body without an open session is never
-    /// held in memory and takes no room, and each session has at most one body.
+    /// Takes a session, then reads its evidence of at most `limit` bytes. In this order a body
+    /// without an open session is never held in memory and takes no slot, and each session has at
+    /// most one body.
     pub(crate) async fn take_session<P: HalfOpen, E: DeserializeOwned>(
         &self,
         sessions: &SessionTable<P>,
@@ -174,7 +175,7 @@ impl ExchangeService {
             Ok(open) => open,
             Err(code) => return Err(self.no_session(code, incoming, limit, peer).await),
         };
-        // Without room the session stays open, and the machine may send its evidence again.
+        // Without a free slot the session stays open, and the machine may send its evidence again.
         let Some(room) = self.limits.body_room(peer, open.listed) else {
             self.limits.count_request(peer, open.listed)?;
             answer::discard(incoming, limit).await;
@@ -257,7 +258,7 @@ impl ExchangeService {
         let possessed = outcome
             .as_ref()
             .map_or_else(|refusal| refusal.verdict().shows_possession(), |_| true);
-        // Without possession anybody could have sent it, and drafts of policies would be tried on inventions.
+        // Without possession anyone could have sent it, and dry runs would use invented evidence.
         if let Some(shown) = shown.filter(|_| possessed) {
             self.records.keep_evidence(shown);
         }

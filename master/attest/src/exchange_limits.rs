@@ -1,4 +1,4 @@
-//! The limits that an exchange passes: rate, room for bodies, one at a time for a Machine and for an address.
+//! The limits of an exchange: rate, evidence bodies, one at a time for a Machine and for an address.
 
 use crate::addresses::{AddressReservations, Reserved};
 use crate::answer::ServiceAnswer;
@@ -12,7 +12,7 @@ use config_tpm::Digest;
 use master_listener::Peer;
 use std::net::IpAddr;
 
-/// Rate limiter, room for bodies, machine locks and address reservations.
+/// Rate limiter, slots for bodies, machine locks and address reservations.
 #[derive(Debug)]
 pub(crate) struct ExchangeLimits {
     limiter: Limiter,
@@ -54,7 +54,8 @@ impl ExchangeLimits {
         ))
     }
 
-    /// Room to read one evidence body; `None` where there is no room now. `listed` as for [`ExchangeLimits::count_request`].
+    /// A slot for one evidence body; `None` if none is free now. `listed` as for
+    /// [`ExchangeLimits::count_request`].
     pub(crate) fn body_room(&self, peer: &Peer, listed: Option<Digest>) -> Option<BodyRoom<'_>> {
         let node = renewing_peer(peer);
         self.bodies

@@ -54,7 +54,7 @@ impl ClusterFacts {
         }
     }
 
-    /// Names in a policy that the configuration does not have, as sentences: they match nothing.
+    /// Names in a policy that the configuration does not define, as sentences: they match nothing.
     pub(crate) fn unknown_names(&self, spec: &CertificatePolicySpec) -> Vec<String> {
         let mut unknown = Vec::new();
         for rule in &spec.rules {

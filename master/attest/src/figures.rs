@@ -93,7 +93,7 @@ fn write_machines(out: &mut String, machines: &Inventory, now: SystemTime) {
         out,
         name,
         "gauge",
-        "Time since the last proof of the Trusted machine that is silent the longest.",
+        "Time since the oldest last proof of a Trusted machine.",
     );
     let _infallible = writeln!(out, "{name} {oldest}");
 }

@@ -61,7 +61,7 @@ struct Tables {
     gone: VecDeque<String>,
 }
 
-/// Deleted Machines that are remembered.
+/// How many deleted Machines are remembered.
 const GONE: usize = 1024;
 
 /// The tables that were filled once.

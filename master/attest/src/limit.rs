@@ -157,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_addresses_use_up_nothing_of_keys_and_nodes() {
+    fn ten_thousand_addresses_do_not_affect_keys_and_nodes() {
         let limiter = Limiter::new();
         let admitted = (0..100_000)
             .filter(|n| limiter.admit_at(CallerClass::Stranger, host(n % 10_000), NOW))
             .count();
         assert_eq!(admitted, usize::try_from(STRANGERS.burst).unwrap());
-        // Also not from an address of theirs.
+        // Nor from one of their own addresses.
         for number in 0..500_u32 {
             let key = Digest::of(&number.to_be_bytes());
             assert!(limiter.admit_at(CallerClass::Listed(key), host(1), NOW));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_a_key_uses_up_its_own_share_of_it() {
+    fn a_known_key_uses_up_only_the_rate_of_one_network() {
         let limiter = Limiter::new();
         let key = Digest::of(b"a key that is no secret");
         let from = |n: u32| limiter.admit_at(CallerClass::Listed(key), host(n << 8), NOW);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_counted_by_its_machine_wherever_it_is() {
+    fn a_node_is_counted_by_its_machine_at_any_address() {
         let limiter = Limiter::new();
         let admitted = (0..1000)
             .filter(|n| limiter.admit_at(CallerClass::Node("uid-1"), host(*n), NOW))

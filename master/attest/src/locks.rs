@@ -3,7 +3,8 @@
 use std::hash::{BuildHasher as _, RandomState};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Locks among which Machines are distributed by hash. Two Machines may share one: they wait for each other without need.
+/// Locks among which Machines are distributed by hash. Two Machines may share one and then wait for
+/// each other needlessly.
 const LOCKS: u64 = 64;
 
 /// The locks.

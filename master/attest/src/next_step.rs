@@ -10,11 +10,11 @@ const OFFERED: SignedDuration = SignedDuration::from_hours(1);
 const STEPS: &[(&[Code], &str)] = &[
     (
         &[Code::FirmwareChanged],
-        "if this firmware update is yours, allow it with the command below; the new firmware is learned then",
+        "if you made this firmware update, allow it with the command below; the new firmware is pinned then",
     ),
     (
         &[Code::SecureBootDatabase],
-        "enrol the image's keys, or, if the keys and lists that it has are its maker's and yours, allow them with the command below; they are learned then",
+        "enrol the image's keys, or, if its keys and lists are the manufacturer's or yours, allow them with the command below; they are pinned then",
     ),
     (
         &[
@@ -29,7 +29,7 @@ const STEPS: &[(&[Code], &str)] = &[
     ),
     (
         &[Code::TpmFirmware],
-        "update the TPM's firmware by its maker's tool, or lower the floor, ek.minFirmware of the rule: kubectl edit certificatepolicy cluster",
+        "update the TPM's firmware with the manufacturer's tool, or lower ek.minFirmware of the rule: kubectl edit certificatepolicy cluster",
     ),
     (
         &[Code::ImageSvn],
@@ -45,11 +45,11 @@ const STEPS: &[(&[Code], &str)] = &[
             Code::ConfigEvent,
             Code::ConfigChanged,
         ],
-        "give the machine the user-data that the inventory knows, or allow what it has: put the digest that was found (see the checks) into spec.configDigests: kubectl edit machine NAME",
+        "give the machine the user-data that the inventory lists, or allow its present one: put the digest that was found (see the checks) into spec.configDigests: kubectl edit machine NAME",
     ),
     (
         &[Code::PrivilegedPods],
-        "take `privileged = true` out of the machine's [node] and list the new digest in spec.configDigests, or take such machines: set config.privilegedPods to allow (kubectl edit certificatepolicy cluster)",
+        "take `privileged = true` out of the machine's [node] and list the new digest in spec.configDigests, or accept such machines: set config.privilegedPods to allow (kubectl edit certificatepolicy cluster)",
     ),
     (
         &[
@@ -57,15 +57,15 @@ const STEPS: &[(&[Code], &str)] = &[
             Code::OutsideArguments,
             Code::EventUnknown,
         ],
-        "look at the machine's firmware settings and at who can change them, and put them right",
+        "check the machine's firmware settings and who can change them, and correct them",
     ),
     (
         &[Code::CountersWentBack],
-        "a virtual machine that was restored from a snapshot? If it is another board: put its EK into spec.ek.hashes (kubectl edit machine NAME)",
+        "was a virtual machine restored from a snapshot? If it is another board: put its EK into spec.ek.hashes (kubectl edit machine NAME)",
     ),
     (
         &[Code::RenewalAfterReset],
-        "nothing: after a reboot the machine joins anew by itself; look at it if it does not",
+        "nothing: after a reboot the machine joins again by itself; check it if it does not",
     ),
     (
         &[
@@ -80,7 +80,7 @@ const STEPS: &[(&[Code], &str)] = &[
             Code::CsrExtension,
             Code::CsrKey,
         ],
-        "an agent of ours never asks for this: find out what runs there; where only an address is missing, add it to spec.addresses (kubectl edit machine NAME)",
+        "our agent never asks for this: find out what runs there; if only an address is missing, add it to spec.addresses (kubectl edit machine NAME)",
     ),
 ];
 
@@ -90,8 +90,9 @@ pub(crate) fn next_step(code: Code, machine: &str, untrusted: bool, now: Timesta
         .iter()
         .find(|(codes, _)| codes.contains(&code))
         .map(|(_, step)| *step);
-    let first =
-        known.unwrap_or("the evidence is not what a sound machine of ours gives: look at the machine and its checks");
+    let first = known.unwrap_or(
+        "a sound machine never sends such evidence: check the machine and the recorded checks",
+    );
     if !untrusted {
         return first.replace("NAME", machine);
     }
@@ -100,7 +101,7 @@ pub(crate) fn next_step(code: Code, machine: &str, untrusted: bool, now: Timesta
         .and_then(|until| until.round(Unit::Second))
         .unwrap_or(now);
     format!(
-        "{}; then let it prove itself anew: kubectl patch machine {machine} --type=merge -p '{{\"spec\":{{\"readmitUntil\":\"{until}\"}}}}'",
+        "{}; then let it prove itself again: kubectl patch machine {machine} --type=merge -p '{{\"spec\":{{\"readmitUntil\":\"{until}\"}}}}'",
         first.replace("NAME", machine)
     )
 }

@@ -295,7 +295,7 @@ pub(crate) async fn create_machine(
     if made.spec != machine.spec {
         return Err(fail(ApiError::new(
             Reason::Invalid,
-            "the API made another Machine of it",
+            "the API created a different Machine",
         )));
     }
     inventory.take_machine(Change::Set(made.clone()));

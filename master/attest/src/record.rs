@@ -260,7 +260,7 @@ mod tests {
     use config_kube::machine::NodeMarks;
 
     #[test]
-    fn only_the_note_of_a_nodes_marks_may_have_moved() {
+    fn only_changes_of_a_nodes_marks_are_ignored() {
         let before = Machine::named("worker-1", MachineSpec::default());
         let mut noted = before.clone();
         noted.metadata.resource_version = Some("7".to_owned());

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_full_queue_what_proved_less_gives_way_and_then_who_has_more_than_others() {
+    fn a_full_queue_drops_lower_ranks_first_then_the_largest_block() {
         use QueueRank::{CertifiedTpm, Inventory, NoTpm, Tpm};
         let way = |all: &[(u8, QueueRank, u8)], rank: QueueRank, at: u8| {
             let all: Vec<_> = all
@@ -482,7 +482,8 @@ mod tests {
                 "{rank:?}: the last of the larger block"
             );
         }
-        // One network fills the queue; another gets its share of it, and the first no more than that back.
+        // One network fills the queue; another gets its share of it, and the first gets back no
+        // more than its own.
         let crowd = [(1, NoTpm, 1), (2, NoTpm, 1), (3, NoTpm, 1)];
         assert_eq!(way(&crowd, NoTpm, 1), None);
         assert_eq!(way(&crowd, NoTpm, 2).as_deref(), Some("3"));
@@ -494,7 +495,7 @@ mod tests {
             way(&[(1, NoTpm, 1), (2, NoTpm, 1), (4, NoTpm, 2)], NoTpm, 1),
             None
         );
-        // What proved more is never reached.
+        // A higher rank is never displaced.
         assert_eq!(
             way(
                 &[
@@ -517,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_made_once_and_decided_by_a_persons_word() {
+    fn a_request_is_created_once_and_decided_by_a_person() {
         let (queue, claimant) = (RequestQueue::default(), claimant("worker-1"));
         let (name, fresh) = queued(decide(&queue, &claimant, NOW));
         assert!(fresh && name.starts_with("worker-1-"), "{name}");
@@ -532,7 +533,7 @@ mod tests {
             Some((QueueDecision::Approved, "jane".to_owned()))
         );
         let again = queue.take(&Change::Set(object(&claimant, &name, Some("Approved"))));
-        assert_eq!(again, None, "a word is told once");
+        assert_eq!(again, None, "a decision is reported once");
         let approved = Approval::Person {
             request: name.clone(),
             id: claimant.id(),
@@ -551,9 +552,9 @@ mod tests {
         assert!(queued(decide(&queue, &claimant, NOW)).1);
     }
 
-    /// A person may be quicker than the answer to the write that made the request.
+    /// A person may decide before the answer to the write that created the request.
     #[test]
-    fn an_older_version_of_a_request_takes_no_word_back() {
+    fn an_older_version_of_a_request_does_not_undo_a_decision() {
         let (queue, claimant) = (RequestQueue::default(), claimant("worker-1"));
         let (name, _) = queued(decide(&queue, &claimant, NOW));
         let version = |condition, revision: &str| {
@@ -575,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_bounded_and_the_old_stay() {
+    fn a_full_queue_keeps_its_requests() {
         let (queue, first, second) = (
             RequestQueue::default(),
             claimant("worker-1"),
@@ -593,12 +594,12 @@ mod tests {
         assert_eq!(queue.expired(later), [name]);
         assert!(
             queued(decide(&queue, &second, later)).1,
-            "what is past its time makes room"
+            "an expired request makes room"
         );
     }
 
     #[test]
-    fn a_request_that_somebody_else_wrote_or_that_is_for_another_state_says_nothing() {
+    fn a_request_of_another_user_or_for_another_state_does_not_count() {
         let (queue, claimant, other) = (
             RequestQueue::default(),
             claimant("worker-1"),
@@ -609,7 +610,7 @@ mod tests {
         forged.spec.username = Some("system:node:worker-9".to_owned());
         queue.take(&Change::Listed(vec![forged]));
         assert!(queued(decide(&queue, &claimant, NOW)).1);
-        // The name alone is not what was approved.
+        // The approval is for the evidence, not for the name alone.
         queue.take(&Change::Set(object(&other, &name, Some("Approved"))));
         assert!(queued(decide(&queue, &claimant, NOW)).1);
     }

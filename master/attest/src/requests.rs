@@ -45,7 +45,7 @@ async fn drop_expired(client: &Client, queue: &RequestQueue) {
         match queue_writer::drop_request(client, queue, &name).await {
             Ok(()) => tracing::info!(
                 request = name,
-                "nobody decided in time; the request is dropped"
+                "no decision in time; the request is dropped"
             ),
             Err(error) => {
                 tracing::warn!(error = %error, request = name, "cannot drop a request past its time");

@@ -229,7 +229,8 @@ impl Pace {
         }
     }
 
-    /// Brings the bucket up to date; how long until it holds a token, none where it does.
+    /// Brings the bucket up to date; returns how long until it holds a token, `None` if it holds
+    /// one now.
     fn wait(&mut self, now: Instant) -> Option<Duration> {
         let gained = now.saturating_duration_since(self.at).as_secs_f64() * WRITES.per_second;
         self.tokens = (self.tokens + gained).min(WRITES.burst);
@@ -266,7 +267,7 @@ impl RingWriter {
         }
     }
 
-    /// What an earlier process left.
+    /// Lists the objects that an earlier process left.
     async fn take_stock(&mut self) {
         match self
             .client
@@ -358,7 +359,7 @@ mod tests {
 
     /// However many strangers come, the records of proven machines stay, and each ring keeps its newest.
     #[test]
-    fn strangers_push_out_strangers_only() {
+    fn records_of_strangers_displace_only_those_of_strangers() {
         let mut present = Present::default();
         let late = jiff::Timestamp::now() + KEEP;
         let proven = NodeAttestationStatus {
@@ -382,9 +383,9 @@ mod tests {
         assert_eq!(present.surplus(late).len(), RING + 1);
     }
 
-    /// The burst passes at once, what comes after waits for its token, and no token is ever given twice.
+    /// The burst passes at once, later records wait for their tokens, and no token is used twice.
     #[test]
-    fn strangers_records_keep_their_pace() {
+    fn records_of_strangers_are_written_at_a_bounded_rate() {
         let start = Instant::now();
         let mut pace = Pace::full(start);
         let mut now = start;

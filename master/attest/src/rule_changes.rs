@@ -1,10 +1,11 @@
-//! What the log of verdicts is told of a change of policies or releases.
+//! Finds the changes of policies and releases for the log of verdicts.
 
 use master_client::{Change, Object};
 use std::sync::Arc;
 
-/// The objects that were made, changed or deleted since `known`, each with whether it is gone. An object is compared with the known
-/// one of its name and uid alone: what another says is no reason to leave it out.
+/// The objects that were created, changed or deleted since `known`, each with whether it is gone.
+/// An object is compared only with the known one of its name and uid, so that an equal spec of
+/// another object does not hide a change.
 pub(crate) fn told<T: Object + Clone>(
     known: &[Arc<T>],
     change: &Change<T>,
@@ -46,7 +47,7 @@ mod tests {
         policy
     }
 
-    /// What is told of a change, as text: `name rule`, and `-name` of what is gone.
+    /// The found changes as text: `name rule`, and `-name` for a deleted object.
     fn heard(known: &[CertificatePolicy], change: &Change<CertificatePolicy>) -> Vec<String> {
         let known: Vec<Arc<CertificatePolicy>> = known.iter().cloned().map(Arc::new).collect();
         let text = |(policy, gone): (CertificatePolicy, bool)| {
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_told_and_nothing_else() {
+    fn every_change_is_found_and_nothing_else() {
         let (open, shut) = (policy("default", "1", "open"), policy("draft", "2", "shut"));
         let known = [open.clone(), shut];
         let now = policy("default", "1", "shut");
@@ -75,7 +76,7 @@ mod tests {
         assert_eq!(
             heard(&known, &Change::Set(open.clone())),
             [] as [&str; 0],
-            "what is known, again"
+            "a known object, again"
         );
         assert_eq!(heard(&known, &Change::Deleted(open.clone())), ["-default"]);
         let again = policy("default", "3", "open");

@@ -63,7 +63,8 @@ pub struct AttestationService {
 }
 
 impl AttestationService {
-    /// The user as whom the service reads and writes; the client of [`AttestationService::new`] is that user's.
+    /// The user with which the service reads and writes; the client of [`AttestationService::new`]
+    /// must have it.
     pub fn user() -> UserInfo {
         ring::user()
     }
@@ -187,7 +188,7 @@ impl AttestationService {
                 Change::Deleted(old) => vec![(Some(old.clone()), None)],
             };
             began = true;
-            // Before the inventory, for which the admin's request waits.
+            // Sent before the inventory is updated, because the admin's request waits for the inventory.
             match &change {
                 Change::Listed(now) => now.iter().for_each(|new| self.bootstrap.machine_is(new)),
                 Change::Set(new) => self.bootstrap.machine_is(new),
@@ -200,7 +201,7 @@ impl AttestationService {
             {
                 if tell.try_send(one).is_err() {
                     tracing::error!(
-                        "a decision is missing in the log of verdicts: they come faster than the disk takes them"
+                        "a decision is missing in the log of verdicts: they come faster than the disk can write them"
                     );
                 }
             }
@@ -394,7 +395,8 @@ fn nothing_here() -> ServiceAnswer {
     )
 }
 
-/// The API's hook. Before the bootstrap the service claims every path but health, so that nothing else answers.
+/// The API's hook. Before the bootstrap the service claims every path except the health checks, so
+/// that nothing else answers.
 #[derive(Debug)]
 struct Paths(Arc<AttestationService>);
 
@@ -466,6 +468,27 @@ impl Extensions for Paths {
                 .log()
                 .read()
                 .map_err(|error| ApiError::new(Reason::InternalError, chain(&error)))
+        }))
+    }
+
+    fn order_given(
+        &self,
+        node: &str,
+        by: &str,
+        order: &'static str,
+        outcome: &str,
+    ) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+        let machines = self.0.inventory.machines();
+        let machine = machines.iter().find(|machine| machine.node_name() == node);
+        let machine = machine.cloned();
+        let (service, node, by) = (self.0.clone(), node.to_owned(), by.to_owned());
+        let outcome = outcome.to_owned();
+        Some(Box::pin(async move {
+            let (subject, outcome) = (machine.as_ref().ok_or(&*node), &*outcome);
+            let given = service.journal.order_given(subject, &by, order, outcome);
+            given
+                .await
+                .map_err(|error| ApiError::new(Reason::ServiceUnavailable, chain(&error)))
         }))
     }
 

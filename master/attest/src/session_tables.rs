@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A table for each of the two protocols, so that machines without a TPM take no room from the others, and no session of one
-/// protocol can be answered by the other.
+/// A table for each of the two protocols, so that machines without a TPM take no sessions from the
+/// others, and no session of one protocol can be answered by the other.
 #[derive(Debug)]
 pub(crate) struct SessionTables {
     /// Of cloud-verify/v1.
@@ -66,7 +66,7 @@ impl<P: HalfOpen> SessionTable<P> {
         from: IpAddr,
         hello: A,
     ) -> Result<A::Challenge, Box<Refusal>> {
-        // It begins with the next second: in whole seconds its last one would be cut short otherwise.
+        // A session begins with the next whole second; otherwise its last second would be cut short.
         let mut sessions = self.lock();
         let now = self.seconds() + 1;
         sessions.open_from(from, hello, now, &mut SystemEntropy)

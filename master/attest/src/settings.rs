@@ -48,6 +48,7 @@ pub struct BootstrapConfig {
     pub name: String,
     /// Addresses in the configuration.
     pub addresses: Vec<String>,
-    /// With which configurations the machine may boot; `None` for a master that was not booted from an image.
+    /// The configurations with which the machine may boot; `None` for a master that does not run an
+    /// image.
     pub configurations: Option<Configurations>,
 }

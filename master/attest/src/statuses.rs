@@ -71,7 +71,8 @@ async fn show_policy(
     unless_changed(client.update_status(&object).await)
 }
 
-/// A conflict or a deletion is no failure: the watch delivers the change, and it is looked at again.
+/// A conflict or a deletion is no failure: the watch delivers the change, and the object is
+/// compared again.
 fn unless_changed<T>(outcome: Result<T, ApiError>) -> Result<(), ApiError> {
     match outcome {
         Ok(_) => Ok(()),

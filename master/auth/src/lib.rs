@@ -1,8 +1,8 @@
-//! Who a caller is, and what it may do.
+//! Authentication and authorization of callers.
 //!
 //! Start at [`Authenticator`] (certificates, service account tokens, bootstrap tokens, static
-//! tokens, impersonation) and [`Authorizer`] (nodes, roles). Each takes what it needs and no more:
-//! a [`Reader`](master_store::Reader) of stored objects, and what the master says of its nodes
+//! tokens, impersonation) and [`Authorizer`] (nodes, roles). Each takes only what it needs: a
+//! [`Reader`](master_store::Reader) of stored objects, and the master's decisions on its nodes
 //! ([`Nodes`]).
 //!
 //! No tasks, no channels.

@@ -1,9 +1,9 @@
-//! What the master says of its nodes.
+//! The master's decisions on its nodes.
 
 use std::fmt;
 
-/// Decisions on nodes that authentication and authorization ask for. The program that admits
-/// machines answers them.
+/// Decisions on nodes that authentication and authorization ask for. The service that admits
+/// machines implements them.
 pub trait Nodes: fmt::Debug + Send + Sync {
     /// The reason why a node is denied; `None` if it is not. Tokens that are bound to a denied node,
     /// or to one of its pods, are refused.

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_full_book_drops_what_nobody_uses_and_nothing_else() {
+    async fn a_full_table_drops_only_unused_entries() {
         let dir = tempfile::tempdir().unwrap();
         let book = Book::open(dir.path(), 2).await.unwrap();
         let (used, credential) = book.create(b"a", 0).await.unwrap();

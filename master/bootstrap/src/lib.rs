@@ -1,6 +1,6 @@
-//! The discovery endpoint: stores one signed document per cluster that says where its masters are,
-//! and serves it to every client. The endpoint is not trusted: machines verify the signature
-//! (`config/discovery`).
+//! The discovery endpoint: stores one signed document per cluster with the addresses of its
+//! masters, and serves it to every client. The endpoint is not trusted: machines verify the
+//! signature (`config/discovery`).
 //!
 //! `serve` has the listener (one task per connection, all owned by it), `answer` the HTTP API,
 //! `book` the records in a `master/store`, `rate` the request rates. [`Client`] is the client side,

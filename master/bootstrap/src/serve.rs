@@ -63,8 +63,8 @@ struct Open {
 struct ConnectionGuard(Arc<Mutex<Open>>, PlaceId);
 
 impl ConnectionGuard {
-    /// Gives a new connection a place and a task. No connection is refused: it replaces an older
-    /// one of the same network if that has used up its share, else of the network that has most
+    /// Gives a new connection a slot and a task. No connection is refused: it replaces an older one
+    /// of the same network if that has used up its share, else of the network that has most
     /// ([`Places`]).
     fn take<W: Future<Output = ()> + Send + 'static>(
         all: &Arc<Mutex<Open>>,

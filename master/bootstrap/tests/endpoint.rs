@@ -133,7 +133,7 @@ async fn generation(program: &Program, created: &Created, signer: &SigningKey) -
     check(&bytes, &expected).unwrap().document().generation
 }
 
-/// What tries to set the cluster `one`, each wrong in one part, and the code of its refusal.
+/// Requests to set the cluster `one`, each wrong in one part, and the code of its refusal.
 fn wrong_parts(one: &Created, two: &Created) -> Vec<(String, Vec<u8>, &'static str)> {
     let signed = |generation| document(one, generation).sign(&key(1)).unwrap();
     let ended = Document {
@@ -177,7 +177,7 @@ async fn twice_backwards_is_counted(program: &Program) {
 }
 
 #[tokio::test]
-async fn what_was_set_is_served_also_after_kill_and_nothing_else_can_be_set() {
+async fn a_set_document_is_served_after_kill_and_others_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let program = Program::start(dir.path(), &[]);
     let (one, two) = (program.create(&key(1)).await, program.create(&key(2)).await);

@@ -1,4 +1,5 @@
-//! Client of the attestor socket, by which the agent of the same machine gives the master access to the TPM.
+//! Client of the attestor socket, through which the agent of the same machine gives the master
+//! access to the TPM.
 //!
 //! Each connection carries one request and one answer, each a line of JSON. Calls block, with time limits; they happen at start,
 //! at the bootstrap and when keys change, on a blocking thread.
@@ -109,7 +110,8 @@ impl Attestor {
         serde_json::from_str(&text).map_err(|e| answer(op, &e))
     }
 
-    /// From which image version on opens what is sealed now; none where any boot on this machine opens it.
+    /// The lowest image version that can open what is sealed now; `None` if any boot on this
+    /// machine can.
     ///
     /// # Errors
     /// The agent beside the master cannot be reached, or its TPM failed.
@@ -136,7 +138,7 @@ impl Attestor {
         self.open(sealed, false)
     }
 
-    /// Opens what it sealed before there were boot policies.
+    /// Unseals data that was sealed before there were boot policies.
     ///
     /// # Errors
     /// The agent beside the master cannot be reached, its TPM failed, or the TPM does not open what was sealed.

@@ -64,12 +64,12 @@ pub struct Authority {
     pub(crate) cluster: String,
     pub(crate) keeper: Arc<dyn Keeper>,
     hierarchy: RwLock<Arc<Hierarchy>>,
-    /// Where the machine keeps the key of its encrypted state's recovery slot.
+    /// The file with the key of the encrypted state's recovery slot.
     state_key: Option<PathBuf>,
     /// Locked during a change of the hierarchy: changes run one after the other.
     changing: Mutex<()>,
     generation: AtomicU64,
-    /// Held while a key that it names changes; taken after `changing` where both are.
+    /// Held while a listed key changes; locked after `changing` if both are needed.
     list: Mutex<List>,
 }
 
@@ -174,7 +174,8 @@ impl Authority {
         self.current().intermediates.clone()
     }
 
-    /// A number that rises with each change of roots or intermediate: what was built from them is stale when it differs.
+    /// A number that rises with each change of roots or intermediate: anything built from them is
+    /// stale when it differs.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -224,7 +225,8 @@ impl Authority {
         Ok(())
     }
 
-    /// From which image version (SVN) on the kept keys open; none where any boot of the machine opens them.
+    /// The lowest image version (SVN) that can open the kept keys; `None` if any boot of the
+    /// machine can.
     pub fn kept_from(&self) -> Option<u64> {
         self.listed().floor
     }
@@ -358,7 +360,8 @@ impl Authority {
             source,
         })?;
         let der = Zeroizing::new(fresh.serialize_der());
-        // The list goes first: one that names a key which was never written is no obstacle, as none was used.
+        // The list is written first: an entry for a key that was never written does no harm, as the
+        // key was never used.
         list.allow_only(DISCOVERY_KEY, &fresh);
         self.write_list(&list)?;
         keeper::store(
@@ -406,7 +409,7 @@ impl Authority {
         Ok(path)
     }
 
-    /// None where the machine has no encrypted state.
+    /// `None` if the machine has no encrypted state.
     fn read_state_key(&self) -> Result<Option<Zeroizing<[u8; STATE_KEY_BYTES]>>> {
         let Some(path) = &self.state_key else {
             return Ok(None);
@@ -486,7 +489,8 @@ impl Authority {
     }
 }
 
-/// Makes the keys of a new cluster: the root's certificate is written last, so that a cut start is begun anew.
+/// Makes the keys of a new cluster: the root's certificate is written last, so that an interrupted
+/// start begins anew.
 fn found(
     folder: &Path,
     cluster: &str,
@@ -512,7 +516,7 @@ fn found(
     hierarchy::write_root(folder, &state.root, &certificate)
 }
 
-/// Where the keys lie that a state names, and those beside it.
+/// The files of the keys that a state names, and of those beside it.
 fn places(state: &State) -> Vec<KeyFile> {
     let beside = |key: &str, purpose, certificate: Option<&str>| KeyFile {
         key: key.to_owned(),

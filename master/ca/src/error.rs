@@ -25,7 +25,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// A key opens and is not the one that is known under its name.
+    /// A key file opens, but holds another key than the known one.
     #[error(
         "{} holds another {purpose} than the cluster's: somebody put it there, and nothing is signed by it; restore the data folder, or \
          recover the root key with the admin's recovery copy", path.display()

@@ -17,8 +17,9 @@ pub struct NodeExtension {
     pub image_id: String,
     /// `metadata.generation` of the policy that admitted the machine.
     pub policy_generation: u64,
-    /// `sha256:<hex>` of the SubjectPublicKeyInfo of the node key that the machine proved for it: a serving certificate is over
-    /// another key, and ends with the node key. Empty where the certificate does not say it.
+    /// `sha256:<hex>` of the SubjectPublicKeyInfo of the node key that the machine proved: a
+    /// serving certificate is over another key, and is valid only as long as the node key. Empty if
+    /// the certificate does not name it.
     pub node_key: String,
 }
 
@@ -142,7 +143,7 @@ mod tests {
             longer.push(0);
             assert_eq!(NodeExtension::from_der(&longer), None);
         }
-        // A field beyond the last one, and a node key that says nothing.
+        // A field beyond the last one, and an empty node key.
         for (base, more) in [(&extension, &[0x0c, 1, b'x'][..]), (&without, &[0x0c, 0])] {
             let mut longer = [&base.to_der(), more].concat();
             longer[1] += u8::try_from(more.len()).unwrap();

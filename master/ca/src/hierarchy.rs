@@ -227,7 +227,7 @@ pub(crate) fn is_fresh(folder: &Path, state: &State) -> Result<bool> {
         || folder.join("intermediate.crt").exists()
         || folder.join("root-2.crt").exists()
     {
-        let why = "it is missing, while what was signed by it is there".to_owned();
+        let why = "it is missing, but certificates signed by it exist".to_owned();
         return Err(Error::Damaged {
             path: root_file,
             why,
@@ -424,7 +424,7 @@ pub(crate) fn read_roots(folder: &Path, state: &State) -> Result<Vec<Certificate
         .collect()
 }
 
-/// A kept key, if it is the one that a certificate names.
+/// A kept key, if it is the one in a certificate.
 fn load_key_of(
     keeper: &dyn Keeper,
     path: &Path,
@@ -455,8 +455,9 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
         .collect())
 }
 
-/// Whether a chain (leaf first) leads to a root by its signatures: the root signed a CA certificate in the chain, and that CA
-/// signed the leaf. Other certificates in the chain are ignored: its sender may have put anything there.
+/// Whether a chain (leaf first) leads to a root by its signatures: the root signed a CA certificate
+/// in the chain, and that CA signed the leaf. Other certificates in the chain are ignored: its
+/// sender may have added anything.
 pub(crate) fn leads_to(chain: &[CertificateDer<'_>], root: &CertificateDer<'_>) -> bool {
     let Some((leaf, above)) = chain.split_first() else {
         return false;

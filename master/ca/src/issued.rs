@@ -1,7 +1,7 @@
 //! Certificates of static machines. An admin requests and approves them; the private key is wrapped to the machine's TPM.
 //!
-//! They have the Machine's uid as every node certificate, so the deny list covers them. They name no image: the machine attested
-//! nothing.
+//! They have the Machine's uid like every node certificate, so the deny list covers them. They name
+//! no image, because the machine attested nothing.
 
 use crate::authority::{Authority, Issued};
 use crate::error::{Error, Result};
@@ -15,7 +15,8 @@ use config_kube::identity::{
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use std::time::{Duration, SystemTime};
 
-/// Shortest and longest life of such a certificate, and the life where the request asks for none, in seconds.
+/// Shortest and longest life of such a certificate, and the default if the request asks for none,
+/// in seconds.
 const LIFE_BOUNDS: (u64, u64) = (3600, 365 * 86_400);
 const DEFAULT_LIFE: u64 = 90 * 86_400;
 
@@ -90,7 +91,8 @@ impl StaticRequest {
         &self.node
     }
 
-    /// The node key that the certificate ends with: that of the client certificate, which `pratique issue` asks for first.
+    /// The node key on which the certificate's validity depends: that of the client certificate,
+    /// which `pratique issue` requests first.
     fn node_key(&self, machine: &Machine) -> String {
         let recorded = machine.status.as_ref();
         recorded
@@ -99,7 +101,7 @@ impl StaticRequest {
             .unwrap_or_else(|| crate::names::spki_hash(&self.request.spki))
     }
 
-    /// The profile under which this Machine gets the certificate; an error where it may not have it.
+    /// The profile under which this Machine gets the certificate; an error if it may not have it.
     fn profile(&self, machine: &Machine) -> Result<Profile> {
         let refuse = |why: String| Err(Error::Request(why));
         let uid = machine.metadata.uid.clone().unwrap_or_default();
@@ -112,8 +114,7 @@ impl StaticRequest {
         }
         if !machine.spec.is_static {
             return refuse(
-                "the Machine is not static: it proves itself and gets its certificates for that"
-                    .to_owned(),
+                "the Machine is not static: it gets its certificates by its own proof".to_owned(),
             );
         }
         if machine.spec.retired {
@@ -256,9 +257,9 @@ mod tests {
         assert_eq!(extension.node_key, crate::spki_hash(&asked.request.spki));
     }
 
-    /// What a request says of its own extension is not taken over.
+    /// The extension in a request is ignored.
     #[test]
-    fn a_foreign_extension_in_a_request_is_left_out() {
+    fn an_extension_in_a_request_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::open(
             folder.path(),
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_approved_or_not_of_these_signers_is_left_alone() {
+    fn requests_not_approved_or_of_other_signers_are_ignored() {
         assert!(
             StaticRequest::from_object(&client(false))
                 .unwrap()
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serving_certificate_names_what_the_inventory_names() {
+    fn a_serving_certificate_has_the_names_of_the_inventory() {
         let asked = |names: &[&str]| {
             let object = object(
                 STATIC_SERVING_SIGNER,

@@ -62,7 +62,7 @@ impl Authority {
         })
     }
 
-    /// Signs a request of one of upstream's signers that a person approved, or a rule in a person's place.
+    /// Signs a request to one of upstream's signers that a person or a rule approved.
     ///
     /// # Errors
     /// The clock is before the authority's keys, or the certificate cannot be built.
@@ -99,7 +99,7 @@ impl Authority {
         let refuse = |why: &str| Error::Request(why.to_owned());
         let leaf = chain
             .first()
-            .ok_or_else(|| refuse("it was not asked for with a certificate"))?;
+            .ok_or_else(|| refuse("the caller did not present a certificate"))?;
         // The configuration may let the API accept clients of other CAs. Those must not get a certificate of this one.
         if !self
             .roots()

@@ -1,4 +1,4 @@
-//! Who keeps the cluster's private keys: the machine's TPM, or a file that only root reads.
+//! Keepers of the cluster's private keys: the machine's TPM, or a file that only root can read.
 
 use crate::attestor::{Attestor, AttestorError};
 use crate::error::{Error, Result};
@@ -13,32 +13,33 @@ use zeroize::Zeroizing;
 
 /// Keeps secrets at rest.
 ///
-/// Guarantee: what `seal` returns may be written to disk, and `open` of it with the same purpose gives the secret
-/// back on the same machine. It does not say who sealed: the caller compares a key with what is known of it.
-/// Assumption: the caller keeps the returned bytes whole.
+/// Guarantee: what `seal` returns may be written to disk, and `open` of it with the same purpose
+/// gives the secret back on the same machine. It does not prove who sealed: the caller compares an
+/// opened key with its known public half. Assumption: the caller keeps the returned bytes whole.
 pub trait Keeper: fmt::Debug + Send + Sync {
     /// Name in files and messages.
     fn name(&self) -> &'static str;
-    /// How a master is started that uses this keeper; said where another one is found.
+    /// How to start a master with this keeper; part of the error if another keeper is in use.
     fn cure(&self) -> &'static str;
-    /// Makes a secret fit for the disk.
+    /// Encrypts a secret for the disk.
     ///
     /// # Errors
-    /// What keeps the secret (a TPM, through the agent) cannot be reached or fails.
+    /// The keeper (a TPM, through the agent) cannot be reached or fails.
     fn seal(&self, purpose: &str, secret: &[u8]) -> Result<Vec<u8>>;
     /// The reverse.
     ///
     /// # Errors
     /// As [`Keeper::seal`]; and where `kept` is damaged, of another purpose, of another machine, or of a boot that is not approved.
     fn open(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>>;
-    /// From which image version (SVN) on opens what is sealed now; none where any boot of the machine opens it. It never falls.
+    /// The lowest image version (SVN) that can open what is sealed now; `None` if any boot of the
+    /// machine can. It never decreases.
     ///
     /// # Errors
-    /// What keeps the secrets cannot be reached or fails.
+    /// The keeper cannot be reached or fails.
     fn floor(&self) -> Result<Option<u64>> {
         Ok(None)
     }
-    /// Opens what was sealed before the keeper had a floor, and nothing else: to seal it again.
+    /// Opens a secret that was sealed before the keeper had a floor, and no other: to seal it again.
     ///
     /// # Errors
     /// As [`Keeper::open`].
@@ -69,7 +70,7 @@ impl Keeper for FileKeeper {
     }
 }
 
-/// Keeps keys sealed to the machine's TPM, by the agent behind the attestor socket.
+/// Keeps keys sealed to the machine's TPM, through the agent behind the attestor socket.
 #[derive(Debug, Clone)]
 pub struct AttestorKeeper {
     attestor: Attestor,
@@ -118,7 +119,7 @@ impl Keeper for AttestorKeeper {
     }
 }
 
-/// The secret in what was unsealed, if it was sealed for this purpose.
+/// The secret in unsealed data, if it was sealed for this purpose.
 fn of_purpose(
     purpose: &str,
     unsealed: std::result::Result<Vec<u8>, AttestorError>,
@@ -135,7 +136,7 @@ fn of_purpose(
         .ok_or(Error::Key("a sealed key is for another purpose"))
 }
 
-/// One kept secret on disk: who keeps it, and what he returned.
+/// One kept secret on disk: the keeper's name, and the sealed bytes.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeptSecret {
@@ -149,7 +150,7 @@ pub(crate) fn store(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8
     write(keeper, path, &keeper.seal(purpose, plain)?)
 }
 
-/// The same in the place of a secret that is the only one of its kind: the new seal is known to open before the old one goes.
+/// Replaces the only copy of a secret: the new seal is opened as a test before the old one is removed.
 pub(crate) fn replace(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8]) -> Result<()> {
     let kept = keeper.seal(purpose, plain)?;
     if keeper.open(purpose, &kept)?.as_slice() != plain {
@@ -174,7 +175,7 @@ pub(crate) fn load(keeper: &dyn Keeper, path: &Path, purpose: &str) -> Result<Ze
     keeper.open(purpose, &read(keeper, path)?)
 }
 
-/// Reads a secret of before the keeper had a floor.
+/// Reads a secret from before the keeper had a floor.
 pub(crate) fn load_unbound(
     keeper: &dyn Keeper,
     path: &Path,
@@ -183,7 +184,7 @@ pub(crate) fn load_unbound(
     keeper.open_unbound(purpose, &read(keeper, path)?)
 }
 
-/// What the keeper returned.
+/// The sealed bytes.
 fn read(keeper: &dyn Keeper, path: &Path) -> Result<Vec<u8>> {
     let text = std::fs::read(path).map_err(|source| file("cannot read", path, source))?;
     let damaged = |why: &str| Error::Damaged {
@@ -207,7 +208,7 @@ fn read(keeper: &dyn Keeper, path: &Path) -> Result<Vec<u8>> {
         .map_err(|e| damaged(&e.to_string()))
 }
 
-/// Writes a file with mode 0600 by a synced neighbour and a rename.
+/// Writes a file with mode 0600: a temporary file, a sync and a rename.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let fail = |source| file("cannot write", path, source);
     let neighbour = path.with_extension("new");

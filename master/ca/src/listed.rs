@@ -1,11 +1,14 @@
-//! The list of the keys that the cluster keeps: which they are, and from which image version on they open.
+//! The list of the keys that the cluster keeps: their public halves, and the lowest image version
+//! that can open them.
 //!
-//! A seal hides a key and says nothing of who made it: the owner of the TPM's hierarchy, or who writes into the folder, can
-//! seal a key of his own as well. So a key is used only where its public half is known: those of roots, intermediates and the
-//! verdict log by their certificates, the others by this list, which every root in force signs.
+//! A seal hides a key and does not prove who made it: the owner of the TPM's hierarchy can seal
+//! another key and put it into the folder. So a key is used only if its public half is known: those
+//! of roots, intermediates and the verdict log by their certificates, the others by this list,
+//! which every root in force signs.
 //!
-//! The list is on disk before the first seal with a boot policy is. A folder that has such a seal and no list has lost it, and
-//! is refused; one that has neither is of before there were policies, and is taken over once ([`settle`]).
+//! The list is on disk before the first seal with a boot policy. A folder that has such a seal and
+//! no list has lost the list, and is refused; one that has neither is from before boot policies,
+//! and is migrated once ([`settle`]).
 
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, State};
@@ -26,17 +29,18 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 pub(crate) const FILE: &str = "kept-keys.json";
 /// Largest file that is read; a list has a few hundred bytes, and a signature for each root.
 const LIMIT: u64 = 16 * 1024;
-/// What a root signs begins with it, so that no signature of another kind passes for one of a list.
+/// The prefix of the signed bytes, so that no other signature of a root is valid for a list.
 const CONTEXT: &[u8] = b"pratique kept keys/v1\0";
 
 /// The keys that have no certificate, and the floor of all seals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct List {
-    /// Image version (SVN) from which on every kept key opens; none where any boot opens them.
+    /// The lowest image version (SVN) that can open every kept key; `None` if any boot can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) floor: Option<u64>,
-    /// For each purpose the hashes of the public keys (SubjectPublicKeyInfo) that may lie there: one, while a key is replaced two.
+    /// For each purpose the hashes of the allowed public keys (SubjectPublicKeyInfo): one, or two
+    /// while a key is replaced.
     keys: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -95,7 +99,7 @@ impl List {
         list.map(Some).map_err(|error| damaged(&error.to_string()))
     }
 
-    /// Writes it, signed by the roots' keys; it appears whole or not at all.
+    /// Writes it atomically, signed by the roots' keys.
     pub(crate) fn write(&self, folder: &Path, roots: &[KeyPair]) -> Result<()> {
         let encode = |_opaque| Error::Key("the list of kept keys cannot be encoded");
         let list = serde_json::to_string(self).map_err(encode)?;
@@ -117,7 +121,7 @@ impl List {
         keeper::write_whole(&folder.join(FILE), &text)
     }
 
-    /// Lets a key lie in the place of its purpose, beside what may lie there already.
+    /// Allows a key for a purpose, besides those allowed already.
     pub(crate) fn allow(&mut self, purpose: &str, key: &KeyPair) {
         let hash = spki_hash(&key.subject_public_key_info());
         self.keys
@@ -126,17 +130,17 @@ impl List {
             .insert(hash);
     }
 
-    /// Lets this key lie there alone.
+    /// Allows only this key for a purpose.
     pub(crate) fn allow_only(&mut self, purpose: &str, key: &KeyPair) {
         self.keys.remove(purpose);
         self.allow(purpose, key);
     }
 
-    /// That an opened key (PKCS#8) is one that the roots listed.
+    /// Checks that an opened key (PKCS#8) is one that the roots listed.
     ///
     /// # Errors
     ///
-    /// [`Error::Planted`] where it is another.
+    /// [`Error::Planted`] if it is another.
     pub(crate) fn check(&self, path: &Path, purpose: &'static str, pkcs8: &[u8]) -> Result<()> {
         let hash = spki_hash(&key_pair(pkcs8)?.subject_public_key_info());
         let listed = self.keys.get(purpose);
@@ -148,7 +152,7 @@ impl List {
     }
 }
 
-/// A key file with what says which key must be in it.
+/// A key file, and how to know which key must be in it.
 pub(crate) struct KeyFile {
     /// Its name, without folder.
     pub(crate) key: String,
@@ -156,18 +160,21 @@ pub(crate) struct KeyFile {
     pub(crate) purpose: &'static str,
     /// Name of the file with its certificate; without one the list names its key.
     pub(crate) certificate: Option<String>,
-    /// Whether a certificate of another key shows a cut act, after which both are made anew, and not a planted key.
+    /// Whether a certificate of another key is the trace of an interrupted change, after which both
+    /// are made anew, and not of a planted key.
     pub(crate) remade: bool,
 }
 
-/// The list of a folder whose roots are there. Where the keeper's floor is higher than the list's, everything is sealed again
-/// first: at a machine's first start with a policy, and after the admission of a newer image. It may be cut at any step: what
-/// was not sealed again still opens, and the next start goes on.
+/// The list of a folder that has its roots. If the keeper's floor is higher than the list's, every
+/// key is sealed again first: at a machine's first start with a policy, and after the admission of
+/// a newer image. A power cut at any step is safe: keys that were not sealed again still open, and
+/// the next start continues.
 ///
 /// # Errors
 ///
-/// [`Error::Planted`] where a key is not the one that its certificate or the list names; [`Error::Keeper`] where a seal does not
-/// open, also one without a policy that lies where all should have one.
+/// [`Error::Planted`] where a key is not the one that its certificate or the list names;
+/// [`Error::Keeper`] where a seal does not open, including a seal without a policy in a folder
+/// whose seals must have one.
 pub(crate) fn settle(
     folder: &Path,
     keeper: &dyn Keeper,
@@ -195,8 +202,8 @@ pub(crate) fn settle(
     Ok(list)
 }
 
-/// Lists the keys of a folder of before there were lists. Only seals without a policy are taken: where one has a policy, there was
-/// a list.
+/// Lists the keys of a folder from before there were lists. Only seals without a policy are
+/// accepted: if one has a policy, there was a list.
 fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[KeyFile]) -> Result<List> {
     let mut list = List::new(None);
     for place in places.iter().filter(|place| place.certificate.is_none()) {
@@ -217,7 +224,8 @@ fn adopt(folder: &Path, keeper: &dyn Keeper, state: &State, places: &[KeyFile]) 
     Ok(list)
 }
 
-/// Seals one key as the keeper does now. The old seal is replaced when the new one is known to open.
+/// Seals one key with the keeper's present policy. The old seal is replaced after the new one was
+/// opened as a test.
 fn seal_again(folder: &Path, keeper: &dyn Keeper, place: &KeyFile, list: &List) -> Result<()> {
     let path = folder.join(&place.key);
     let open = || keeper::load(keeper, &path, place.purpose);
@@ -244,11 +252,11 @@ fn seal_again(folder: &Path, keeper: &dyn Keeper, place: &KeyFile, list: &List) 
     keeper::replace(keeper, &path, place.purpose, &der)
 }
 
-/// That an opened key (PKCS#8) is the one that its certificate names.
+/// Checks that an opened key (PKCS#8) is the one in its certificate.
 ///
 /// # Errors
 ///
-/// [`Error::Planted`] where it is another.
+/// [`Error::Planted`] if it is another.
 pub(crate) fn check(
     path: &Path,
     purpose: &'static str,
@@ -270,7 +278,7 @@ fn planted(path: &Path, purpose: &'static str) -> Error {
     }
 }
 
-/// A key of its PKCS#8.
+/// A key from its PKCS#8.
 pub(crate) fn key_pair(pkcs8: &[u8]) -> Result<KeyPair> {
     KeyPair::try_from(pkcs8).map_err(|source| Error::Build {
         profile: "stored key",
@@ -278,7 +286,7 @@ pub(crate) fn key_pair(pkcs8: &[u8]) -> Result<KeyPair> {
     })
 }
 
-/// What is there; a file that is not there is none.
+/// The result, with `None` for a missing file.
 fn found<T>(outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
         Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {

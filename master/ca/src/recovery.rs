@@ -3,8 +3,9 @@
 //! ECIES: an ephemeral P-256 key agrees with the admin's, HKDF-SHA-256 (salt: both public points) gives an
 //! AES-256-GCM key that is used once, with a zero nonce. The recipient's hash is bound as associated data.
 //!
-//! Anybody who knows the admin's public key can make such a file. What shows that one is the cluster's is a root's private
-//! key in it ([`Recovered::root_pins`]): all that is in one file comes from who had that.
+//! Anyone who knows the admin's public key can make such a file. A root's private key in it proves
+//! that it is the cluster's ([`Recovered::root_pins`]), and then the rest of the file too, because
+//! it has one author.
 
 use crate::error::{Error, Result};
 use crate::names::spki_hash;
@@ -121,10 +122,10 @@ impl std::fmt::Debug for Recovered {
 }
 
 impl Recovered {
-    /// Reads what [`decrypt`] gave.
+    /// Parses the output of [`decrypt`].
     ///
     /// # Errors
-    /// [`Error::Recovery`] where that is no text, or a state's key is cut short.
+    /// [`Error::Recovery`] where it is not text, or a state's key is truncated.
     pub fn parse(plain: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(plain)
             .map_err(|_binary| Error::Recovery("it holds no keys in PEM"))?;
@@ -163,7 +164,7 @@ impl Recovered {
     }
 }
 
-/// The private keys (PKCS#8 DER) of a PEM text, in order; what cannot be read is left out.
+/// The private keys (PKCS#8 DER) of a PEM text, in order; unreadable ones are left out.
 pub(crate) fn private_keys(text: &str) -> Vec<Zeroizing<Vec<u8>>> {
     use rustls_pki_types::pem::PemObject as _;
     rustls_pki_types::PrivatePkcs8KeyDer::pem_slice_iter(text.as_bytes())
@@ -218,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn the_admin_opens_what_was_encrypted_to_him() {
+    fn the_admin_opens_a_copy_encrypted_to_the_admins_key() {
         let (pem, spki) = admin();
         let file = encrypt(&spki, b"root key").unwrap();
         assert_eq!(decrypt(&pem, &file).unwrap().as_slice(), b"root key");
     }
 
     #[test]
-    fn nobody_else_opens_it() {
+    fn no_other_key_opens_it() {
         let (_, spki) = admin();
         let (other, _) = admin();
         let file = encrypt(&spki, b"root key").unwrap();

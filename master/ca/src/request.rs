@@ -187,7 +187,7 @@ impl ApprovedRequest {
     /// The node whose name the certificate has, if it is one.
     pub fn node(&self) -> Option<&str> {
         match &self.profile {
-            // Without a look at the group: an authorizer may decide by the user name alone.
+            // The group does not matter: an authorizer may decide by the user name alone.
             Profile::Client { user, .. } | Profile::ApprovedServing { user, .. } => {
                 node_of_user(user)
             }
@@ -281,8 +281,8 @@ fn profile_of(signer: &str, request: &CertificateRequest, usages: &[String]) -> 
     }
 }
 
-/// Whether a user or group is one of the master's own components. Nodes believe the first of these users whatever they are asked, and
-/// the API gives the others rights that no person was given.
+/// Whether a user or group is one of the master's own components. Nodes trust every request of the
+/// first of these users, and the API gives the others rights that no person has.
 fn is_masters_own(name: &str) -> bool {
     let users = [
         APISERVER_KUBELET_USER,
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_signer_does_not_give_is_refused() {
+    fn a_request_beyond_its_signers_rules_is_refused() {
         let cases = [
             (
                 CLIENT_SIGNER,
@@ -384,9 +384,9 @@ mod tests {
         }
     }
 
-    /// The users by which the master's components know each other, and by which nodes know the master.
+    /// The users of the master's components, and the one by which nodes recognize the master.
     #[test]
-    fn nobody_is_signed_as_one_of_the_masters_own() {
+    fn no_request_gets_a_user_of_the_masters_components() {
         let own = [
             "system:kube-apiserver",
             "system:apiserver",
@@ -425,7 +425,7 @@ mod tests {
         ));
     }
 
-    /// Whatever its organization is, a request that is named like a node is for that node.
+    /// A request with a node's common name is for that node, whatever its organization is.
     #[test]
     fn a_client_that_is_named_like_a_node_is_for_that_node() {
         for (user, group, node) in [

@@ -1,8 +1,10 @@
-//! The cluster's keys on another board: sealed anew by this one's keeper, from the recovery copy's content.
+//! The cluster's keys on another board: sealed again by this board's keeper, from the recovery
+//! copy's content.
 //!
-//! A state that was brought from another board has its keys sealed to a TPM that is gone. What opened the state brought
-//! them along in the clear, in a file inside of the encrypted state that is there until they are sealed again. The keys that the
-//! copy does not hold are made anew: the intermediate, and the key of the log of verdicts.
+//! A state from another board has its keys sealed to a TPM that is gone. The agent, which opened
+//! the state, wrote them unencrypted into a file inside of the encrypted state, which is removed
+//! once they are sealed again. Keys that the recovery copy does not hold are made anew: the
+//! intermediate, and the key of the log of verdicts.
 
 use crate::authority::{ACCOUNTS, DISCOVERY, DISCOVERY_KEY, LOG, SERVICE_ACCOUNT_KEY};
 use crate::error::{Error, Result};
@@ -18,11 +20,12 @@ use zeroize::Zeroizing;
 /// Most bytes of the file; keys and certificates of two roots take some 3 KiB.
 const LIMIT: u64 = 64 << 10;
 
-/// Has `keeper` keep the keys in `recovered` for the authority in `folder`, and removes that file. False where there is none.
-/// To be called before [`crate::Authority::open`]. A cut leaves the file, and the next call does all of it again.
+/// Seals the keys in `recovered` with `keeper` for the authority in `folder`, and removes that
+/// file. Returns false if there is none. Call it before [`crate::Authority::open`]. A power cut
+/// leaves the file, and the next call does everything again.
 ///
 /// # Errors
-/// [`Error::Restore`] where the keys are not those of the authority's roots; nothing was changed then.
+/// [`Error::Restore`] where the keys are not those of the authority's roots; then nothing was changed.
 pub fn restore(
     folder: &Path,
     cluster: &str,
@@ -45,7 +48,7 @@ pub fn restore(
         ))?;
         roots.push((name.to_owned(), keys.remove(at)));
     }
-    // Behind the roots' keys, of which the copy may hold one that is in force no more.
+    // They follow the roots' keys, of which the copy may hold one that is no longer in force.
     let (Some(discovery), Some(accounts)) = (keys.pop(), keys.pop()) else {
         return Err(Error::Restore("there are fewer keys than a copy holds"));
     };
@@ -78,7 +81,7 @@ fn read(path: &Path) -> Result<Option<Zeroizing<String>>> {
     Ok(Some(text))
 }
 
-/// Removes a file, if it is there, and waits until it is gone from the disk.
+/// Removes a file if it exists, and syncs the removal.
 fn remove(path: &Path) -> Result<()> {
     let fail = |source| keeper::file("cannot remove", path, source);
     match std::fs::remove_file(path) {

@@ -119,8 +119,8 @@ impl Authority {
         hierarchy::validity(root).map(|(_, until)| until)
     }
 
-    /// Whether a caller's chain (leaf first) leads to the root with this pin, so that it stays valid when other roots end. False
-    /// where no root in force has the pin.
+    /// Whether a caller's chain (leaf first) leads to the root with this pin, so that it stays
+    /// valid when other roots end. False if no root in force has the pin.
     pub fn chain_leads_to(&self, chain: &[CertificateDer<'_>], pin: &str) -> bool {
         let roots = self.roots();
         let root = roots
@@ -162,7 +162,8 @@ impl Authority {
         if let Some(spki) = admin_spki {
             self.recovery_of(&fresh, spki)?;
         }
-        // Before the state names both: the one that stays at the end has to have signed the list.
+        // Before the state names both roots, so that the list is signed by the one that stays in
+        // the end.
         self.listed()
             .write(folder, &hierarchy::root_keys(folder, keeper, &fresh.state)?)?;
         self.put(fresh)

@@ -91,7 +91,7 @@ fn leaves_chain_to_the_root_for_their_use_only() {
 }
 
 #[test]
-fn an_admin_gets_his_subject_from_the_profile_and_not_from_his_request() {
+fn an_admins_subject_comes_from_the_profile_and_not_from_the_request() {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let authority = open(folder.path(), now);
@@ -150,7 +150,7 @@ fn the_intermediate_rotates_and_old_leaves_stay_good() {
 }
 
 #[test]
-fn a_cut_rotation_is_made_good_at_the_next_start() {
+fn an_interrupted_rotation_is_repaired_at_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let pin = open(folder.path(), now).pin();
@@ -216,7 +216,7 @@ fn the_recovery_copy_carries_the_states_key() {
     assert!(matches!(copy(), Err(master_ca::Error::Damaged { .. })));
 }
 
-/// A copy with the root's certificate and another key is not the cluster's: anybody has the certificate.
+/// A copy with the root's certificate and another key is not the cluster's: the certificate is public.
 #[test]
 fn a_planted_copy_shows_no_root() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,7 +227,7 @@ fn a_planted_copy_shows_no_root() {
     assert_eq!(found.root_pins(), Vec::<String>::new());
 }
 
-/// Keeps as another board's TPM would: what this one sealed does not open there.
+/// A keeper like another board's TPM, which can't open this board's seals.
 #[derive(Debug)]
 struct Board(u8);
 
@@ -274,7 +274,7 @@ fn a_state_on_another_board_gets_its_keys_from_the_recovery_copy() {
     let plain = master_ca::recovery::decrypt(&admin.serialize_pem(), &copy).unwrap();
 
     assert!(on(2).is_err(), "the old board's TPM sealed them");
-    assert!(!restore(2).unwrap(), "nothing was brought");
+    assert!(!restore(2).unwrap(), "there is no file with keys");
     let other = KeyPair::generate().unwrap().serialize_pem().repeat(3);
     std::fs::write(&recovered, other).unwrap();
     assert!(matches!(restore(2), Err(master_ca::Error::Restore(_))));
@@ -283,7 +283,7 @@ fn a_state_on_another_board_gets_its_keys_from_the_recovery_copy() {
         "a refusal changes nothing"
     );
 
-    // Cut after all but the last act, it is done again.
+    // After a power cut before the last step, it is done again.
     for _ in 0..2 {
         std::fs::write(&recovered, &*plain).unwrap();
         assert!(restore(2).unwrap());
@@ -346,7 +346,7 @@ fn an_approved_request_is_signed_for_its_key_and_no_longer_than_the_intermediate
 }
 
 #[test]
-fn a_new_service_account_key_leaves_the_old_ones_public_half() {
+fn a_new_service_account_key_keeps_the_old_ones_public_half() {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let authority = open(folder.path(), now);

@@ -1,4 +1,4 @@
-//! From one root to the next: who can still be reached by whom, and what a cut leaves behind.
+//! From one root to the next: which peers still verify each other, and the state after a power cut.
 #![allow(
     clippy::unwrap_used,
     reason = "a test may stop at the first surprise, its helpers too"
@@ -38,7 +38,7 @@ fn leads(chain: &[CertificateDer<'_>], root: &CertificateDer<'_>) -> bool {
     .is_ok()
 }
 
-/// The same by OpenSSL, where its command is there. The roots that the server shows are among what it may use.
+/// The same by OpenSSL, if its command is installed. It may use the roots that the server shows.
 fn leads_by_openssl(
     chain: &[CertificateDer<'_>],
     trusted: &[CertificateDer<'_>],
@@ -83,7 +83,7 @@ fn serving(authority: &Authority) -> Identity {
 }
 
 #[test]
-fn while_two_roots_count_a_leaf_leads_to_each_and_afterwards_to_the_new_one_alone() {
+fn during_a_rotation_a_leaf_leads_to_both_roots_and_then_only_to_the_new_one() {
     let folder = tempfile::tempdir().unwrap();
     let authority = open(folder.path());
     let (old, before) = (authority.root(), serving(&authority).issued.chain());
@@ -121,7 +121,7 @@ fn while_two_roots_count_a_leaf_leads_to_each_and_afterwards_to_the_new_one_alon
     }
 }
 
-/// An OpenSSL that is there tells a good chain from a bad one: the control of the assertions above.
+/// OpenSSL, if installed, refuses a bad chain: the control of the assertions above.
 #[test]
 fn another_root_is_refused() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -233,7 +233,7 @@ fn the_recovery_copy_holds_both_keys_before_either_changes() {
     );
 }
 
-/// A keeper that breaks down after so many calls, as a power cut would.
+/// A keeper that fails after a number of calls, like a power cut.
 #[derive(Debug)]
 struct FailingKeeper(AtomicUsize);
 
@@ -269,12 +269,13 @@ impl Keeper for FailingKeeper {
     }
 }
 
-/// An act, with the admin's public key.
+/// A change, with the admin's public key.
 type Act = fn(&Authority, &[u8]) -> Result<()>;
 
-/// Each act, cut at each call of the keeper: the next start finds what was before or what is after, whole, and goes on.
+/// Each change, interrupted at each call of the keeper: the next start finds the complete old or
+/// new state, and works.
 #[test]
-fn an_act_that_is_cut_happened_whole_or_not_at_all() {
+fn an_interrupted_change_is_done_completely_or_not_at_all() {
     let admin = KeyPair::generate().unwrap().subject_public_key_info();
     let acts: [(&str, bool, Act); 3] = [
         ("begin", false, |authority, admin| {
@@ -292,7 +293,7 @@ fn an_act_that_is_cut_happened_whole_or_not_at_all() {
                 ready.begin_rotation(None, SystemTime::now()).unwrap();
             }
             let before = ready.roots();
-            // One call to open the intermediate's key, and then as many as this cut leaves.
+            // One call to open the intermediate's key, and then as many as this round allows.
             let keeper = Arc::new(FailingKeeper(AtomicUsize::new(1 + cuts)));
             let authority =
                 Authority::open(folder.path(), "lab", keeper, SystemTime::now()).unwrap();
@@ -342,7 +343,7 @@ fn a_clock_before_the_keys_signs_nothing() {
 }
 
 #[test]
-fn an_admins_certificate_is_renewed_for_his_key_and_for_nobody_elses() {
+fn an_admins_certificate_is_renewed_for_the_same_key_only() {
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (authority, foreign) = (open(folder.path()), open(elsewhere.path()));
     let now = SystemTime::now();
@@ -369,10 +370,11 @@ fn an_admins_certificate_is_renewed_for_his_key_and_for_nobody_elses() {
     ));
 }
 
-/// Another authority, which the configuration may let in as a client, shows an intermediate of the cluster beside a leaf of its
-/// own: a certificate of the cluster in the chain does not make the leaf one.
+/// A client of another CA, which the configuration may accept, shows an intermediate of the cluster
+/// beside its own leaf: a certificate of the cluster in the chain does not make the leaf the
+/// cluster's.
 #[test]
-fn a_chain_is_believed_by_its_signatures_and_not_by_what_is_shown_with_it() {
+fn a_chain_is_verified_by_signatures_and_not_by_the_shown_certificates() {
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (authority, foreign) = (open(folder.path()), open(elsewhere.path()));
     let now = SystemTime::now();

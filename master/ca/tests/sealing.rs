@@ -1,5 +1,5 @@
-//! Kept keys under a keeper whose seals follow the machine's image: moving to it, cut at each step, and keys that somebody
-//! else put there.
+//! Kept keys under a keeper whose seals depend on the machine's image: the migration to it,
+//! interrupted at each step, and planted keys.
 #![allow(
     clippy::unwrap_used,
     reason = "a test may stop at the first surprise, its helpers too"
@@ -22,13 +22,13 @@ const KEYS: [&str; 5] = [
     "verdicts.key",
 ];
 
-/// A keeper that seals as a TPM does, without hiding anything: a seal names its floor. It breaks down after so many calls, as a
-/// power cut would end it.
+/// A keeper that seals like a TPM, without encryption: a seal names its floor. It fails after a
+/// number of calls, like a power cut.
 #[derive(Debug)]
 struct Machine {
     /// Version of the image that runs.
     svn: u64,
-    /// Floor of the machine's state; none for a machine of before there were policies.
+    /// Floor of the machine's state; `None` for a machine from before boot policies.
     floor: Option<u64>,
     calls: AtomicUsize,
 }
@@ -124,7 +124,7 @@ fn open(folder: &Path, keeper: impl Keeper + 'static) -> Result<Authority> {
     Authority::open(folder, "lab", Arc::new(keeper), SystemTime::now())
 }
 
-/// Every key of an authority, used once; its public halves.
+/// Uses every key of an authority once; returns their public halves.
 fn used(authority: &Authority) -> Result<Vec<Vec<u8>>> {
     let accounts = authority.service_account_key()?;
     let log = authority.log_signer(SystemTime::now())?;
@@ -137,14 +137,14 @@ fn used(authority: &Authority) -> Result<Vec<Vec<u8>>> {
     ])
 }
 
-/// An authority with every key; its folder and what it is known by.
+/// An authority with every key; returns its folder and its public halves.
 fn founded(keeper: impl Keeper + 'static) -> (tempfile::TempDir, Vec<Vec<u8>>) {
     let folder = tempfile::tempdir().unwrap();
     let known = used(&open(folder.path(), keeper).unwrap()).unwrap();
     (folder, known)
 }
 
-/// A folder of before there were lists.
+/// A folder from before there were lists.
 fn before() -> (tempfile::TempDir, Vec<Vec<u8>>) {
     let (folder, known) = founded(Machine::new(3, None));
     std::fs::remove_file(folder.path().join("kept-keys.json")).unwrap();
@@ -169,7 +169,7 @@ fn a_new_cluster_has_a_policy_on_each_key_from_its_first_start() {
 }
 
 #[test]
-fn seals_of_before_are_made_anew_once_and_not_believed_afterwards() {
+fn seals_without_a_policy_are_migrated_once_and_refused_afterwards() {
     let (folder, known) = before();
     let old = files(folder.path());
     let moved = open(folder.path(), Machine::new(3, Some(3))).unwrap();
@@ -178,7 +178,7 @@ fn seals_of_before_are_made_anew_once_and_not_believed_afterwards() {
         (known.clone(), Some(3))
     );
     assert_eq!(floors(folder.path()), [Some(3); 5]);
-    // The genuine keys, as they were sealed before: any system on the machine opened them.
+    // The genuine keys in their old seals, which any system on the machine could open.
     for name in KEYS {
         let new = std::fs::read(folder.path().join(name)).unwrap();
         std::fs::write(folder.path().join(name), &old[name]).unwrap();
@@ -192,7 +192,7 @@ fn seals_of_before_are_made_anew_once_and_not_believed_afterwards() {
         );
         std::fs::write(folder.path().join(name), new).unwrap();
     }
-    // Nor does the loss of the list make the folder one of before.
+    // Removing the list does not make the folder look old either.
     std::fs::remove_file(folder.path().join("kept-keys.json")).unwrap();
     let opened = open(folder.path(), Machine::new(3, Some(3)));
     assert!(matches!(opened, Err(Error::Key("BOUND"))), "{opened:?}");
@@ -217,9 +217,10 @@ fn a_raised_floor_shuts_the_older_image_out() {
     }
 }
 
-/// Cut at each call of the keeper, at both moves: what is there opens at the next start, with the same keys.
+/// Interrupted at each call of the keeper, in both migrations: the next start opens the folder with
+/// the same keys.
 #[test]
-fn a_move_that_is_cut_loses_nothing_and_goes_on() {
+fn an_interrupted_migration_loses_nothing_and_continues() {
     let moves = [(None, 3), (Some(3), 5)];
     for (from, to) in moves {
         let mut cuts = 0;
@@ -245,9 +246,10 @@ fn a_move_that_is_cut_loses_nothing_and_goes_on() {
     }
 }
 
-/// Who writes into the folder, or owns the TPM's hierarchy, seals keys of his own: each with all that a genuine one has.
+/// An attacker with the folder or the TPM's hierarchy seals other keys, complete with their
+/// certificates.
 #[test]
-fn a_planted_key_is_not_believed() {
+fn a_planted_key_is_refused() {
     let keepers: [fn() -> Arc<dyn Keeper>; 2] = [
         || Arc::new(FileKeeper),
         || Arc::new(Machine::new(3, Some(3))),
@@ -271,9 +273,10 @@ fn a_planted_key_is_not_believed() {
     }
 }
 
-/// While a folder of before is moved, and at a raise, every key is compared with what is known of it.
+/// In a migration of an old folder, and when the floor rises, every key is compared with its known
+/// public half.
 #[test]
-fn a_key_planted_before_a_move_is_not_sealed_again() {
+fn a_key_planted_before_a_migration_is_not_sealed_again() {
     let (elsewhere, _) = before();
     for name in ["root.key", "intermediate.key"] {
         let (folder, _) = before();
@@ -298,7 +301,7 @@ fn a_key_planted_before_a_move_is_not_sealed_again() {
     }
 }
 
-/// A list is the word of a root in force, and nobody else's.
+/// Only a root in force can sign a list.
 #[test]
 fn a_list_that_no_root_signed_is_refused() {
     let (folder, _) = founded(Machine::new(3, Some(3)));
@@ -330,7 +333,7 @@ fn the_list_goes_with_the_root_and_with_the_keys_that_it_names() {
     authority.finish_rotation().unwrap();
     let found = used(&open(folder.path(), Machine::new(3, Some(3))).unwrap()).unwrap();
     assert!(found[0] != before[0] && found[2] != before[2] && found[3] == before[3]);
-    // The key of before is none of the cluster's any more.
+    // The replaced key is no longer the cluster's.
     std::fs::write(accounts, retired).unwrap();
     let authority = open(folder.path(), Machine::new(3, Some(3))).unwrap();
     let opened = authority.service_account_key();

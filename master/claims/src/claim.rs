@@ -1,4 +1,4 @@
-//! What is kept of a claim.
+//! The parts of a claim that matter here.
 
 use config_kube::Amount;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedLocalObjectReference};
@@ -57,7 +57,7 @@ pub struct Claim {
     pub by_controller: bool,
     /// The node that the scheduler chose; empty where it chose none.
     pub node: String,
-    /// Who is asked to provision a volume for it; empty where nobody is.
+    /// The provisioner that is asked for a volume; empty without one.
     pub provisioner: String,
     /// Bytes and access modes that its status shows.
     pub shown: (Option<Amount>, Vec<String>),
@@ -71,7 +71,7 @@ impl Claim {
         self.class.as_deref().unwrap_or_default()
     }
 
-    /// Whether it has its volume for good.
+    /// Whether its binding is complete.
     pub fn is_bound(&self) -> bool {
         self.bound && !self.volume.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What is kept of a StorageClass.
+//! The parts of a StorageClass that matter here.
 
 use config_kube::k8s_openapi::api::core::v1::TopologySelectorTerm;
 use config_kube::k8s_openapi::api::storage::v1::StorageClass;
@@ -18,7 +18,7 @@ const NOBODY: &str = "kubernetes.io/no-provisioner";
 /// A StorageClass.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Class {
-    /// Who provisions its volumes.
+    /// The provisioner of its volumes.
     pub provisioner: String,
     /// Whether a claim waits for the first pod that uses it.
     pub waits: bool,
@@ -30,7 +30,7 @@ pub struct Class {
     pub created: Option<Timestamp>,
     /// Mount options of its volumes.
     pub options: Vec<String>,
-    /// Where volumes may be provisioned; empty: everywhere.
+    /// The nodes on which volumes may be provisioned; empty: all.
     pub places: Vec<TopologySelectorTerm>,
 }
 
@@ -49,7 +49,7 @@ impl Class {
             && (self.places.is_empty() || self.places.iter().any(allows))
     }
 
-    /// Whether anybody provisions volumes of it.
+    /// Whether it has a provisioner.
     pub fn is_dynamic(&self) -> bool {
         !matches!(self.provisioner.as_str(), "" | NOBODY)
     }

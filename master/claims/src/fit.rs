@@ -6,7 +6,7 @@ use config_kube::label_selector;
 use master_client::Key;
 use std::collections::BTreeMap;
 
-/// From where a volume is looked for.
+/// The node from which a volume must be reachable.
 #[derive(Debug, Clone, Copy)]
 pub enum Place<'a> {
     /// For a claim that is bound at once: from anywhere.

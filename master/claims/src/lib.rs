@@ -1,7 +1,8 @@
 //! Which persistent volume fits which claim: upstream's rules, which the binder and the scheduler share.
 //!
-//! [`Claim`], [`Volume`] and [`Class`] are what is kept of the objects; [`best`] chooses a volume for a claim, [`fault`] says why a
-//! volume that a claim asks for by name does not do. Pure: no I/O, no tasks, no clock. Enter at [`best`].
+//! [`Claim`], [`Volume`] and [`Class`] are the needed parts of the objects; [`best`] chooses a
+//! volume for a claim, [`fault`] says why a volume that a claim names does not fit. Pure: no I/O,
+//! no tasks, no clock. Enter at [`best`].
 
 mod claim;
 mod class;

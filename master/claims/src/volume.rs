@@ -1,4 +1,4 @@
-//! What is kept of a volume.
+//! The parts of a volume that matter here.
 
 use crate::claim::{BOUND_BY_CONTROLLER, Claim, OLD_CLASS, storage};
 use config_kube::Amount;
@@ -52,9 +52,9 @@ pub struct Volume {
     pub affinity: Option<NodeSelector>,
     /// Whether the controller chose its claim.
     pub by_controller: bool,
-    /// Who provisioned it; empty where a person made it.
+    /// Its provisioner; empty if a person made it.
     pub provisioned_by: String,
-    /// Whether it is a folder that a node made by the master's word.
+    /// Whether it is a folder that a node made on the master's request.
     pub ours: bool,
     /// Whether it waits for its node to remove the folder.
     pub held: bool,

@@ -121,7 +121,7 @@ impl Client {
         Self { api, user }
     }
 
-    /// The same API in the name of another user: for parts of this process that have users of their own.
+    /// The same API as another user: for parts of this process that have their own users.
     #[must_use]
     pub fn acting_as(&self, user: UserInfo) -> Self {
         Self {
@@ -130,7 +130,8 @@ impl Client {
         }
     }
 
-    /// A request whose answer is another's, such as a node's: nothing of it is read here, and a refusal is an answer, too.
+    /// Sends a request whose answer comes from elsewhere, such as a node: the answer is passed
+    /// through unread, also a refusal.
     pub async fn call(&self, request: Request<Body>) -> Response<Body> {
         self.api.call(request, self.user.clone()).await
     }
@@ -201,10 +202,7 @@ impl Client {
             .await?;
         let list: RawList<'_> = serde_json::from_slice(&answer).map_err(|e| undecodable(&e))?;
         let RawList { metadata, items } = list;
-        let items = items
-            .into_iter()
-            .map(|item| T::from_json(item.get().as_bytes()).map_err(|e| undecodable(&e)))
-            .collect::<Result<_, _>>()?;
+        let items = items.into_iter().filter_map(readable).collect();
         Ok(ObjectList {
             remaining: metadata
                 .remaining_item_count
@@ -487,6 +485,44 @@ fn broken(error: &dyn std::error::Error) -> ApiError {
     )
 }
 
+/// An object of a list or watch as its kind. One that can't be read must not keep the others from being known: it is left out.
+fn readable<T: FromJson>(object: &RawValue) -> Option<T> {
+    let read = T::from_json(object.get().as_bytes());
+    read.inspect_err(|error| {
+        let Told {
+            namespace, name, ..
+        } = told(object);
+        let (kind, column) = (std::any::type_name::<T>(), error.column());
+        // The error's own words may quote what is secret.
+        tracing::error!(
+            kind,
+            namespace,
+            name,
+            column,
+            "cannot decode a stored object; ignoring it"
+        );
+    })
+    .ok()
+}
+
+/// What of an object's metadata can be read whatever the rest is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Told {
+    namespace: String,
+    name: String,
+    resource_version: String,
+}
+
+fn told(object: &RawValue) -> Told {
+    #[derive(Default, Deserialize)]
+    struct Object {
+        metadata: Told,
+    }
+    let object: Object = serde_json::from_str(object.get()).unwrap_or_default();
+    object.metadata
+}
+
 fn undecodable(error: &serde_json::Error) -> ApiError {
     ApiError::new(
         Reason::InternalError,
@@ -623,11 +659,15 @@ fn decode<T: Seen>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
         object: &'a RawValue,
     }
     let raw: Raw<'_> = serde_json::from_slice(line).map_err(|e| undecodable(&e))?;
-    let object = || T::from_json(raw.object.get().as_bytes()).map_err(|e| undecodable(&e));
+    let object = |event: fn(T) -> WatchEvent<T>| match readable(raw.object) {
+        Some(object) => Ok(event(object)),
+        // Nothing is told of it but that the watch has come so far.
+        None => Ok(WatchEvent::Bookmark(told(raw.object).resource_version)),
+    };
     match raw.r#type {
-        "ADDED" => Ok(WatchEvent::Added(object()?)),
-        "MODIFIED" => Ok(WatchEvent::Modified(object()?)),
-        "DELETED" => Ok(WatchEvent::Deleted(object()?)),
+        "ADDED" => object(WatchEvent::Added),
+        "MODIFIED" => object(WatchEvent::Modified),
+        "DELETED" => object(WatchEvent::Deleted),
         kind => {
             let value: Value =
                 serde_json::from_str(raw.object.get()).map_err(|e| undecodable(&e))?;

@@ -258,3 +258,54 @@ fn change_of<T: Seen, V>(
     object.resource_version().clone_into(version);
     Some(change(read(object)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Body, Transport, UserInfo, body};
+    use config_kube::k8s_openapi::api::core::v1::Pod;
+    use http::{Request, Response};
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, version: &str, owners: &Value) -> Value {
+        let metadata = json!({"name": name, "resourceVersion": version, "ownerReferences": owners});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+    }
+
+    /// An API that has stored what nobody can read as a pod.
+    #[derive(Debug)]
+    struct Fixed;
+
+    impl Transport for Fixed {
+        fn call(&self, request: Request<Body>, _user: UserInfo) -> BoxFuture<'_, Response<Body>> {
+            let (none, unreadable) = (json!([]), json!([null]));
+            let query = request.uri().query().unwrap_or_default();
+            let answer = if query.contains("watch=true") {
+                let event = |pod| json!({"type": "ADDED", "object": pod}).to_string() + "\n";
+                let told = query.contains("resourceVersion=7");
+                let pods = [pod("c", "8", &unreadable), pod("d", "9", &none)];
+                pods.into_iter().filter(|_| told).map(event).collect()
+            } else {
+                let items = [pod("a", "5", &unreadable), pod("b", "6", &none)];
+                json!({"metadata": {"resourceVersion": "7"}, "items": items}).to_string()
+            };
+            Box::pin(std::future::ready(Response::new(body(answer))))
+        }
+
+        fn resources(&self) -> Vec<Resource> {
+            Vec::new()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_object_that_nobody_can_read_keeps_no_other_from_being_known() {
+        let client = Client::new(Arc::new(Fixed), UserInfo::admin("test"));
+        let mut follower = Follower::<Pod>::new(client, None, ListParams::default());
+        let name = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
+        let listed = follower.next().await;
+        assert!(matches!(&listed, Change::Listed(all) if all.iter().map(name).eq(["b"])));
+        let next = follower.next().await;
+        assert!(matches!(&next, Change::Set(pod) if name(pod) == "d"));
+        assert_eq!(follower.reached(), 9);
+    }
+}

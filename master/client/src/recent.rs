@@ -1,4 +1,4 @@
-//! Shares equal values: what the replicas of one template have in common is kept once.
+//! Shares equal values: what the replicas of one template have in common is stored once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_values_are_one_and_only_so_many_are_remembered() {
+    fn equal_values_are_shared_and_their_number_is_bounded() {
         let recent = Recent::<str>::default();
         let first = recent.one("a".into());
         assert!(Arc::ptr_eq(&first, &recent.one("a".into())));

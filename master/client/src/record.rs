@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Number of different events that are remembered for counting. The older half is forgotten when it is reached.
 const MAX_REMEMBERED: usize = 4096;
-/// A repetition within this time is counted and not written: nobody reads faster, and each write
+/// A repetition within this time is counted and not written: no one reads faster, and each write
 /// costs a commit.
 const REPEAT_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 /// Longest message in bytes (upstream's limit).
@@ -39,7 +39,7 @@ pub struct Happening<'a> {
     pub message: String,
 }
 
-/// An event with the object that it is about, for somebody else to record.
+/// An event with its object, for another part to record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notice {
     /// The component in whose name it is recorded.

@@ -1,7 +1,8 @@
-//! What is kept of all objects of a kind, by key and by index.
+//! A store of all objects of a kind, by key and by index.
 //!
-//! A follower's changes are applied to a [`Store`] by one writer; any number of readers hold clones of it. Each change that
-//! alters what is kept becomes a [`Delta`] with the value before and after, so that readers need not compare for themselves.
+//! A follower's changes are applied to a [`Store`] by one writer; any number of readers hold clones
+//! of it. Each change of a kept value becomes a [`Delta`] with the value before and after, so that
+//! readers need not compare.
 
 use crate::client::{ListParams, Object};
 use crate::follow::{Change, Follower};
@@ -44,7 +45,7 @@ impl Key {
         )
     }
 
-    /// The namespace as calls take it: none for cluster-scoped kinds.
+    /// The namespace as calls take it: `None` for cluster-scoped kinds.
     pub fn namespace(&self) -> Option<&str> {
         Some(self.namespace.as_str()).filter(|namespace| !namespace.is_empty())
     }
@@ -63,13 +64,14 @@ impl fmt::Display for Key {
 /// Which objects of a kind are followed.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
-    /// The namespace; all where none.
+    /// The namespace; `None` for all.
     pub namespace: Option<&'static str>,
     /// Field selector in text form.
     pub fields: Option<String>,
 }
 
-/// What is kept of each object of a kind: as much as its readers need, so that memory stays small in a large cluster.
+/// The parts of an object that are kept: only what its readers need, so that memory stays small in
+/// a large cluster.
 pub trait View: PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The kind.
     type Object: Object;
@@ -83,7 +85,8 @@ pub trait View: PartialEq + fmt::Debug + Send + Sync + 'static {
     fn read(object: Self::Object) -> Self;
 }
 
-/// A way to find objects: by owner, by label, by node. The function gives the values under which an object is found.
+/// A way to find objects: by owner, by label, by node. The function returns the values under which
+/// an object is found.
 #[derive(Debug)]
 pub struct Index<V> {
     name: &'static str,
@@ -116,19 +119,19 @@ impl<V: View> Item<V> {
     }
 }
 
-/// A change of what is kept of one object. At least one of the two values is there, and they differ.
+/// A change of one object's kept value. At least one of the two values exists, and they differ.
 #[derive(Debug)]
 pub struct Delta<V> {
     /// The object.
     pub key: Arc<Key>,
-    /// What was kept before; none where it came.
+    /// The value before; `None` if the object is new.
     pub before: Option<Arc<V>>,
-    /// What is kept now; none where it went.
+    /// The value now; `None` if the object was deleted.
     pub after: Option<Arc<V>>,
 }
 
 impl<V> Delta<V> {
-    /// Whether something about the object differs, its coming and going included.
+    /// Whether an aspect of the object differs; creation and deletion count.
     pub fn differs<F: PartialEq>(&self, of: impl Fn(&V) -> F) -> bool {
         self.before.as_deref().map(&of) != self.after.as_deref().map(&of)
     }
@@ -262,12 +265,13 @@ impl<V> Store<V> {
         inner.objects.get(key).map(|entry| Arc::clone(&entry.value))
     }
 
-    /// All keys. It costs the whole store: for what concerns every object, never for the plan of one.
+    /// All keys. It walks the whole store: for changes that concern every object, never for the
+    /// plan of one.
     pub fn keys(&self) -> Vec<Arc<Key>> {
         self.inner().objects.keys().cloned().collect()
     }
 
-    /// All objects. It costs the whole store: for kinds of which there are few.
+    /// All objects. It walks the whole store: for kinds with few objects.
     pub fn all(&self) -> Entries<V> {
         let entry =
             |(key, entry): (&Arc<Key>, &Entry<V>)| (Arc::clone(key), Arc::clone(&entry.value));
@@ -284,7 +288,8 @@ impl<V> Store<V> {
         self.len() == 0
     }
 
-    /// The handle of an index, which is made where the store has none of its name. Holding it proves that the index is kept.
+    /// The handle of an index, which is made if the store has none of its name. Holding it proves
+    /// that the index is maintained.
     pub fn index(&self, index: &Index<V>) -> Lookup<V> {
         let mut inner = self.inner_mut();
         let known = inner
@@ -311,17 +316,18 @@ impl<V> Store<V> {
 }
 
 impl<V: PartialEq> Store<V> {
-    /// Sets what is kept of an object; none where nothing differs.
+    /// Sets an object's value; `None` if nothing differs.
     pub fn set(&self, key: Key, value: V) -> Option<Delta<V>> {
         self.inner_mut().set(key, 0, value)
     }
 
-    /// Forgets an object; none where it was not there.
+    /// Removes an object; `None` if it was not there.
     pub fn remove(&self, key: &Key) -> Option<Delta<V>> {
         self.inner_mut().remove(key)
     }
 
-    /// Applies a follower's change, with the resource version up to which everything is known. What differs is returned.
+    /// Applies a follower's change, with the resource version up to which everything is known.
+    /// Returns the differences.
     pub fn apply(&self, change: Change<Item<V>>, reached: u64) -> Vec<Delta<V>> {
         let mut inner = self.inner_mut();
         let deltas = match change {
@@ -408,7 +414,7 @@ impl<V> Lookup<V> {
     }
 }
 
-/// How far a store has come, whatever it keeps: what expectations ask.
+/// The progress of a store of any type, for expectations.
 pub trait Progress: Send + Sync {
     /// The kind, by its type.
     fn kind(&self) -> TypeId;
@@ -451,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_follows_every_change_whenever_it_was_made() {
+    fn an_index_follows_every_change_also_if_made_later() {
         let store = Store::default();
         store.set(Key::new("a", "before"), "n1".to_owned());
         let by_node = store.index(&BY_NODE);
@@ -468,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_differ_is_no_delta_and_a_list_gives_only_what_differs() {
+    fn only_differences_become_deltas_also_in_a_list() {
         let store = Store::default();
         assert_eq!(
             store

@@ -3,7 +3,7 @@
 use config_kube::identity;
 use std::collections::BTreeMap;
 
-/// A caller, as authentication found it (Kubernetes: `user.Info`).
+/// An authenticated caller (Kubernetes: `user.Info`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserInfo {
     /// The user's name.

@@ -1,7 +1,8 @@
-//! Tokens of the old kind: secrets of type `kubernetes.io/service-account-token` that somebody makes are filled with a token
-//! of the account that they name, the root's certificate and the namespace; without the account they go.
+//! Legacy tokens: a new secret of type `kubernetes.io/service-account-token` is filled with a token
+//! of the account that it names, the root's certificate and the namespace; without the account it
+//! is deleted.
 //!
-//! The token is bound to the secret: it is worth something for as long as the secret is there.
+//! The token is bound to the secret, and valid as long as the secret exists.
 
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Secret, ServiceAccount};
@@ -26,7 +27,8 @@ const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 const TOKEN: &str = "token";
 const ROOT: &str = "ca.crt";
 const NAMESPACE: &str = "namespace";
-/// Seconds of a token that is meant to live as long as its secret: the most that may be asked for.
+/// Lifetime in seconds of a token that should live as long as its secret: the longest that may be
+/// requested.
 const LIFE: i64 = 1 << 32;
 
 /// A secret with the token of a service account.
@@ -87,7 +89,7 @@ pub struct Facts {
     root: String,
 }
 
-/// The secret gets its content, or goes with its account.
+/// The secret gets its content, or is deleted with its account.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fill {
     /// Which.
@@ -229,7 +231,7 @@ async fn token(client: &Client, key: &Key, account: &str, uid: &str) -> Result<S
     let answer = client
         .create_subresource::<ServiceAccount>(namespace, account, "token", &request)
         .await;
-    // That tokens are not served is no reason to take the secret for done.
+    // If tokens are not served, the secret is not done.
     let answer = answer.map_err(|error| {
         ApiError::new(
             Reason::ServiceUnavailable,

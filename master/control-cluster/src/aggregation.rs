@@ -147,7 +147,7 @@ impl Controller for Aggregation {
     }
 }
 
-/// What a role selects others by.
+/// The selectors by which a role aggregates others.
 fn selectors(view: &RoleView) -> &[Value] {
     let rule = view.role.aggregation_rule.as_ref();
     rule.map_or(&[], |rule| rule.cluster_role_selectors.as_slice())

@@ -1,8 +1,9 @@
-//! Bootstrap signer: the public kubeconfig of the cluster is signed with every bootstrap token that may sign, so that those
-//! who know such a token can tell that the kubeconfig is the cluster's.
+//! Bootstrap signer: the public kubeconfig of the cluster is signed with every bootstrap token that
+//! may sign, so that a holder of such a token can verify that the kubeconfig is the cluster's.
 //!
-//! Somebody else writes the config map `kube-public/cluster-info`; where it holds a kubeconfig, this keeps
-//! `jws-kubeconfig-<token id>` beside it: a detached JWS (RFC 7515, appendix F) with HMAC-SHA-256.
+//! Others write the config map `kube-public/cluster-info`; if it holds a kubeconfig, this
+//! controller keeps `jws-kubeconfig-<token id>` beside it: a detached JWS (RFC 7515, appendix F)
+//! with HMAC-SHA-256.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Where the config map is.
+/// The namespace of the config map.
 const NAMESPACE: &str = "kube-public";
 /// Its name.
 pub const NAME: &str = "cluster-info";
@@ -30,7 +31,7 @@ const PREFIX: &str = "jws-kubeconfig-";
 pub struct ClusterInfoView {
     /// Its resource version: not written if it changed.
     pub version: String,
-    /// What is signed, where it is there.
+    /// The signed content, if it exists.
     pub content: Option<String>,
     /// Signatures by the tokens' public parts.
     pub signatures: BTreeMap<String, String>,
@@ -79,7 +80,7 @@ pub struct Facts {
 pub struct Sign {
     /// The config map's resource version: not written if it changed.
     pub version: String,
-    /// The keys that change; null where one goes.
+    /// The keys that change; null to remove one.
     pub data: Value,
 }
 

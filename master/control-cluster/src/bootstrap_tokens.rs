@@ -21,7 +21,7 @@ pub struct Facts {
     token: Arc<TokenView>,
 }
 
-/// The token goes.
+/// The token is deleted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Delete {
     /// Its secret.

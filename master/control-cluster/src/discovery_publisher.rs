@@ -1,7 +1,8 @@
-//! Publishes where this cluster's masters are, signed, at the discovery endpoints that the admin named.
+//! Publishes the signed addresses of this cluster's masters at the discovery endpoints that the
+//! admin configured.
 //!
-//! What is to be published is in the Secret that `pratique discovery create` writes, what was published in the public ConfigMap
-//! beside it (`config_kube::discovery`).
+//! The Secret that `pratique discovery create` writes says what to publish; the public ConfigMap
+//! records what was published (`config_kube::discovery`).
 
 use config_discovery::{Document, pin_of};
 use config_errors::chain;
@@ -32,7 +33,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// Most endpoints and registrations, as of the document.
 const MOST: usize = config_discovery::MAX_LIST;
 
-/// Where the cluster is published, and how.
+/// The endpoints at which to publish the cluster, and the settings.
 #[derive(Clone, Default, PartialEq)]
 pub struct Target {
     /// Address and credential.
@@ -83,7 +84,7 @@ impl View for Registrations {
     }
 }
 
-/// What was published, as the ConfigMap says.
+/// The published document, as the ConfigMap records it.
 #[derive(Debug, PartialEq)]
 pub struct Published(BTreeMap<String, String>);
 
@@ -117,7 +118,7 @@ pub struct DiscoveryPublisher {
     last: Mutex<Option<Last>>,
 }
 
-/// What is to be published, and what became of it.
+/// What to publish, and the result of the last attempt.
 #[derive(Debug)]
 pub struct Facts {
     wanted: Result<Target, String>,
@@ -190,7 +191,7 @@ impl Controller for DiscoveryPublisher {
             Some(_) | None => {}
         }
         let mut plan = Plan::act(Action(facts.wanted.clone()));
-        // How it ended decides about the next time.
+        // The result decides when to publish again.
         plan.requeue_in(FIRST);
         plan
     }
@@ -349,7 +350,7 @@ fn next(last: u64, now: u64) -> u64 {
     now.max(last.saturating_add(1))
 }
 
-/// What the Secret asks for.
+/// The target in the Secret.
 fn target(secret: &Registrations, own: &[Endpoint], pins: &[Pin]) -> Result<Target, String> {
     let data = &secret.0;
     let at = format!("Secret {}/{}", names::SECRET_NAMESPACE, names::NAME);
@@ -499,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn it_publishes_what_is_new_half_over_or_lost_and_waits_after_a_failure() {
+    fn it_publishes_changed_half_expired_or_lost_documents_and_backs_off() {
         let (now, wanted, empty) = (Now::read(), good(), Target::default());
         let publishes = |plan: Plan<Action>| plan.actions.len() == 1;
         assert!(publishes(plan(&wanted, None, false, now)));

@@ -1,4 +1,4 @@
-//! Events go an hour after they were seen last.
+//! Deletes events an hour after they were last seen.
 
 use config_kube::k8s_openapi::api::core::v1::Event;
 use jiff::Timestamp;
@@ -10,7 +10,7 @@ use master_control::writer::Writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Upstream's default.
+/// How long an event is kept after it was last seen (upstream's default).
 const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// An event.
@@ -57,7 +57,7 @@ pub struct Facts {
     event: Arc<EventView>,
 }
 
-/// The event goes.
+/// The action: delete the event.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Delete {
     /// Which.

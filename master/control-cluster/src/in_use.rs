@@ -69,14 +69,14 @@ pub struct InUse {
     users: Lookup<PodView>,
 }
 
-/// What is deleted, and whether it is used.
+/// An object being deleted, and whether it is used.
 #[derive(Debug)]
 pub enum Facts {
     /// A claim.
     Claim {
         /// Which.
         key: Key,
-        /// What is known of it.
+        /// Its facts.
         claim: Arc<ClaimView>,
         /// Whether a pod that has not ended uses it.
         used: bool,
@@ -85,12 +85,12 @@ pub enum Facts {
     Volume {
         /// Which.
         key: Key,
-        /// What is known of it.
+        /// Its facts.
         volume: Arc<VolumeView>,
     },
 }
 
-/// What is let go.
+/// The object whose finalizer is removed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Release {
     /// A claim.

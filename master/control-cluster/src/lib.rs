@@ -1,14 +1,14 @@
-//! Controllers of what belongs to the whole cluster, to no node and no workload.
+//! Controllers of cluster-wide objects, which belong to no node and no workload.
 //!
-//! - `namespace`: what is in a namespace goes with it
-//! - `garbage`: objects whose owners are gone go too
-//! - `quota`: what a namespace uses of its quotas
+//! - `namespace`: deletes the content of a deleted namespace
+//! - `garbage`: deletes objects whose owners are gone
+//! - `quota`: a namespace's usage of its quotas
 //! - `in_use`: volumes and claims stay while a pod uses them
 //! - `ephemeral_volume`: volumes that a pod has for itself alone get their claims
 //! - `volume_binder`: claims and volumes are bound to one another
-//! - `volume_provisioner`: folders of nodes become volumes, and go with them
-//! - `service_account`, `account_tokens`: each namespace has its account; tokens in Secrets, as people ask for them
-//! - `aggregation`: cluster roles that are made of others
+//! - `volume_provisioner`: makes folders of nodes into volumes, and removes them
+//! - `service_account`, `account_tokens`: each namespace's default account; tokens in Secrets on request
+//! - `aggregation`: cluster roles that aggregate others
 //! - `bootstrap_tokens`, `bootstrap_signer`, `discovery_publisher`: how new machines find and trust the cluster
 //! - `root_ca`: the roots' certificates in every namespace
 //! - `event_ttl`: events are kept for an hour

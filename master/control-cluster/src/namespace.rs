@@ -1,4 +1,4 @@
-//! Namespace lifecycle: what is in a deleted namespace goes, of whatever kind, then the namespace.
+//! Namespace lifecycle: deletes the content of a deleted namespace, of every kind, then the namespace.
 
 use config_kube::k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,11 +18,11 @@ use std::time::Duration;
 
 /// Between two rounds while something is left.
 const ROUND: Duration = Duration::from_secs(1);
-/// Objects of a kind that are looked at in one round.
+/// Objects of a kind that are handled in one round.
 const PAGE: u32 = 500;
 /// Objects that are deleted at once.
 const AT_ONCE: usize = 16;
-/// Failures that are told.
+/// How many failures the condition lists.
 const TOLD: usize = 10;
 
 /// Pods, as conditions name them.
@@ -41,7 +41,7 @@ pub struct Facts {
     namespace: Arc<NamespaceView>,
 }
 
-/// One round: what is there is deleted, and the namespace goes once it is empty.
+/// One round: deletes the content, and the namespace once it is empty.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Empty {
     /// Which.
@@ -88,14 +88,14 @@ impl Controller for Namespaces {
     }
 }
 
-/// What is left in a namespace.
+/// The remaining content of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Remaining {
     /// Objects by resource and group.
     resources: BTreeMap<String, usize>,
     /// Objects by finalizer.
     finalizers: BTreeMap<String, usize>,
-    /// What could not be deleted, and why.
+    /// Failed deletions, with reasons.
     failures: Vec<String>,
 }
 
@@ -150,7 +150,7 @@ impl Remaining {
             .iter()
             .map(|(name, count)| format!("{name} in {count} resource instances"));
         vec![
-            // Kinds are known without asking anybody, so these two never fail.
+            // The kinds are known without a request, so these two never fail.
             condition(
                 "NamespaceDeletionDiscoveryFailure",
                 Vec::new(),

@@ -1,7 +1,8 @@
-//! Resource quota status: what is used is counted anew when something became free, and where a quota is new or changed.
+//! Resource quota status: counts usage again after a release, and for a new or changed quota.
 //!
-//! Admission adds to what is used in the transaction that uses it; only here it becomes less. The count is written only if
-//! the quota is as it was before counting: nothing that was admitted meanwhile is forgotten.
+//! Admission increases the usage in the transaction of the write; only this controller decreases
+//! it. The count is written only if the quota is unchanged since before counting, so that no object
+//! admitted meanwhile is missed.
 
 use config_kube::k8s_openapi::api::core::v1::ResourceQuota;
 use jiff::Timestamp;
@@ -21,7 +22,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Everything is counted anew after this time, whatever happened (upstream's default).
+/// Everything is counted again after this time in any case (upstream's default).
 const PERIOD: Duration = Duration::from_secs(300);
 /// Objects in a page.
 const PAGE: u32 = 500;
@@ -31,7 +32,7 @@ const TRIES: usize = 8;
 /// A resource quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaView {
-    /// Whether its status tells of what its spec allows.
+    /// Whether its status covers the limits of its spec.
     pub settled: bool,
 }
 
@@ -54,12 +55,12 @@ impl View for QuotaView {
 static BY_NAMESPACE: Index<QuotaView> =
     Index::new("namespace", |key, _| vec![key.namespace.clone()]);
 
-/// What is remembered of a namespace with quotas.
+/// The controller's memory of a namespace with quotas.
 #[derive(Debug, Default)]
 struct Count {
     /// How often something may have become free.
     released: u64,
-    /// As of which of these it was counted last, and when.
+    /// The state at the last count, and its time.
     counted: Option<(u64, Instant)>,
 }
 
@@ -73,7 +74,7 @@ impl Counts {
     }
 }
 
-/// Notes what becomes free. Nothing is remembered of namespaces without a quota.
+/// Records releases. Namespaces without a quota are ignored.
 #[derive(Clone)]
 struct Releases {
     quotas: Lookup<QuotaView>,
@@ -102,7 +103,7 @@ pub struct Quotas {
 #[derive(Debug)]
 pub struct Facts {
     namespace: String,
-    /// Whether all its quotas tell of what they allow.
+    /// Whether the statuses of all its quotas cover their limits.
     settled: bool,
     /// As of what was seen of it.
     seen: u64,
@@ -112,7 +113,7 @@ pub struct Facts {
     since: Option<Duration>,
 }
 
-/// What the quotas of a namespace count is counted anew.
+/// The usage of a namespace's quotas is counted again.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Recount {
     /// Which namespace.
@@ -218,7 +219,7 @@ fn freed(
                 releases.release(&key.namespace, keys);
             }
         }
-        // These may come to use less without going.
+        // These may reduce their usage without being deleted.
         Change::Set(object)
             if kind.group.is_empty()
                 && matches!(kind.plural.as_str(), "services" | "persistentvolumeclaims") =>
@@ -272,7 +273,7 @@ async fn count(
             used.add(&usage(client, namespace, resource, &quota).await?);
         }
     }
-    // What can't be counted, because nobody serves it, is used by nobody.
+    // A kind that is not served has no objects, so its usage is zero.
     let mut status = quota.wanted.clone();
     for (limit, amount) in &mut status.0 {
         *amount = used.get(limit).unwrap_or(Quantity::ZERO);
@@ -293,7 +294,7 @@ async fn count(
     }
 }
 
-/// What all objects of a kind use of a quota.
+/// The usage of a quota by all objects of a kind.
 async fn usage(
     client: &Client,
     namespace: &str,

@@ -1,4 +1,5 @@
-//! What every cluster and every namespace has: the system namespaces, and a service account called `default`.
+//! Creates what every cluster and every namespace has: the system namespaces, and a service account
+//! called `default`.
 
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
@@ -11,7 +12,7 @@ use master_control::views::namespace::NamespaceView;
 use master_control::writer::Writer;
 use std::sync::Arc;
 
-/// Namespaces that are there without anybody asking (upstream).
+/// Namespaces that exist in every cluster (upstream).
 pub const SYSTEM: [&str; 4] = [
     "default",
     "kube-system",

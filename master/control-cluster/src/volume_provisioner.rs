@@ -1,8 +1,10 @@
-//! Volumes that are folders of nodes: made for a claim on the node that the scheduler chose, and removed when the claim is gone.
+//! Volumes that are folders of nodes: made for a claim on the node that the scheduler chose, and
+//! removed after the claim is deleted.
 //!
-//! The node makes and removes the folder, asked through the API's own way to nodes; nobody else can. A PersistentVolume is made only
-//! after its folder, so a folder that is missing later is data that is lost, and the node says so instead of making another. A
-//! finalizer keeps the PersistentVolume until its node has said that the folder is gone.
+//! Only the node can make and remove the folder; requests go through the API's connections to
+//! nodes. A PersistentVolume is created only after its folder, so a folder that is missing later
+//! means lost data, which the node reports instead of making a new folder. A finalizer keeps the
+//! PersistentVolume until its node has confirmed that the folder is removed.
 
 use config_kube::identity::HOSTNAME_LABEL;
 use config_kube::k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -51,7 +53,7 @@ pub enum Facts {
     Claim {
         /// Which.
         key: Key,
-        /// What is known of it.
+        /// Its facts.
         claim: Arc<Claim>,
         /// Its class.
         class: Arc<Class>,
@@ -62,7 +64,7 @@ pub enum Facts {
     Volume {
         /// Which.
         name: String,
-        /// What is known of it.
+        /// Its facts.
         volume: Arc<Volume>,
     },
 }
@@ -70,7 +72,7 @@ pub enum Facts {
 /// What is done.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// People hear why there is no volume.
+    /// An event says why there is no volume.
     Refuse {
         /// For which claim.
         key: Key,
@@ -95,7 +97,7 @@ pub enum Action {
         /// The node that has the folder.
         node: String,
     },
-    /// The volume goes; its folder stays, as its policy says.
+    /// The volume is deleted; its folder stays, by its reclaim policy.
     LetGo {
         /// Which.
         name: String,
@@ -213,7 +215,7 @@ fn for_claim(key: &Key, claim: &Arc<Claim>, class: &Arc<Class>) -> Option<Action
     })
 }
 
-/// What a claim asks for and no folder has.
+/// A feature that the claim requests and a folder does not have.
 fn fault(claim: &Claim, class: &Class) -> Option<String> {
     let mode = claim
         .modes
@@ -272,7 +274,7 @@ fn for_volume(name: &str, volume: &Volume) -> Option<Action> {
     }
 }
 
-/// What a node answered.
+/// A node's answer.
 enum Answer {
     Done,
     /// The node has no room, in its words.
@@ -408,7 +410,7 @@ async fn choose_anew(
 }
 
 async fn remove(writer: &Writer, name: &str, uid: &str, node: &str) -> Result<(), ApiError> {
-    // The last look before data goes is past all caches.
+    // The last check before data is deleted reads past all caches.
     let volume: PersistentVolume = writer.client().get(None, name).await?;
     let leaving = volume.metadata.deletion_timestamp.is_some();
     let phase = volume

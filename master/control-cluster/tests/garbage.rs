@@ -1,4 +1,4 @@
-//! The garbage collector in a small world: what its plans lead to, whatever owns whatever.
+//! The garbage collector in a simulated API: the results of its plans for any graph of owners.
 
 #![allow(clippy::panic, reason = "a test may stop at the first surprise")]
 
@@ -15,7 +15,8 @@ struct Thing {
     finalizers: BTreeSet<&'static str>,
 }
 
-/// A world that behaves as the API server does: it deletes what has no finalizers, and tells the graph of every change.
+/// A world that behaves as the API server does: it deletes objects without finalizers, and passes
+/// every change to the graph.
 #[derive(Debug, Clone, Default)]
 struct World {
     things: BTreeMap<usize, Thing>,
@@ -196,9 +197,10 @@ fn world(things: &[Vec<(usize, bool)>]) -> World {
 }
 
 proptest! {
-    /// Named invariants: what had owners and has none left goes; what has an owner that is there stays.
+    /// Named invariants: an object whose owners are all gone is deleted; an object with an existing
+    /// owner stays.
     #[test]
-    fn what_nobody_owns_goes_and_what_somebody_owns_stays(things in things(), doomed in 0_usize..12, policy in 0_usize..3) {
+    fn objects_without_owners_are_deleted_and_owned_ones_stay(things in things(), doomed in 0_usize..12, policy in 0_usize..3) {
         let mut world = world(&things);
         world.settle();
         prop_assert_eq!(world.things.len(), things.len(), "nothing goes by itself");
@@ -218,10 +220,11 @@ proptest! {
         }
     }
 
-    /// Named invariant: in the foreground nothing goes before those that it owns and that block it. (With one owner each:
-    /// what waits for two may be let go by one of them to open what looks like a circle, as upstream does.)
+    /// Named invariant: foreground deletion removes no object before its blocking dependents. (With
+    /// one owner each: an object with two owners may be released by one of them to break an
+    /// apparent cycle, as upstream does.)
     #[test]
-    fn in_the_foreground_owners_go_last(things in things(), doomed in 0_usize..12) {
+    fn foreground_deletion_removes_owners_last(things in things(), doomed in 0_usize..12) {
         let things: Vec<Vec<(usize, bool)>> =
             things.into_iter().map(|owners| owners.into_iter().take(1).collect()).collect();
         let mut world = world(&things);
@@ -238,7 +241,7 @@ proptest! {
 
     /// Named invariant: however often and in whatever order a kind is listed, the graph is the same.
     #[test]
-    fn a_list_says_the_same_as_the_changes(things in things(), missing in prop::collection::btree_set(0_usize..12, 0..4)) {
+    fn a_list_gives_the_same_graph_as_the_changes(things in things(), missing in prop::collection::btree_set(0_usize..12, 0..4)) {
         let world = world(&things);
         let mut changed = world.clone();
         for number in &missing {
@@ -256,7 +259,8 @@ proptest! {
 }
 
 proptest! {
-    /// Named invariant: what is to be done anew is among what was touched, so that a queue of touched keys misses nothing.
+    /// Named invariant: every object with a changed action was reported as touched, so that a queue
+    /// of touched keys misses nothing.
     #[test]
     fn a_change_touches_every_object_for_which_there_is_something_new_to_do(
         things in things(),
@@ -307,7 +311,7 @@ fn a_circle_that_waits_for_itself_is_opened() {
 }
 
 #[test]
-fn one_of_two_owners_that_goes_is_dropped() {
+fn a_deleted_owner_of_two_is_removed_from_the_object() {
     let mut world = world(&[vec![], vec![], vec![(0, true), (1, false)]]);
     world.delete(0, "Background");
     world.settle();

@@ -63,7 +63,7 @@ impl Scene {
         plan.actions.into_iter().next()
     }
 
-    /// Reason and words of what people hear of a claim.
+    /// Reason and message of a claim's event.
     fn told(&self, name: &str) -> (&'static str, String) {
         let Some(Action::Claim { step, .. }) = self.step(&key(name)) else {
             return ("", String::new());
@@ -81,7 +81,7 @@ impl Scene {
 }
 
 #[test]
-fn a_claim_that_waits_says_for_what_in_upstreams_words() {
+fn a_waiting_claim_has_upstreams_event() {
     let mut scene = Scene::new();
     scene.1.set(key("data"), claim("u", 1));
     assert_eq!(
@@ -317,7 +317,7 @@ fn a_folder_is_removed_only_after_its_claim_and_its_volume_goes_only_after_the_f
     );
 }
 
-/// What the API has, with the versions that its writes are conditional on.
+/// The API's objects, with the versions on which its writes are conditional.
 #[derive(Debug, Clone, Default)]
 struct World {
     claims: BTreeMap<Key, Claim>,
@@ -436,7 +436,7 @@ impl World {
 }
 
 proptest! {
-    /// Plans on stale looks in any order, with processes that end and begin anew between any two writes.
+    /// Plans from stale state in any order, with processes that restart between any two writes.
     #[test]
     fn no_volume_and_no_claim_is_bound_twice_and_all_that_can_be_is_bound(
         claims in prop::collection::vec(1..4_i64, 1..5),

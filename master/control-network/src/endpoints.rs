@@ -1,7 +1,8 @@
 //! Endpoints of services that select pods: the older kind beside EndpointSlices, for clients that still read it.
 //!
 //! Names, labels and annotations are upstream's. Endpoints hold the addresses of the service's first family, at most a
-//! thousand; those who need more or other ones read slices. What this controller did not make goes with nobody's service.
+//! thousand; clients that need more or other ones read slices. Endpoints that this controller did not
+//! make stay when a service is deleted.
 
 use crate::change::Change;
 use crate::endpoint_slices::views::{self, Backend, PortView, ServiceView, Target};
@@ -78,11 +79,11 @@ pub struct Facts {
     pub service: Option<Arc<ServiceView>>,
     /// Pods with their names, in order.
     pub pods: Vec<(String, Arc<Backend>)>,
-    /// What is there.
+    /// The existing Endpoints.
     pub endpoints: Option<Arc<EndpointsView>>,
 }
 
-/// What is done to Endpoints.
+/// The actions on Endpoints.
 pub type Action = Change<Endpoints>;
 
 impl Controller for EndpointsKeeper {

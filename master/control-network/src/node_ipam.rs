@@ -44,7 +44,7 @@ pub struct Facts {
     last: Vec<usize>,
 }
 
-/// What is done for a node.
+/// The action for a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// It gets its ranges.
@@ -121,7 +121,7 @@ impl Controller for NodeIpam {
         }
         let all = self.nodes.all();
         let mut memory = self.memory();
-        // What is seen, or gone, is no longer remembered.
+        // A write that was seen, or whose node is gone, is no longer remembered.
         let waiting = all.iter().filter(|(_, node)| node.pod_cidrs.is_empty());
         let waiting: BTreeSet<&str> = waiting.map(|(_, node)| node.uid.as_str()).collect();
         memory.asked.retain(|uid, _| waiting.contains(uid.as_str()));

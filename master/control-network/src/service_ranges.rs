@@ -22,7 +22,7 @@ const READY: &str = "Ready";
 const SERVES: &str = "Kubernetes Service CIDR is ready";
 const WAITS: &str = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
 
-/// What is known of a range.
+/// The fields of a range that matter here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeView {
     /// Its UID.
@@ -71,7 +71,7 @@ pub struct ServiceRanges {
     ranges: Store<RangeView>,
 }
 
-/// A range and what is known of it.
+/// A range and the facts about it.
 #[derive(Debug)]
 pub struct Facts {
     name: String,

@@ -1,7 +1,9 @@
-//! Approval of kubelets' client certificates: for those who may have one without anybody looking (upstream: csrapproving).
+//! Approves client certificates of kubelets whose user has the right to automatic approval
+//! (upstream: csrapproving).
 //!
-//! Who asks for a certificate of his own node needs the right to create `certificatesigningrequests/selfnodeclient`; who asks
-//! for another's `certificatesigningrequests/nodeclient`. Without the right the request waits for a person.
+//! For a certificate of its own node a user needs the right to create
+//! `certificatesigningrequests/selfnodeclient`, for another node
+//! `certificatesigningrequests/nodeclient`. Without the right the request waits for a person.
 
 use config_kube::identity::{NODE_USER_PREFIX, NODES_GROUP};
 use config_kube::k8s_openapi::api::authorization::v1::{
@@ -20,7 +22,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
 
-/// The signer whose requests are looked at.
+/// The signer of these requests.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
 /// The controller. Its keys are certificate signing requests.
@@ -29,7 +31,7 @@ pub struct Approver {
     requests: Store<RequestView>,
 }
 
-/// A request and what is known of it.
+/// A request and its facts.
 #[derive(Debug)]
 pub struct Facts {
     name: String,
@@ -127,7 +129,7 @@ async fn approve(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError>
             .await
             .map(drop);
     }
-    // Asked again later, ever more seldom: the right may be granted.
+    // Checked again later, with a growing delay: the right may be granted.
     let text = format!(
         "recognized csr {name:?} as a kubelet's but subject access review was not approved"
     );
@@ -166,7 +168,7 @@ async fn may(
         .is_some_and(|status| status.allowed))
 }
 
-/// The node's user that a kubelet's request names; none where it is not a kubelet's.
+/// The node's user in a kubelet's request; `None` if it is not a kubelet's.
 fn node_user(spec: &CertificateSigningRequestSpec) -> Option<String> {
     let usages = spec.usages.as_deref().unwrap_or_default();
     let known = |usage: &String| {

@@ -1,4 +1,5 @@
-//! Certificate signing requests go when they are of no use: an hour after the decision, a day without one (upstream).
+//! Deletes certificate signing requests that are no longer needed: an hour after the decision, a
+//! day without one (upstream).
 
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use master_client::{ApiError, DeleteParams, Key, Store};
@@ -20,7 +21,7 @@ pub struct CsrCleaner {
     requests: Store<RequestView>,
 }
 
-/// A request and what is known of it.
+/// A request and its facts.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,

@@ -1,4 +1,4 @@
-//! The condition by which a pod says that it is ended from outside (upstream: `DisruptionTarget`).
+//! The condition of a pod that a disruption ends (upstream: `DisruptionTarget`).
 
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,11 +1,12 @@
-//! What controllers whose keys are pods follow: the pods, and the nodes that these are bound to.
+//! Followers for controllers whose keys are pods: the pods, and the nodes to which they are bound.
 
 use master_client::{Delta, Key, Lookup, Store};
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
 use master_control::views::pod::{BY_NODE, PodView};
 
-/// Follows pods as keys, and nodes, of which a change of `aspect` concerns all pods that are bound to the node.
+/// Follows pods as keys, and nodes: a change of a node's `aspect` concerns all pods that are bound
+/// to it.
 pub(crate) fn pods_and_nodes<F: PartialEq + 'static>(
     setup: &mut Setup<'_>,
     aspect: fn(&NodeView) -> F,

@@ -1,8 +1,8 @@
-//! Controllers of nodes: whether they are ready, what becomes of their pods, and the certificates that they request.
+//! Controllers of nodes: their readiness, their pods, and the certificates that they request.
 //!
 //! - `node_lifecycle`: a node that falls silent is not ready, and is tainted
-//! - `pod_readiness`, `taint_eviction`, `pod_gc`: what that means for its pods; why one is ended stands in `disruption`, what they follow in
-//!   `followed`
+//! - `pod_readiness`, `taint_eviction`, `pod_gc`: the consequences for its pods; `disruption` has
+//!   the reasons for ending one, `followed` what they follow
 //! - `machine_nodes`: labels and taints of a Machine's Node, by its state and the policy's rules
 //! - `approver`, `csr_signing`, `csr_cleaner`: certificate requests are decided, signed and removed
 

@@ -1,7 +1,7 @@
 //! Nodes of Machines: a static machine has one, a Machine's state taints it, a rule of the policy labels and taints it.
 //!
-//! Admission (`master/attest`) makes the Nodes of machines that attest, and this controller keeps all of them. What is to be set
-//! is decided in `master/nodes`.
+//! Admission (`master/attest`) makes the Nodes of machines that attest, and this controller keeps
+//! all of them. `master/nodes` decides what to set.
 
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeSpec};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 static BY_NODE: Index<MachineView> =
     Index::new("node", |_, machine| vec![machine.0.node_name().to_owned()]);
 
-/// A Machine as far as its Node depends on it. Its other parts are empty, so that a proof which changes none of this leads to
-/// no plan.
+/// The parts of a Machine on which its Node depends. The others are empty, so that a proof which
+/// changes none of these leads to no plan.
 #[derive(Debug, PartialEq)]
 pub struct MachineView(pub Machine);
 
@@ -98,7 +98,7 @@ pub struct Facts {
     wanted: Option<NodeMarks>,
 }
 
-/// What is done for one Machine's Node.
+/// An action on one Machine's Node.
 #[derive(Debug, PartialEq)]
 pub enum Action {
     /// The Node of a static machine is created.

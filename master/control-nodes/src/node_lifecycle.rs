@@ -1,7 +1,9 @@
-//! Node lifecycle: a node whose kubelet is silent becomes `Unknown`, and what is wrong with a node shows as taints.
+//! Node lifecycle: a node whose kubelet is silent becomes `Unknown`, and a node's bad conditions
+//! become taints.
 //!
-//! Silence is measured by the master's own monotonic clock from the last *change* of lease or heartbeat that was seen, so
-//! that a node's wrong clock neither hides nor causes it, and a master that starts gives everybody the whole time.
+//! Silence is measured by the master's own monotonic clock from the last *change* of lease or
+//! heartbeat that was seen, so that a node's wrong clock neither hides nor causes it, and after a
+//! start of the master every node has the full grace period.
 
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
@@ -21,18 +23,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time for a new node's kubelet to speak at all (upstream: 60 s).
+/// Time for a new node's kubelet to report at all (upstream: 60 s).
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
-/// Between two nodes of a zone that are emptied of pods (upstream: 0.1 a second): time to notice that the fault is the master's.
+/// Time between the evictions of two nodes of a zone (upstream: 0.1 a second), to notice if the
+/// fault is the master's.
 const EVICTION_PACE: Duration = Duration::from_secs(10);
-/// The same in a large zone of which most is silent (upstream: 0.01 a second).
+/// The same in a large zone in which most nodes are silent (upstream: 0.01 a second).
 const DISRUPTED_PACE: Duration = Duration::from_secs(100);
 /// Nodes that a small zone has at most (upstream).
 const LARGE: usize = 50;
-/// What the kubelet reports and nobody knows any more once it is silent.
+/// The conditions that the kubelet reports, which become unknown once it is silent.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// The lease by which a kubelet says that it lives.
+/// The lease that a kubelet renews.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseView {
     /// When it was renewed last.
@@ -87,7 +90,7 @@ pub struct NodeLifecycle {
     memory: Mutex<Memory>,
 }
 
-/// A node, how long it has been silent, and whether it may be emptied of pods.
+/// A node, how long it has been silent, and whether its pods may be evicted.
 #[derive(Debug)]
 pub struct Facts {
     name: String,
@@ -98,7 +101,7 @@ pub struct Facts {
     emptying: Emptying,
 }
 
-/// Whether a node that is not ready may be emptied of pods.
+/// Whether the pods of a node that is not ready may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Emptying {
     /// It may, or is.
@@ -109,10 +112,10 @@ enum Emptying {
     No,
 }
 
-/// What is written to a node.
+/// A write to a node.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// It was silent for too long: these conditions are not known any more.
+    /// It was silent for too long: these conditions become unknown.
     Silent(Box<Silent>),
     /// Its taints.
     Taints {
@@ -138,7 +141,7 @@ pub struct Silent {
     pub lease: Option<Timestamp>,
     /// The conditions.
     pub conditions: Vec<NodeCondition>,
-    /// Whether it is news that people should be told.
+    /// Whether to record an event.
     pub tell: bool,
 }
 
@@ -186,7 +189,7 @@ impl Controller for NodeLifecycle {
         };
         let mut memory = self.memory();
         let silence = silence(&mut memory.signs, &name, &node, lease, now.instant);
-        // What is about to be called silent takes no turn yet.
+        // A node that is about to be marked silent takes no turn yet.
         let emptying = if silence < grace || node.is_unheard() {
             self.emptying(&mut memory, &node, now.instant)
         } else {
@@ -249,7 +252,7 @@ impl NodeLifecycle {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a node may be emptied of pods: those of a zone one after another. A node that may takes its turn.
+    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node that may takes its turn.
     fn emptying(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Emptying {
         let Some(key) = wrong(node) else {
             return Emptying::No;
@@ -275,7 +278,7 @@ impl NodeLifecycle {
     }
 }
 
-/// How long nothing was heard of a node.
+/// How long a node has been silent.
 fn silence(
     signs: &mut HashMap<String, Sign>,
     name: &str,
@@ -310,14 +313,14 @@ fn wrong(node: &NodeView) -> Option<&'static str> {
     }
 }
 
-/// How fast nodes of a zone may be emptied of pods (upstream: full and partial disruption).
+/// How fast the nodes of a zone may be evicted (upstream: full and partial disruption).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// One in this time.
     Every(Duration),
-    /// No more than those that are being emptied: too many fail at once.
+    /// No further nodes: too many fail at once.
     Halt,
-    /// Not even these: it is likelier that the master is cut off than that all nodes fail.
+    /// None at all: it is more likely that the master is cut off than that all nodes fail.
     Never,
 }
 
@@ -396,7 +399,7 @@ impl Zones {
     }
 }
 
-/// The taints that a node should have: other people's as they are, ours by its condition.
+/// The taints that a node should have: those of others unchanged, ours by its conditions.
 fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Vec<Taint> {
     let pressures = PRESSURES
         .iter()
@@ -432,7 +435,7 @@ fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Ve
     taints
 }
 
-/// What says that a node is silent, if it doesn't say so yet.
+/// The conditions that mark a node as silent, if it is not marked yet.
 fn silent(facts: &Facts, now: Timestamp) -> Option<Silent> {
     let node = &facts.node;
     let known = |kind: &str| {
@@ -474,7 +477,7 @@ fn silent(facts: &Facts, now: Timestamp) -> Option<Silent> {
     })
 }
 
-/// Says that a node is silent, after a last look at its lease past all caches.
+/// Marks a node as silent, after a last read of its lease past all caches.
 async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> {
     let name = silent.node.as_str();
     let lease: Option<Lease> = writer

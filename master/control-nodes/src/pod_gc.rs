@@ -1,4 +1,4 @@
-//! Pod garbage collection: pods that no kubelet will ever end.
+//! Pod garbage collection: deletes pods that no kubelet will ever end.
 
 use crate::disruption::{Disruption, disrupt};
 use crate::followed::pods_of_node;
@@ -15,11 +15,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Ended pods that are kept for people to look at (upstream's default).
+/// How many ended pods are kept for inspection (upstream's default).
 const ENDED_KEPT: usize = 12_500;
-/// How long a node must be gone before its pods are: it may be registered anew (upstream: 40 s).
+/// How long a node must be gone before its pods are deleted: it may register again (upstream: 40 s).
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// Ended pods beyond the limit that are looked at with one change.
+/// How many ended pods beyond the limit one change concerns.
 const AT_ONCE: usize = 64;
 
 /// Ended pods that are not being deleted, the oldest first.
@@ -36,12 +36,12 @@ pub struct PodGc {
     gone: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
-/// A pod and what is known of its end.
+/// A pod and the facts about its end.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,
     pod: Arc<PodView>,
-    /// For how long its node has been gone; none where it has none or the node is there.
+    /// For how long its node has been gone; `None` if it has no node or the node exists.
     orphaned: Option<Duration>,
     /// Whether its node is out of service.
     off: bool,
@@ -122,7 +122,7 @@ impl Controller for PodGc {
 
     async fn carry_out(&self, pod: Collect, writer: &Writer) -> Result<(), ApiError> {
         if let Some(node) = &pod.gone {
-            // Past all caches: it may have come back.
+            // Read past all caches: the node may have come back.
             if writer.client().get_opt::<Node>(None, node).await?.is_some() {
                 return Ok(());
             }
@@ -142,7 +142,7 @@ impl Controller for PodGc {
 }
 
 impl PodGc {
-    /// For how long a pod's node has been gone. What is remembered of nodes ends as they come back or have no pods.
+    /// For how long a pod's node has been gone. A node is forgotten once it comes back or has no pods.
     fn orphaned(&self, pod: &PodView, there: bool, now: Instant) -> Option<Duration> {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         if pod.node.is_empty() || there {

@@ -1,4 +1,4 @@
-//! Pods of silent and of untrusted nodes are not known to be ready, so that no service routes to them.
+//! Makes pods of silent and of untrusted nodes not ready, so that no service routes to them.
 
 use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -21,7 +21,7 @@ pub struct PodReadiness {
     nodes: Store<NodeView>,
 }
 
-/// A pod, and whether what its kubelet last said still counts.
+/// A pod, and whether its kubelet's last report still counts.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,
@@ -81,7 +81,7 @@ impl Controller for PodReadiness {
     }
 }
 
-/// An untrusted machine's kubelet is not heard either: its last reported pod readiness is not used for routing.
+/// Whether the kubelet's last report is out of date. That of an untrusted machine is ignored too.
 fn is_stale(node: &NodeView) -> bool {
     node.is_unheard() || node.has_taint(UNTRUSTED, NO_EXECUTE)
 }

@@ -1,4 +1,5 @@
-//! Taint eviction: pods leave nodes whose `NoExecute` taints they don't tolerate, or tolerate for a time only.
+//! Taint eviction: deletes pods on nodes whose `NoExecute` taints they don't tolerate, or tolerate
+//! only for a time.
 
 use crate::disruption::{Disruption, disrupt};
 use crate::followed::pods_and_nodes;
@@ -16,8 +17,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a pod stays on a node that is not ready or silent where it says nothing about it (upstream's admission writes
-/// these tolerations into every pod; a pod that has none was made before).
+/// How long a pod without tolerations stays on a node that is not ready or silent (upstream's
+/// admission writes these tolerations into every pod; a pod without them is older).
 const UNSAID: Duration = Duration::from_secs(300);
 
 /// The controller. Its keys are pods. The time of a taint is written on the node, or is when the pod was seen with it first:
@@ -30,7 +31,7 @@ pub struct TaintEviction {
     seen: Mutex<HashMap<Key, (String, Timestamp)>>,
 }
 
-/// A pod and the taints of its node that drive pods out.
+/// A pod and the `NoExecute` taints of its node.
 #[derive(Debug)]
 pub struct Facts {
     key: Key,
@@ -40,7 +41,7 @@ pub struct Facts {
     seen: Timestamp,
 }
 
-/// The pod is told why, and deleted.
+/// The pod gets an event with the reason, and is deleted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Evict {
     /// Which.
@@ -137,7 +138,7 @@ impl Controller for TaintEviction {
 }
 
 impl TaintEviction {
-    /// When a pod was seen first with taints without a time; it is forgotten where it has none (`uid` is none).
+    /// When a pod was first seen with taints that have no time. Without a `uid` the pod is forgotten.
     fn seen(&self, key: &Key, uid: Option<&str>, now: Timestamp) -> Timestamp {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(uid) = uid else {
@@ -154,7 +155,7 @@ impl TaintEviction {
     }
 }
 
-/// The taints of a node that drive pods out.
+/// The `NoExecute` taints of a node.
 fn driving_out(node: &NodeView) -> Vec<Taint> {
     let taints = node.taints.iter();
     taints
@@ -163,7 +164,7 @@ fn driving_out(node: &NodeView) -> Vec<Taint> {
         .collect()
 }
 
-/// How long a pod may stay: none, for ever.
+/// How long a pod may stay; `None`: for ever.
 fn stays(pod: &PodView, taints: (&[Taint], Timestamp), now: Timestamp) -> Option<Duration> {
     let (taints, seen) = taints;
     let each = taints.iter();

@@ -1,5 +1,5 @@
-//! What an autoscaler does, by its specification, the scale that it sees and what each metric asks for. Pure over its
-//! memory.
+//! The decision of an autoscaler, from its specification, the current scale and the number that
+//! each metric asks for. Pure over its memory.
 
 use super::limits::{Limited, Memory};
 use super::metrics::quantity;
@@ -8,7 +8,7 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscalerSpec
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// A condition as it is to be said.
+/// A condition to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
     /// Its type.
@@ -21,7 +21,7 @@ pub struct Said {
     pub message: String,
 }
 
-/// What a metric asks for, or why it can't be known.
+/// The number that a metric asks for, or why it can't be known.
 pub type Reading = Result<Proposal, Fault>;
 
 /// Why something can't be known.
@@ -33,7 +33,7 @@ pub struct Fault {
     pub message: String,
 }
 
-/// What was seen of the target.
+/// The observed state of the target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
     /// Replicas that it is to have.
@@ -169,7 +169,7 @@ fn by_metrics(
             "invalid metrics ({faults} invalid out of {}), first error is: {message}",
             metrics.len()
         );
-        // What is not known might ask for more: without it nothing is taken away.
+        // A missing metric might ask for more: without it the target is not scaled down.
         let unsafe_ = best.as_ref().is_none_or(|(most, _)| *most < seen.replicas);
         if unsafe_ {
             let words = format!(
@@ -223,7 +223,7 @@ fn is_share(metric: &MetricSpec) -> bool {
         .is_some_and(|target| target.average_utilization.is_some())
 }
 
-/// A metric as people are told of it.
+/// A metric's name in messages.
 fn name(metric: &MetricSpec) -> String {
     let (resource, what) = match (&metric.resource, &metric.container_resource) {
         (Some(one), _) => (&one.name, "resource"),

@@ -1,8 +1,9 @@
-//! HorizontalPodAutoscalers: the controller, what it reads and what it writes.
+//! HorizontalPodAutoscalers: the controller, its reads and its writes.
 //!
-//! Each autoscaler looks once in [`PERIOD`]: it reads the target's scale, pods and samples, decides, and writes the scale if
-//! it is as it was read. Resource metrics come from `metrics.k8s.io` through the API; where nodes tell no figures of the
-//! pods, that is told by the condition ScalingActive.
+//! Each autoscaler runs once in [`PERIOD`]: it reads the target's scale, pods and samples, decides,
+//! and writes the scale if it is unchanged since it was read. Resource metrics come from
+//! `metrics.k8s.io` through the API; if the nodes report no figures of the pods, the condition
+//! ScalingActive says so.
 
 use crate::decide::{Fault, Reading, Said, Seen, decide, needs_metrics, said};
 use crate::limits::Memory;
@@ -35,7 +36,7 @@ const PERIOD: Duration = Duration::from_secs(15);
 /// The tolerance where none is given (upstream: `horizontal-pod-autoscaler-tolerance`).
 const TOLERANCE: f64 = 0.1;
 
-/// What is known of an autoscaler beside its object.
+/// The facts about an autoscaler besides its object.
 #[derive(Debug, Default)]
 struct Known {
     uid: String,
@@ -73,7 +74,7 @@ impl Controller for HorizontalAutoscalers {
             &["get", "list", "watch"],
         ),
         right("autoscaling", "horizontalpodautoscalers/status", &["patch"]),
-        // Whatever has replicas can be a target, custom kinds too.
+        // Any kind with replicas can be a target, custom kinds too.
         right("*", "*/scale", &["get", "patch"]),
         right("", "pods", &["list"]),
         right("metrics.k8s.io", "pods", &["list"]),

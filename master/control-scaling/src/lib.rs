@@ -1,10 +1,10 @@
 //! Controllers that choose how many replicas a workload has.
 //!
-//! - `horizontal`: HorizontalPodAutoscalers: what is read and written
-//! - `metrics`: samples of what pods use, and what they request
+//! - `horizontal`: HorizontalPodAutoscalers: reads and writes
+//! - `metrics`: samples of the usage of pods, and their requests
 //! - `replicas`: the number that a metric asks for; pure
 //! - `limits`: windows, policies and bounds; pure over a memory
-//! - `decide`: what is done and said; pure over that memory
+//! - `decide`: the decision and the conditions; pure over that memory
 
 mod decide;
 mod horizontal;

@@ -1,5 +1,5 @@
-//! How fast a number of replicas follows what metrics ask for (upstream: `horizontal.go`). Pure, over a memory of what was
-//! asked for and done.
+//! How fast the number of replicas follows the metrics (upstream: `horizontal.go`). Pure, over a
+//! memory of earlier recommendations and changes.
 
 use config_kube::k8s_openapi::api::autoscaling::v2::{
     HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerSpec,
@@ -7,15 +7,16 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-/// For so long a smaller number waits where no behaviour is given (upstream: `downscale-stabilization`).
+/// How long a smaller number waits where no behaviour is given (upstream: `downscale-stabilization`).
 const STABLE: Duration = Duration::from_secs(300);
-/// The longest time of which anything is remembered: no window and no period is longer (upstream's validation).
+/// The longest time that anything is remembered: no window and no period is longer (upstream's validation).
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// Numbers with the times at which they were asked for or done.
+/// Numbers of replicas, with the times at which they were recommended or set.
 type Times = Vec<(Instant, i32)>;
 
-/// What an autoscaler remembers. A restart forgets it, as upstream does: the first number then counts as asked for.
+/// An autoscaler's memory. It is lost at a restart, as upstream's: then the first number counts as
+/// a recommendation.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
     asked: Times,
@@ -23,19 +24,19 @@ pub struct Memory {
     removed: Times,
 }
 
-/// A reason and words for people.
+/// A reason and a message of a condition.
 type Words = (&'static str, &'static str);
 
-/// A number, whether it is another than what was asked for, and why.
+/// A number of replicas, whether a limit changed it, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited {
     /// Replicas.
     pub replicas: i32,
-    /// What is said of the time that it waits for.
+    /// The condition `AbleToScale`.
     pub able: Words,
-    /// Whether a bound holds it back.
+    /// Whether a limit changed the number.
     pub limited: bool,
-    /// What is said of bounds.
+    /// The condition `ScalingLimited`.
     pub why: Words,
 }
 
@@ -77,7 +78,8 @@ fn recent(all: &Times, within: Duration, now: Instant) -> impl Iterator<Item = i
 }
 
 impl Memory {
-    /// The number that is there as the autoscaler begins counts as asked for, so that a restart takes nothing away at once.
+    /// The current number at the start counts as a recommendation, so that a restart does not scale
+    /// down at once.
     pub fn begin(&mut self, current: i32, now: Instant) {
         if self.asked.is_empty() {
             self.asked.push((now, current));
@@ -100,7 +102,7 @@ impl Memory {
         }
     }
 
-    /// What becomes of a number that metrics ask for.
+    /// Limits the number that the metrics ask for.
     pub fn limit(
         &mut self,
         spec: &HorizontalPodAutoscalerSpec,

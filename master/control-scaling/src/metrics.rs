@@ -1,4 +1,4 @@
-//! What is known of pods and of what they use: samples of `metrics.k8s.io`, requests of containers.
+//! Usage of pods: samples of `metrics.k8s.io`, requests of containers.
 
 use config_kube::Amount;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 /// Nano-units in a thousandth.
 const MILLI: i128 = 1_000_000;
-/// Time that a sample is of, where it does not say so (upstream).
+/// The window of a sample that does not name it (upstream).
 const WINDOW: SignedDuration = SignedDuration::from_mins(1);
 
-/// What a pod used.
+/// A pod's usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// The amount, in thousandths.

@@ -1,19 +1,21 @@
-//! How many replicas a resource's use asks for (upstream: `replica_calculator.go`). Pure.
+//! The number of replicas that the usage of a resource asks for (upstream:
+//! `replica_calculator.go`). Pure.
 //!
-//! The ratio of use to target gives the number; what is not known of some pods must not lead to more of a change than what
-//! is known: pods without samples count as what speaks against the change, and so do pods that have just begun.
+//! The ratio of use to target gives the number; missing samples must not increase a change: pods
+//! without samples count with the value that argues against the change, and so do pods that have
+//! just started.
 
 use super::metrics::{Sample, Samples, milli, requests};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// For so long after its start a pod's use of CPU is that of its beginning (upstream: `cpu-initialization-period`).
+/// How long after its start a pod's CPU use counts as that of starting (upstream: `cpu-initialization-period`).
 const BEGINNING: SignedDuration = SignedDuration::from_mins(5);
 /// A pod that became unready this early has never been ready (upstream: `initial-readiness-delay`).
 const FIRST_READINESS: SignedDuration = SignedDuration::from_secs(30);
 
-/// What a metric is to be.
+/// The target of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Per cent of what pods request.
@@ -37,7 +39,7 @@ impl Tolerance {
     }
 }
 
-/// What is asked of one resource.
+/// A request for one resource's recommendation.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// `cpu` or `memory`.
@@ -101,7 +103,7 @@ fn ready(pod: &Pod) -> Option<&PodCondition> {
     conditions.iter().find(|one| one.type_ == "Ready")
 }
 
-/// Whether a sample of CPU tells nothing of a pod at work.
+/// Whether a CPU sample is of a pod that is still starting.
 fn is_beginning(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     let started = pod
         .status
@@ -243,7 +245,8 @@ pub fn propose(
     Ok(proposal(if against { current } else { replicas }))
 }
 
-/// Gives pods without samples, and those that have just begun, what speaks against the change.
+/// Gives pods without samples, and those that have just started, the value that argues against the
+/// change.
 fn suppose(
     target: Target,
     ratio: f64,

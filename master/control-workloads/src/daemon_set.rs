@@ -61,7 +61,7 @@ pub struct Facts {
     pub nodes: Entries<Place>,
 }
 
-/// What is done to a DaemonSet with a UID.
+/// An action on the DaemonSet with a UID.
 pub type Action = action::Action<Step>;
 
 /// Something that is done.

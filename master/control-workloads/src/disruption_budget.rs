@@ -98,7 +98,7 @@ pub struct Facts {
     pub scale: Result<i32, String>,
 }
 
-/// What is done to a budget.
+/// An action on a budget.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Its status is written, if it is at this resource version.

@@ -1,4 +1,4 @@
-//! What a controller is: what it follows, its facts, its plan, its actions, its rights.
+//! The trait of a controller: what it follows, its facts, its plan, its actions, its rights.
 
 use crate::setup::Setup;
 use crate::writer::Writer;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub struct Now {
     /// Monotonic, for what is measured here.
     pub instant: Instant,
-    /// Wall clock, for what objects say.
+    /// Wall clock, to compare with times in objects.
     pub wall: Timestamp,
 }
 
@@ -38,7 +38,7 @@ impl Now {
     }
 }
 
-/// What a controller wants for one key.
+/// A controller's plan for one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan<A> {
     /// Actions, carried out one after another; the first that fails ends the run.
@@ -119,15 +119,17 @@ pub const fn right(
     }
 }
 
-/// A controller. It is level-triggered: a run looks at what is there, whatever change led to it, and each controller is
-/// the only writer of what it writes. The driver never runs one key twice at once, and other keys beside it.
+/// A controller. It is level-triggered: a run depends on the current state only, not on the change
+/// that led to it, and each controller is the only writer of its output. The driver runs different
+/// keys concurrently, but never one key twice at once.
 pub trait Controller: Sized + Send + Sync + 'static {
     /// Name in logs and metrics; upstream's where there is one.
     const NAME: &'static str;
     /// Name in events, which `kubectl describe` shows under `From`; upstream's where that is another than the controller's.
     const COMPONENT: &'static str = Self::NAME;
-    /// What its actions do at the API: the role of its own user grants this and no more, and no other controller has it. What
-    /// it follows is declared too, though one user reads for all controllers.
+    /// What its actions need at the API: the role of its own user grants only this, and no other
+    /// controller has that role. What it follows is declared too, although one user reads for all
+    /// controllers.
     const RIGHTS: &'static [Right];
     /// All that its plan for one key depends on.
     type Facts: Debug;
@@ -137,18 +139,18 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Says what it follows, which keys a change concerns and which indexes it asks; the stores are kept.
     fn new(setup: &mut Setup<'_>) -> Self;
 
-    /// What is known of a key: only reads of stores and of the controller's own memory, no waiting. None where there is
-    /// nothing to plan.
+    /// The facts about a key, from the stores and from the controller's own memory, without
+    /// waiting. `None` if there is nothing to plan.
     fn facts(&self, key: &Key, now: Now) -> Option<Self::Facts>;
 
-    /// What is to be done. Pure.
+    /// The actions for these facts. Pure.
     fn plan(facts: &Self::Facts, now: Now) -> Plan<Self::Action>;
 
     /// Does it. It must be repeatable without harm, and refuse by a precondition (UID, resource version) what was planned
-    /// on an old picture.
+    /// on an outdated version.
     ///
     /// # Errors
-    /// What the API answered. "Not found", "conflict" and "already exists" mean an old picture: the key is planned again
+    /// What the API answered. "Not found", "conflict" and "already exists" mean outdated stores: the key is planned again
     /// after the back-off, without a log line above debug. Everything else is logged, and tried again
     /// after the back-off.
     fn carry_out(

@@ -1,7 +1,9 @@
-//! The driver: feeds work queues with the keys that changes concern, plans keys, and carries actions out.
+//! The driver: feeds work queues with the keys that changes concern, plans keys, and carries out
+//! actions.
 //!
-//! One future, without tasks and channels. Controllers take turns, each plans one key in its turn, and none may have more
-//! than its share of the writes that are under way: neither a controller nor a key keeps the others waiting.
+//! One future, without tasks and channels. Controllers take turns, each plans one key per turn, and
+//! none may have more than its share of the writes in progress: neither a controller nor a key
+//! delays the others.
 
 use crate::controller::{Controller, Now, Plan, Right};
 use crate::figures::{End, Figures};
@@ -22,9 +24,9 @@ use std::time::{Duration, Instant};
 const IN_FLIGHT: usize = 64;
 /// Of these, the share of one controller.
 const SHARE: usize = 16;
-/// Keys that are planned before changes are looked at again.
+/// Keys that are planned before changes are read again.
 const BATCH: usize = 64;
-/// What a controller's runs need: the API in the name of its own user.
+/// What a controller's runs need: the API with its own user.
 struct Tools {
     client: Client,
     recorder: Arc<Recorder>,
@@ -43,7 +45,7 @@ impl Tools {
 /// A run that was planned.
 struct Run {
     actions: usize,
-    /// What is left to do, and how it ends.
+    /// The remaining work of a run, and its result.
     work: Option<BoxFuture<'static, (End, Outcome)>>,
     requeue: Option<Duration>,
 }
@@ -90,7 +92,7 @@ pub(crate) async fn carry_out<C: Controller>(
 ) -> (End, Outcome) {
     for action in plan.actions {
         if let Err(error) = controller.carry_out(action, &writer).await {
-            // Of what was written before, the next plan must know.
+            // The next plan must know about the earlier writes.
             let expectations = writer.into_expectations();
             return (failed::<C>(key, &error), Outcome::Retry { expectations });
         }
@@ -134,7 +136,7 @@ struct Worker {
 pub struct Registration {
     /// Name in logs and metrics.
     pub name: &'static str,
-    /// What it must be allowed to do.
+    /// The rights that it needs.
     pub rights: &'static [Right],
     add: fn(Controllers) -> Controllers,
 }
@@ -176,7 +178,7 @@ impl Controllers {
         }
     }
 
-    /// Those of the list.
+    /// The controllers of the list.
     pub fn of(list: &[Registration], options: Options) -> Self {
         let list = list.iter();
         list.fold(Self::new(options), |all, registration| {
@@ -199,7 +201,7 @@ impl Controllers {
         self
     }
 
-    /// What the work queues do, in figures.
+    /// Metrics of the work queues.
     pub fn figures(&self) -> Arc<Figures> {
         Arc::clone(&self.figures)
     }

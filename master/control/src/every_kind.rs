@@ -13,7 +13,7 @@ pub type ResourceId = u16;
 /// Between two looks at which kinds are served.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// The kinds that are followed, by number. Numbers are never given anew.
+/// The followed kinds, by number. Numbers are never reused.
 #[derive(Debug, Clone, Default)]
 pub struct Kinds(Arc<RwLock<Arc<Vec<Resource>>>>);
 
@@ -27,7 +27,7 @@ impl Kinds {
     fn serve(&self, served: &[Resource]) -> Vec<ResourceId> {
         let known = self.all();
         let new = served.iter().filter(|resource| !known.contains(resource));
-        // Events own nothing, nobody owns them, and there are many.
+        // Events own nothing, have no owners, and there are many.
         let new: Vec<&Resource> = new.filter(|resource| resource.plural != "events").collect();
         let all: Vec<Resource> = known.iter().chain(new).cloned().collect();
         let numbers = known.len()..all.len();
@@ -48,7 +48,7 @@ impl<F: FnMut((ResourceId, &Resource), &Change<Partial>, &mut Vec<Key>) + Send +
 {
 }
 
-/// Those who listen, and the kinds.
+/// The listening controllers, and the kinds.
 #[derive(Default)]
 pub(crate) struct EveryKind {
     listeners: Vec<(usize, Box<dyn Listener>)>,
@@ -95,7 +95,7 @@ struct Following {
 
 impl Following {
     async fn next(&mut self) -> (bool, Vec<(usize, Key)>) {
-        // Both arms are cancel-safe: a tick is taken as it comes, and streams keep what they have not handed out.
+        // Both arms are cancel-safe: a tick loses nothing, and streams keep what they have not returned.
         tokio::select! {
             _ = self.look.tick() => {
                 self.serve();

@@ -1,4 +1,4 @@
-//! What the work queues do, in figures: depth, latency and errors by controller, under upstream's names of metrics.
+//! Metrics of the work queues: depth, latency and errors by controller, under upstream's names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ struct Numbers {
 pub(crate) enum End {
     /// As planned.
     Done,
-    /// On an old picture.
+    /// On an outdated version of an object.
     Stale,
     /// With an error.
     Error,
@@ -58,7 +58,7 @@ impl Figures {
         change(all.entry(controller).or_default());
     }
 
-    /// Keys were added; so many stand in the line.
+    /// Keys were added; the queue has this depth.
     pub(crate) fn added(&self, controller: &'static str, keys: usize, depth: usize) {
         self.change(controller, |numbers| {
             numbers.adds += keys as u64;
@@ -66,7 +66,7 @@ impl Figures {
         });
     }
 
-    /// A key was planned after so long in the line, with so many actions.
+    /// A key was planned after this time in the queue, with this number of actions.
     pub(crate) fn planned(
         &self,
         controller: &'static str,
@@ -82,7 +82,7 @@ impl Figures {
         });
     }
 
-    /// A run has ended after so long.
+    /// A run has ended after this time.
     pub(crate) fn ended(&self, controller: &'static str, worked: Duration, end: End) {
         self.change(controller, |numbers| {
             numbers.worked.observe(worked);
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_told_by_controller() {
+    fn metrics_are_labelled_by_controller() {
         let figures = Figures::default();
         figures.added("a", 2, 2);
         figures.planned("a", Duration::from_millis(5), 1, 1);

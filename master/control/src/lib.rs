@@ -1,23 +1,24 @@
-//! What a controller is, and the one driver that runs controllers: each keeps a part of the cluster's state as it should be,
-//! through the API alone.
+//! Controllers and the one driver that runs them: each controller reconciles a part of the
+//! cluster's state, only through the API.
 //!
-//! Enter by [`controller::Controller`] for what a controller is, by [`Controllers`] to run some. The controllers themselves
-//! are in rooms by what they look after (`master/control-cluster`, `-network`, `-nodes`, `-workloads`); `master/controllers`
-//! has all of them in one list.
+//! Enter by [`controller::Controller`] for the trait, by [`Controllers`] to run some. The
+//! controllers themselves are in rooms by their subject (`master/control-cluster`, `-network`,
+//! `-nodes`, `-workloads`); `master/controllers` has all of them in one list.
 //!
-//! A controller is one file. It declares the views that it follows, with the keys that a change concerns and the indexes that
-//! it asks; its facts (a snapshot of what its plan for one key depends on); its plan (pure); how its actions are carried out;
-//! its rights. The parts that all share:
+//! A controller is one file. It declares the views that it follows, with the keys that a change
+//! concerns and the indexes that it needs; its facts (a snapshot of what its plan for one key
+//! depends on); its plan (pure); how its actions are carried out; its rights. The parts that all
+//! share:
 //!
 //! - `setup`: one follower and one store per view, however many controllers read it
 //! - `every_kind`: the metadata of objects of every kind, for controllers that can't name the kinds they look after
 //! - `queue`: a work queue per controller: a key is never run twice at once, failures back off, writes are expectations
-//! - `driver`: feeds the queues, lets controllers plan in turn, carries actions out
+//! - `driver`: feeds the queues, lets controllers plan in turn, carries out actions
 //! - `writer`: calls to the API that remember what they will show in the stores
 //! - `rights`: a user and a role for each controller
 //! - `figures`: depth, latency and errors of the queues
 //! - `views`: what is kept of kinds that several controllers read
-//! - `options`: settings, keys and ways out that the master's program gives to controllers
+//! - `options`: settings, keys and connections that the master's program passes to controllers
 //!
 //! The driver is one future, without tasks and channels: it holds its writes as futures. All is level-triggered: a write
 //! that was lost is planned again.
@@ -85,8 +86,8 @@
 //! assert_eq!(Labels::plan(&facts, Now::read()).actions, ["team"]);
 //! ```
 //!
-//! - A change of another object concerns a key: `setup.follow` with a function from the change to keys; find them by an
-//!   [`Index`](master_client::Index), never by a look at all objects.
+//! - A change of another object concerns a key: `setup.follow` with a function from the change to
+//!   keys; find them by an [`Index`](master_client::Index), never by a scan of all objects.
 //! - Something is due at a time: [`Plan::wait`](controller::Plan::wait), or `requeue_in` beside actions.
 //! - A plan may follow its own write at once, so write through [`writer::Writer`]: the key waits until the write is seen.
 //! - The declared rights are all that it may do: [`roles`] makes a role of them for a user that only this controller is.

@@ -1,4 +1,4 @@
-//! What the master's program gives to the controllers: settings, keys and ways out.
+//! Settings, keys and connections that the master's program passes to the controllers.
 
 use crate::pod_range::PodRange;
 use config_kube::CertificatePolicySpec;
@@ -25,7 +25,7 @@ pub struct Options {
     pub signing: Option<Signing>,
     /// With what the cluster is published at discovery endpoints.
     pub discovery: Option<Discovery>,
-    /// Who repairs the allocations of services; none where nobody allocates.
+    /// Repairs the allocations of services; `None` if nothing allocates.
     pub allocations: Option<Arc<dyn Allocations>>,
 }
 
@@ -58,7 +58,7 @@ pub struct Signing {
 pub struct Discovery {
     /// The cluster's keys.
     pub authority: Arc<Authority>,
-    /// Where nodes reach the masters, unless the Secret says otherwise.
+    /// The addresses at which nodes reach the masters, unless the Secret has others.
     pub endpoints: Vec<Endpoint>,
     /// The way to the discovery programs.
     pub publish: Arc<dyn Publish>,
@@ -76,8 +76,8 @@ pub trait Publish: Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<(), String>>;
 }
 
-/// Who repairs the allocations of service addresses and node ports. They are written in one transaction with their service,
-/// and node ports are no objects, so that no client of the API can do it.
+/// Repairs the allocations of service addresses and node ports. They are written in one transaction
+/// with their service, and node ports are not objects, so no client of the API can do it.
 pub trait Allocations: Debug + Send + Sync {
     /// Repairs what it can; what was wrong, to be recorded as events.
     ///

@@ -9,14 +9,15 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Wait after the first failure, and the least time between a failure and the next run whatever changes.
+/// Wait after the first failure, and the shortest time between a failure and the next run, whatever
+/// changes.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 /// Longest wait after failures.
 pub const BACKOFF_LAST: Duration = Duration::from_secs(60);
-/// A write that is not seen after this time is waited for no longer: its watch may be down, or nobody follows the object.
+/// How long a key waits for its write to be seen: the watch may be down, or no one follows the object.
 pub const EXPECTED_WITHIN: Duration = Duration::from_secs(30);
 
-/// What must be seen before a key is reconciled again. It asks the stores and is cheap.
+/// A condition before a key is reconciled again. It checks the stores and is cheap.
 pub type Expectation = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// How a run of a key ended.
@@ -28,7 +29,7 @@ pub enum Outcome {
         /// What the writes will show in the stores.
         expectations: Vec<Expectation>,
     },
-    /// Something failed, or was done on an old picture: run again after the back-off, and not before the writes that were
+    /// Something failed, or was done on an outdated version: run again after the back-off, and not before the writes that were
     /// made until then are seen.
     Retry {
         /// What those writes will show in the stores.
@@ -74,7 +75,7 @@ enum Phase {
 struct Entry {
     phase: Phase,
     failures: u32,
-    /// Not to be run earlier, whatever changes.
+    /// The earliest time of the next run, whatever changes.
     earliest: Instant,
 }
 
@@ -96,7 +97,7 @@ impl std::fmt::Debug for WorkQueue {
     }
 }
 
-/// A key that was taken, and how long it stood in the line.
+/// A taken key, and how long it waited in the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Taken {
     /// The key.
@@ -130,7 +131,7 @@ impl WorkQueue {
         }
     }
 
-    /// The next key that is to be reconciled; none where nothing is due.
+    /// The next key to reconcile; `None` if nothing is due.
     pub fn take(&mut self, now: Instant) -> Option<Taken> {
         self.promote(now);
         let key = self.line.pop_front()?;
@@ -143,7 +144,7 @@ impl WorkQueue {
         Some(Taken { key, waited })
     }
 
-    /// A run of a key that was taken has ended; the wait until the next try where it failed.
+    /// Ends the run of a taken key; returns the wait until the next try if it failed.
     pub fn finish(&mut self, key: &Arc<Key>, outcome: Outcome, now: Instant) -> Option<Duration> {
         let entry = self.entries.get_mut(key)?;
         let Phase::Running(changed) = entry.phase else {
@@ -171,7 +172,7 @@ impl WorkQueue {
         }
     }
 
-    /// Waits until writes are seen, and goes on with the key then, at once where that is so already.
+    /// Delays the key until its writes are seen; not at all if they have been seen.
     fn await_writes(
         &mut self,
         key: &Arc<Key>,
@@ -202,7 +203,7 @@ impl WorkQueue {
         }
     }
 
-    /// When [`WorkQueue::take`] gives something at the latest, if nothing changes; none: never.
+    /// When [`WorkQueue::take`] returns a key at the latest, if nothing changes; `None`: never.
     pub fn wake(&self, now: Instant) -> Option<Instant> {
         if self.line.is_empty() {
             self.timers.first().map(|(at, _)| *at)
@@ -211,7 +212,7 @@ impl WorkQueue {
         }
     }
 
-    /// Keys that stand in the line.
+    /// Keys in the queue.
     pub fn depth(&self) -> usize {
         self.line.len()
     }
@@ -243,7 +244,7 @@ impl WorkQueue {
         if !expectations.is_empty() && now < *deadline {
             return;
         }
-        // A write that was never seen may be lost: the key is planned anew.
+        // A write that was never seen may be lost: the key is planned again.
         self.release(key, now);
     }
 

@@ -1,22 +1,22 @@
-//! Each controller is a user of its own, and its role in the API grants what it declares and no more.
+//! Each controller has its own user, whose role in the API grants only what it declares.
 
 use crate::controller::Right;
 use crate::driver::Registration;
 use master_client::UserInfo;
 use master_rbac::{Binding, Role, Rule, defaults};
 
-/// What stands before a controller's name in the name of its user.
+/// Prefix of a controller's user name; the controller's name follows.
 const USER: &str = "system:controller:";
-/// What stands before a controller's name in the names of its role and binding: upstream's own roles begin with `USER`.
+/// Prefix of the names of its role and binding: upstream's own roles begin with `USER`.
 const ROLE: &str = "system:pratique:controller:";
 
-/// The user as whom a controller reads and writes in its actions. It is known inside the master's process alone: no
-/// ServiceAccount stands for it, so a token of `kube-system` acts for no controller.
+/// The user with which a controller's actions read and write. It exists only inside the master's
+/// process: there is no ServiceAccount for it, so no token of `kube-system` acts for a controller.
 pub(crate) fn user(controller: &str) -> UserInfo {
     UserInfo::authenticated(&format!("{USER}{controller}"), Vec::<String>::new())
 }
 
-/// The cluster roles of controllers, each with its binding. Every controller may write events beside what it declares.
+/// The cluster roles of controllers, each with its binding. Every controller may also write events.
 pub fn roles(list: &[Registration]) -> Vec<(Role, Binding)> {
     let of = |controller: &Registration| {
         let mut rules: Vec<Rule> = controller.rights.iter().map(rule).collect();

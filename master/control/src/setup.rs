@@ -17,19 +17,19 @@ use tokio::sync::watch;
 
 /// Which keys a change concerns.
 type Keys<V> = Box<dyn Fn(&Delta<V>, &mut Vec<Key>) + Send>;
-/// Who listens to a view, by the controllers' numbers.
+/// The listeners of a view, by the controllers' numbers.
 type Listeners<V> = Vec<(usize, Keys<V>)>;
 /// Keys by the number of their controller.
 pub(crate) type Concerned = Vec<(usize, Key)>;
 
-/// What a source brought.
+/// A change from a source.
 #[derive(Debug)]
 pub(crate) struct Changed {
     /// The number of the source.
     pub(crate) source: usize,
     /// Whether everything of this source is known.
     pub(crate) whole: bool,
-    /// Whom it concerns.
+    /// The keys that it concerns.
     pub(crate) keys: Concerned,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct Sources {
 const EVERY_KIND: usize = usize::MAX;
 
 impl Sources {
-    /// Starts to follow all that was declared. Nothing is asked before the stream is polled.
+    /// Starts to follow everything declared. No request is made before the stream is polled.
     pub(crate) fn start(self, client: &Client) -> SelectAll<BoxStream<'static, Changed>> {
         let declared = self.declared.into_iter().enumerate();
         let mut all: SelectAll<_> = declared
@@ -154,7 +154,7 @@ impl Sources {
     }
 }
 
-/// What a controller declares as it is made.
+/// Collects a controller's declarations.
 pub struct Setup<'a> {
     sources: &'a mut Sources,
     options: &'a Options,
@@ -162,7 +162,7 @@ pub struct Setup<'a> {
     declared: Declaration,
 }
 
-/// What a controller declared.
+/// A controller's declarations.
 #[derive(Default)]
 pub(crate) struct Declaration {
     /// Numbers of the sources that must be whole before anything is planned.

@@ -1,9 +1,9 @@
 //! How actions are carried out: calls to the API that remember what they will show in the stores.
 //!
-//! Each write that goes through a [`Writer`] is an expectation: the key is not reconciled again before the controller's
-//! stores of that kind have seen it. So no plan repeats a write that it has made, and no controller rests for a guessed
-//! time. Reads and calls on objects of any kind go through [`Writer::client`]; what they change can be expected by
-//! [`Writer::expect`].
+//! Each write that goes through a [`Writer`] is an expectation: the key is not reconciled again
+//! before the controller's stores of that kind have seen it. So no plan repeats a write, and no
+//! controller waits for a guessed time. Reads and calls on objects of any kind go through
+//! [`Writer::client`]; what they change can be expected by [`Writer::expect`].
 
 use crate::queue::Expectation;
 use config_kube::k8s_openapi::Metadata;
@@ -134,7 +134,7 @@ impl Writer {
         self.client
             .delete::<T>(key.namespace(), &key.name, params)
             .await?;
-        // It goes, or begins to: either way what is known of it changes.
+        // The object is deleted or begins to be: either way its known state changes.
         for (store, revision) in before {
             let key = key.clone();
             self.expect(move || store.revision(&key) != Some(revision));

@@ -1,4 +1,4 @@
-//! The followers that controllers observe by lose nothing, whatever the driver does with their futures.
+//! The followers of controllers lose nothing, whatever the driver does with their futures.
 
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -69,7 +69,7 @@ async fn a_caller_that_looks_away_loses_nothing() {
     let reads = async {
         let mut known = BTreeSet::new();
         while known != wanted {
-            // Each try is dropped after a moment, wherever it stands.
+            // Each try is dropped after a moment, at any point.
             if let Ok(change) =
                 tokio::time::timeout(Duration::from_micros(50), follower.next()).await
             {
@@ -84,7 +84,7 @@ async fn a_caller_that_looks_away_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_that_is_told_to_lists_anew() {
+async fn a_follower_can_be_made_to_list_again() {
     let (client, _folder) = admin().await;
     client.create(&map("a")).await.expect("it is made");
     let mut follower =

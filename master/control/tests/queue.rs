@@ -237,7 +237,7 @@ fn a_key_waits_until_its_writes_are_seen_or_for_half_a_minute() {
         queue.observe(now);
         assert!(
             queue.take(now).is_none(),
-            "an old picture is not planned on"
+            "an outdated version is not planned with"
         );
         seen.store(sees, Ordering::Relaxed);
         queue.observe(now);
@@ -260,7 +260,7 @@ fn writes_of_a_run_that_failed_are_waited_for_as_well() {
     queue.observe(later);
     assert!(
         queue.take(later).is_none(),
-        "an old picture is not planned on"
+        "an outdated version is not planned with"
     );
     seen.store(true, Ordering::Relaxed);
     queue.observe(later);

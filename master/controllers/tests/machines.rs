@@ -264,7 +264,7 @@ async fn requests_are_decided_by_the_policy_and_signed_but_for_the_nodes_of_mach
             .make::<CertificateSigningRequest>(request(name, user, signer))
             .await;
     }
-    // What waits for a decision is decided when the policy comes.
+    // Waiting requests are decided when the policy is created.
     let policy = json!({"metadata": {"name": "cluster"}, "spec": {"rules": []}});
     cluster.make::<CertificatePolicy>(policy).await;
     let signed = |request: &CertificateSigningRequest| {

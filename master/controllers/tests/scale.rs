@@ -1,5 +1,5 @@
-//! What controllers cost in a large cluster: a changed pod leads to plans for its own key alone, and without changes nothing
-//! is planned.
+//! The cost of controllers in a large cluster: a changed pod leads to plans for its own key only,
+//! and without changes nothing is planned.
 //!
 //! `PRATIQUE_PODS=50000 cargo test -p master-controllers --test scale -- --nocapture` measures the idle cost at that size.
 

@@ -1,4 +1,4 @@
-//! The API server as the configuration wants it: whom it believes, how it decides, its limits.
+//! The API server by the configuration: authentication, authorization, limits.
 
 use crate::Error;
 use crate::clients::{self, Clients};

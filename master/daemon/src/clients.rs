@@ -34,7 +34,7 @@ impl Roots for ClusterRoots {
 /// Verifies client certificates; who shows none is anonymous.
 pub(crate) type Clients = CurrentClients<ClusterRoots>;
 
-/// A verifier by the authority's roots of the moment, and by `others`.
+/// A verifier by the authority's current roots, and by `others`.
 pub(crate) fn clients(
     authority: Arc<Authority>,
     others: Vec<CertificateDer<'static>>,

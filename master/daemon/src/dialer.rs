@@ -25,7 +25,7 @@ pub(crate) struct Dialer {
     means: Mutex<Option<Means>>,
 }
 
-/// What a call needs; made anew when the authority's generation is another.
+/// TLS settings for calls; made again when the authority's generation changes.
 #[derive(Debug, Clone)]
 struct Means {
     generation: u64,
@@ -34,7 +34,7 @@ struct Means {
 }
 
 impl Dialer {
-    /// A dialer that trusts the authority's roots of the moment.
+    /// A dialer that trusts the authority's current roots.
     pub(crate) fn new(
         authority: Arc<Authority>,
         machines: Arc<MachineDenyList>,
@@ -124,7 +124,8 @@ impl NodeDialer for Dialer {
     }
 }
 
-/// Where the node is a Machine's, its certificate is that machine's. An address may move, the attested name does not.
+/// The node's certificate must be that of its Machine. An address may change, the attested name
+/// does not.
 #[derive(Debug)]
 struct OfItsMachine {
     node: String,
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_known_by_its_own_serving_certificate_and_no_other() {
+    fn a_node_is_accepted_only_with_its_own_serving_certificate() {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (own, other) = (authority(folder.path()), authority(elsewhere.path()));
         let machines = Arc::new(MachineDenyList::default());

@@ -1,4 +1,4 @@
-//! Where nodes find this master, and the way to the discovery programs that publish it.
+//! The addresses of this master for nodes, and the client of the discovery programs that publish them.
 
 use crate::chain;
 use config_model::discovery::DiscoveryUri;
@@ -27,8 +27,8 @@ impl Publish for Publisher {
     }
 }
 
-/// Where nodes find this master: the names that the configuration gives the API, then the machine's own addresses; none
-/// that every machine has for itself.
+/// Where nodes find this master: the names that the configuration gives the API, then the machine's
+/// own addresses, without loopback and similar ones.
 pub(crate) fn endpoints(
     hosts: &[Host],
     addresses: &[std::net::SocketAddr],

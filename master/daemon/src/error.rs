@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The objects that every cluster has could not be made.
-    #[error("the namespaces, roles and bindings that always are could not be made")]
+    #[error("the namespaces, roles and bindings of every cluster could not be created")]
     Prepare(#[source] master_client::ApiError),
     /// A file.
     #[error("cannot {what} {}", path.display())]
@@ -19,7 +19,7 @@ pub(crate) enum Error {
     /// The configuration has faults.
     #[error("the configuration has faults:\n{0}")]
     Faults(config_model::Faults),
-    /// A plugin that there is not.
+    /// An unknown admission plugin.
     #[error("[cluster.api] admission: {0}")]
     Admission(String),
     /// The token file.
@@ -32,11 +32,11 @@ pub(crate) enum Error {
     /// The service accounts' key.
     #[error("service accounts' tokens cannot be signed")]
     TokenKey(#[source] master_auth::TokenKeyError),
-    /// The document is sound and not a master's.
+    /// The document has no faults but is not a master's.
     #[error("{}: it has no [cluster], so it is not a master's configuration; write `kind = \"cluster\"` or a first master's user-data", .0.display())]
     NotAMaster(PathBuf),
     /// The attestor.
-    #[error("the machine's TPM cannot be asked for")]
+    #[error("the machine's TPM cannot be reached through the agent")]
     Attestor(#[source] master_ca::attestor::AttestorError),
     /// The state's admin.
     #[error(
@@ -84,7 +84,7 @@ pub(crate) enum Error {
     /// A snapshot.
     #[error("the snapshot failed")]
     Snapshot(#[source] master_store::SnapshotError),
-    /// A master runs, and nothing says how to ask it.
+    /// A master is running, and there is no kubeconfig to ask it.
     #[error("a master runs in {}: ask it with --kubeconfig FILE, an admin's", .0.display())]
     Running(PathBuf),
     /// A kubeconfig.

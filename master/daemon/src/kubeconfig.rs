@@ -42,7 +42,7 @@ pub(crate) fn write(
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut neighbour = path.as_os_str().to_owned();
     neighbour.push(".new");
-    // What an earlier run left behind goes first; a file that is there would keep its mode.
+    // Removes what an earlier run left first; an existing file would keep its mode.
     match std::fs::remove_file(&neighbour) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_replaced_whole_and_is_its_owners_alone() {
+    fn a_file_is_replaced_atomically_and_only_its_owner_reads_it() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin.kubeconfig");

@@ -44,15 +44,16 @@ enum Command {
     Run(RunArgs),
     /// Write the whole store into a file, also while a master works with it.
     ///
-    /// With --kubeconfig the file comes from a running master over the path /snapshot, which admins alone may read
-    /// (`kubectl get --raw /snapshot > FILE` does the same). With --data it is read from the folder of a master that
-    /// does not run; where one runs there, it is asked, with the admin's kubeconfig of the folder.
-    /// The file holds every object, Secrets too, as of one moment, but not the cluster's keys (DATA/ca).
+    /// With --kubeconfig the file comes from a running master over the path /snapshot, which only
+    /// admins may read (`kubectl get --raw /snapshot > FILE` does the same). With --data it is read
+    /// from the folder of a stopped master; if a master is running there, it is asked, with the
+    /// admin's kubeconfig of the folder. The file holds every object, Secrets too, as of one
+    /// moment, but not the cluster's keys (DATA/ca).
     Snapshot(snapshot::SnapshotArgs),
     /// Restore a snapshot into a data folder without a store.
     ///
-    /// The snapshot is verified to its end before anything is written. The store's revisions go on far above the
-    /// snapshot's, so that clients that watched the lost store list anew.
+    /// The snapshot is verified to its end before anything is written. The store's revisions
+    /// continue far above the snapshot's, so that clients that watched the lost store list again.
     Restore(snapshot::RestoreArgs),
 }
 

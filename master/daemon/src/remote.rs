@@ -1,4 +1,4 @@
-//! An admin's way to a running master: a kubeconfig, and one answer taken piece by piece.
+//! Requests of an admin to a running master: by a kubeconfig, with the answer read piece by piece.
 
 use crate::Error;
 use base64::Engine as _;

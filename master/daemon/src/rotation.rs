@@ -1,7 +1,8 @@
-//! The rotation of the root as admins ask for it: paths beside the API, for admins alone.
+//! The paths beside the API through which admins rotate the root.
 //!
-//! Each act goes to disk first (`master_ca`), then to the API's certificate, to the controller that publishes the roots and to the log of
-//! verdicts. A master that is killed in between finds at its next start what is on disk, and all of that follows from it.
+//! Each step goes to disk first (`master_ca`), then to the API's certificate, to the controller
+//! that publishes the roots and to the log of verdicts. A master that is killed in between
+//! continues at its next start from the state on disk.
 
 use crate::chain;
 use crate::serving::Serving;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::{Mutex, watch};
 
-/// What the acts need.
+/// What the steps need.
 #[derive(Debug)]
 pub(crate) struct Rotator {
     authority: Arc<Authority>,
@@ -170,7 +171,7 @@ impl Rotator {
         Ok(json(StatusCode::OK, &self.state().await?))
     }
 
-    /// A new certificate for the admin's present key, under whatever is in force.
+    /// A new certificate for the admin's present key, under the current hierarchy.
     fn renewed(&self, peer: &Peer) -> Result<AdminAccess, Refusal> {
         let issued = self
             .authority
@@ -215,10 +216,10 @@ impl Rotator {
         })??;
         let after = self.authority.pins().join(" and ");
         tracing::warn!(by = user.name, before, after, "{said}");
-        // All of it is tried, whatever fails of it: the act itself is done.
+        // Everything is tried even if a part fails: the rotation's step itself is done.
         let served = self.serving.renew(&self.authority, SystemTime::now());
         self.published.send_replace(self.authority.roots_pem());
-        // Who stands on a root that ended is cut off at once, not at its certificate's end.
+        // Clients of a removed root are disconnected at once, not at their certificate's end.
         self.service.deny_list().notify_listeners();
         let message = format!("{said}: known by {after}, before by {before}");
         let told = self.service.authority_changed(&user.name, &message).await;
@@ -231,7 +232,8 @@ impl Rotator {
         served.map_err(|error| fault(chain(&error)))
     }
 
-    /// To whom the recovery copy goes: to the admin key of the configuration, which must be the caller's.
+    /// The recipient of the recovery copy: the admin key of the configuration, which must be the
+    /// caller's.
     fn recipient(&self, peer: &Peer) -> Result<Option<Vec<u8>>, Refusal> {
         let Some(admin_key) = self.admin_key else {
             return Ok(None);
@@ -419,7 +421,7 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
 pub(crate) struct Paths {
     pub(crate) attestation: Arc<dyn Extensions>,
     pub(crate) rotation: Arc<dyn Extensions>,
-    /// What the controllers' work queues do.
+    /// The metrics of the controllers' work queues.
     pub(crate) controllers: Arc<master_control::Figures>,
 }
 
@@ -450,6 +452,16 @@ impl Extensions for Paths {
 
     fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {
         self.attestation.verdicts()
+    }
+
+    fn order_given(
+        &self,
+        node: &str,
+        by: &str,
+        order: &'static str,
+        outcome: &str,
+    ) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
+        self.attestation.order_given(node, by, order, outcome)
     }
 
     fn handle(
@@ -512,7 +524,7 @@ mod tests {
 
     const PIN: &str = "sha256:bb";
 
-    /// A part that serves what lies below `/own/`, and never has what was written.
+    /// A fake service for paths below `/own/`, in which no write ever takes effect.
     #[derive(Debug)]
     struct Behind;
 
@@ -535,7 +547,8 @@ mod tests {
         }
     }
 
-    /// An admin's word counts from the answer on only if the answer waits for the part that decides by it.
+    /// An admin's write is in effect at the answer only if the answer waits for the service that
+    /// uses it.
     #[tokio::test]
     async fn an_answer_waits_for_the_attestation() {
         let paths = Paths {
@@ -576,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_said_that_it_is_ready_is_waited_for() {
+    fn a_rotation_waits_for_nodes_that_did_not_report_ready() {
         let old = || Some(("False", ready_for(&["sha256:aa"])));
         let machines = [
             machine("ready", MachineState::Trusted, false),

@@ -37,11 +37,11 @@ use tokio_util::sync::CancellationToken;
 const ATTESTOR_PATIENCE: Duration = Duration::from_secs(120);
 /// Open files at most: connections (see `ServeOptions`), twice, as each may go on to a node.
 const DESCRIPTORS: u64 = 65_536;
-/// Of these, for the store, the keys, the logs and the runtime itself.
+/// The part of them for the store, the keys, the logs and the runtime itself.
 const OWN_DESCRIPTORS: u64 = 256;
 /// The configurations that the machine may boot with, in the data folder: init reads them before it starts a service.
 const CONFIGURATIONS: &str = "configurations";
-/// Where the agent of a master machine looks for the root's pin.
+/// The file in which the agent of a master machine expects the root's pin.
 const CA_PIN: &str = "/run/pratique/ca-pin";
 
 /// Runs the master until it is told to end.
@@ -120,7 +120,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     tokio::select! {
         outcome = operate(parts) => outcome,
         why = store_failed => {
-            // Nothing is drained: no answer that depends on the store would be right.
+            // Nothing is drained: every answer that depends on the store might be wrong.
             Err(Error::StoreFailed(why))
         }
     }
@@ -163,7 +163,7 @@ fn more_descriptors() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(OWN_DESCRIPTORS, |(now, _)| now)
 }
 
-/// How many connections the listener may hold, so that no crowd takes a descriptor that the store needs.
+/// How many connections the listener may hold, so that a flood takes no descriptor that the store needs.
 fn serve_options(descriptors: u64) -> ServeOptions {
     let connections =
         usize::try_from(descriptors.saturating_sub(OWN_DESCRIPTORS) / 2).unwrap_or(usize::MAX);
@@ -240,7 +240,7 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     outcome
 }
 
-/// What runs once the cluster is the admin's.
+/// Runs the control plane, after the bootstrap.
 async fn control_plane(
     api: ApiServer,
     service: Arc<AttestationService>,
@@ -328,15 +328,16 @@ async fn asked_to_end() {
         tracing::error!("signals cannot be received; only SIGKILL ends this process");
         return std::future::pending().await;
     };
-    // Cancel-safe: a signal that is not taken here is not needed.
+    // Cancel-safe: a signal that is missed here is not needed.
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
 }
 
-/// A state that came from another board is the master's of that admin alone: anybody can make a state with keys that he
-/// knows, and have it opened on a board of his, but not in the name of the admin whose key the measured configuration names.
+/// Checks that a state from another board was moved by the configured admin. An attacker can make a
+/// state with known keys and have it opened on some board, but not in the name of the admin whose
+/// key is in the measured configuration.
 fn check_admin(brought_by: Option<&str>, configured: Option<Digest>) -> Result<(), Error> {
     let configured = configured.map(|digest| digest.to_text());
     match brought_by {
@@ -442,7 +443,8 @@ fn open_api(
     Ok((ApiServer::new(Arc::new(store), options), failed))
 }
 
-/// What services get, and where pods find this server: at the machine's own addresses, or where it listens.
+/// The ranges for services, and the addresses at which pods reach this server: the machine's own,
+/// or the one on which it listens.
 fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
     let mut addresses: Vec<IpAddr> = settings
         .addresses
@@ -450,7 +452,7 @@ fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
         .filter_map(|address| address.parse().ok())
         .collect();
     if addresses.is_empty() {
-        // Nobody but this machine could use one of these two: as upstream, its own address is told then.
+        // Only this machine could use these two: as upstream, its own address is published instead.
         let own = listen.ip().is_unspecified() || listen.ip().is_loopback();
         addresses.extend(if own {
             outward(listen.ip())
@@ -471,7 +473,7 @@ fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
 
 /// The address that this machine has towards others, if it has a route there. Nothing is sent for it.
 fn outward(like: IpAddr) -> Option<IpAddr> {
-    // Addresses for documentation, which are never anybody's (RFC 5737, RFC 3849).
+    // Addresses for documentation, which no machine has (RFC 5737, RFC 3849).
     let (any, there) = if like.is_ipv4() {
         ("0.0.0.0:0", "192.0.2.1:9")
     } else {
@@ -548,7 +550,7 @@ mod tests {
     use config_tpm::Digest;
 
     #[test]
-    fn a_state_from_another_board_is_served_for_its_admin_alone() {
+    fn a_state_from_another_board_is_served_only_for_its_admin() {
         let (own, other) = (Digest::of(b"own"), Digest::of(b"other"));
         assert!(check_admin(None, None).is_ok() && check_admin(None, Some(own)).is_ok());
         let text = own.to_text();

@@ -31,7 +31,7 @@ pub(crate) enum ServingError {
     /// The authority did not issue one.
     #[error("cannot issue the API's certificate")]
     Issue(#[source] master_ca::Error),
-    /// The TLS library does not take the key.
+    /// The TLS library refuses the key.
     #[error("cannot use the API's key")]
     Key(#[source] rustls::Error),
 }
@@ -132,7 +132,8 @@ const ROOT_NOTICE: Duration = Duration::from_secs(365 * 86_400);
 /// How often it is then spoken of.
 const DAILY: Duration = Duration::from_secs(86_400);
 
-/// Renews the intermediate and the API's certificate before they end, and tells of the root's end. Drop it to stop.
+/// Renews the intermediate and the API's certificate before they expire, and warns before the root
+/// expires. Drop it to stop.
 pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving>) {
     let mut told: Option<tokio::time::Instant> = None;
     loop {
@@ -176,7 +177,7 @@ fn days_left(authority: &Authority, now: SystemTime) -> Option<u64> {
     (left <= ROOT_NOTICE).then(|| left.as_secs() / DAILY.as_secs())
 }
 
-/// Renews what is due; when it is to be looked at again.
+/// Renews what is due; returns when to check again.
 fn renew_due(
     authority: &Authority,
     serving: &Serving,

@@ -1,4 +1,4 @@
-//! What the configuration says, as the parts of the master want it.
+//! Converts the configuration into settings of the master's parts.
 
 use crate::Error;
 use config_model::network::Interface;
@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     pub(crate) api_names: Vec<String>,
     /// The machine's name, where it is a machine's document.
     pub(crate) name: Option<String>,
-    /// Where the machine says it is.
+    /// The addresses that the machine claims.
     pub(crate) addresses: Vec<String>,
 }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_told_that_it_is_no_master() {
+    fn a_worker_gets_an_error_that_it_is_not_a_master() {
         let error = load_text(
             "version = 1\n[master]\nendpoints = [\"https://192.0.2.10:6443\"]\nca_pins = \
              [\"sha256:0000000000000000000000000000000000000000000000000000000000000000\"]\n",

@@ -21,7 +21,7 @@ pub(crate) struct SnapshotArgs {
         conflicts_with = "kubeconfig"
     )]
     data: Option<PathBuf>,
-    /// An admin's kubeconfig: its current context names the master and says who asks.
+    /// An admin's kubeconfig: its current context names the master and the user.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
     /// The master's address, https://HOST:PORT, where it is not the kubeconfig's.
@@ -78,7 +78,7 @@ pub(crate) async fn snapshot(args: SnapshotArgs) -> Result<(), Error> {
             Ok(())
         }
         Err(error) => {
-            // What is there is of no use.
+            // The incomplete file is useless.
             std::fs::remove_file(&part).ok();
             Err(error)
         }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_no_master_runs_goes_into_a_file_and_back() {
+    async fn a_store_without_a_running_master_is_saved_and_restored() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two, file) = (
             dir.path().join("one"),

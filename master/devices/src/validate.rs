@@ -67,8 +67,9 @@ pub(crate) fn set(
 
 /// Reports duplicate items of a list.
 pub(crate) fn once(all: &[Value], at: &At<'_>, faults: &mut Faults) {
+    let mut known = HashSet::new();
     for (index, item) in all.iter().enumerate() {
-        if all[..index].contains(item) {
+        if !known.insert(item) {
             faults.duplicate(&at.index(index), item);
         }
     }

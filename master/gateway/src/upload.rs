@@ -34,7 +34,7 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// The body of a request, and what is known of its way.
+    /// The body of a request, and how far it has been sent.
     pub fn new(content: Content) -> (Self, Progress) {
         let moved = Progress(Arc::new(Mutex::new(Instant::now())));
         let upload = Self {

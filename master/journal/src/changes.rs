@@ -2,16 +2,17 @@
 
 use config_kube::Machine;
 
-/// One change: its name, as events give it for a reason, and a sentence.
+/// One change: its name, which is an event's reason, and a sentence.
 pub type SpecChange = (&'static str, String);
 
-/// The changes between two versions of a Machine that only an admin makes; `None` stands for a Machine that is not there.
+/// The changes between two versions of a Machine that only an admin makes; `None` stands for a
+/// missing Machine.
 pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecChange> {
     let (old, new) = match (old, new) {
         (_, None) => {
             return vec![(
                 "Removed",
-                "the machine is not in the inventory any more".to_owned(),
+                "the machine is no longer in the inventory".to_owned(),
             )];
         }
         (None, Some(_)) => return vec![("Added", "the machine is in the inventory".to_owned())],
@@ -27,9 +28,9 @@ pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecCha
         changes.push(match &new.readmit_until {
             Some(until) => (
                 "Waived",
-                format!("until {until} the machine may prove itself anew, and its firmware is learned again"),
+                format!("until {until} the machine may prove itself again, and its firmware is pinned again"),
             ),
-            None => ("WaiverWithdrawn", "the machine may not prove itself anew any more".to_owned()),
+            None => ("WaiverWithdrawn", "the machine may no longer prove itself again".to_owned()),
         });
     }
     if old.role != new.role {
@@ -60,12 +61,12 @@ pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecCha
         ),
         (
             "NotStatic",
-            "it joins by its own proof; what was issued to it has ended",
+            "it joins by its own proof; its issued certificates are denied",
         ),
     ));
     changes.extend(switched(
         (old.insecure_no_tpm, new.insecure_no_tpm),
-        ("NoTpm", "it is one without a TPM, which proves nothing"),
+        ("NoTpm", "it has no TPM and proves nothing"),
         ("Tpm", "it has a TPM, and joins by its proof"),
     ));
     if old.node_name != new.node_name {
@@ -82,7 +83,7 @@ pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecCha
     changes
 }
 
-/// The change of a boolean field (before, after): `on` where it was set, `off` where it was taken back.
+/// The change of a boolean field (before, after): `on` if it was set, `off` if it was unset.
 fn switched(
     change: (bool, bool),
     on: (&'static str, &str),

@@ -31,8 +31,8 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// The log could not take a record: too many wait, or the disk failed.
-    #[error("the log of verdicts takes no records now: see the master's log; is its disk full?")]
+    /// The log could not write a record: too many wait, or the disk failed.
+    #[error("the log of verdicts cannot be written now: see the master's log; is its disk full?")]
     Busy,
     /// A record could not be encoded.
     #[error("a record of the log of verdicts cannot be encoded")]

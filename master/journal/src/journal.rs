@@ -77,7 +77,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends a record of something that has happened. Where the log does not take it, an error is logged and work goes on.
+    /// Appends a record of something that has happened. If the log cannot be written, an error is
+    /// logged and work goes on.
     async fn append_or_warn(&self, entry: Entry) {
         let (kind, name) = (entry.kind, entry.name.clone());
         if let Err(error) = self.append(entry).await {
@@ -119,7 +120,7 @@ impl Journal {
     /// An admin changed the cluster's CA keys.
     ///
     /// # Errors
-    /// The log did not take the record.
+    /// The log could not write the record.
     pub async fn authority_changed(&self, by: &str, message: &str) -> Result<(), Error> {
         let mut entry = Entry::of(Kind::Authority, "root");
         by.clone_into(&mut entry.by);
@@ -131,7 +132,7 @@ impl Journal {
     /// before its record is on disk.
     ///
     /// # Errors
-    /// The log did not take the record.
+    /// The log could not write the record.
     pub async fn admitted(
         &self,
         before: &Machine,
@@ -162,7 +163,7 @@ impl Journal {
         self.append(entry).await?;
         let message = if grant.is_unproven() {
             format!(
-                "the machine was let in by rule {}; it has no TPM, and nothing is proven",
+                "the machine was admitted by rule {}; it has no TPM, and nothing is proven",
                 grant.rule()
             )
         } else {
@@ -183,18 +184,19 @@ impl Journal {
         if was.bound_ek == is.bound_ek {
             let by = decided_by(after);
             let message = format!(
-                "the firmware, or the databases of its Secure Boot, are others than before, and were learned anew: decided by {by}"
+                "the firmware, or its Secure Boot databases, changed and were pinned again: decided by {by}"
             );
             self.send_event(after, Severity::Warning, "FirmwareChanged", message)
                 .await;
         } else {
-            let message = "the firmware was learned; another one will be refused".to_owned();
+            let message = "the firmware was pinned; another one will be refused".to_owned();
             self.send_event(after, Severity::Normal, "FirmwareLearned", message)
                 .await;
         }
     }
 
-    /// A refusal, with the Machine before and after where it changed the Machine. A refusal without proof is only counted.
+    /// Records a refusal, with the Machine before and after if it changed the Machine. A refusal
+    /// without proof is only counted.
     pub async fn refused(&self, refusal: &Refusal, changed: Option<(&Machine, &Machine)>) {
         self.counters.count_refusal(refusal.code());
         let Refusal::Proven {
@@ -279,6 +281,38 @@ impl Journal {
                 .await;
             }
         }
+    }
+
+    /// Somebody orders the end of a node's machine, by a word such as `reboot`; `outcome` says what became of that, and is empty
+    /// where the order is given now. A node of no Machine is known by its name.
+    ///
+    /// # Errors
+    /// The log did not take the record.
+    pub async fn order_given(
+        &self,
+        subject: Result<&Machine, &str>,
+        by: &str,
+        order: &str,
+        outcome: &str,
+    ) -> Result<(), Error> {
+        let mut entry = match subject {
+            Ok(machine) => about(Kind::Decision, machine),
+            Err(node) => Entry::of(Kind::Decision, node),
+        };
+        by.clone_into(&mut entry.by);
+        let what = if outcome.is_empty() {
+            "its master tells it to end"
+        } else {
+            outcome
+        };
+        entry.message = format!("{order}: {what}");
+        self.append(entry).await?;
+        if let (Ok(machine), "") = (subject, outcome) {
+            let message = format!("{what} ({order}); decided by {by}");
+            self.send_event(machine, Severity::Normal, "EndOrdered", message)
+                .await;
+        }
+        Ok(())
     }
 
     /// A person decided a request in the queue.
@@ -395,7 +429,8 @@ fn joined_message(admission: &Admission, image: &str) -> String {
     )
 }
 
-/// Who decided last on a Machine, from its annotations. For a Machine that an approval created it is the person who approved.
+/// Who made the last decision on a Machine, from its annotations: for a Machine created by an
+/// approval, the person who approved.
 fn decided_by(machine: &Machine) -> String {
     let note = |key: &str| {
         machine

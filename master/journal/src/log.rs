@@ -30,7 +30,7 @@ const QUEUE: usize = 4096;
 /// Longest message of a record, in characters.
 const MAX_MESSAGE: usize = 2048;
 
-/// Tells a caller whether its record is on disk.
+/// Reports to a caller whether its record is on disk.
 type Reply = oneshot::Sender<Result<(), Error>>;
 
 /// The log of verdicts; one in a process.
@@ -347,8 +347,8 @@ mod tests {
         }
     }
 
-    /// Records of many at once, over restarts and cuts at every length of the last record: the log is whole, and lost is
-    /// only what was torn.
+    /// Concurrent records, over restarts and power cuts at every length of the last record: the log
+    /// is intact, and only the torn record is lost.
     #[tokio::test]
     async fn the_log_survives_cuts_and_verifies_with_the_roots_pin() {
         let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -387,9 +387,9 @@ mod tests {
         );
     }
 
-    /// A log that was changed where no crash changes it is not written on.
+    /// A log with damage that no crash causes is not continued.
     #[tokio::test]
-    async fn a_log_that_is_broken_in_the_middle_is_named() {
+    async fn a_log_damaged_in_the_middle_is_refused_by_name() {
         let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let authority = authority(keys.path());
         let signer = || authority.log_signer(SystemTime::now()).unwrap();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn segments_are_closed_and_the_oldest_go_with_the_chain_unbroken() {
+    async fn the_oldest_segments_are_deleted_and_the_chain_stays_intact() {
         let (keys, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let authority = authority(keys.path());
         let log = VerdictLog::open(

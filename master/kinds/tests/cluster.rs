@@ -170,7 +170,7 @@ fn events_are_checked_by_their_version() {
 }
 
 #[test]
-fn nodes_keep_what_they_were_given() {
+fn nodes_keep_their_assigned_fields() {
     let nodes = kind("", "nodes");
     let made = Value::Object(made(
         &nodes,
@@ -270,7 +270,7 @@ fn secrets_hold_what_their_type_needs() {
 }
 
 #[test]
-fn data_is_measured_in_the_bytes_that_it_stands_for() {
+fn data_is_measured_in_decoded_bytes() {
     const MOST: usize = 1 << 20;
     let maps = kind("", "configmaps");
     let map = |plain: usize, binary: usize| json!({"metadata": {"name": "a"}, "data": {"p": "x".repeat(plain)}, "binaryData": {"b": STANDARD.encode(vec![0; binary])}});
@@ -365,7 +365,7 @@ fn accounts_and_leases() {
 }
 
 #[test]
-fn what_old_ways_there_are_is_told() {
+fn deprecated_fields_cause_warnings() {
     let services = kind("", "services");
     let spec = json!({"clusterIP": "None", "ports": [{"port": 1}], "externalIPs": ["::FFFF"], "externalName": "x"});
     assert_eq!(

@@ -13,7 +13,7 @@ fn named(name: &str, spec: &Value) -> Value {
 }
 
 #[test]
-fn what_every_cluster_has_is_valid_and_stays_as_it_is_made() {
+fn default_objects_are_valid_and_unchanged_by_defaulting() {
     let (flows, level) = (
         kind("flowcontrol.apiserver.k8s.io", "flowschemas"),
         kind(
@@ -222,7 +222,7 @@ fn claims_of_devices() {
 }
 
 #[test]
-fn what_a_claim_was_given_stays_and_fits_what_was_asked() {
+fn a_claims_allocation_stays_and_fits_its_request() {
     let claims = kind("resource.k8s.io", "resourceclaims");
     let with = |status: Value| json!({"metadata": {"name": "a"}, "spec": {"devices": {"requests": [{"name": "r", "exactly": {}}]}}, "status": status});
     let told = |new: Value, old: Value| {
@@ -339,7 +339,7 @@ fn slices_of_devices() {
 }
 
 #[test]
-fn parts_of_devices_that_can_be_asked_for() {
+fn requested_parts_of_devices_are_validated() {
     let slices = kind("resource.k8s.io", "resourceslices");
     let policy = |policy: Value| {
         let capacity = json!({"mem": {"value": "10", "requestPolicy": policy}});

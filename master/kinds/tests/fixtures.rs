@@ -60,7 +60,7 @@ fn without_nulls(value: &mut Value) {
     }
 }
 
-/// Those of upstream's `k8s.io/api`, which the fixtures are of.
+/// The kinds of upstream's `k8s.io/api`, from which the fixtures are.
 fn kinds() -> Registry {
     let upstream = builtin::all()
         .into_iter()

@@ -11,7 +11,7 @@ fn service(spec: &Value) -> Value {
 }
 
 #[test]
-fn what_is_left_out_is_filled_in() {
+fn missing_fields_get_defaults() {
     let made = made(
         &kind("", "services"),
         &service(&json!({"ports": [{"port": 80}], "selector": {"a": "b"}})),
@@ -44,7 +44,7 @@ fn a_balancer_gets_its_own_defaults() {
 }
 
 #[test]
-fn all_faults_are_told_at_once_with_upstreams_paths() {
+fn all_faults_are_reported_at_once_with_upstreams_paths() {
     let spec = json!({
         "type": "NodePort", "clusterIP": "None", "externalIPs": ["127.0.0.1", "x"], "sessionAffinity": "Both",
         "ports": [
@@ -85,7 +85,7 @@ fn all_faults_are_told_at_once_with_upstreams_paths() {
 }
 
 #[test]
-fn what_was_allocated_stays_with_a_writer_who_does_not_know_it() {
+fn an_allocation_survives_a_writer_that_does_not_know_it() {
     let kind = kind("", "services");
     let old = fields(&service(&json!({
         "type": "NodePort", "clusterIP": "10.0.0.5", "clusterIPs": ["10.0.0.5"], "ipFamilies": ["IPv4"],

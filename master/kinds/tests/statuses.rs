@@ -16,7 +16,7 @@ fn restated(kind: &Kind, spec: &Value, status: &Value, before: &Value) -> Vec<St
 }
 
 #[test]
-fn a_jobs_time_begins_anew_as_it_is_resumed_and_not_otherwise() {
+fn a_jobs_start_time_is_reset_only_when_it_is_resumed() {
     let jobs = kind("batch", "jobs");
     let status = |started: Option<&str>, suspended: &str| {
         let condition = json!({"type": "Suspended", "status": suspended});
@@ -24,7 +24,7 @@ fn a_jobs_time_begins_anew_as_it_is_resumed_and_not_otherwise() {
     };
     let (first, second) = (Some("2026-01-01T00:00:00Z"), Some("2026-01-01T00:01:00Z"));
     let refused: &[&str] = &["status.startTime Required"];
-    // Suspended by its specification; what is said before and after.
+    // Suspended by its specification, with statuses from before and after.
     let cases = [
         (
             false,
@@ -63,7 +63,7 @@ fn a_jobs_time_begins_anew_as_it_is_resumed_and_not_otherwise() {
 }
 
 #[test]
-fn statuses_count_what_there_is() {
+fn status_counts_are_validated() {
     let told_of = |plural: &str, status: Value, before: Value| {
         restated(&kind("apps", plural), &json!({}), &status, &before)
     };

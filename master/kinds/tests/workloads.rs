@@ -70,7 +70,7 @@ fn all() -> Vec<(Kind, Value)> {
 }
 
 #[test]
-fn what_is_filled_in_is_valid_and_filling_in_twice_changes_nothing() {
+fn defaulted_objects_are_valid_and_defaulting_is_idempotent() {
     for (kind, object) in all() {
         assert_eq!(
             created(&kind, &object),
@@ -202,7 +202,7 @@ fn workloads_get_upstreams_defaults() {
 }
 
 #[test]
-fn what_keeps_pods_running_selects_them_and_lets_them_run() {
+fn workloads_must_select_their_template_and_restart_always() {
     let bad = |plural: &str| {
         let kind = kind("apps", plural);
         let mut sick = object(json!({"replicas": -1, "minReadySeconds": -1}));
@@ -319,7 +319,7 @@ fn rollouts_leave_something_to_roll() {
 }
 
 #[test]
-fn what_may_not_change_does_not() {
+fn immutable_fields_do_not_change() {
     for plural in ["deployments", "replicasets", "daemonsets"] {
         let faults = updated(&kind("apps", plural), &object(json!({})), |new| {
             new["spec"]["selector"] =
@@ -369,7 +369,7 @@ fn a_daemon_sets_template_is_counted() {
 }
 
 #[test]
-fn jobs_are_told_all_their_faults() {
+fn all_faults_of_jobs_are_reported() {
     let jobs = kind("batch", "jobs");
     let mut always = job(json!({}));
     always["spec"]["template"]["spec"]["restartPolicy"] = json!("Always");
@@ -434,7 +434,7 @@ fn jobs_are_told_all_their_faults() {
 }
 
 #[test]
-fn a_suspended_job_can_still_be_told_where_to_run() {
+fn a_suspended_jobs_node_selection_can_change() {
     let jobs = kind("batch", "jobs");
     let place =
         |new: &mut Value| new["spec"]["template"]["spec"]["nodeSelector"] = json!({"x": "y"});
@@ -476,7 +476,7 @@ fn a_suspended_job_can_still_be_told_where_to_run() {
 }
 
 #[test]
-fn cron_jobs_are_told_all_their_faults() {
+fn all_faults_of_cron_jobs_are_reported() {
     let crons = kind("batch", "cronjobs");
     let with = |more: Value| {
         let mut cron = all().remove(5).1;
@@ -524,7 +524,7 @@ fn cron_jobs_are_told_all_their_faults() {
 }
 
 #[test]
-fn budgets_are_told_all_their_faults() {
+fn all_faults_of_budgets_are_reported() {
     let budgets = kind("policy", "poddisruptionbudgets");
     let with = |spec: Value| json!({"metadata": {"name": "b"}, "spec": spec});
     assert!(
@@ -550,7 +550,7 @@ fn budgets_are_told_all_their_faults() {
 }
 
 #[test]
-fn autoscalers_are_filled_in_and_told_all_their_faults() {
+fn autoscalers_are_defaulted_and_all_their_faults_reported() {
     let scalers: Vec<Kind> = master_kinds::builtin::all()
         .into_iter()
         .filter(|kind| kind.plural == "horizontalpodautoscalers")

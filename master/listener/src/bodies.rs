@@ -1,8 +1,8 @@
-//! Bodies of requests that are read whole before anything is done for them: within limits of bytes and time, and of a budget
-//! that users share.
+//! Reads request bodies completely before a request is handled: within limits of bytes and time,
+//! and of a budget that users share.
 //!
-//! Whoever sends slowly holds a part of this budget and nothing else: the server's places of work are for requests that are all
-//! there.
+//! A slow sender holds a part of this budget and nothing else: only requests with a complete body
+//! take a slot for work.
 
 use bytes::{Bytes, BytesMut};
 use config_limits::{Room, Share, Shares, Taker};
@@ -20,13 +20,14 @@ pub struct BodyLimits {
     pub time: Duration,
     /// Bytes of all bodies that are being read or worked on.
     pub budget: Room,
-    /// Bytes of the budget that a body takes before its first one: a request has a header, too, so that this bounds how many
-    /// there are.
+    /// Bytes of the budget that a body takes before its first one: a request has a header too, so
+    /// this bounds the number of requests.
     pub begun: usize,
 }
 
 impl Default for BodyLimits {
-    /// All users but nodes together may have 3,072 requests under way that send nothing, and one user 512.
+    /// All users except nodes together may have 3,072 requests whose bodies have not arrived, and
+    /// one user 512.
     fn default() -> Self {
         Self {
             each: 3 << 20,
@@ -48,7 +49,7 @@ pub(crate) struct Bodies {
     budget: Arc<Shares>,
 }
 
-/// A body that is all there; its part of the budget is free once this is dropped.
+/// A complete body; its part of the budget is freed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Whole {
     /// The body.
@@ -65,7 +66,8 @@ impl Bodies {
         }
     }
 
-    /// Reads a body. Without a `taker` it takes nothing of the budget: callers inside the process, and admins.
+    /// Reads a body. Without a `taker` (callers inside the process, and admins) it takes nothing of
+    /// the budget.
     ///
     /// # Errors
     /// The body is too large, does not come in time or ends early; the budget is used up, by this user or by all.
@@ -86,7 +88,7 @@ impl Bodies {
         collected.unwrap_or_else(|_elapsed| {
             Err(ApiError::new(
                 Reason::Timeout,
-                "the request's body did not come in time",
+                "the request's body did not arrive in time",
             ))
         })
     }
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_sends_slowly_holds_its_own_part_and_nodes_are_heard() {
+    async fn slow_senders_hold_their_own_part_and_nodes_are_served() {
         let bodies = Bodies::new(LIMITS);
         let mut held = Vec::new();
         for name in ["a", "a", "a", "b", "b", "b"] {
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_count_as_they_come_and_until_their_request_is_answered() {
+    async fn bytes_count_from_their_arrival_until_the_answer() {
         let bodies = Bodies::new(LIMITS);
         let first = bodies
             .read(body("x".repeat(60)), Some(user("a")))
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_has_its_size_and_its_time() {
+    async fn a_body_is_limited_in_size_and_time() {
         let bodies = Bodies::new(BodyLimits {
             time: Duration::from_millis(20),
             ..LIMITS

@@ -6,12 +6,12 @@
 //! A caller that proves its identity leaves the group of strangers and cannot be displaced by one:
 //!
 //! - a client certificate of the cluster or a valid token makes a connection *identified*; each
-//!   user has a share. Certificates of nodes have a room of their own, with a few places for each
-//!   node, so that no number of tokens keeps a node out. Who is denied (a retired machine, and the
-//!   tokens of its pods) is a stranger;
+//!   user has a share. Node certificates have their own capacity, with a few slots for each node,
+//!   so that no number of tokens keeps a node out. A denied caller (a retired machine, and the
+//!   tokens of its pods) counts as a stranger;
 //! - an endorsement key of the inventory, shown in a hello, makes it *listed*; each key has a few
-//!   places. Endorsement keys are public, so these places are counted by key, and a connection that
-//!   loses one becomes a stranger again and stays open.
+//!   slots. Endorsement keys are public, so these slots are counted by key, and a connection that
+//!   loses its slot becomes a stranger again and stays open.
 //!
 //! So strangers behind one address cannot use up the connections of the machines behind the same
 //! address.
@@ -109,7 +109,7 @@ type Key = [u8; 32];
 enum Standing {
     Stranger,
     Listed,
-    /// Identified; a place among those of its kind.
+    /// Identified; a slot among those of its kind.
     Known {
         _share: Share,
     },
@@ -139,7 +139,7 @@ pub(crate) struct Connections {
     nodes: Arc<Shares>,
 }
 
-/// One open connection; its place is freed when it is dropped.
+/// One open connection; its slot is freed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     connections: Arc<Connections>,
@@ -202,7 +202,7 @@ impl Connections {
         if let Some(out) = rooms.strangers.enter(id, &self.limits.groups(from))
             && let Some(open) = rooms.open.get(&out)
         {
-            tracing::debug!(remote = %open.from, "closing the connection of a stranger: a new one needs its place");
+            tracing::debug!(remote = %open.from, "closing the connection of a stranger: a new one needs its slot");
             open.end.cancel();
         }
     }
@@ -249,7 +249,7 @@ impl Slot {
         self.identified.store(true, Ordering::Release);
     }
 
-    /// Counts an identified caller as a stranger again: it is denied by now.
+    /// Counts an identified caller as a stranger again: it is denied now.
     pub(crate) fn forget(&self) {
         let mut rooms = self.connections.rooms();
         let rooms = &mut *rooms;
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_takes_the_place_of_the_oldest_of_its_network_and_of_nobody_else() {
+    fn a_stranger_displaces_only_the_oldest_of_its_own_network() {
         let connections = Connections::new(LIMITS);
         let at = |text: &str| connections.enter(text.parse().unwrap());
         let slots = [
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn who_proves_itself_is_out_of_the_reach_of_strangers_behind_the_same_address() {
+    fn strangers_behind_the_same_address_do_not_displace_identified_callers() {
         let connections = Connections::new(LIMITS);
         let nat: IpAddr = "192.0.2.1".parse().unwrap();
         let (node, machine) = (connections.enter(nat), connections.enter(nat));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_and_a_key_have_their_shares_and_beyond_them_are_strangers() {
+    fn connections_beyond_the_share_of_a_user_or_key_count_as_strangers() {
         let connections = Connections::new(LIMITS);
         let at = |last: u8| connections.enter([10, last, 0, 1].into());
         let slots = [at(1), at(2), at(3)];
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_leave_nodes_their_room_and_a_node_has_its_part_of_it() {
+    fn tokens_do_not_take_the_slots_of_nodes_and_each_node_has_a_share() {
         let connections = Connections::new(LIMITS);
         let nat: IpAddr = "192.0.2.1".parse().unwrap();
         let known = |user: &str, node: bool| {
@@ -418,7 +418,8 @@ mod tests {
             crowd.each_ref().map(Slot::is_identified),
             [true, true, true, false]
         );
-        // A node that opens more than its part gets nothing of another's, and further nodes are strangers.
+        // A node that opens more than its share takes nothing from another, and further nodes count
+        // as strangers.
         let nodes = ["n1", "n1", "n2", "n3"].map(|node| known(node, true));
         assert_eq!(
             nodes.each_ref().map(Slot::is_identified),
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_denied_counts_as_a_stranger_again() {
+    fn a_denied_caller_counts_as_a_stranger_again() {
         let connections = Connections::new(LIMITS);
         let nat: IpAddr = "192.0.2.1".parse().unwrap();
         let [pod, node] = [("pod", false), ("n", true)].map(|(user, node)| {
@@ -451,13 +452,13 @@ mod tests {
         );
         let _stranger = connections.enter(nat);
         assert!(pod.ended().is_cancelled() && !node.ended().is_cancelled());
-        // A good caller on the same connection makes it known again.
+        // A valid caller on the same connection makes it identified again.
         node.identify("jane", false);
         assert!(node.is_identified());
     }
 
     #[test]
-    fn a_process_of_few_descriptors_has_smaller_rooms() {
+    fn a_process_with_few_descriptors_has_smaller_limits() {
         let limits = ConnectionLimits::default();
         assert_eq!(limits.within(1 << 20).total(), limits.total());
         let small = limits.within(1000);

@@ -33,8 +33,8 @@ pub trait Extensions: fmt::Debug + Send + Sync {
 
     /// Waits until a write of an object of the project's group has taken effect in the service;
     /// `false` if it did not in time. Called after the write and before it is acknowledged; `name`
-    /// is empty if several objects were written. It has no default: an implementation that wraps
-    /// another and forgot to pass it on would acknowledge what is not in effect yet.
+    /// is empty if several objects were written. It has no default: a wrapper that forgot to
+    /// forward it would acknowledge writes that are not in effect yet.
     fn in_force(&self, plural: &str, name: &str) -> BoxFuture<'static, bool>;
 
     /// Further metrics for `/metrics`, in the Prometheus text format (0.0.4).
@@ -44,6 +44,18 @@ pub trait Extensions: fmt::Debug + Send + Sync {
 
     /// The verdict log for callers that may read `/verdicts`; `None` if none is kept.
     fn verdicts(&self) -> Option<BoxFuture<'static, Result<Body, ApiError>>> {
+        None
+    }
+
+    /// Writes into the log of verdicts that somebody orders the end of a node's machine, or what became of that where `outcome`
+    /// says it; `None` if no log is kept. It is on disk when this returns.
+    fn order_given(
+        &self,
+        _node: &str,
+        _by: &str,
+        _order: &'static str,
+        _outcome: &str,
+    ) -> Option<BoxFuture<'static, Result<(), ApiError>>> {
         None
     }
 

@@ -1,4 +1,4 @@
-//! Places of work: how many requests are worked on at once, and how users share them.
+//! Slots for requests in progress, and how users share them.
 
 use crate::bodies::{Bodies, BodyLimits, Whole};
 use crate::peer::Peer;
@@ -7,7 +7,7 @@ use config_limits::{Room, Share, Shares, Taker};
 use master_client::{ApiError, Body, Reason, UserInfo, body};
 use std::sync::Arc;
 
-/// The places of a server. A user may have a quarter of them, and a quarter is kept for nodes.
+/// The slots of a server. A user may have a quarter of them, and a quarter is reserved for nodes.
 #[derive(Debug)]
 pub struct Gate {
     reads: Arc<Shares>,
@@ -15,7 +15,7 @@ pub struct Gate {
     bodies: Bodies,
 }
 
-/// A request's place, and its part of the budget of bodies; free once this is dropped.
+/// A request's slot, and its part of the budget of bodies; freed when this is dropped.
 #[derive(Debug)]
 pub struct Entered {
     _whole: Option<Whole>,
@@ -23,7 +23,7 @@ pub struct Entered {
 }
 
 impl Gate {
-    /// So many places for reads and for writes.
+    /// This many slots for reads and for writes.
     pub fn new(reads: usize, writes: usize, bodies: BodyLimits) -> Self {
         Self {
             reads: Shares::new(Room::of_quarters(reads)),
@@ -32,17 +32,17 @@ impl Gate {
         }
     }
 
-    /// Reads and writes that are worked on.
+    /// Reads and writes in progress.
     pub fn running(&self) -> [usize; 2] {
         [self.reads.taken(), self.writes.taken()]
     }
 
-    /// Lets a read in, or a write once its body is all there: a client that sends slowly has no place. Callers inside the
-    /// process and members of `system:masters` take none, so that an admin can act on an overloaded server (upstream exempts
-    /// them too).
+    /// Takes a slot for a read, or for a write after its body is complete: a slow sender holds no
+    /// slot. Callers inside the process and members of `system:masters` take none, so that an admin
+    /// can act on an overloaded server (upstream exempts them too).
     ///
     /// # Errors
-    /// 429: there is no place for the user; else what is wrong with the body.
+    /// 429: there is no slot for the user; otherwise the fault of the body.
     pub async fn enter(
         &self,
         write: bool,
@@ -70,7 +70,7 @@ impl Gate {
     }
 }
 
-/// 429, for who comes again in a second.
+/// 429, with a retry after a second.
 pub fn too_many() -> ApiError {
     ApiError::new(
         Reason::TooManyRequests,

@@ -1,4 +1,5 @@
-//! Idle connections: which requests count as open, and when a connection is idle, or its client takes nothing.
+//! Idle connections: which requests count as open, and when a connection is idle, or its client
+//! stops reading.
 
 use bytes::Bytes;
 use http::Response;
@@ -13,7 +14,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Bytes that are handed to the connection at once, so that what a client takes of a large answer is seen.
+/// Bytes that are passed to the connection at once, so that progress in reading a large answer can
+/// be measured.
 const PIECE: usize = 64 << 10;
 
 /// The open requests of one connection: from the header until the last byte of the answer is sent.
@@ -45,7 +47,7 @@ impl Drop for UnderWay {
 }
 
 impl UnderWay {
-    /// From now on it is the client's turn to take something.
+    /// The client has to read from now on.
     fn offered(&self) {
         self.requests
             .answers()
@@ -53,7 +55,7 @@ impl UnderWay {
             .insert(self.id, Instant::now());
     }
 
-    /// There is nothing for the client to take.
+    /// The client has nothing to read.
     fn taken(&self) {
         self.requests.answers().offered.remove(&self.id);
     }
@@ -93,8 +95,9 @@ impl Requests {
         }
     }
 
-    /// Waits until the client has taken nothing for `limit` of an answer that has something to send: with HTTP/2, a client
-    /// says of each answer how much it takes, and may go on without. A watch without events has nothing to send.
+    /// Waits until the client has read nothing for `limit` of an answer that has something to send:
+    /// with HTTP/2 a client controls the flow of each answer, and may stop one while it uses
+    /// others. A watch without events has nothing to send.
     pub(crate) async fn unread(&self, limit: Duration) {
         let mut open = self.open.subscribe();
         loop {
@@ -113,7 +116,7 @@ impl Requests {
 /// An answer's body; its request is open until this is dropped.
 struct Counted {
     body: Body,
-    /// What the body has given, and the connection has not taken yet.
+    /// Data that the body has returned and the connection has not taken yet.
     rest: Bytes,
     under_way: UnderWay,
 }
@@ -122,7 +125,7 @@ impl http_body::Body for Counted {
     type Data = Bytes;
     type Error = BodyError;
 
-    /// The connection asks for more once the client takes what it was given before.
+    /// The connection asks for more after the client has read the previous data.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -182,7 +185,7 @@ mod tests {
     use http_body::Body as _;
 
     #[tokio::test]
-    async fn a_request_under_way_keeps_its_connection_and_an_ended_one_does_not() {
+    async fn an_open_request_keeps_its_connection_and_an_ended_one_does_not() {
         let (requests, limit) = (Requests::new(), Duration::from_millis(20));
         let watch = counted(Response::new(master_client::body("x")), requests.begin());
         let second = requests.begin();
@@ -192,14 +195,14 @@ mod tests {
             tokio::time::timeout(limit * 5, idle.as_mut())
                 .await
                 .is_err(),
-            "two are under way"
+            "two are open"
         );
         drop(second);
         assert!(
             tokio::time::timeout(limit * 5, idle.as_mut())
                 .await
                 .is_err(),
-            "one is under way"
+            "one is open"
         );
         drop(watch);
         tokio::time::timeout(Duration::from_secs(30), idle)
@@ -207,7 +210,7 @@ mod tests {
             .expect("none is");
     }
     #[tokio::test]
-    async fn an_answer_that_nobody_takes_is_not_waited_for_and_one_without_events_is() {
+    async fn an_unread_answer_times_out_and_a_watch_without_events_does_not() {
         let (requests, limit) = (Requests::new(), Duration::from_millis(50));
         let ended = |patience: u32| tokio::time::timeout(limit * patience, requests.unread(limit));
         let _worked_on = requests.begin();

@@ -1,8 +1,10 @@
-//! The TLS listener: it accepts connections within limits, and says what each one proves about its caller.
+//! The TLS listener: it accepts connections within limits, and passes on what each one proves about
+//! its caller.
 //!
-//! Enter by [`serve`], which runs one task for each connection and owns them until it returns; what answers is a [`Service`].
-//! A [`Peer`] is the other end of one connection: its certificates, its address, its place within the [`ConnectionLimits`].
-//! A request has its place of work, and its body is read before, by a [`Gate`]. There are no channels.
+//! Enter by [`serve`], which runs one task for each connection and owns them until it returns; what
+//! answers is a [`Service`]. A [`Peer`] is the other end of one connection: its certificates, its
+//! address, its slot within the [`ConnectionLimits`]. A [`Gate`] reads a request's body, then gives
+//! it a slot for work. There are no channels.
 
 mod bodies;
 mod connections;

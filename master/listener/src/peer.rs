@@ -22,7 +22,7 @@ pub struct Peer {
     pub exporter: Option<[u8; 32]>,
     /// The user that the certificate names, parsed once for all requests of the connection.
     pub(crate) known: Arc<OnceLock<Option<UserInfo>>>,
-    /// The connection's place within the limits; `None` for callers inside the process.
+    /// The connection's slot within the limits; `None` for callers inside the process.
     pub(crate) slot: Option<Arc<Slot>>,
     /// Whether an attestation exchange is running. One at a time: the evidence is bound to the
     /// connection, and its parts are held in memory.
@@ -71,8 +71,9 @@ impl Peer {
         }
     }
 
-    /// Waits until the connection must be closed, because another one took its place; for ever for callers inside the
-    /// process. What goes on when HTTP on the connection has ended, a tunnel, ends by this.
+    /// Waits until the connection must be closed, because another one took its slot; for ever for
+    /// callers inside the process. This also ends a tunnel, which continues after HTTP on the
+    /// connection has ended.
     pub async fn displaced(&self) {
         match &self.slot {
             Some(slot) => slot.ended().cancelled().await,
@@ -86,7 +87,7 @@ impl Peer {
         (!taken).then(|| Exchange(self.exchange.clone()))
     }
 
-    /// The result of `look`, kept for the connection until it is asked for another `generation`.
+    /// The result of `look`, cached for the connection until the caller asks for another `generation`.
     pub fn once_for(&self, generation: u64, look: impl FnOnce() -> bool) -> bool {
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         match *verified {
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_counts_for_its_generation() {
+    fn a_cached_result_is_valid_for_its_generation() {
         let peer = Peer::default();
         let mut looks = 0;
         let found: Vec<bool> = [(1, true), (1, false), (2, false), (2, true)]

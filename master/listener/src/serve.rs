@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
 /// Time for which a connection stays open after its caller was denied, or it became idle: it
-/// finishes open requests and says goodbye (GOAWAY).
+/// finishes open requests and sends GOAWAY.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// Limits of the listener.
@@ -50,7 +50,7 @@ pub struct ServeOptions {
     pub idle_stranger: Duration,
     /// Time for which a write may make no progress because the client does not read.
     pub write: Duration,
-    /// Time for which an HTTP/2 client may take nothing of an answer that has something to send.
+    /// How long an HTTP/2 client may read nothing of an answer that has something to send.
     pub unread: Duration,
     /// Bytes of a request's header.
     pub header_bytes: u32,
@@ -199,7 +199,7 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     // Cancel-safe: a cut connection is dropped.
     tokio::select! {
         () = conduct(connection, stream, remote) => {}
-        () = ended.cancelled() => tracing::debug!(%remote, "connection closed: another one took its place"),
+        () = ended.cancelled() => tracing::debug!(%remote, "connection closed: another one took its slot"),
     }
 }
 
@@ -263,7 +263,7 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
             tokio::time::timeout(CLOSE_GRACE, served).await.unwrap_or(Ok(()))
         }
         () = requests.unread(options.unread) => {
-            tracing::debug!(%remote, "connection closed: its client takes nothing of an answer");
+            tracing::debug!(%remote, "connection closed: its client does not read an answer");
             return;
         }
         () = until_denied(&*deny_list, &shown) => {

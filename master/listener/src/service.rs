@@ -1,4 +1,4 @@
-//! What the listener needs of the server behind it.
+//! The server's interface for the listener.
 
 use crate::peer::Peer;
 use http::{Request, Response};

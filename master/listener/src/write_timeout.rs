@@ -100,7 +100,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
-    async fn a_reader_that_stops_is_given_up_and_one_that_reads_is_not() {
+    async fn a_write_times_out_only_if_the_reader_stops() {
         let (near, mut far) = tokio::io::duplex(16);
         let mut near = WriteTimeout::new(near, Duration::from_millis(200));
         let reading = tokio::spawn(async move {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_own_form_is_kept() {
+    fn upstreams_form_is_kept() {
         let text = r#"{"f:metadata":{"f:labels":{".":{},"f:app":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{".":{},"f:ports":{"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{}}}},"f:x":{"v:1":{},"v:\"a\"":{},"i:3":{}}}}"#;
         assert_eq!(round(text), text);
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_set_is_refused() {
+    fn a_malformed_field_set_is_refused() {
         for text in [
             "",
             "[]",

@@ -73,13 +73,11 @@ fn items(
     }
     let wanted: BTreeSet<&Element<'_>> = after.iter().collect();
     if wanted.len() < after.len() {
-        let twice = after
-            .iter()
-            .enumerate()
-            .find(|(number, step)| after[..*number].contains(step));
+        let mut seen = BTreeSet::new();
+        let twice = after.iter().find(|step| !seen.insert(*step));
         return Err(format!(
             "duplicate entries for key {}",
-            twice.map_or(&after[0], |(_, step)| step)
+            twice.unwrap_or(&after[0])
         ));
     }
     let merged = |index: usize| {

@@ -22,6 +22,8 @@ pub enum Patch {
 const MAX_OPERATIONS: usize = 10_000;
 /// Bytes that the copies of one JSON patch may add in total (upstream: `JSONPatchMaxCopyBytes`).
 const MAX_COPIED: usize = 3 << 20;
+/// Elements of lists that the operations of one patch may move: to take out or put in one moves all after it.
+const MAX_MOVED: usize = 50_000_000;
 
 /// Depth of nesting that a patch may create by copies; the same as for bodies.
 const MAX_DEPTH: usize = 100;
@@ -194,10 +196,14 @@ fn pointers(operation: &PatchOperation) -> Vec<&str> {
 
 /// Applies the operations one by one and limits copies: each could double the object.
 fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError> {
-    let mut copied = 0;
+    let (mut copied, mut shifted) = (0, 0_usize);
     for operation in &patch.0 {
         if is_absent_null(value, operation) {
             continue;
+        }
+        shifted = shifted.saturating_add(moved_by(value, operation));
+        if shifted > MAX_MOVED {
+            return Err(rejected());
         }
         let from = match operation {
             PatchOperation::Copy(operation) => Some(&operation.from),
@@ -216,6 +222,23 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError>
         json_patch::patch(value, std::slice::from_ref(operation)).map_err(|_error| rejected())?;
     }
     Ok(())
+}
+
+/// Elements of the lists that an operation may have to move.
+fn moved_by(value: &Value, operation: &PatchOperation) -> usize {
+    let siblings = |path: &str| {
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        let parent = value.pointer(parent).and_then(Value::as_array);
+        parent.map_or(0, Vec::len)
+    };
+    let own = operation.path().as_str();
+    match operation {
+        PatchOperation::Add(_) | PatchOperation::Remove(_) | PatchOperation::Copy(_) => {
+            siblings(own)
+        }
+        PatchOperation::Move(operation) => siblings(own) + siblings(operation.from.as_str()),
+        PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+    }
 }
 
 /// Whether an operation tests for `null` at a path that does not exist: upstream treats both alike,
@@ -290,6 +313,24 @@ mod tests {
     }
 
     #[test]
+    fn a_json_patch_moves_no_more_of_lists_than_a_server_has_time_for() {
+        let schemas = master_schema::schema::Schemas::compile(&Map::new());
+        let object = json!({"a": vec![json!(""); 100_000]});
+        let run = |operation: Value, count: usize| {
+            let patch = read(JSON, &json!(vec![operation; count]))?;
+            let result = patch.apply(object.as_object().unwrap().clone(), schemas.place(""));
+            result.map(|object| object["a"].as_array().unwrap().len())
+        };
+        let turn = || json!({"op": "move", "from": "/a/0", "path": "/a/-"});
+        assert_eq!(run(turn(), 100), Ok(100_000));
+        assert_eq!(run(turn(), MAX_OPERATIONS).unwrap_err().code, 422);
+        let front = json!({"op": "add", "path": "/a/0", "value": ""});
+        assert_eq!(run(front, MAX_OPERATIONS).unwrap_err().code, 422);
+        let test = json!({"op": "test", "path": "/a/9", "value": ""});
+        assert_eq!(run(test, MAX_OPERATIONS), Ok(100_000));
+    }
+
+    #[test]
     fn a_json_patch_that_fails_changes_nothing_and_copies_have_a_limit() {
         let schemas = master_schema::schema::Schemas::compile(&Map::new());
         let run = |patch: Value, object: Value| {
@@ -354,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_whether_a_patch_speaks_of_a_field() {
+    fn it_detects_whether_a_patch_mentions_a_field() {
         let speaks = |content_type: &str, patch: Value| {
             read(content_type, &patch)
                 .unwrap()

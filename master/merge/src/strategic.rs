@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_meets_nothing_is_taken_without_nulls_and_directives() {
+    fn a_patch_of_a_missing_field_drops_nulls_and_directives() {
         let patch = json!({"spec": {
             "nodeSelector": {"$patch": "replace", "a": "1"}, "securityContext": {"runAsUser": 1, "runAsGroup": null},
             "volumes": [{"name": "v"}, {"name": "w", "$patch": "delete"}],
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_patch_is_refused() {
+    fn a_malformed_patch_is_refused() {
         for bad in [
             json!({"spec": {"containers": [{"image": "x"}]}}),
             json!({"spec": {"containers": ["x"]}}),
@@ -400,7 +400,7 @@ mod tests {
 
         /// Everything in a patch is in the result.
         #[test]
-        fn what_a_patch_names_is_there_afterwards(object in pods(), patch in pods()) {
+        fn a_patched_object_has_the_patchs_fields(object in pods(), patch in pods()) {
             let result = patched(object, &patch);
             for wanted in patch["spec"]["containers"].as_array().unwrap() {
                 let all = result["spec"]["containers"].as_array().unwrap();

@@ -83,7 +83,7 @@ fn a_conflict_names_managers_fields_and_versions() {
 }
 
 #[test]
-fn what_nobody_else_owns_goes_when_it_is_applied_no_longer() {
+fn a_field_without_other_owners_is_removed_when_no_longer_applied() {
     let config = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data});
     let object = Object::applied(
         Kind::ConfigMap,
@@ -107,7 +107,7 @@ fn what_nobody_else_owns_goes_when_it_is_applied_no_longer() {
 }
 
 #[test]
-fn a_second_owner_of_the_same_value_meets_no_conflict() {
+fn a_second_owner_of_the_same_value_has_no_conflict() {
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"x": "1"}});
     let object = Object::applied(Kind::ConfigMap, "a", T1, &config);
     let object = object
@@ -258,7 +258,7 @@ fn the_oldest_updaters_are_put_together() {
 }
 
 #[test]
-fn ports_are_told_apart_by_number_and_protocol() {
+fn ports_are_identified_by_number_and_protocol() {
     let service = |ports: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": ports}});
     let dns = json!([{"port": 53, "protocol": "UDP", "name": "udp"}, {"port": 53, "name": "tcp"}]);
     let object = Object::applied(Kind::Service, "a", T1, &service(dns));
@@ -319,7 +319,7 @@ fn an_atomic_selector_is_owned_and_replaced_as_a_whole() {
 }
 
 #[test]
-fn what_cannot_be_applied_is_told_with_its_path() {
+fn an_unappliable_field_is_reported_with_its_path() {
     let object = Object::made(Kind::Pod, "m", T1, json!({"metadata": {"name": "p"}}));
     let refused = |config: Value| {
         let mut whole =

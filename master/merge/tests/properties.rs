@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_applied_is_there_and_owned(first in deployment(), second in deployment()) {
+    fn applied_fields_are_set_and_owned(first in deployment(), second in deployment()) {
         let object = Object::applied(Kind::Deployment, "a", T, &first);
         let object = object.apply(Kind::Deployment, "b", T, &second, true).unwrap();
         let alone = Object::applied(Kind::Deployment, "b", T, &second);
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn managers_of_different_fields_may_come_in_any_order(left in deployment(), right in deployment()) {
+    fn managers_of_different_fields_may_apply_in_any_order(left in deployment(), right in deployment()) {
         let object = Object::applied(Kind::Deployment, "a", T, &left);
         // Only if both configurations agree on the fields that they share.
         if let Ok(one) = object.apply(Kind::Deployment, "b", T, &right, false) {
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn a_field_goes_when_its_last_owner_leaves_it(first in data(), second in data(), third in data()) {
+    fn a_field_is_removed_with_its_last_owner(first in data(), second in data(), third in data()) {
         let object = Object::applied(Kind::ConfigMap, "a", T, &first);
         let object = object.apply(Kind::ConfigMap, "b", T, &second, true).unwrap();
         let held = object.owned("b");

@@ -1,4 +1,4 @@
-//! Metrics of the API server, under upstream's names: what was asked, how it was answered and how long that took. The figures
+//! Metrics of the API server, under upstream's names: requests, answers and durations. The figures
 //! of the process come from the kernel (`/proc/self`), which is the only I/O here.
 
 mod requests;

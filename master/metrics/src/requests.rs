@@ -1,4 +1,4 @@
-//! What requests did, under upstream's names.
+//! Metrics of requests, under upstream's names.
 //!
 //! Labels (verb, kind, subresource, scope) take their values from small sets that no client can
 //! enlarge: a path without a kind is counted under one of a few names.
@@ -17,7 +17,7 @@ const BOUNDS: [f64; 23] = [
     10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
 
-/// What a request was about, for the labels.
+/// The labels of a request.
 #[derive(Debug, Clone)]
 pub struct About {
     verb: &'static str,
@@ -264,7 +264,7 @@ impl Metrics {
     }
 }
 
-/// What the kernel tells of this process now.
+/// The kernel's figures about this process now.
 fn this_process() -> Process {
     let descriptors = std::fs::read_dir("/proc/self/fd").map(|open| open.count() as u64);
     Process::of(
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_counted_by_what_they_asked_and_timed_in_upstreams_buckets() {
+    fn requests_are_counted_by_verb_and_resource_and_timed_in_upstreams_buckets() {
         let metrics = Metrics::default();
         let about = About::path("GET", "/version");
         metrics.count(&about, 200, Duration::from_millis(1));

@@ -7,6 +7,7 @@ use master_schema::object::spec;
 use master_schema::registry::{Kind, Strategy, Subresource, column, pointers, wide, words};
 use master_schema::validate::{Fields, default_to, get, items, names, object, object_mut, text};
 use serde_json::Value;
+use std::collections::{HashMap, HashSet};
 
 /// Default timeout of session affinity in seconds.
 const AFFINITY: i64 = 10_800;
@@ -290,10 +291,15 @@ fn copy(new: &mut Fields, old: &Fields, key: &str) {
 }
 
 fn keep_node_ports(new: &mut Fields, old: &Fields) {
-    let same = |one: &Fields, other: &Fields| {
-        get(one, "port") == get(other, "port") && get(one, "protocol") == get(other, "protocol")
-    };
-    let asked = node_ports(new);
+    fn key(port: &Fields) -> (&Value, &Value) {
+        (get(port, "port"), get(port, "protocol"))
+    }
+    // Of several with one port and protocol the first counts.
+    let mut known: HashMap<(&Value, &Value), &Fields> = HashMap::new();
+    for before in items(old, "ports").iter().filter_map(Value::as_object) {
+        known.entry(key(before)).or_insert(before);
+    }
+    let asked: HashSet<i64> = node_ports(new).into_iter().collect();
     for port in new
         .get_mut("ports")
         .and_then(Value::as_array_mut)
@@ -306,11 +312,8 @@ fn keep_node_ports(new: &mut Fields, old: &Fields) {
         else {
             continue;
         };
-        let before = items(old, "ports")
-            .iter()
-            .filter_map(Value::as_object)
-            .find(|before| same(before, port));
-        let node = before
+        let node = known
+            .get(&key(port))
             .map(|before| get(before, "nodePort"))
             .filter(|node| node.as_i64().is_some_and(|n| n != 0));
         if let Some(node) =

@@ -1,9 +1,10 @@
 //! Labels and taints that a rule of the policy gives to Nodes.
 //!
-//! The Machine's status records which of a Node's labels and taints come from a rule; all others are an admin's. It is the
-//! Machine's status because no node can write it: from a record on the Node a node could choose what the master removes. At
-//! every moment the status names at least what the rule has set on the Node: it is written before the Node where something is
-//! added, and after the Node where something is removed.
+//! The Machine's status records which of a Node's labels and taints come from a rule; all others
+//! are an admin's. It is the Machine's status because no node can write it: with a record on the
+//! Node, a node could choose what the master removes. At every moment the status names at least
+//! what the rule has set on the Node: it is written before the Node where something is added, and
+//! after the Node where something is removed.
 
 use config_kube::identity::NODE_CLIENT_SIGNER;
 use config_kube::k8s_openapi::api::core::v1::{Node, Taint};
@@ -31,8 +32,8 @@ fn rule<'a>(machine: &Machine, spec: &'a CertificatePolicySpec) -> Option<&'a Ru
     own.or_else(|| spec.rule_for(NODE_CLIENT_SIGNER))
 }
 
-/// What a machine's Node has by the rules; none where they leave it as it is. A rule that rejects every request says nothing
-/// about nodes that are admitted already.
+/// The labels and taints of a machine's Node by the rules; `None` if the rules leave it as it is. A
+/// rule that rejects every request says nothing about nodes that are admitted already.
 pub fn wanted(machine: &Machine, spec: &CertificatePolicySpec) -> Option<NodeMarks> {
     let rule = rule(machine, spec).filter(|rule| rule.policy.decides() != Decides::Never)?;
     let own = &machine.spec;
@@ -54,7 +55,7 @@ pub fn wanted(machine: &Machine, spec: &CertificatePolicySpec) -> Option<NodeMar
 /// Whether a node may create its own Node object, by its Machine and the policy in force; else why not.
 ///
 /// # Errors
-/// The reason, for the caller: the master makes the Node, or an admin does.
+/// The node may not; the text says why: the master makes the Node, or an admin does.
 pub fn may_register(
     machine: Option<&Machine>,
     policy: Option<&CertificatePolicySpec>,
@@ -96,25 +97,25 @@ fn equal(on_node: &Taint, ours: &NodeTaint) -> bool {
 /// What changes on a Node, and in the Machine's status before and after it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changes {
-    /// What the status says before the Node changes: all that the rule has set on the Node, and all that is added.
+    /// The status before the Node changes: all that the rule has set on the Node, and all that is added.
     pub before: NodeMarks,
     /// Labels that change; `None`: it is removed.
     pub labels: BTreeMap<String, Option<String>>,
     /// The Node's taints, where they change.
     pub taints: Option<Vec<Taint>>,
-    /// What the status says in the end.
+    /// The status after the Node changed.
     pub after: NodeMarks,
 }
 
 impl Changes {
-    /// Whether Node and status are as they should be.
+    /// Whether nothing is to be changed.
     pub fn is_nothing(&self, machine: &Machine) -> bool {
         let same = self.labels.is_empty() && self.taints.is_none() && self.before == self.after;
         same && noted(machine) == self.after
     }
 }
 
-/// What changes, by what the Node has, what the Machine's status says of it, and what the rule gives.
+/// The changes, from the Node, the record in the Machine's status, and the rule.
 pub fn changes(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Changes {
     let noted = noted(machine);
     let labels = have.metadata.labels.clone().unwrap_or_default();
@@ -133,7 +134,7 @@ pub fn changes(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Changes {
         if labels.get(key) != Some(value) {
             plan.labels.insert(key.clone(), Some(value.clone()));
         } else if !noted.labels.contains_key(key) {
-            // An admin set the same: it stays when the rule goes.
+            // An admin set the same label: it stays when the rule is removed.
             continue;
         }
         plan.before.labels.insert(key.clone(), value.clone());
@@ -182,7 +183,7 @@ pub fn changes(machine: &Machine, have: &Node, wanted: &NodeMarks) -> Changes {
     plan
 }
 
-/// Whether a rule gives nothing.
+/// Whether a rule sets nothing.
 pub fn is_empty(marks: &NodeMarks) -> bool {
     marks.labels.is_empty() && marks.taints.is_empty()
 }
@@ -192,7 +193,7 @@ pub fn same_marks(one: &NodeMarks, other: &NodeMarks) -> bool {
     (&one.labels, &one.taints) == (&other.labels, &other.taints)
 }
 
-/// What the Machine's status says of its Node.
+/// The record of the Node's marks in the Machine's status.
 pub fn noted(machine: &Machine) -> NodeMarks {
     let status = machine.status.as_ref();
     status
@@ -247,7 +248,7 @@ mod tests {
         wanted(machine, &CertificatePolicySpec { rules }).unwrap()
     }
 
-    /// Carries a plan out.
+    /// Carries out a plan.
     fn apply(machine: &mut Machine, node: &mut Node, wanted: &NodeMarks) {
         let plan = changes(machine, node, wanted);
         let labels = node.metadata.labels.get_or_insert_default();
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_gave_goes_with_it_and_what_an_admin_gave_stays() {
+    fn marks_of_a_rule_are_removed_with_it_and_those_of_an_admin_stay() {
         let (mut machine, mut node) = (machine(), Node::default());
         node.metadata.labels = Some(
             [("mine", "1"), ("equal", "x")]
@@ -323,7 +324,7 @@ mod tests {
         apply(&mut machine, &mut node, &second);
         assert_eq!(labels(&node), ["equal=x", "mine=1", "pool=b"]);
         assert_eq!(taints(&node), ["mine=", "t=2"]);
-        // What an admin made of it since is his.
+        // An admin's later change stays.
         node.metadata
             .labels
             .get_or_insert_default()
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_off_comes_back_as_long_as_the_rule_says_it() {
+    fn a_removed_mark_comes_back_as_long_as_the_rule_sets_it() {
         let (mut machine, mut node) = (machine(), Node::default());
         let wanted = by(&machine, vec![rule("r", &[("pool", "a")], &[("t", "1")])]);
         apply(&mut machine, &mut node, &wanted);
@@ -349,13 +350,16 @@ mod tests {
         );
     }
 
-    /// Whatever breaks off in the middle, all that is the rule's on the Node is in the status.
+    /// After an interruption at any step, the status has all marks that the rule set on the Node.
     #[test]
-    fn the_status_never_knows_less_than_the_node_has() {
+    fn the_status_always_has_all_marks_of_the_node() {
         let (mut machine, node) = (machine(), Node::default());
         let first = by(&machine, vec![rule("r", &[("a", "1")], &[("t", "1")])]);
         let planned = changes(&machine, &node, &first);
-        assert_eq!(planned.before, planned.after, "what comes is noted first");
+        assert_eq!(
+            planned.before, planned.after,
+            "an added mark is recorded first"
+        );
         let mut node = node;
         apply(&mut machine, &mut node, &first);
         let second = by(&machine, vec![rule("r", &[("b", "1")], &[])]);
@@ -363,7 +367,7 @@ mod tests {
         assert_eq!(
             planned.before.labels.len(),
             2,
-            "what goes is noted until it is gone"
+            "a removed mark is recorded until it is gone"
         );
         assert_eq!(
             (planned.before.taints.len(), planned.after.taints.len()),
@@ -372,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_own_go_before_the_rules_and_its_own_rule_before_others() {
+    fn the_inventorys_labels_precede_the_rules_and_the_admitting_rule_precedes_others() {
         let mut machine = machine();
         machine
             .spec

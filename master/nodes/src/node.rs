@@ -1,4 +1,4 @@
-//! Labels and taints of a Machine's Node by the inventory, the proof and the Machine's state.
+//! Labels and taints of a Machine's Node from the inventory, the proof and the Machine's state.
 
 use config_kube::identity::{
     ARCH_LABELS, CONTROL_PLANE_TAINT, HOSTNAME_LABEL, IMAGE_LABEL, INSECURE_LABEL, JOIN_LABEL,
@@ -16,13 +16,13 @@ const UNPROVEN: &str = "unproven";
 
 /// Value of the labels of a machine without a TPM.
 const NO_TPM: &str = "no-tpm";
-/// The architecture of every image that a release key signs: the build makes no other (Debian's amd64). A node that proved
-/// no image says its own, by its kubelet.
+/// The architecture of every image that a release key signs: the build makes no other (Debian's
+/// amd64). The kubelet of a node that proved no image reports its own.
 const IMAGE_ARCH: &str = "amd64";
 /// Roles as the master's labels name them.
 const ROLES: [&str; 2] = ["worker", "control-plane"];
 
-/// A label value of at most 63 characters: what can't be in one becomes `_`.
+/// A label value of at most 63 characters: invalid characters become `_`.
 fn label_value(text: &str) -> String {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let text: String = text
@@ -40,7 +40,7 @@ pub fn labels(
     image: Option<&ProvenImage>,
     policy: PolicyName,
 ) -> BTreeMap<String, String> {
-    // What was proved has the Machine's role.
+    // A proved image has the Machine's role.
     let role = machine.spec.role.as_str();
     let shown = if role == "master" {
         "control-plane"
@@ -94,7 +94,8 @@ pub fn fresh(
     {
         taints.push(taint(CONTROL_PLANE_TAINT, "NoSchedule"));
     }
-    // Until its kubelet speaks, nothing is scheduled there; the node lifecycle takes this off (upstream's name).
+    // Until its kubelet reports, nothing is scheduled there; the node lifecycle removes this taint
+    // (upstream's name).
     taints.push(taint("node.kubernetes.io/not-ready", "NoSchedule"));
     Node {
         metadata: ObjectMeta {
@@ -110,7 +111,7 @@ pub fn fresh(
     }
 }
 
-/// The Node of a static machine: its role is the inventory's word, and no image is named.
+/// The Node of a static machine: its role comes from the inventory, and no image is named.
 pub fn fresh_static(machine: &Machine) -> Node {
     let mut node = fresh(machine, None, PolicyName::default(), &NodeMarks::default());
     let labels = node.metadata.labels.get_or_insert_default();
@@ -119,7 +120,7 @@ pub fn fresh_static(machine: &Machine) -> Node {
     node
 }
 
-/// The labels of an existing Node that must change; none where all is well.
+/// The labels of an existing Node that must change; `None` if none must.
 pub fn relabel(
     node: &Node,
     wanted: &BTreeMap<String, String>,
@@ -130,7 +131,7 @@ pub fn relabel(
         .filter(|(key, value)| have.get(*key) != Some(value))
         .map(|(key, value)| (key.clone(), Some(value.clone())))
         .collect();
-    // Other roles are an admin's word.
+    // Other roles were set by an admin.
     let role = |key: &str| {
         key.strip_prefix(NODE_ROLE_LABEL_PREFIX)
             .is_some_and(|role| ROLES.contains(&role))
@@ -148,7 +149,8 @@ pub fn relabel(
     (!patch.is_empty()).then_some(patch)
 }
 
-/// The state that a Machine's Node is tainted for: a retired machine's Node is treated as an Untrusted one's.
+/// The state for which a Machine's Node is tainted: a retired machine's Node is treated as an
+/// Untrusted one's.
 pub fn state(machine: &Machine) -> MachineState {
     if machine.spec.retired {
         return MachineState::Untrusted;
@@ -159,7 +161,7 @@ pub fn state(machine: &Machine) -> MachineState {
         .map_or(MachineState::Pending, |status| status.state)
 }
 
-/// The taints of a node after its Machine's state was applied; none where nothing changes.
+/// The taints of a node after its Machine's state was applied; `None` if nothing changes.
 pub fn retaint(have: &[Taint], state: MachineState) -> Option<Vec<Taint>> {
     let wanted = match state {
         MachineState::Pending | MachineState::Trusted | MachineState::Unproven => None,
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_machine_s_node_says_so_and_names_no_image() {
+    fn a_static_machines_node_has_its_label_and_names_no_image() {
         let spec = MachineSpec {
             role: "worker".to_owned(),
             is_static: true,
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_the_labels_that_charts_choose_by() {
+    fn a_node_has_the_labels_that_charts_select() {
         let of =
             |node: Node, label: &str| node.metadata.labels.unwrap_or_default().get(label).cloned();
         let proved = made(&machine("worker"), Some(&image()), POLICY);
@@ -275,7 +277,8 @@ mod tests {
         for (label, value) in upstream {
             assert_eq!(of(proved.clone(), label).as_deref(), Some(value), "{label}");
         }
-        // Which processor a machine has that proved no image, nobody here knows: its kubelet says it.
+        // The master does not know the processor of a machine that proved no image; its kubelet
+        // reports it.
         let nothing = made(&machine("worker"), None, PolicyName::InsecureAlwaysApprove);
         let fixed = fresh_static(&machine("worker"));
         for node in [nothing, fixed] {
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kubelet_says_of_its_processor_stays_where_no_image_is_proved() {
+    fn the_kubelets_architecture_label_stays_without_a_proved_image() {
         let without = machine("worker");
         let mut node = made(&without, None, POLICY);
         let arm = ("kubernetes.io/arch".to_owned(), "arm64".to_owned());
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_valid_and_a_changed_role_goes() {
+    fn labels_are_valid_and_a_changed_role_is_removed() {
         let image = image();
         let mut node = made(&machine("worker"), Some(&image), POLICY);
         assert_eq!(
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_looked_at_is_said_on_the_node_until_somebody_does() {
+    fn an_admission_without_a_decision_is_labelled_until_there_is_one() {
         let node = made(&machine("worker"), None, PolicyName::InsecureAlwaysApprove);
         let have = node.metadata.labels.as_ref().unwrap();
         assert_eq!(
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_tpm_says_so_on_its_node_until_it_has_one() {
+    fn a_machine_without_a_tpm_is_labelled_until_it_has_one() {
         let spec = MachineSpec {
             role: "worker".to_owned(),
             insecure_no_tpm: true,
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_whose_pods_may_be_its_root_says_so_on_its_node_until_they_may_not() {
+    fn a_machine_with_privileged_pods_is_labelled_as_long_as_they_are_allowed() {
         let mut root = machine("worker");
         root.status.get_or_insert_default().privileged_pods = true;
         let node = made(&root, Some(&image()), POLICY);

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binary_form_says_what_the_text_says() {
+    fn the_binary_form_equals_the_text_form() {
         let long = "d".repeat(300);
         let bytes = encode(&json!({
             "swagger": "2.0", "info": {"title": "t", "version": "v"},

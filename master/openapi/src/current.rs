@@ -21,7 +21,7 @@ impl Current {
         }
     }
 
-    /// The documents of the moment, all of one registry.
+    /// The current documents, all of one registry.
     pub fn now(&self) -> Arc<Documents> {
         let registry = self.kinds.now();
         let known = self

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stored_version_is_told_by_upstreams_hash() {
+    fn the_stored_version_has_upstreams_hash() {
         let registry = Registry::new(master_kinds::builtin::all());
         let hash = |group: &str, version: &str, plural: &str| {
             storage_version(&registry, registry.find(group, version, plural).unwrap())

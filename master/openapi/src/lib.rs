@@ -1,10 +1,10 @@
-//! What describes the API to its clients, made from the kinds' descriptors and schemas: OpenAPI
-//! (one v3 document per group and version, one v2 document) and discovery.
+//! The documents that describe the API to its clients, generated from the kinds' descriptors and
+//! schemas: OpenAPI (one v3 document per group and version, one v2 document) and discovery.
 //!
-//! Start at [`Documents`]. Clients read the schemas (`kubectl explain`, merge keys of `kubectl
-//! apply`), and for each path the kind, the parameters (`fieldValidation`, `dryRun`) and the patch
+//! Start at [`Documents`]. Clients read the schemas (`kubectl explain`, merge keys of
+//! `kubectl apply`), and for each path the kind, the parameters (`fieldValidation`, `dryRun`) and the patch
 //! types. Documents are stored compressed only: most clients accept gzip, and cache documents by
-//! hash. Other kinds mean other documents: [`Current`] has those of the registry of the moment.
+//! hash. Other kinds need other documents: [`Current`] has those of the current registry.
 //!
 //! No tasks, no channels, no I/O.
 
@@ -69,7 +69,7 @@ impl Document {
     }
 }
 
-/// The documents of one registry, each made when it is first asked for.
+/// The documents of one registry, each generated at its first use.
 #[derive(Debug)]
 pub struct Documents {
     registry: Arc<Registry>,

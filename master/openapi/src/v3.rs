@@ -68,6 +68,7 @@ fn body_of(subresource: Subresource) -> Option<Source> {
         | Subresource::Finalize
         | Subresource::EphemeralContainers
         | Subresource::Resize
+        | Subresource::Power
         | Subresource::Proxy
         | Subresource::Exec
         | Subresource::Attach
@@ -241,7 +242,11 @@ fn add_subresource(object: &str, kind: &Kind, sub: Subresource, paths: &mut Map<
     for verb in sub.verbs() {
         let connects = matches!(
             sub,
-            Subresource::Proxy | Subresource::Exec | Subresource::Attach | Subresource::PortForward
+            Subresource::Power
+                | Subresource::Proxy
+                | Subresource::Exec
+                | Subresource::Attach
+                | Subresource::PortForward
         );
         let (method, action) = match *verb {
             "get" if connects => ("get", Action::Connect),

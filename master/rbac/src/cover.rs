@@ -4,6 +4,14 @@
 use crate::rule::{Rule, Who};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Combinations of group, resource, name and verb that a role may have where its writer must hold each: lists of a rule multiply,
+/// so that a short one can have more than memory holds.
+const MOST_PARTS: usize = 100_000;
+/// Words that are compared at most for one role.
+const MOST_WORDS: usize = 100_000_000;
+/// Combinations that an error lists.
+const MOST_SHOWN: usize = 1000;
+
 /// The part of `wanted` that no rule of `owned` covers, in the smallest possible rules.
 pub fn lacking(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     wanted
@@ -46,6 +54,31 @@ fn smallest(rule: &Rule) -> Vec<Rule> {
         parts.extend(rule.verbs.iter().map(with));
     }
     parts
+}
+
+/// How many rules [`smallest`] makes of a rule.
+fn parts(rule: &Rule) -> usize {
+    let names = rule.resource_names.len().max(1);
+    let resources = [&rule.api_groups, &rule.resources, &rule.verbs]
+        .into_iter()
+        .fold(names, |product, list| product.saturating_mul(list.len()));
+    let paths = rule
+        .non_resource_urls
+        .len()
+        .saturating_mul(rule.verbs.len());
+    resources.saturating_add(paths)
+}
+
+/// How many words of a rule a comparison looks at.
+fn words(rule: &Rule) -> usize {
+    let lists = [
+        &rule.api_groups,
+        &rule.resources,
+        &rule.verbs,
+        &rule.resource_names,
+        &rule.non_resource_urls,
+    ];
+    lists.into_iter().map(Vec::len).sum()
 }
 
 fn has(list: &[String], wanted: &str) -> bool {
@@ -100,10 +133,20 @@ pub fn escalation(
     missing: &[String],
     wanted: &[Rule],
 ) -> Option<String> {
-    let lacking = lacking(owned, wanted);
+    let words: usize = owned.iter().map(words).sum();
+    let parts = wanted.iter().map(parts).fold(0, usize::saturating_add);
+    if parts > MOST_PARTS || parts.saturating_mul(words) > MOST_WORDS {
+        return Some(format!(
+            "user {:?} is attempting to grant more combinations of API groups, resources, names and verbs than can be compared \
+             with its own permissions ({MOST_PARTS} at most): split the role",
+            who.name
+        ));
+    }
+    let mut lacking = lacking(owned, wanted);
     if lacking.is_empty() {
         return None;
     }
+    lacking.truncate(MOST_SHOWN);
     let lines: BTreeSet<String> = compact(lacking).iter().map(shown).collect();
     let lines: Vec<String> = lines.into_iter().collect();
     let mut text = format!(
@@ -216,7 +259,41 @@ mod tests {
     }
 
     #[test]
-    fn an_escalation_is_told_in_upstreams_words() {
+    fn a_rule_whose_lists_multiply_beyond_all_memory_is_refused_before_it_is_split() {
+        let who = Who {
+            name: "u",
+            groups: &[],
+        };
+        let all = |letter: &str, count: usize| -> Vec<String> {
+            (0..count)
+                .map(|number| format!("{letter}{number}"))
+                .collect()
+        };
+        let rule = |count: usize| Rule {
+            api_groups: all("g", count),
+            resources: all("r", count),
+            verbs: all("v", count),
+            resource_names: all("n", count),
+            ..Rule::default()
+        };
+        let own = [on("*", "*", "*")];
+        assert_eq!(escalation(&who, &own, &[], &[rule(10)]), None);
+        for owned in [&own[..], &[]] {
+            let refused = escalation(&who, owned, &[], &[rule(10_000)]).unwrap();
+            assert!(refused.contains("split the role"), "{refused}");
+        }
+        let many: Vec<Rule> = vec![on("get", "core", "pods"); 10_000];
+        let refused = escalation(&who, &many, &[], &[rule(15)]).unwrap();
+        assert!(
+            refused.contains("split the role"),
+            "each would be compared with each"
+        );
+        let listed = escalation(&who, &[], &[], &[rule(10)]).unwrap();
+        assert!(listed.lines().count() <= MOST_SHOWN + 1);
+    }
+
+    #[test]
+    fn an_escalation_is_refused_in_upstreams_words() {
         let groups = ["g".to_owned(), "system:authenticated".to_owned()];
         let who = Who {
             name: "u",

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_updated_is_left_alone() {
+    fn a_role_with_updates_disabled_is_left_alone() {
         let wanted = default_role("system:kube-dns");
         let mut existing = Role {
             rules: Vec::new(),

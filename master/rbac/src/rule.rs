@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_every_one() {
+    fn a_star_matches_everything() {
         let all = rule(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
         assert!(all.allows(&asks("escalate", "rbac.authorization.k8s.io", "roles", "")));
         assert!(all.allows(&asks("get", "", "pods/exec", "x")));

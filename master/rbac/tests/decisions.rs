@@ -558,7 +558,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_covered_allows_nothing_more(owned in prop::collection::vec(rule(), 0..3), wanted in rule()) {
+    fn covered_rules_allow_nothing_more(owned in prop::collection::vec(rule(), 0..3), wanted in rule()) {
         let lacking = master_rbac::cover::lacking(&owned, std::slice::from_ref(&wanted));
         if lacking.is_empty() {
             for parts in questions() {

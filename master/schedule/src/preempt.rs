@@ -161,7 +161,7 @@ fn fits(pod: &PodRequest, snapshot: &Snapshot, node: NodeId) -> bool {
     against.is_empty()
 }
 
-/// What a preemption costs, the least important last.
+/// The cost of a preemption, the most important part first.
 type Cost = (usize, i32, i64, usize, Reverse<i64>);
 
 /// The victims on one node: of all pods of lower priority those without whose end the pod would not fit. Pods that are

@@ -6,7 +6,7 @@ use master_claims::{Claim, Class, Place, Volume, best};
 use master_client::Key;
 use std::collections::{BTreeMap, HashMap};
 
-/// What is known of claims, volumes and classes.
+/// The claims, volumes and classes that decisions need.
 #[derive(Debug, Clone, Default)]
 pub struct Storage {
     claims: HashMap<Key, Claim>,

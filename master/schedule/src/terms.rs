@@ -30,7 +30,7 @@ pub(crate) struct Term {
 
 impl Eq for Term {}
 
-/// Of what tells terms apart most often; equal ones have equal hashes.
+/// A hash over the fields in which terms differ most often; equal terms have equal hashes.
 impl Hash for Term {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let selector = self.selector.as_ref();
@@ -104,7 +104,7 @@ fn merge<'k>(
     }
 }
 
-/// What a pod asks of the places of others, and of those that come after it.
+/// A pod's terms about the places of other pods, and about pods that come after it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Affinity {
     /// Places that it must share.

@@ -1,5 +1,5 @@
-//! What a decision costs in a large cluster, and how evenly pods are spread then. Run by hand, it measures; in the test command a
-//! small cluster shows that it runs.
+//! The cost of a decision in a large cluster, and how evenly pods are spread. Run by hand, it measures; in the test
+//! command a small cluster shows that it runs.
 //!
 //! `PACE_NODES=5000 PACE_PODS=50000 cargo test --release -p master-schedule --test pace -- --nocapture`; `PACE_ONLY` names one of
 //! the kinds of pods. Processor time is that of the thread which decides.

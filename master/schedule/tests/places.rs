@@ -243,7 +243,7 @@ fn wishes_for_neighbours_weigh_from_both_sides() {
     let wish = |what: &str| chosen(&preferring("p", what, 100, term("db", HOST)), &snapshot);
     assert_eq!(wish("podAffinity"), "b1");
     assert_ne!(wish("podAntiAffinity"), "b1");
-    // What is there wishes for a pod that asks for nothing.
+    // Existing pods have preferences about a pod that has none itself.
     snapshot.place(preferring("q", "podAffinity", 100, term("web", HOST)), "a2");
     assert_eq!(chosen(&plain("p", "web"), &snapshot), "a2");
     snapshot.remove(&preferring("q", "podAffinity", 1, term("web", HOST)).key);
@@ -451,7 +451,7 @@ fn of_kind(name: &str, kind: usize, leaving: bool) -> PodRequest {
 }
 
 proptest! {
-    /// A snapshot that followed any history decides as one that is built of what is there in the end.
+    /// A snapshot that followed any history decides like one that is built from the final objects.
     #[test]
     fn an_incremental_snapshot_decides_as_a_fresh_one(steps in proptest::collection::vec(step(), 0..60)) {
         let mut followed = Snapshot::default();

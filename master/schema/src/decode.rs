@@ -234,7 +234,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn duplicate_fields_are_told_with_their_path_and_the_last_counts() {
+    fn duplicate_fields_are_reported_with_their_path_and_the_last_counts() {
         let decoded = json(br#"{"spec":{"a":1,"c":[{"x":1,"x":2}],"a":3}}"#).unwrap();
         assert_eq!(decoded.duplicates, ["spec.c[0].x", "spec.a"]);
         assert_eq!(decoded.value, json!({"spec": {"a": 3, "c": [{"x": 2}]}}));

@@ -107,7 +107,7 @@ pub struct Cause {
     pub field: String,
 }
 
-/// What an error is about (`StatusDetails`).
+/// The object of an error (`StatusDetails`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
     /// Name of the object, if there is one.
@@ -136,7 +136,7 @@ pub struct ApiError {
     pub code: u16,
     /// For humans.
     pub message: String,
-    /// What it is about.
+    /// The object of the error.
     pub details: Box<Details>,
 }
 

@@ -1,5 +1,5 @@
-//! What kinds are made of: descriptors and their registry, schemas, and the rules that all kinds
-//! share for decoding, validation, selection, quantities and table cells.
+//! The building blocks of kinds: descriptors and their registry, schemas, and the rules that all
+//! kinds share for decoding, validation, selection, quantities and table cells.
 //!
 //! Start at [`registry::Kind`], the descriptor of a kind, and at [`registry::Registry`], the kinds
 //! that are served ([`served::Kinds`] replaces them as a whole). All of it is pure: objects are JSON maps ([`validate::Fields`]), validation

@@ -313,7 +313,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_the_same_and_is_written_so_again(number in any::<i32>(), suffix in "(n|u|m|k|M|Ki|Mi|e2|)") {
+        fn a_quantity_round_trips_in_its_canonical_form(number in any::<i32>(), suffix in "(n|u|m|k|M|Ki|Mi|e2|)") {
             let first = read(&format!("{number}{suffix}"));
             let again = read(&first.to_string());
             prop_assert_eq!(first, again);

@@ -34,6 +34,8 @@ pub enum Subresource {
     Resize,
     /// Issues a service account's token.
     Token,
+    /// Ends the node's machine.
+    Power,
     /// Forwards HTTP requests to the node, service or pod.
     Proxy,
     /// Runs a command in a container.
@@ -58,6 +60,7 @@ impl Subresource {
             Self::EphemeralContainers => "ephemeralcontainers",
             Self::Resize => "resize",
             Self::Token => "token",
+            Self::Power => "power",
             Self::Proxy => "proxy",
             Self::Exec => "exec",
             Self::Attach => "attach",
@@ -73,7 +76,7 @@ impl Subresource {
             | Self::Scale
             | Self::EphemeralContainers
             | Self::Resize => &["get", "patch", "update"],
-            Self::Binding | Self::Eviction | Self::Token => &["create"],
+            Self::Binding | Self::Eviction | Self::Token | Self::Power => &["create"],
             Self::Log => &["get"],
             Self::Finalize => &["update"],
             Self::Proxy => &["create", "delete", "get", "patch", "update"],
@@ -99,7 +102,8 @@ impl Subresource {
             | Self::Log
             | Self::Finalize
             | Self::EphemeralContainers
-            | Self::Resize => None,
+            | Self::Resize
+            | Self::Power => None,
         }
     }
 }
@@ -144,7 +148,7 @@ pub enum Review {
     Binding,
     /// Not a review and read-only: the status of the cluster's components.
     Components,
-    /// Not a review and read-only: what nodes and pods use, as their nodes tell it.
+    /// Not a review and read-only: the usage of nodes and pods, as the nodes report it.
     Metrics,
 }
 
@@ -168,7 +172,7 @@ pub struct Column {
     pub cell: Cell,
 }
 
-/// Where a column has its cells from.
+/// The source of a column's cells.
 #[derive(Debug, Clone)]
 pub enum Cell {
     /// They are computed from the object and the current time.

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_the_value_is_seen_by_its_bytes() {
+    fn a_stored_object_without_the_value_is_skipped_by_its_bytes() {
         let kind = Kind::of::<Pod>(true);
         let bytes =
             br#"{"metadata":{"name":"p","labels":{"app":"web"}},"spec":{"unschedulable":true}}"#;
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
+    fn a_malformed_selector_is_refused() {
         let kind = Kind::of::<Pod>(true);
         for bad in ["a=b c", "a in x", "a in (x", "=", "a notin", "a>x", "-"] {
             assert!(Selector::parse(&kind, bad, "").is_err(), "{bad}");

@@ -3,7 +3,7 @@
 use crate::registry::Registry;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The registry of the moment, which can be replaced as a whole while requests are answered.
+/// The current registry, which can be replaced as a whole while requests are answered.
 ///
 /// A request takes the registry once ([`Kinds::now`]) and works with it to its end, so that it never
 /// sees parts of two registries.
@@ -16,7 +16,7 @@ impl Kinds {
         Self(RwLock::new(Arc::new(registry)))
     }
 
-    /// The registry of the moment.
+    /// The current registry.
     pub fn now(&self) -> Arc<Registry> {
         self.0
             .read()

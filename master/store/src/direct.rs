@@ -5,8 +5,8 @@ use crate::model::{Fetched, ListQuery, Listing, Revision};
 use crate::traits::{BoxFuture, Reader, Store, WatchStream};
 use std::sync::Arc;
 
-/// Passes reads on to an engine whose own memory is the cache, as the embedded engine's is: nothing
-/// is held twice.
+/// Passes reads on to an engine whose own memory is the cache, such as the embedded engine: nothing
+/// is stored twice.
 #[derive(Debug, Clone)]
 pub struct Direct(Arc<dyn Store>);
 

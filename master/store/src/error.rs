@@ -32,7 +32,7 @@ pub enum StoreError {
         /// The newest revision.
         head: Revision,
     },
-    /// The copy that answers reads has not come to the store's revision in time.
+    /// The copy that answers reads did not reach the store's revision in time.
     #[error("the copy of the store is at revision {reached}, the store at {head}")]
     Behind {
         /// The copy's revision.

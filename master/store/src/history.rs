@@ -133,7 +133,7 @@ pub(crate) struct Published {
     head: Revision,
     floor: Revision,
     limits: HistoryLimits,
-    /// For those who watch every table.
+    /// For watchers of every table.
     changed: watch::Sender<Revision>,
 }
 
@@ -242,8 +242,8 @@ impl Published {
             .collect();
     }
 
-    /// Takes the entries of another state in the place of these, with no history before it. Who watches a table goes on
-    /// watching it, and is told at once that its history is lost.
+    /// Replaces the entries by those of another state, without history. Watchers of a table stay,
+    /// and learn at once that their history is lost.
     pub(crate) fn replace(&mut self, found: &Listing) {
         for table in self.tables.values_mut() {
             table.entries.clear();

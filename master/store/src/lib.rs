@@ -2,9 +2,9 @@
 //! compaction.
 //!
 //! Start at [`Store`], the trait that every engine implements, and at [`EmbeddedStore::open`], the
-//! default engine (a log on disk, the current state and a bounded history in memory). What answers
-//! requests reads through a [`Reader`], which names no engine: [`Direct`] where the engine's own memory
-//! holds the data, [`Replica`] where the data is elsewhere.
+//! default engine (a log on disk, the current state and a bounded history in memory). The API reads
+//! through a [`Reader`], which hides the engine: [`Direct`] where the engine's own memory holds the
+//! data, [`Replica`] where the data is elsewhere.
 //!
 //! Tasks and channels of the embedded engine: one writer thread, fed by a bounded queue. It takes
 //! all queued transactions, checks the preconditions of each, appends them to the log with one

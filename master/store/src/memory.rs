@@ -1,8 +1,8 @@
-//! Current entries and bounded history in memory, shared by those who read, watch and publish.
+//! Current entries and bounded history in memory, shared by readers, watchers and the writer.
 //!
-//! The embedded engine has one of what is on its disk, a [`Replica`](crate::Replica) one of what another engine holds.
-//! Readers and watchers wait for nobody: each watcher has its own position in the shared history, so a slow one delays
-//! no other.
+//! The embedded engine has one for the content of its disk, a [`Replica`](crate::Replica) one for
+//! the content of another engine. Readers and watchers never wait for others: each watcher has its
+//! own position in the shared history, so a slow one delays no other.
 
 use crate::error::StoreError;
 use crate::history::Published;
@@ -30,7 +30,7 @@ impl Memory {
         }
     }
 
-    /// The state, for what answers requests.
+    /// The state, for reads.
     pub(crate) fn read(&self) -> Result<RwLockReadGuard<'_, Published>, StoreError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(StoreError::Closed);
@@ -118,7 +118,7 @@ impl Memory {
         head
     }
 
-    /// Takes another state in the place of this one: its history before is lost, as watchers are told.
+    /// Replaces the state by another; the history is lost, and watchers learn that.
     pub(crate) fn replace(&self, found: &Listing) {
         let wake = {
             let mut published = self.write();

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_news_keep_what_is_made_of_them() {
+    fn only_recent_events_keep_derived_data() {
         let event = Event::new(2, "k/a".into(), None, None);
         let kept = event.derived::<Mutex<u8>>();
         assert!(Arc::ptr_eq(&kept, &event.derived()));

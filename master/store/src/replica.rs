@@ -1,8 +1,9 @@
 //! Reads of an engine whose data is elsewhere, from a copy in memory that the engine's watch keeps up to date.
 //!
-//! A read asks the engine for its newest revision, waits until the copy has it, and is answered from memory; so it sees
-//! every commit that was acknowledged before. Where the copy stays behind, or its history is too short for the question,
-//! the engine answers. One future follows the engine; nothing is read before the copy is whole.
+//! A read asks the engine for its newest revision, waits until the copy has it, and is answered
+//! from memory; so it sees every commit that was acknowledged before. If the copy lags, or its
+//! history is too short for a request, the engine answers. One future follows the engine; there are
+//! no reads before the copy is complete.
 
 use crate::error::StoreError;
 use crate::history::{HistoryLimits, Published};
@@ -18,7 +19,8 @@ const LIMITS: HistoryLimits = HistoryLimits {
     events: 50_000,
     bytes: 16 << 20,
 };
-/// Time for the copy to come to a revision before the engine is asked itself (upstream's watch cache: the same).
+/// Time for the copy to reach a revision before the engine itself is asked (upstream's watch cache:
+/// the same).
 const PATIENCE: Duration = Duration::from_secs(3);
 /// First wait after the engine's watch failed.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -34,7 +36,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Reads everything that the engine holds; the copy, and the future that keeps it up to date until the engine closes.
+    /// Reads the whole content of the engine; returns the copy, and the future that keeps it up to
+    /// date until the engine closes.
     ///
     /// # Errors
     /// The engine can't be read.
@@ -54,7 +57,7 @@ impl Replica {
         Ok((replica, following))
     }
 
-    /// Whether the copy has come to a revision in time.
+    /// Whether the copy reached a revision in time.
     async fn has(&self, revision: Revision) -> Result<bool, StoreError> {
         if self.memory.head()? >= revision {
             return Ok(true);
@@ -67,7 +70,7 @@ impl Replica {
         ))
     }
 
-    /// Whether the copy has come to what the engine has now.
+    /// Whether the copy reached the engine's current revision.
     async fn is_current(&self) -> Result<bool, StoreError> {
         self.has(self.store.revision().await?).await
     }
@@ -80,7 +83,7 @@ impl Reader for Replica {
             if self.has(head).await? {
                 return Ok(head);
             }
-            // Who asks for it believes that watches that are open have shown everything until then.
+            // Callers rely on open watches having shown everything up to this revision.
             let reached = self.memory.head()?;
             Err(StoreError::Behind { reached, head })
         })
@@ -130,7 +133,8 @@ fn is_compacted<T>(answer: &Result<T, StoreError>) -> bool {
     matches!(answer, Err(StoreError::Compacted { .. }))
 }
 
-/// Brings the engine's changes into the copy. Where the engine has forgotten some of them, the copy is made anew.
+/// Applies the engine's changes to the copy. If the engine has compacted some of them, the copy is
+/// rebuilt.
 async fn follow(store: Arc<dyn Store>, memory: Arc<Memory>) {
     let mut wait = BACKOFF_FIRST;
     loop {

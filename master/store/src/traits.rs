@@ -48,9 +48,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), StoreError>>;
 }
 
-/// Reads of a store, as what answers requests sees them; which engine holds the data is not known
-/// here. The answers come from memory: from the engine's own, or from a copy that the engine's watch
-/// keeps up to date.
+/// Reads of a store, independent of the engine. The answers come from memory: the engine's own, or
+/// a copy that the engine's watch keeps up to date.
 ///
 /// Guarantees: a read that starts after a commit was acknowledged to this process sees it; the rest
 /// is as for [`Store`].

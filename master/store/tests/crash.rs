@@ -96,7 +96,7 @@ fn run_and_kill(folder: &Path, enough: usize) -> BTreeMap<String, (u64, u64)> {
 }
 
 #[test]
-fn what_was_acknowledged_survives_kill_at_any_moment() {
+fn an_acknowledged_write_survives_kill_at_any_moment() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -210,7 +210,7 @@ async fn write(store: &EmbeddedStore, disk: &Failing) -> Vec<String> {
     acknowledged
 }
 
-/// The store after the failure: it stops for good or, if the disk was only full, continues when
+/// The store after the failure: it stops permanently or, if the disk was only full, continues when
 /// there is room.
 async fn goes_on(store: &EmbeddedStore) -> bool {
     let failed = store.failed();
@@ -293,7 +293,7 @@ async fn run(operation: u64, error: i32) -> bool {
 
 /// For every operation, with a full and with a broken disk.
 #[tokio::test]
-async fn what_a_failing_disk_acknowledged_is_there_and_nothing_is_acknowledged_after() {
+async fn writes_before_a_disk_failure_survive_and_none_is_acknowledged_after() {
     for error in [EIO, ENOSPC] {
         let mut operation = 0;
         while run(operation, error).await {

@@ -278,7 +278,7 @@ fn write_snapshot(path: &Path, pieces: SnapshotBytes) {
 }
 
 #[tokio::test]
-async fn a_snapshot_restores_to_what_was_and_sends_watchers_away() {
+async fn a_snapshot_restores_the_state_and_expires_watches() {
     let folder = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(&folder.path().join("one")).unwrap();
     for number in 0..3000 {

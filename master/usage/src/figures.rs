@@ -1,4 +1,4 @@
-//! What is known of the nodes' use, and the objects that are made of it.
+//! The known usage of nodes, and the objects computed from it.
 
 use crate::go;
 use crate::parse::Answer;
@@ -12,16 +12,16 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What one node told.
+/// One node's report.
 #[derive(Debug, Default)]
 struct Told {
     last: Answer,
     before: Option<Answer>,
-    /// It did not answer when it was asked last.
+    /// It did not answer the last scrape.
     silent: bool,
 }
 
-/// What is known. Cheap to clone; all clones share it.
+/// The known usage. Cheap to clone; all clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Usage {
     nodes: Arc<RwLock<HashMap<String, Told>>>,
@@ -45,7 +45,7 @@ impl Usage {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node's answer. The same figures told again are no new ones.
+    /// Takes a node's answer. Repeated figures do not count as new.
     pub fn answered(&self, node: &str, answer: Answer) {
         let mut nodes = self.write();
         let told = nodes.entry(node.to_owned()).or_default();
@@ -56,7 +56,8 @@ impl Usage {
         }
     }
 
-    /// A node did not answer: neither it nor its pods have figures until it does. What it told last is kept for that.
+    /// A node did not answer: neither it nor its pods have figures until it does. Its last report
+    /// is kept for the next rate.
     pub fn silent(&self, node: &str) {
         if let Some(told) = self.write().get_mut(node) {
             told.silent = true;
@@ -88,8 +89,8 @@ impl Usage {
         Some(made)
     }
 
-    /// The PodMetrics of a Pod that runs, if the use of all its containers is known: by the node that it is bound to, whatever
-    /// others say.
+    /// The PodMetrics of a Pod that runs, if the use of all its containers is known: from the node
+    /// to which it is bound; reports of others are ignored.
     #[must_use]
     pub fn of_pod(&self, pod: &Fields) -> Option<Fields> {
         let (spec, status) = (object(pod, "spec")?, object(pod, "status")?);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_speaks_for_the_pods_that_are_bound_to_it_alone() {
+    fn a_node_reports_only_pods_that_are_bound_to_it() {
         let usage = told();
         assert!(usage.of_pod(&pod("web", "n1", "Running")).is_some());
         assert_eq!(usage.of_pod(&pod("web", "n2", "Running")), None);
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_are_told_twice_are_not_compared_with_themselves() {
+    fn repeated_figures_are_not_compared_with_themselves() {
         let usage = told();
         usage.answered("n1", answer(15, 40.0, &[]));
         assert_eq!(usage.of_node(&node("n1")).unwrap()["window"], "15s");

@@ -13,7 +13,7 @@ const MOST_CPU: f64 = 1e12;
 /// Bytes of memory at most: 2^60.
 const MOST_MEMORY: f64 = 1_152_921_504_606_846_976.0;
 
-/// What was used up to a moment.
+/// The usage up to a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Point {
     /// Nanoseconds of CPU time since the beginning.
@@ -28,7 +28,7 @@ pub(crate) struct Point {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Container {
     pub(crate) point: Point,
-    /// When it began, in milliseconds since 1970, if that is told.
+    /// When it started, in milliseconds since 1970, if reported.
     pub(crate) started: Option<i64>,
 }
 
@@ -79,7 +79,7 @@ impl Family {
     }
 }
 
-/// Figures as they come, one at a time.
+/// Figures in order, one at a time.
 #[derive(Debug, Default)]
 struct Parts {
     cpu: Option<(f64, i64)>,
@@ -277,7 +277,7 @@ unknown{x="a\"}b",} NaN
     }
 
     #[test]
-    fn what_is_no_figure_is_refused_with_its_line() {
+    fn a_malformed_figure_is_refused_with_its_line() {
         for bad in [
             "node_cpu_usage_seconds_total",
             "node_cpu_usage_seconds_total x",
@@ -325,7 +325,7 @@ unknown{x="a\"}b",} NaN
     proptest! {
         #[test]
         fn no_bytes_harm_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            // Whatever it says of them, it says it.
+            // The node may report anything about its pods.
             let _verdict = Answer::parse(&bytes, NOW);
         }
 

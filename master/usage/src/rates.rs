@@ -1,4 +1,4 @@
-//! What was used between two answers of a node; pure.
+//! Usage between two answers of a node; pure.
 
 use crate::parse::{Answer, Container, Point};
 
@@ -20,7 +20,7 @@ pub(crate) struct Used {
     pub(crate) window: i64,
 }
 
-/// What was used between two points; nothing where the counter or the clock went back.
+/// The usage between two points; `None` if the counter or the clock went back.
 pub(crate) fn between(before: Point, last: Point) -> Option<Used> {
     let window = last
         .at
@@ -36,8 +36,8 @@ pub(crate) fn between(before: Point, last: Point) -> Option<Used> {
     })
 }
 
-/// What a container used since the answer before. One that began later is compared with its beginning, if it is neither too young
-/// nor too old for that.
+/// A container's usage since the previous answer. One that started later is compared with its
+/// start, if it is neither too young nor too old for that.
 fn container(before: Option<Container>, last: Container) -> Option<Used> {
     let began = |point: Point| last.started.is_some_and(|started| started > point.at);
     if let Some(before) = before.filter(|before| !began(before.point)) {
@@ -54,13 +54,13 @@ fn container(before: Option<Container>, last: Container) -> Option<Used> {
         .then(|| between(start, last.point))?
 }
 
-/// What the node used.
+/// The node's usage.
 pub(crate) fn node(before: &Answer, last: &Answer) -> Option<Used> {
     between(before.node?, last.node?)
 }
 
-/// What the containers of a pod used, by their names. A pod of which the node tells a container whose use is not known yet has no
-/// figures: a part would look like the whole.
+/// The usage of a pod's containers, by name. A pod with a container whose usage is not known yet
+/// has no figures: a part would look like the whole.
 pub(crate) fn pod(
     before: Option<&Answer>,
     last: &Answer,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_what_was_used_by_the_time_in_which_it_was() {
+    fn a_rate_is_usage_divided_by_time() {
         let found = between(point(1_000_000_000, 0), point(4_000_000_000, 15_000));
         assert_eq!(rate(found), Some((200_000_000, 15_000)));
         assert_eq!(found.unwrap().memory, 5);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_began_anew_is_not_compared_with_the_one_before() {
+    fn a_restarted_container_is_not_compared_with_the_one_before() {
         let before = container_at(900, 0, -5000);
         let same = container_at(1900, 1000, -5000);
         assert_eq!(rate(container(Some(before), same)), Some((1000, 1000)));

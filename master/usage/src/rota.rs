@@ -1,11 +1,11 @@
-//! Which node is asked next; pure.
+//! Chooses the node to scrape next; pure.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::{Duration, Instant};
 
-/// Nodes that are asked at once, and nodes that are asked at once although they did not answer the last time. The second have
-/// places of their own: each of them may hold its place until its time is up.
+/// How many nodes are scraped at once, and how many that did not answer the last time. These have
+/// separate slots, because each may hold its slot until its time is up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Places {
     pub(crate) good: usize,
@@ -42,7 +42,8 @@ impl Rota {
         }
     }
 
-    /// A node that is there. A new one is asked within a period, at a time of its own, so that not all are asked at once.
+    /// Adds a node. A new one is scraped within a period, at its own offset, so that not all are
+    /// scraped at once.
     pub(crate) fn add(&mut self, node: &str, now: Instant) {
         if self.turns.contains_key(node) {
             return;
@@ -92,7 +93,7 @@ impl Rota {
         self.asked[pool] < [self.places.good, self.places.silent][pool]
     }
 
-    /// A node that is due, if there is a place for it; it is being asked from then on.
+    /// A node that is due, if there is a slot for it; it is being scraped from then on.
     pub(crate) fn next(&mut self, now: Instant) -> Option<String> {
         for pool in [0, 1] {
             let first = self.waiting[pool].first();
@@ -116,7 +117,8 @@ impl Rota {
         pools.filter_map(first).min()
     }
 
-    /// A node was asked; whether it is still there. It is due again a period after it was, or, where that is over, after now.
+    /// A scrape ended; returns whether the node still exists. It is due again a period after its
+    /// last due time, or after now if that has passed.
     pub(crate) fn asked(&mut self, node: &str, answered: bool, now: Instant) -> bool {
         let Some(turn) = self.turns.get_mut(node).filter(|turn| turn.asked) else {
             return false;
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_goes_while_it_is_asked_gives_its_place_back() {
+    fn a_node_removed_during_a_scrape_frees_its_slot() {
         let begin = Instant::now();
         let mut rota = Rota::new(PERIOD, Places { good: 1, silent: 1 });
         rota.set(&nodes(&["a", "b"]), begin);
@@ -208,7 +210,7 @@ mod tests {
                     0 => rota.add(&node, now),
                     1 => {
                         rota.remove(&node);
-                        // What is being asked of it is told to nobody.
+                        // The result of its running scrape is dropped.
                         open.retain(|other| *other != node);
                     }
                     2 => if let Some(next) = rota.next(now) {

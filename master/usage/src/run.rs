@@ -12,18 +12,18 @@ use master_client::{BodyError, BoxFuture, Change, Client, Follower, Partial, Res
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How nodes are asked.
+/// Limits of scrapes.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The time between two questions to a node (upstream's metrics server: 15 s).
     pub period: Duration,
     /// The time for a node's whole answer (upstream's metrics server: 10 s).
     pub patience: Duration,
-    /// Bytes of an answer: 250 pods of ten containers tell some 2 MiB.
+    /// Bytes of an answer: 250 pods of ten containers report some 2 MiB.
     pub bytes: usize,
-    /// Nodes that are asked at once.
+    /// Nodes that are scraped at once.
     pub at_once: usize,
-    /// Nodes that did not answer the last time and are asked at once, beside the others.
+    /// Nodes that did not answer the last time and are scraped at once, besides the others.
     pub silent_at_once: usize,
 }
 
@@ -56,7 +56,7 @@ enum Silence {
     Unreadable(#[source] NotFigures),
 }
 
-/// A node, and what came of asking it.
+/// A node, and the result of its scrape.
 type Asked = (String, Result<Answer, Silence>);
 
 /// Asks all nodes again and again, until `shutdown` resolves.
@@ -138,7 +138,7 @@ async fn read(client: &Client, node: &str, most: usize) -> Result<Answer, Silenc
     let request = Request::get(path).body(body(Bytes::new()));
     let answer = client.call(request.map_err(Silence::Path)?).await;
     if answer.status() != StatusCode::OK {
-        // Of a refusal nothing is read: it may be the node's, and of any length.
+        // The body of a refusal is not read: it may come from the node and have any length.
         return Err(Silence::Status(answer.status()));
     }
     let (mut content, mut whole) = (answer.into_body(), Vec::new());

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn spread_json_says_the_same_however_it_is_cut() {
+    fn chunked_json_is_the_same_however_it_is_cut() {
         let value =
             json!({"a": [], "b": {}, "c": [1, {"d": "x{,:\"\\"}], "e": [[], [{}]], "f": "y"});
         let text = value.to_string();

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_proxy_keeps_its_own_path() {
+    fn a_proxied_program_keeps_its_own_path() {
         let node = parse(
             &Method::GET,
             "/api/v1/nodes/https:n1:10250/proxy/logs/a/",

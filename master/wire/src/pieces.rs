@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lists_of_any_size_are_whole_and_as_long_as_said() {
+    async fn lists_of_any_size_are_complete_with_the_declared_length() {
         for (count, size) in [
             (0, 0),
             (1, 0),

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_older_version_cannot_say_comes_back_from_its_annotations() {
+    fn fields_that_the_older_version_lacks_round_trip_in_annotations() {
         let new = fields(json!({
             "metadata": {"name": "a", "annotations": {"own": "x"}},
             "spec": {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_object_that_says_nothing_wants_the_usual() {
+    fn an_older_object_without_settings_gets_the_defaults() {
         let mut old = fields(json!({"metadata": {}, "spec": {"maxReplicas": 3}}));
         to_v2(&mut old);
         assert_eq!(old["spec"]["metrics"], json!([usual()]));

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_job_has_said_why_and_when() {
+    fn a_finished_job_has_its_reason_and_time() {
         let complete = json!([{"type": "Complete", "status": "True"}, {"type": "SuccessCriteriaMet", "status": "True"}]);
         let good = json!({"conditions": complete, "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:01Z"});
         assert!(told(&json!({}), good.clone(), json!({})).is_empty());

@@ -43,7 +43,7 @@ fn call32(number: i64, a: [i64; 6]) -> i64 {
     i64::from(answer)
 }
 
-/// Makes a call in a child, whose end tells what came of it.
+/// Makes a call in a child, whose exit shows the result.
 fn apart(make: impl FnOnce() -> i64) -> String {
     // SAFETY: this program has one thread.
     let pid = unsafe { fork() };

@@ -276,7 +276,7 @@ fn thirty_days_without_a_lapse_and_without_a_forgotten_revocation() {
     run(&mut cluster, &mut nodes, 9 * DAY, 10 * DAY, look(false));
     assert!(
         cluster.hears("worker-2", &nodes[1].chain, 10 * DAY),
-        "the control: a good machine is heard"
+        "the control: the request of a good machine is accepted"
     );
     assert_eq!((nodes[0].joins, nodes[1].joins), (1, 1), "renewals alone");
     // Day 10: the second machine reboots into a bad image and proves it.

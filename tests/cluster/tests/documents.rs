@@ -106,6 +106,48 @@ fn every_link_leads_to_a_file_of_the_tree() {
     }
 }
 
+/// The anchor of a heading, as the web shows it: lower case, `-` for a space, no punctuation.
+fn anchor(heading: &str) -> String {
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+/// A reader in a hurry follows the table of contents.
+#[test]
+fn every_anchor_leads_to_a_heading() {
+    let mut count = 0;
+    for document in DOCUMENTS {
+        let text = read(document);
+        let folder = root().join(document).parent().unwrap().to_owned();
+        for link in text.split("](").skip(1) {
+            let target = link.split(')').next().unwrap();
+            let Some((file, wanted)) = target.split_once('#') else {
+                continue;
+            };
+            if target.starts_with("http") {
+                continue;
+            }
+            count += 1;
+            let page = match file {
+                "" => text.clone(),
+                file => std::fs::read_to_string(folder.join(file)).unwrap(),
+            };
+            assert!(
+                page.lines()
+                    .any(|line| line.starts_with('#') && anchor(line) == wanted),
+                "{document}: no heading for {target}"
+            );
+        }
+    }
+    assert!(count > 15, "{count} anchors");
+}
+
 /// Links of the form [`function`](…/file.rs): the function's name and the file.
 fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split("[`").skip(1).filter_map(|rest| {

@@ -182,7 +182,7 @@ fn agent_and_master_keep_their_memory_to_themselves() {
         .join(".pratique/bin");
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    // A configuration that never comes: the program waits for it as long as it is looked at.
+    // A configuration that never comes: the program waits for it for the whole test.
     let config = dir.path().join("config");
     let mut mkfifo = Command::new("mkfifo");
     mkfifo.arg("-m").arg("644").arg(&config);

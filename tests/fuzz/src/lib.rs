@@ -5,11 +5,12 @@
 //!
 //! `cargo run -p tests-fuzz -- [TARGET…] --seconds 60 --seed 1`
 //!
-//! What was found is kept in `corpus/TARGET`, and every later run, those of the tests among them, begins with it.
+//! Finds are kept in `corpus/TARGET`, and every later run, including the tests, begins with them.
 //!
-//! A target fails when it panics, when what it decodes breaks an invariant that it asserts, or when one case takes longer than
-//! [`run::CASE_LIMIT`] of the processor's time. `cargo test -p tests-fuzz` runs every target for a fixed number of cases.
-//! There are no tasks and no channels. Enter by [`targets::all`] and [`run::run`].
+//! A target fails when it panics, when a decoded value breaks an invariant that the target asserts,
+//! or when one case takes longer than [`run::CASE_LIMIT`] of the processor's time.
+//! `cargo test -p tests-fuzz` runs every target for a fixed number of cases. There are no tasks and no channels.
+//! Enter by [`targets::all`] and [`run::run`].
 
 #![allow(
     clippy::missing_errors_doc,

@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest time of the processor that one case may take, without optimisation. What else the machine does counts for nothing.
+/// Longest processor time of one case, without optimisation. Other load on the machine does not count.
 pub const CASE_LIMIT: Duration = Duration::from_secs(5);
-/// Longest time that one case may take with all that it waits for: a decoder waits for nothing but its turn.
+/// Longest wall clock time of one case: a decoder only waits for the processor.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// How seeds are changed.
@@ -29,7 +29,7 @@ pub type Decoder = Box<dyn Fn(&[u8])>;
 pub struct Target {
     /// Its name.
     pub name: &'static str,
-    /// How its seeds are changed.
+    /// How its seeds are mutated.
     pub shape: Shape,
     /// Inputs that it decodes.
     pub seeds: Vec<Vec<u8>>,
@@ -92,7 +92,7 @@ pub fn kept(corpus: &Path, target: &str) -> io::Result<Vec<Vec<u8>>> {
     files.iter().map(std::fs::read).collect()
 }
 
-/// Keeps what was found, so that every later run begins with it; tells the file.
+/// Keeps a find, so that every later run begins with it; returns the file.
 ///
 /// # Errors
 /// A file that can't be written.
@@ -138,7 +138,7 @@ pub fn run(target: &Target, seed: u64, until: Until) -> Result<u64, Box<Finding>
     }
 }
 
-/// What this thread had of the processor.
+/// This thread's processor time.
 fn processor() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .expect("Linux counts each thread's time")

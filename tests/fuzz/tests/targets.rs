@@ -39,7 +39,7 @@ fn a_panicking_decoder_is_found_with_an_input_that_repeats_it() {
     assert!(finding.what.contains("seventeen"), "{}", finding.what);
     assert_eq!(input(&target, finding.seed, finding.case), finding.input);
     assert_eq!(finding.input.len(), 17);
-    // Kept, it is the first thing that a later run of whatever seed meets.
+    // A kept find is the first case of a later run with any seed.
     let corpus = tempfile::tempdir().expect("a folder");
     assert!(
         kept(corpus.path(), "picky")

@@ -17,10 +17,11 @@ use std::time::Duration;
 
 /// How many machines may plug into the master's hub.
 const SLOTS: usize = 4;
-/// A UEFI machine under emulation, on a host that has a fifth of its time for it. A machine that stopped is told at once.
+/// Time for a UEFI machine under emulation, on a host with a fifth of its processor time for it. A
+/// stopped machine is reported at once.
 pub const BOOT_LIMIT: Duration = Duration::from_secs(900);
 
-/// Where everything of one cluster is.
+/// The folder of one cluster.
 #[derive(Debug, Clone)]
 pub struct Lab {
     /// Tools tree.
@@ -44,7 +45,7 @@ pub struct Lab {
     pub cables: Vec<Cable>,
 }
 
-/// What of a cluster differs between stories.
+/// The settings of a cluster that differ between stories.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// Lifetime of node certificates, as in TOML.
@@ -345,7 +346,7 @@ impl Lab {
         run(root)
     }
 
-    /// `pratique logs`: what a node's own programs and its kernel say.
+    /// `pratique logs`: the logs of a node's own programs and its kernel.
     pub fn logs(&self, words: &[&str]) -> Result<String> {
         let mut logs = self.pratique();
         logs.arg("logs").args(words).arg("--kubeconfig");

@@ -1,5 +1,5 @@
-//! What `cargo xtask up` shows and a story checks: an application behind a Service, and a client that asks it without a pause
-//! while it is rolled to another version.
+//! The demo of `cargo xtask up`, which a story checks: an application behind a Service, and a
+//! client that sends requests without a pause while it is rolled to another version.
 
 use crate::cluster::Lab;
 use crate::{Result, file_error};
@@ -12,7 +12,7 @@ pub const CLIENT: &str = "client";
 /// Pods under emulation: pull, unpack, start, probes.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What the client counted.
+/// The client's counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counted {
     /// Requests.

@@ -1,4 +1,4 @@
-//! A machine's disk in somebody's hands while the power is off: read and changed byte by byte, then put back.
+//! Offline access to a machine's disk: reads and changes it byte by byte while the power is off.
 
 use crate::machine::Blueprint;
 use crate::process::run;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a logical block of the machines' disks.
 const BLOCK: u64 = 512;
-/// Length of an entry of the partition table (UEFI 2.10, 5.3.3), and how many are looked at.
+/// Length of an entry of the partition table (UEFI 2.10, 5.3.3), and how many are read.
 const ENTRY: usize = 128;
 const ENTRIES: usize = 128;
 
@@ -22,7 +22,7 @@ pub struct Disk {
     path: PathBuf,
 }
 
-/// Where a partition lies, in bytes.
+/// The place of a partition, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Its first byte.
@@ -62,7 +62,7 @@ impl Disk {
     /// Gives the machine this disk in the place of its own.
     ///
     /// # Errors
-    /// A file that can't be written, or qemu-img's word against it.
+    /// A file can't be written, or qemu-img fails.
     pub fn give_to(&self, blueprint: &Blueprint, tools: &Tools) -> Result<()> {
         self.file
             .sync_all()
@@ -75,7 +75,7 @@ impl Disk {
         run(create).map(drop)
     }
 
-    /// Where the partition of this label lies.
+    /// The place of the partition with this label.
     ///
     /// # Errors
     /// No such partition.
@@ -94,7 +94,7 @@ impl Disk {
         })
     }
 
-    /// Bytes from a place on.
+    /// Reads bytes from an offset.
     ///
     /// # Errors
     /// A place behind the disk's end.

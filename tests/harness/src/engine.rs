@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Makes a root of the tools tree's own packages (runc wants their C library), with the host's devices and control
-/// groups and the shared folder at its place, and moves there. containerd is started anew when it dies, as init does
-/// on a machine. Arguments: the tree, the shared folder, the configuration.
+/// Makes a root of the tools tree's own packages (runc wants their C library), with the host's
+/// devices and control groups and the shared folder at its place, and moves there. containerd is
+/// restarted when it dies, as init does on a machine. Arguments: the tree, the shared folder, the
+/// configuration.
 const SCRIPT: &str = "set -e; mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old \".$1\"; \
     for name in bin sbin lib lib64; do ln -s usr/$name $name; done; \
     mount --bind \"$0/usr\" usr; mount --rbind /sys sys; mount --rbind /dev dev; mount --rbind \"$1\" \".$1\"; \
@@ -29,8 +30,8 @@ pub struct Engine {
     _shared: Shared,
 }
 
-/// A folder in which mounts made here are seen in the engine's namespace, as they are on a machine, where the agent and
-/// the engine share one. What is mounted in it goes with it.
+/// A folder in which mounts made here are seen in the engine's namespace, as they are on a machine,
+/// where the agent and the engine share one. Mounts in it end with it.
 #[derive(Debug)]
 struct Shared(PathBuf);
 
@@ -53,7 +54,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // What can't be unmounted is told by who removes the folder.
+        // A failed unmount shows when the folder is removed.
         nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH).ok();
     }
 }
@@ -177,7 +178,7 @@ fn signal(pid: i32, signal: Signal) -> Result<()> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // What can't be ended here is told by the next test that meets it.
+        // A process that can't be ended here shows in the next test.
         self.process.kill().ok();
         if !self.users.is_last() {
             return;

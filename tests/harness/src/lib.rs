@@ -1,10 +1,10 @@
-//! Machines for tests and for `cargo xtask up`: QEMU with firmware and a software TPM, networks between them,
-//! and the processes that stand beside them.
+//! Machines for tests and for `cargo xtask up`: QEMU with firmware and a software TPM, networks
+//! between them, and the processes beside them.
 //!
-//! Everything is synchronous and waits for conditions ([`wait::eventually`]). A process is ended only by the
-//! identity that was recorded when it was started here ([`process::Owned`]), so that two harnesses, or a harness and
-//! its user, can share a host; and all of them end with the process that started them ([`lifetime`]). Enter by
-//! [`machine::Machine`].
+//! Everything is synchronous and waits for conditions ([`wait::eventually`]). A process is ended
+//! only by the identity recorded at its start ([`process::Owned`]), so that two harnesses, or a
+//! harness and its user, can share a host; and all of them end with the process that started them
+//! ([`lifetime`]). Enter by [`machine::Machine`].
 
 #![allow(
     clippy::missing_errors_doc,
@@ -32,7 +32,7 @@ pub mod tpm;
 pub mod wait;
 pub mod xts;
 
-/// What can go wrong around a machine; every message names the file to look at.
+/// Errors around a machine; every message names the file to look at.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read or written.
@@ -87,7 +87,7 @@ pub enum Error {
         /// The console's last lines.
         last: String,
     },
-    /// QEMU's monitor said no.
+    /// QEMU's monitor refused.
     #[error("QEMU's monitor refused {command}: {answer}")]
     Monitor {
         /// The command.

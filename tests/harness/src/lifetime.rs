@@ -1,12 +1,14 @@
 //! Nothing that a test starts outlives it: children, theirs, and what they started in sessions of their own, however the
 //! test's process ends, also by SIGKILL.
 //!
-//! Every command carries a mark in its environment, which all its descendants inherit. Beside the process stands a guard,
-//! which holds the reading end of a pipe; the kernel closes the writing end with the process, and the guard then ends
-//! whatever carries the mark, over and over until nothing does. A container's processes do not inherit the mark; they
-//! are in a PID namespace whose first process does, and end with it, as do mounts in a namespace of their own.
+//! Every command has a mark in its environment, which all its descendants inherit. A guard process
+//! holds the reading end of a pipe; the kernel closes the writing end with the test's process, and
+//! the guard then kills every process with the mark until none is left. A container's processes do
+//! not inherit the mark; they are in a PID namespace whose first process does, and end with it, as
+//! do mounts in a namespace of their own.
 //!
-//! Guarantee: when the process is gone, what it bound is gone soon after. Assumption: nobody ends the guard.
+//! Guarantee: soon after the process ends, everything bound to it has ended. Assumption: no one
+//! kills the guard.
 
 use crate::{Error, Result, wait::eventually};
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +18,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Names of marks begin so; the rest is the process and a number, so that marks of nested processes stand beside each other.
+/// Prefix of the names of marks; the rest is the process and a number, so that nested processes
+/// have different marks.
 const MARK: &str = "PRATIQUE_ENDS_WITH";
 /// Waits for the pipe's end, then ends what carries the mark `$0`. A process that starts others while it is being ended is
 /// met again in the next round; sixty seconds of rounds are for those that the kernel holds. A process in the middle of an
@@ -34,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub struct Lifetime {
     name: String,
     guard: Child,
-    /// Closed by whatever ends this process.
+    /// Closed when this process ends, for any reason.
     pipe: Option<ChildStdin>,
 }
 
@@ -72,13 +75,13 @@ impl Lifetime {
         command.env(&self.name, "1")
     }
 
-    /// What is bound to this span and still runs: pid and command line. A process that was started a moment ago may not show yet
-    /// ([`GUARD`] says why).
+    /// Processes that are bound to this span and still run: pid and command line. A process that
+    /// was started a moment ago may not show yet ([`GUARD`] says why).
     pub fn left(&self) -> Vec<(i32, String)> {
         marked(&mark(&self.name))
     }
 
-    /// Ends the span: whatever is bound to it is ended.
+    /// Ends the span and every process that is bound to it.
     ///
     /// # Errors
     /// Where something is left after a minute.
@@ -130,7 +133,7 @@ pub fn bind(command: &mut Command) -> Result<&mut Command> {
         return Ok(own.bind(command));
     }
     let fresh = Lifetime::begin()?;
-    // Where two threads were first at once, the other's guard is dropped, bound to nothing.
+    // If two threads were first at once, the other's guard is dropped without effect.
     Ok(OWN.get_or_init(|| fresh).bind(command))
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Lines by which a console says that there is nothing more to wait for.
+/// Console lines after which waiting is pointless.
 const STOPPED: &[&str] = &[
     "Kernel panic - not syncing",
     "Access Denied",
@@ -23,17 +23,17 @@ const LAST_LINES: usize = 30;
 
 /// How long a station on the segment waits for a frame.
 const LOOK: Duration = Duration::from_millis(200);
-/// Where a guest finds the registry of the host.
+/// The address at which a guest reaches the host's registry.
 pub const HOST_SERVICE: &str = "10.0.2.100:5000";
-/// Where clouds have their metadata service.
+/// The address of clouds' metadata services.
 const METADATA: &str = "169.254.169.254";
-/// Where a guest finds the discovery endpoint of the host.
+/// The address at which a guest reaches the host's discovery endpoint.
 pub const HOST_DISCOVERY: &str = "10.0.2.100:8080";
 
 /// How user-data among [`Blueprint::smbios`] begins; the base64 of the document follows.
 pub const SMBIOS_CONFIG: &str = "io.pratique.config=";
 
-/// What a machine is made of.
+/// The parts of a machine.
 #[derive(Debug, Clone)]
 pub struct Blueprint {
     /// Name, for files and messages.
@@ -56,7 +56,7 @@ pub struct Blueprint {
     pub smbios: Vec<String>,
     /// The cloud that the machine is to find itself in, if any.
     pub cloud: Option<Cloud>,
-    /// What its battery clock shows at power-on, as `2020-01-01`; the host's time where none is given.
+    /// The time of its battery clock at power-on, such as `2020-01-01`; the host's time if `None`.
     pub clock: Option<&'static str>,
     /// Host ports handed to guest ports.
     pub forwards: Vec<(u16, u16)>,
@@ -75,7 +75,7 @@ pub struct Blueprint {
 /// A cloud, as a machine sees it.
 #[derive(Debug, Clone)]
 pub struct Cloud {
-    /// What the firmware names as the machine's vendor.
+    /// The machine's vendor in the firmware's tables.
     pub vendor: String,
     /// Loopback port of the host with its metadata service, which the machine reaches at the usual address; then it
     /// does not reach [`HOST_SERVICE`].
@@ -95,8 +95,9 @@ pub enum Segment {
 
 /// One cable of the segment: a frame is a UDP datagram on loopback.
 ///
-/// A datagram that the other end does not take is lost, as on a wire. A stream would fill up instead, and QEMU waits for it with
-/// the whole machine: one guest that never opens its card would stop the hub's.
+/// A datagram that the other end does not read is lost, as on a wire. A stream would fill up
+/// instead, and QEMU waits for it with the whole machine: one guest that never opens its card would
+/// stop the hub's.
 #[derive(Debug, Clone, Copy)]
 pub struct Cable {
     /// The hub's port on 127.0.0.1.
@@ -106,7 +107,7 @@ pub struct Cable {
 }
 
 impl Cable {
-    /// A cable on two ports that nobody has.
+    /// A cable on two free ports.
     pub fn new() -> Result<Self> {
         Ok(Self {
             hub: port::free()?,
@@ -314,7 +315,7 @@ impl Blueprint {
         }
     }
 
-    /// What firmware tells the guest: user-data in fw_cfg, and the tables of SMBIOS.
+    /// The firmware's data for the guest: user-data in fw_cfg, and the tables of SMBIOS.
     fn tables(&self, arg: &mut impl FnMut(&str, String)) {
         if let Some(file) = &self.fw_cfg {
             arg(
@@ -340,7 +341,7 @@ impl Blueprint {
     /// One card towards the host, one towards the other machines.
     fn networks(&self, relay: &Path, arg: &mut impl FnMut(&str, String)) {
         let show = |path: &Path| path.display().to_string();
-        // Restricted: a guest that is wrong about its network must not knock at anybody's door.
+        // Restricted: a guest with a wrong network configuration must not reach other hosts.
         let mut outside = "user,id=outside,restrict=on".to_owned();
         if self.cloud.is_some() {
             outside.push_str(",net=169.254.169.0/24");

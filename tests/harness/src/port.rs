@@ -1,8 +1,9 @@
-//! Loopback ports for servers that are told where to listen.
+//! Loopback ports for servers that get their port from the test.
 //!
-//! A port that the kernel chose and that was closed again is anybody's: before the server has it, the kernel may give it to
-//! another test or to an outgoing connection. The ports here are outside the range from which the kernel chooses, and each
-//! is held for this process by an abstract Unix socket of its name, which ends with the process and leaves no file.
+//! A port that the kernel chose and that was closed again is not reserved: before the server binds
+//! it, the kernel may give it to another test or to an outgoing connection. The ports here are
+//! outside the range from which the kernel chooses, and each is held for this process by an
+//! abstract Unix socket of its name, which ends with the process and leaves no file.
 
 use crate::{Error, Result, file_error};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -20,8 +21,8 @@ const TRIED: RangeInclusive<u16> = 17_000..=65_000;
 /// What holds the ports of this process.
 static HELD: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
-/// A port on which a server of this process can listen at 127.0.0.1, by TCP or by UDP, now and again: nobody else gets it from here while this
-/// process lives, and the kernel gives it to nobody.
+/// A port on which a server of this process can listen at 127.0.0.1, by TCP or by UDP, now and
+/// again: no other test gets it while this process lives, and the kernel never chooses it.
 ///
 /// # Errors
 /// Where every port is taken.
@@ -32,7 +33,7 @@ pub fn free() -> Result<u16> {
     let found = TRIED
         .filter(|port| !kernels.contains(port))
         .find_map(|port| {
-            // Held first, looked at second: another process that looks meanwhile finds it held.
+            // Held first, then checked: another process that checks meanwhile finds it held.
             let held = SocketAddr::from_abstract_name(format!("pratique-port-{port}"))
                 .and_then(|name| UnixListener::bind_addr(&name));
             let held = held.ok()?;

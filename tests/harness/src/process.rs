@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A process by pid and start time, so that a pid that the kernel gave to somebody else is not ended by mistake.
+/// A process by pid and start time, so that a reused pid is not killed by mistake.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
     /// The program's name, for messages.

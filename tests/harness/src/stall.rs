@@ -1,19 +1,20 @@
 //! Resets a machine, once, whose kernel stalls before init's first line.
 //!
-//! Under software emulation on a crowded host a guest's timer can fail to fire while its kernel comes up: the emulator's
-//! fault and not the image's, and without a cure by itself. A stall after init's first line is nobody's to hide.
+//! Under software emulation on a crowded host a guest's timer can fail to fire while its kernel
+//! comes up: this is the emulator's fault, not the image's, and it does not recover by itself. A
+//! stall after init's first line is reported.
 
 use crate::machine::Machine;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-/// How long a kernel is watched; it has come up long before, or tells of its stall within.
+/// How long a kernel is watched; it boots much faster, or reports its stall within this time.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Pause between two looks at the console.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Watches a machine that was just started, from the console's byte `mark` on, beside whatever its test does.
+/// Watches a machine that was just started, from the console's byte `mark` on, in parallel to its test.
 pub(crate) fn watch(machine: Machine, mark: usize) {
     std::thread::spawn(move || {
         let start = Instant::now();
@@ -45,14 +46,14 @@ fn note(machine: &Machine, text: &str) {
     drop(file.and_then(|mut file| writeln!(file, "\ntest harness: {text}")));
 }
 
-/// What a console says of the kernel.
+/// The state of the kernel, from the console.
 #[derive(Debug, PartialEq, Eq)]
 enum Kernel {
     /// Nothing yet: a quiet kernel prints errors only.
     Silent,
     /// Init has printed its first line.
     Up,
-    /// It says that it stalls, and init has not come.
+    /// It reports a stall, and init has not started.
     Stalled,
 }
 

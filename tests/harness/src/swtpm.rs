@@ -39,7 +39,7 @@ impl Swtpm {
         Self { dir, process, port }
     }
 
-    /// What names this TPM to tpm2-tss.
+    /// The name of this TPM for tpm2-tss.
     pub fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }

@@ -14,7 +14,7 @@ const PODS: [u8; 2] = [10, 244];
 /// More than any frame of the segment has.
 const MOST: usize = 1 << 16;
 
-/// What was heard so far.
+/// The recorded traffic so far.
 #[derive(Debug, Default)]
 struct Heard {
     ended: AtomicBool,
@@ -48,7 +48,7 @@ impl Tap {
         Ok(Self(heard))
     }
 
-    /// How many frames of tunnels were heard.
+    /// How many frames of tunnels were recorded.
     pub fn sealed(&self) -> usize {
         self.0.sealed.load(Ordering::Relaxed)
     }
@@ -66,7 +66,7 @@ impl Drop for Tap {
     }
 }
 
-/// What a frame is to an eavesdropper.
+/// A frame as an eavesdropper sees it.
 #[derive(Debug, PartialEq, Eq)]
 enum Frame {
     /// A pod's packet, with its source and destination.

@@ -1,5 +1,5 @@
-//! A time server (SNTP) on the segment that machines share: one more station there, which speaks Ethernet over one of the
-//! hub's cables. So machines need no way out of their network.
+//! A time server (SNTP) on the segment that machines share: one more station there, connected to
+//! one of the hub's cables. So machines need no route out of their network.
 
 use crate::Result;
 use crate::machine::Cable;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Where machines find it.
+/// Its address.
 pub const TIME_SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 9);
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0x77, 0, 9];
 
@@ -85,7 +85,7 @@ fn arp(frame: &[u8]) -> Option<Vec<u8>> {
     ours.then(|| parts.concat())
 }
 
-/// What time it is (RFC 4330), where a frame asks that.
+/// The answer to an SNTP request (RFC 4330), if a frame is one.
 fn time(frame: &[u8], now: Duration) -> Option<Vec<u8>> {
     let ours = frame.get(12..14)? == IPV4
         && frame.get(14)? == &PLAIN_HEADER

@@ -1,4 +1,5 @@
-//! Where the tools are: the tree of Debian packages that `image-build tools` unpacked, wrapped to run on this host.
+//! Finds the tools: the tree of Debian packages that `image-build tools` unpacked, wrapped to run
+//! on this host.
 
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};

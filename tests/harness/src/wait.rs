@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 /// Pause between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same where a look is a program that talks to an emulated machine: looking all the time would take the half of the host.
+/// The same if a check runs a program that talks to an emulated machine: checking all the time
+/// would take half of the host.
 const LONG_PAUSE: Duration = Duration::from_millis(1500);
 
 /// Looks until `condition` gives a value, or fails after `limit` with what was awaited and where to look.
@@ -18,7 +19,7 @@ pub fn eventually<T>(
     look(what, limit, hint, PAUSE, condition)
 }
 
-/// As [`eventually`], for conditions that cost much to look at.
+/// As [`eventually`], for conditions that are expensive to check.
 pub fn eventually_costly<T>(
     what: &str,
     limit: Duration,

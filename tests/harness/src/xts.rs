@@ -1,5 +1,5 @@
-//! AES-256-XTS (IEEE 1619) as the kernel's dm-crypt does it with `plain64` and sectors of 4096 bytes: for volumes that
-//! somebody who knows their key writes without the kernel.
+//! AES-256-XTS (IEEE 1619) as the kernel's dm-crypt does it with `plain64` and sectors of 4096
+//! bytes: for volumes that an attacker with the key writes without the kernel.
 
 use aes::Aes256;
 use aes::cipher::generic_array::GenericArray;
@@ -9,7 +9,7 @@ use aes::cipher::{BlockEncrypt as _, KeyInit as _};
 pub const SECTOR: usize = 4096;
 /// Bytes of a key: one for the data, one for the tweak.
 pub const KEY: usize = 64;
-/// dm-crypt counts in these, whatever the sector's size is.
+/// dm-crypt counts in these units for any sector size.
 const COUNTED: u64 = 512;
 
 /// Encrypts whole sectors, the first of them being the volume's `first`.

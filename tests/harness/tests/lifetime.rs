@@ -1,4 +1,4 @@
-//! What a test process starts ends with it, however it ends.
+//! Everything that a test process starts ends with it, however it ends.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,8 @@ const SLEEPERS: usize = 3;
 const CONTAINED: &str =
     "unshare --mount --pid --fork --kill-child sh -c 'env -i sleep $0 & wait' $0 & ";
 
-/// Not a test of its own: the process that is ended. It starts a family, tells that it is whole, and ends as it is told.
+/// Not a test of its own: the process that is ended. It starts children, reports that all run, and
+/// ends as requested.
 #[test]
 fn child_starts_a_family() {
     let Ok(told) = std::env::var(ENDS) else {
@@ -55,7 +56,7 @@ fn child_starts_a_family() {
     }
 }
 
-/// Processes that sleep for so long.
+/// Processes that sleep for this time.
 fn sleepers(seconds: &str) -> Vec<i32> {
     let line = format!("sleep\0{seconds}\0");
     let all = std::fs::read_dir("/proc").unwrap().flatten();
@@ -69,7 +70,7 @@ fn sleepers(seconds: &str) -> Vec<i32> {
 
 /// Ends a test process in one way, and looks for what it leaves.
 fn nothing_is_left(way: &str) {
-    // Nobody else sleeps for so long.
+    // No other process sleeps for this time.
     let seconds = format!("{}.{}", 5000 + way.len(), std::process::id());
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_starts_a_family", "--nocapture"])

@@ -18,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 /// Bytes of an answer's head at most.
 const HEAD: usize = 64 << 10;
 
-/// Where a master is and how to be its admin.
+/// The address of a master and its admin's credentials.
 #[derive(Debug, Clone)]
 pub struct Access {
     address: String,

@@ -18,7 +18,7 @@ pub mod register;
 pub mod site;
 pub mod workload;
 
-/// What can go wrong between a client and a master.
+/// Errors between a client and a master.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A process or file of the harness.
@@ -45,7 +45,7 @@ pub enum Error {
         /// The start of the body.
         body: String,
     },
-    /// What was seen cannot be true.
+    /// The observed history is impossible.
     #[error("the history is wrong: {0}")]
     History(String),
 }

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::hash::Hash;
 
-/// What an object does, one call after another.
+/// The sequential behaviour of an object.
 pub trait Model {
     /// The object's state.
     type State: Clone + Eq + Hash;
@@ -22,7 +22,7 @@ pub trait Model {
 /// A call and the time from its begin to its answer, by any clock that all clients share.
 #[derive(Debug, Clone)]
 pub struct Timed<C> {
-    /// What was called and answered.
+    /// A call and its answer.
     pub call: C,
     /// When it began.
     pub began: u64,

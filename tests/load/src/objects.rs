@@ -53,7 +53,7 @@ pub fn pod(name: &str, node: &str) -> Value {
     pod
 }
 
-/// The lease by which a node says that it lives.
+/// A node's lease.
 pub fn lease(node: &str, renewed: &str) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node},

@@ -1,4 +1,4 @@
-//! A master as a process on loopback, and what the kernel says of it.
+//! A master as a process on loopback, and the kernel's figures about it.
 
 use crate::client::Access;
 use crate::{Error, Result};
@@ -36,10 +36,10 @@ impl Site {
         })
     }
 
-    /// Starts the master; the time until `/readyz` said yes.
+    /// Starts the master; returns the time until `/readyz` succeeded.
     pub async fn start(&mut self) -> Result<Duration> {
         let kubeconfig = self.dir.path().join("data/admin.kubeconfig");
-        // Of a life before this one; the master writes it anew.
+        // From an earlier run; the master writes it again.
         std::fs::remove_file(&kubeconfig).ok();
         let mut master = Command::new(&self.program);
         master
@@ -133,7 +133,7 @@ impl Site {
         self.memory("VmHWM:")
     }
 
-    /// Has the kernel count the most resident memory anew.
+    /// Resets the kernel's peak of resident memory.
     pub fn forget_peak(&self) -> Result<()> {
         let pid = self.process.as_ref().map_or(0, |process| process.pid);
         Ok(std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
@@ -146,7 +146,7 @@ impl Site {
         kib.unwrap_or_default() / 1024.0
     }
 
-    /// Waits until the master has stopped working for a moment, or a limit; then its memory says what it keeps.
+    /// Waits until the master has been idle for a moment, or a limit; then its memory is what it keeps.
     pub async fn settle(&self, limit: Duration) {
         let began = Instant::now();
         while began.elapsed() < limit {

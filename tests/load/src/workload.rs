@@ -35,7 +35,7 @@ pub struct Plan {
     pub calls: u64,
 }
 
-/// What all clients write down.
+/// The recorded history of all clients.
 #[derive(Debug, Default)]
 struct Record {
     clock: Cell<u64>,
@@ -74,7 +74,7 @@ impl Record {
     }
 }
 
-/// What was seen and found in order.
+/// A summary of a valid history.
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
     /// Calls in all histories.
@@ -116,7 +116,7 @@ pub async fn run(site: &mut Site, plan: Plan) -> Result<Report> {
             let seed = u64::from(life) * 1000 + client;
             let over = over.clone();
             clients.push(tokio::task::spawn_local(async move {
-                // A client that is cut off is done; what it had asked for last is lost.
+                // A client whose connection is cut is done; its last call is lost.
                 client_life(&access, &record, seed, plan.objects, &over).await
             }));
         }
@@ -263,7 +263,7 @@ async fn write(
             Ok(())
         }
         Ok(_) => {
-            // An error of the server says nothing about whether it happened.
+            // After a server error the call may or may not have taken effect.
             record.add(name, call(Answer::Lost), began, None);
             Ok(())
         }

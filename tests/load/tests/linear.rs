@@ -104,7 +104,7 @@ fn an_acknowledged_write_that_a_crash_took_is_caught_and_an_unacknowledged_one_m
         lost(2, Update(1, 2, Lost)),
         timed(10, 11, Read(Some(2))),
     ]);
-    // Once seen it stays; and nobody sees it before it began.
+    // Once seen it stays, and it is never seen before it began.
     bad(&[
         made.clone(),
         lost(2, Update(1, 2, Lost)),

@@ -41,7 +41,8 @@ fn tell(line: &str) {
         .unwrap();
 }
 
-/// Not a test of its own: what the killed process does. Each call is told before it begins and after it ended.
+/// Not a test of its own: the program of the killed process. It reports each call before it begins
+/// and after it ended.
 #[test]
 fn child_calls_until_killed() {
     let Ok(folder) = std::env::var(FOLDER) else {
@@ -180,7 +181,7 @@ fn a_store_that_is_killed_again_and_again_is_linearizable() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        // So many lines, then the kill, which meets the clients wherever they are; what was told before it counts.
+        // The kill comes after this many lines, at any point of the clients; lines before it count.
         let enough = 1500 + round * 377;
         for line in lines.by_ref().take(usize::try_from(enough).unwrap()) {
             told.line(&line.unwrap());

@@ -195,7 +195,7 @@ impl SoftImage {
     }
 }
 
-/// What firmware measures of itself before it looks at any program.
+/// The firmware's measurements of itself before it loads any program.
 fn firmware_events() -> Vec<Event> {
     let boot_order = Variable {
         vendor: EFI_GLOBAL,

@@ -1,7 +1,7 @@
 //! Machines in software that speak the real wire format, and a master's reference values for them.
 //!
-//! For tests only: the keys of a [`SoftMachine`] are in plain memory, so nothing here is a TPM. Every field
-//! may be changed before an exchange, which is how attacks are mounted; left alone, the exchange is accepted, which is the
+//! For tests only: the keys of a [`SoftMachine`] are in plain memory, so nothing here is a TPM.
+//! Attacks change fields before an exchange; unchanged, the exchange is accepted, which is the
 //! negative control.
 //!
 //! Panics where a test's own premises are broken; never used by a program.

@@ -1,4 +1,5 @@
-//! A machine with a software TPM in the loosest sense: it computes what a TPM would, over any values that it is told.
+//! A machine with a software TPM in the loosest sense: it computes a TPM's outputs over any given
+//! values.
 
 use super::SeededRng;
 use super::image::SoftImage;
@@ -74,9 +75,9 @@ pub struct SoftMachine {
     pub clock: ClockInfo,
     /// Version of the TPM's firmware.
     pub tpm_firmware: u64,
-    /// What it asks for in the client request.
+    /// The content of the client request.
     pub client_request: Requester,
-    /// What it asks for in the serving request.
+    /// The content of the serving request.
     pub serving_request: Requester,
     ek: EkSecret,
 }

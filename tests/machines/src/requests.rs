@@ -8,7 +8,7 @@ use rcgen::{
 };
 use std::net::IpAddr;
 
-/// What goes into a certificate request.
+/// The content of a certificate request.
 #[derive(Debug, Clone)]
 pub struct Requester {
     /// Common name.
@@ -30,7 +30,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// What an honest node asks for.
+    /// An honest node's request.
     pub fn node(node: &str, names: &[String]) -> Self {
         Self {
             common_name: format!("system:node:{node}"),

@@ -29,9 +29,9 @@ pub struct SoftKeyed {
     pub announced: Vec<u8>,
     /// The key of its serving certificate.
     pub serving: SigningKey,
-    /// What it asks for in the client request.
+    /// The content of the client request.
     pub client_request: Requester,
-    /// What it asks for in the serving request.
+    /// The content of the serving request.
     pub serving_request: Requester,
 }
 
@@ -56,7 +56,7 @@ impl SoftKeyed {
         }
     }
 
-    /// What a machine with a TPM would say if it hid it: its own name and addresses, its own node key.
+    /// A machine with a TPM that hides it: its own name and addresses, its own node key.
     pub fn hiding(machine: &SoftMachine) -> Self {
         let address = machine
             .claims

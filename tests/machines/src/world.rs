@@ -55,7 +55,7 @@ pub struct World {
     pub channel: Channel,
     /// Half-open exchanges.
     pub sessions: Sessions,
-    /// Those of machines without a TPM.
+    /// The session table of machines without a TPM.
     pub unproven: Sessions<UnprovenPending>,
     /// The image that machines of this world boot.
     pub image: SoftImage,
@@ -324,7 +324,7 @@ impl World {
         RecordedEvidence::of(&pending, &evidence)
     }
 
-    /// What follows an approval: the Machine is made where there is none, and what was proved is recorded.
+    /// Applies an approval: creates a missing Machine, and records the proof.
     pub fn approve(
         &mut self,
         claimant: Claimant,

@@ -1,12 +1,13 @@
 //! Generates `master/schema/src/schema/definitions.json`: the definitions of all served kinds and of
 //! all types that they consist of, in the OpenAPI v3 form that upstream serves.
 //!
-//! The source is each type's own JSON schema (`k8s-openapi`, `config-kube`). It is made here and not
-//! in the master, whose program would else hold some megabytes of code that write the same
-//! document at each start. `tests/document.rs` fails when the two differ, and says the cure.
+//! The source is each type's own JSON schema (`k8s-openapi`, `config-kube`). It is generated here
+//! and not in the master, whose program would otherwise contain some megabytes of code that write
+//! the same document at each start. `tests/document.rs` fails when the two differ, and names the
+//! command to run.
 //!
 //! [`generate`] is the start: [`types`] lists what is served, [`normalize`] brings a schema into
-//! upstream's form, [`merge`] adds what the types don't tell.
+//! upstream's form, [`merge`] adds facts that the types lack.
 
 mod facts;
 pub mod merge;

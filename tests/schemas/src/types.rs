@@ -1,5 +1,4 @@
-//! The types whose definitions are served: every kind, and what requests and answers hold beside
-//! kinds.
+//! The types whose definitions are served: every kind, and the other types of requests and answers.
 
 use config_kube::k8s_openapi::api::{
     admissionregistration, apps, authentication, authorization, autoscaling, batch, certificates,

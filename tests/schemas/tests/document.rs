@@ -1,4 +1,4 @@
-//! The master's document of definitions is what the types say, and holds every served kind.
+//! The master's document of definitions matches the types, and contains every served kind.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use master_schema::schema;

@@ -68,7 +68,7 @@ pub fn tool(swtpm: &Swtpm, line: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Copies what goes over the wires between here and a TPM.
+/// Records the traffic between here and a TPM.
 pub fn tapped(swtpm: &Swtpm) -> (String, Arc<Mutex<Vec<u8>>>) {
     let tcti = swtpm.tcti();
     let port: u16 = tcti

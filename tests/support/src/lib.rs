@@ -1,5 +1,5 @@
-//! What tests of several rooms share: a master that certifies, images of release keys, and two hosts on one
-//! cable.
+//! Shared by tests of several rooms: a master that certifies, images of release keys, and two hosts
+//! on one cable.
 //!
 //! Enter by [`master::Master`] for tests of the agent against the real verifier, and by [`network::with_peer`] for tests of the
 //! agent's network. A software TPM and machines are in `tests-harness`.

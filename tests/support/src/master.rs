@@ -57,13 +57,13 @@ pub enum Behaviour {
     CertifiesAnotherKey,
     /// Knows another configuration of the machine than it booted with.
     ExpectsAnotherConfiguration,
-    /// Has a person decide: the first evidence waits, the second is taken.
+    /// Lets a person decide: the first evidence waits, the second is accepted.
     AsksAPerson,
-    /// Refuses renewals, and takes the machine when it joins anew.
+    /// Refuses renewals, and accepts the machine when it joins again.
     RefusesRenewals,
 }
 
-/// What machines of these tests were configured with.
+/// The configuration of machines in these tests.
 const CONFIG: &[u8] = b"version = 1\n";
 
 /// A machine's logs, as its firmware and init would have left them.
@@ -402,7 +402,7 @@ fn refuse(code: &str) -> Response<Body> {
     )
 }
 
-/// As a master answers whose queue keeps the request.
+/// The answer of a master that queued the request.
 fn queued() -> Response<Body> {
     let message = "waits as\nrequest-1".to_owned();
     let problem = Problem {
@@ -421,7 +421,7 @@ fn queued() -> Response<Body> {
     answer
 }
 
-/// As a master answers a machine that it knows under another name than the machine's own choice.
+/// The answer of a master that has another name for the machine.
 fn named(name: &str) -> Response<Body> {
     let code = Code::NameAssigned.as_str().to_owned();
     let problem = Problem {

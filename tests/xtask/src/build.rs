@@ -52,12 +52,12 @@ impl Profile {
     }
 }
 
-/// Where cargo builds.
+/// The folder of cargo's builds.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
 }
 
-/// Where the built programs are gathered.
+/// The folder of the built programs.
 pub(crate) fn program_dir() -> PathBuf {
     workshop().join("bin")
 }
@@ -94,7 +94,7 @@ pub(crate) fn everything(steps: &mut Steps, profile: Profile, locked: bool) -> O
     other_parts(steps, profile, locked)
 }
 
-/// Makes what is beside the programs: the tools, the keys, the images.
+/// Makes everything besides the programs: the tools, the keys, the images.
 pub(crate) fn other_parts(steps: &mut Steps, profile: Profile, locked: bool) -> Outcome {
     steps.step("tools (QEMU, firmware, kubectl, …)", tools_tree)?;
     steps.step("development keys", development_keys)?;

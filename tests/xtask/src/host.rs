@@ -1,4 +1,5 @@
-//! What the host must have: memory, disk, Rust, packages, free ports. Looked at before anything long begins.
+//! Requirements on the host: memory, disk, Rust, packages, free ports. Checked before anything long
+//! begins.
 
 use crate::steps::{Failure, Outcome};
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ pub(crate) fn check() -> Outcome {
     Ok(())
 }
 
-/// Installs the packages that are missing; says at once if that is not possible.
+/// Installs missing packages; fails at once if that is not possible.
 pub(crate) fn packages() -> Outcome {
     let missing: Vec<&str> = PACKAGES
         .iter()

@@ -1,7 +1,8 @@
 //! The only automation: `cargo xtask COMMAND`; [`Command`] lists them.
 //!
-//! It compiles in seconds and needs no system library; everything heavy is a program that it builds and runs.
-//! Every command prints its steps with their times, and a failure says what failed, where the log is and what to do.
+//! It compiles in seconds and needs no system library; everything heavy is a program that it builds
+//! and runs. Every command prints its steps with their times, and a failure names the step, the log
+//! and what to do.
 
 #![allow(
     clippy::print_stdout,
@@ -29,7 +30,8 @@ use std::process::ExitCode;
 
 /// Everything that is done to this repository: build, run, test, measure.
 ///
-/// Each command installs what it needs (as root), prints its steps with their times, and says what to do where a step fails.
+/// Each command installs what it needs (as root), prints its steps with their times, and says what
+/// to do if a step fails.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -86,7 +88,7 @@ enum Command {
     Soak(soak::Soak),
     /// Blind the verifier at each of its checks; the attacks must notice.
     Mutants {
-        /// Only checks in whose names one of these words stands.
+        /// Only checks whose names contain one of these words.
         words: Vec<String>,
     },
     /// Check the architecture.

@@ -1,9 +1,9 @@
-//! `cargo xtask map`: the house as it stands, read off the tree: rooms with their sizes, edges between them, and the circles
-//! of files inside each room that need one another.
+//! `cargo xtask map`: the present structure, read off the tree: rooms with their sizes, edges
+//! between them, and the circles of files inside each room that import one another.
 //!
-//! Files are taken for modules by their paths (`src/a/b.rs` and `src/a/b/mod.rs` are `a::b`), and an edge is a path that
-//! begins with `crate::`, `super::` or `self::` and leads to another module. Tests inside a file do not count. It reads text,
-//! so a path that a macro makes is missed.
+//! Files count as modules by their paths (`src/a/b.rs` and `src/a/b/mod.rs` are `a::b`), and an
+//! edge is a path that begins with `crate::`, `super::` or `self::` and leads to another module.
+//! Tests inside a file do not count. It reads text, so a path that a macro makes is missed.
 
 use crate::host::repository;
 use crate::steps::{Failure, Outcome};
@@ -14,7 +14,7 @@ use std::path::Path;
 /// Modules of one room and what each refers to.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// What is inside a room.
+/// The content of a room.
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) files: usize,

@@ -1,11 +1,12 @@
-//! `cargo xtask mutants`: for each check of the verifier a verifier that is blind there, which the attacks must tell from
-//! the real one.
+//! `cargo xtask mutants`: for each check of the verifier builds a verifier without it, which the
+//! attacks must detect.
 //!
-//! A copy of `config` is built once, in which a check whose name stands in an environment variable always passes; nothing
-//! of this is in the real source. Every check that the attacks meet has its mutant, whether an attack fails it or not, for
-//! each of its codes apart. A mutant is killed when the attacks fail with it. Of two checks that see the same thing neither can
-//! be missed alone; these are named here with their reason, and must stay so. What ends an exchange because there is nothing
-//! to go on with (a structure that does not parse) can't be passed over, so it has none.
+//! A copy of `config` is built once, in which a check named in an environment variable always
+//! passes; the real source has nothing of this. Every check that the attacks reach has a mutant for
+//! each of its codes, whether an attack fails it or not. A mutant is killed when the attacks fail
+//! with it. If two checks detect the same fault, removing one alone goes unnoticed; such pairs are
+//! listed here with their reason. A fault after which an exchange cannot continue (a structure that
+//! does not parse) can't be skipped, so it has no mutant.
 
 use crate::build;
 use crate::host;
@@ -14,12 +15,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where a check is recorded, in the real source.
+/// The place in the real source that records a check.
 const PLACE: &str = "        if !ok && self.first.is_none() {";
 /// The same in the copy.
 const BLIND: &str =
     "        let ok = blind(name, code, ok);\n        if !ok && self.first.is_none() {";
-/// Checks behind which another one sees the same, whatever an attacker does: which.
+/// Checks whose faults another check always detects too, with that check.
 const DOUBLED: [(&str, &str); 4] = [
     (
         "EVENT_DATA Secure Boot variable SecureBoot",
@@ -38,11 +39,11 @@ const DOUBLED: [(&str, &str); 4] = [
         "whatever is in PCR 12 is OUTSIDE_ARGUMENTS first",
     ),
 ];
-/// What an exchange ends with that has nothing to go on with, in the real source.
+/// The end of an exchange that cannot continue, in the real source.
 const END: &str = "        self.test(name, code, false, expected, actual);";
 /// The same in the copy.
 const SEEN: &str = "        ENDING.set(true);\n        self.test(name, code, false, expected, actual);\n        ENDING.set(false);";
-/// What the copy's verdicts have beside it. The checks that were met are collected in a file.
+/// The function that the copy adds. It collects the checks that were reached in a file.
 const FUNCTION: &str = r#"
 thread_local! { static ENDING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) }; }
 
@@ -62,7 +63,8 @@ fn blind(name: &str, code: Code, ok: bool) -> bool {
 }
 "#;
 
-/// Builds the copy, runs the attacks against each mutant, or against those in whose names a word stands, and tells the score.
+/// Builds the copy, runs the attacks against each mutant, or against those whose names contain a
+/// word, and prints the score.
 pub(crate) fn mutants(words: &[String]) -> Outcome {
     let copy = host::workshop().join("mutants");
     prepare(&copy)?;
@@ -119,7 +121,7 @@ fn failed<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error) -> F
     move |error| Failure::new(format!("cannot {what} {}: {error}", path.display()), "")
 }
 
-/// What the workspace is made of.
+/// The top-level files and folders of the workspace.
 const TOP: [&str; 8] = [
     "Cargo.toml",
     "Cargo.lock",

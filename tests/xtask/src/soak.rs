@@ -1,7 +1,8 @@
-//! `cargo xtask soak`: looks for new cases for as long as one likes, where `cargo xtask test` repeats what is known.
+//! `cargo xtask soak`: searches for new cases for any time, while `cargo xtask test` repeats known ones.
 //!
-//! What is found is told with the seed and the command that repeat it, and is kept where the test command begins with it:
-//! cases of properties in the crate's `proptest-regressions`, inputs of decoders in `tests/fuzz/corpus`.
+//! A find is printed with the seed and the command that repeat it, and is kept where the test
+//! command begins with it: cases of properties in the crate's `proptest-regressions`, inputs of
+//! decoders in `tests/fuzz/corpus`.
 
 use crate::bench;
 use crate::build;
@@ -12,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Minutes where none are given.
+/// Minutes by default.
 const MINUTES: u64 = 10;
 /// Cases of each property in a round.
 const CASES: u32 = 512;
 /// Seconds of each fuzz target in a round.
 const SECONDS: u64 = 10;
 
-/// What is looked for, and for how long.
+/// What to search for, and for how long.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Soak {
     #[command(subcommand)]
@@ -34,7 +35,7 @@ pub(crate) struct Soak {
 
 #[derive(Debug, PartialEq, Eq, clap::Subcommand)]
 enum What {
-    /// Concurrent clients and kills of a master; what they saw must have an order. Where nothing is named.
+    /// Concurrent clients and kills of a master; what they saw must have an order. The default.
     Histories,
     /// Property tests with another seed in each round.
     Properties,
@@ -47,7 +48,7 @@ enum What {
     Pods,
 }
 
-/// Looks for as long as is asked.
+/// Searches for the given time.
 pub(crate) fn soak(wish: &Soak) -> Outcome {
     match &wish.what {
         None | Some(What::Histories) => bench::soak(wish.minutes),
@@ -157,7 +158,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// One test repeats its rounds for as long as this variable says.
+/// One test repeats its rounds for the time in this variable.
 fn pods(wish: &Soak) -> Outcome {
     host::need_root("hostile pods run in containers in namespaces of their own")?;
     let mut steps = Steps::new();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::time::Instant;
 
-/// What failed, where to look, what to do.
+/// A failed step: what failed, where to look, what to do.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// What failed.

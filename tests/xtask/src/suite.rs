@@ -28,9 +28,9 @@ pub(crate) struct Program {
 /// How property tests look for counterexamples.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Search {
-    /// What all of chance follows from.
+    /// The seed of all random choices.
     pub(crate) seed: u64,
-    /// Cases of each property that does not say itself how many it needs.
+    /// Cases of each property that does not set its own number.
     pub(crate) cases: u32,
 }
 
@@ -43,7 +43,7 @@ impl Search {
     };
 }
 
-/// What cargo tells of each thing that it made; other messages lack these fields.
+/// Cargo's message about an artifact; other messages lack these fields.
 #[derive(Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,
@@ -63,7 +63,7 @@ struct Profile {
     test: bool,
 }
 
-/// Compiles everything with the linter, for which a warning is an error, and tells the test programs.
+/// Compiles everything with the linter, with warnings as errors, and returns the test programs.
 pub(crate) fn compile() -> Outcome<Vec<Program>> {
     let driver = Command::new("clippy-driver")
         .arg("--version")
@@ -90,7 +90,7 @@ pub(crate) fn compile() -> Outcome<Vec<Program>> {
         .current_dir(repository())
         .stdin(Stdio::null());
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
-    // As `cargo clippy -- --deny warnings` says it to the driver.
+    // As `cargo clippy -- --deny warnings` passes it to the driver.
     command.env(
         "CLIPPY_ARGS",
         ["--deny", "warnings", ""].join("__CLIPPY_HACKERY__"),
@@ -153,7 +153,7 @@ impl fmt::Display for Program {
 }
 
 impl Program {
-    /// Runs it as the test command does; its output is told as it comes, or at its end.
+    /// Runs it as the test command does; its output is printed as it comes, or at its end.
     fn passes(&self, words: &[&str], as_it_comes: bool) -> bool {
         if as_it_comes {
             println!("     Running {self}");
@@ -165,7 +165,8 @@ impl Program {
         passed
     }
 
-    /// Runs it; whether it passed, and its output where that was not told as it came. What it started ends with it.
+    /// Runs it; returns whether it passed, and its output if that was not printed already.
+    /// Everything that it started ends with it.
     pub(crate) fn run(&self, words: &[&str], search: Search, as_it_comes: bool) -> (bool, String) {
         let tools = host::workshop().join("tools/bin");
         let path = format!(
@@ -179,7 +180,7 @@ impl Program {
         command
             .env("PROPTEST_RNG_SEED", search.seed.to_string())
             .env("PROPTEST_CASES", search.cases.to_string());
-        // Programs of the host speak English and count in UTC, no matter who starts the tests.
+        // Programs of the host use English and UTC for every user.
         command
             .env("LC_ALL", "C.UTF-8")
             .env("TZ", "UTC")

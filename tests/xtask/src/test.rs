@@ -6,7 +6,7 @@ use crate::steps::{Outcome, Steps};
 use std::path::Path;
 use std::process::Command;
 
-/// What `cargo xtask test` can be told to run, in the order in which it runs.
+/// The stages of `cargo xtask test`, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Stage {
     /// The architecture and the formatting.
@@ -81,7 +81,7 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
         build::other_parts(steps, Profile::Quick, false)?;
     }
     if wanted(Stage::Stories) {
-        // What needs the whole machine comes last and alone.
+        // Programs that need the whole machine run last and alone.
         let (machines, processes): (Vec<_>, Vec<_>) = stories
             .iter()
             .partition(|program| program.name == "stories");

@@ -20,7 +20,7 @@ const DISCOVERY_PORT: u16 = 15080;
 /// The most workers that the segment has slots for.
 pub(crate) const MOST_WORKERS: i64 = 4;
 
-/// What runs, so that `down` and `status` find it.
+/// A record of what runs, so that `down` and `status` find it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Running {
     machines: Vec<Machine>,
@@ -158,7 +158,7 @@ fn show(lab: &Lab) -> Outcome {
     Ok(())
 }
 
-/// What init gives the agent, so that it ends the containers (80 s), and a slow host's room for the rest.
+/// init's time limit for the agent to end the containers (80 s), and a margin for a slow host.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(150);
 
 /// Ends the machines: cleanly where they answer, else by the plug.

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a pod waits before it is told why, and tries again.
+/// How long a pod waits before it gets the reason and tries again.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Poll interval for the node's pod CIDRs.
 const POLL: Duration = Duration::from_millis(500);
 /// Pause after the kernel refused.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// What is known of the cluster for policies, which pods are here, and for which of them the packet filter has rules.
+/// The cluster's objects for policies, the pods of this node, and those for which the packet filter has rules.
 #[derive(Debug, Default)]
 pub struct Keeper {
     world: View<World>,

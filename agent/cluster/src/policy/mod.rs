@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct Policies(Mutex<Option<Held>>);
 
-/// What the kernel holds.
+/// The rules that the kernel has.
 #[derive(Debug)]
 struct Held {
     filter: Filter,

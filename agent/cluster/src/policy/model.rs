@@ -23,7 +23,7 @@ fn protocol(name: Option<&str>) -> Option<u8> {
 }
 
 /// A port of a pod that has a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NamedPort {
     /// Its name.
     pub name: String,

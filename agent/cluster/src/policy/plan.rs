@@ -8,10 +8,11 @@
 //! may go; pods without a policy for a direction are in none. Chains and the sets of addresses in them are named by what
 //! they say, so that pods with the same policies share them, and a pod that comes or goes elsewhere changes elements of sets.
 
-use super::model::{Labels, Peer, Pod, Policy, Ports, Rule, World, is_meant};
+use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
 use agent_sys::netlink::filter::{Step, Verdict};
 use sha2::{Digest as _, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -61,6 +62,11 @@ pub fn table(world: &World, own: &BTreeMap<Ipv4Addr, Arc<Pod>>) -> Option<Table>
     Some(maker.make(world.policies.as_ref()?))
 }
 
+/// Which policies select a pod, and its named ports.
+type Alike<'a> = (Vec<*const Policy>, &'a [NamedPort]);
+/// What may come, and where it may go.
+type Chains = (Option<String>, Option<String>);
+
 struct Maker<'a> {
     pods: &'a BTreeMap<String, Arc<Pod>>,
     namespaces: &'a BTreeMap<String, Arc<Labels>>,
@@ -75,42 +81,68 @@ const PORT: u32 = 2;
 
 impl Maker<'_> {
     fn make(mut self, policies: &BTreeMap<(String, String), Arc<Policy>>) -> Table {
+        let mut of_namespace: HashMap<&str, Vec<&Policy>> = HashMap::new();
+        for policy in policies.values() {
+            let own = of_namespace.entry(&policy.namespace).or_default();
+            own.push(policy);
+        }
+        // Pods that the same policies select have the same rules, but for the numbers of their named ports.
+        let mut alike: HashMap<Alike<'_>, Chains> = HashMap::new();
         for (address, pod) in self.own {
             self.table.known.insert(*address);
-            let of_it = policies.values().filter(|policy| {
-                policy.namespace == pod.namespace && policy.selects.matches(&pod.labels)
-            });
-            let of_it: Vec<&Arc<Policy>> = of_it.collect();
-            for side in [Side::Ingress, Side::Egress] {
-                let lists = of_it.iter().filter_map(|policy| match side {
-                    Side::Ingress => policy.ingress.as_ref(),
-                    Side::Egress => policy.egress.as_ref(),
-                });
-                let lists: Vec<&Vec<Rule>> = lists.collect();
-                if lists.is_empty() {
-                    continue;
-                }
-                let rules = lists.into_iter().flatten();
-                let rules: Vec<Vec<Step>> =
-                    rules.flat_map(|rule| self.rule(pod, rule, side)).collect();
-                let name = self.chain(rules);
-                let map = match side {
-                    Side::Ingress => &mut self.table.ingress,
-                    Side::Egress => &mut self.table.egress,
-                };
-                map.insert(*address, name);
-            }
+            let near = of_namespace.get(&*pod.namespace).into_iter().flatten();
+            let of_it: Vec<&Policy> = near
+                .copied()
+                .filter(|policy| policy.selects.matches(&pod.labels))
+                .collect();
+            let same: Alike<'_> = (
+                of_it.iter().copied().map(std::ptr::from_ref).collect(),
+                &pod.ports,
+            );
+            let (ingress, egress) = alike
+                .entry(same)
+                .or_insert_with(|| {
+                    let ingress = self.direction(pod, &of_it, Side::Ingress);
+                    (ingress, self.direction(pod, &of_it, Side::Egress))
+                })
+                .clone();
+            let table = &mut self.table;
+            table.ingress.extend(ingress.map(|name| (*address, name)));
+            table.egress.extend(egress.map(|name| (*address, name)));
         }
         self.table
+    }
+
+    /// The chain of a pod that these policies select; none where they say nothing of the direction.
+    fn direction(&mut self, pod: &Pod, policies: &[&Policy], side: Side) -> Option<String> {
+        let lists = policies.iter().filter_map(|policy| match side {
+            Side::Ingress => policy.ingress.as_ref(),
+            Side::Egress => policy.egress.as_ref(),
+        });
+        let lists: Vec<&Vec<Rule>> = lists.collect();
+        if lists.is_empty() {
+            return None;
+        }
+        let rules = lists.into_iter().flatten();
+        let rules: Vec<Vec<Step>> = rules.flat_map(|rule| self.rule(pod, rule, side)).collect();
+        Some(self.chain(rules))
     }
 
     /// The chain of these rules: what none of them lets through is dropped.
     fn chain(&mut self, mut rules: Vec<Vec<Step>>) -> String {
         let mut seen = BTreeSet::new();
-        rules.retain(|rule| seen.insert(format!("{rule:?}")));
-        rules.push(vec![Step::Count, Step::Verdict(Verdict::Drop)]);
-        let name = named("chain", &format!("{rules:?}"));
-        self.table.chains.insert(name.clone(), rules);
+        let mut digests = Vec::new();
+        rules.retain(|rule| {
+            let digest = digest(rule);
+            let is_new = seen.insert(digest);
+            digests.extend(is_new.then_some(digest));
+            is_new
+        });
+        let name = named("chain", &digests);
+        self.table.chains.entry(name.clone()).or_insert_with(|| {
+            rules.push(vec![Step::Count, Step::Verdict(Verdict::Drop)]);
+            rules
+        });
         name
     }
 
@@ -296,10 +328,30 @@ fn edges(range: &config_model::format::Cidr) -> Option<(u32, u32)> {
     Some((first, first | host))
 }
 
-/// A name that says what something is and differs by what it says. Authors of policies choose the text: two with one name
+/// A name that says what something is and differs by what it says. Authors of policies choose the content: two with one name
 /// must not be found by search, so it has 128 bits of the digest.
-fn named(kind: &str, text: &str) -> String {
-    let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
-    let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+fn named(kind: &str, content: &impl Hash) -> String {
+    let digits = digest(content);
+    let digits = digits.iter().take(16).map(|byte| format!("{byte:02x}"));
     format!("{kind}-{}", digits.collect::<String>())
+}
+
+fn digest(content: &impl Hash) -> [u8; 32] {
+    let mut own = Digester(Sha256::new());
+    content.hash(&mut own);
+    own.0.finalize().into()
+}
+
+/// SHA-256 of what values say of themselves. Derived `Hash` tells lengths and variants, so that no two values say the same.
+struct Digester(Sha256);
+
+impl Hasher for Digester {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        let digest: [u8; 32] = self.0.clone().finalize().into();
+        digest.first_chunk().copied().map_or(0, u64::from_be_bytes)
+    }
 }

@@ -101,7 +101,7 @@ impl Keeper {
         let mut judged = Judged::default();
         let (mut done, mut told): (Option<Plan>, String) = (None, String::new());
         loop {
-            let known = Known::clone(&changes.borrow_and_update());
+            let known = Arc::clone(&changes.borrow_and_update());
             let nodes = judged.nodes(&known, &*self.verify, now());
             let planned = nodes.map(|nodes| plan(&self.own, &nodes));
             let planned = planned.filter(|planned| done.as_ref() != Some(planned));

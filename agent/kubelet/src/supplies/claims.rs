@@ -18,7 +18,7 @@ impl Supplies {
         Ok(found)
     }
 
-    /// Asks the master for a claim and its volume. Data that is lost is told on the claim, too.
+    /// Asks the master for a claim and its volume. Lost data is reported on the claim, too.
     async fn claimed(&self, pod: &Pod, wanted: &Claimed) -> Result<Mounted, String> {
         let text = |error: ApiError| error.chain();
         let (api, path) = (&*self.shared.api, wanted.path(&self.pod.namespace)?);

@@ -23,7 +23,7 @@ impl Worker {
         }
     }
 
-    /// Measures what a pod with limits takes of the disk, if that is due.
+    /// Measures the disk use of a pod with limits, if that is due.
     async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) -> Option<String> {
         if !self.limited || later(self.measured, storage::PERIOD) > now {
             return None;

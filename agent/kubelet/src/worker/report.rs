@@ -29,7 +29,7 @@ impl Worker {
             return Ok(None);
         }
         let path = format!("{}/status", pod_path(&self.pod));
-        let change = change(&status).map_err(ApiError::Decode)?;
+        let change = change(&status, &old).map_err(ApiError::Decode)?;
         let change = json!({"metadata": {"uid": self.pod.uid}, "status": change});
         match send(
             &*self.shared.api,

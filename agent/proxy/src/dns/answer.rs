@@ -99,7 +99,7 @@ pub enum Said {
     Foreign,
 }
 
-/// Answers a question from what is known.
+/// Answers a question from the zone.
 pub fn answer(known: &Known, question: &Question) -> Said {
     let kind = kind(question.query.query_type());
     let mut name = question.name();

@@ -1,6 +1,6 @@
 //! The cluster's names, answered on the node itself.
 //!
-//! [`zone`] says what a name stands for (pure); [`answer`] makes messages of it (pure); [`server`] listens, asks the
+//! [`zone`] finds what a name means (pure); [`answer`] makes messages of it (pure); [`server`] listens, asks the
 //! machine's own servers for all other names, and remembers their answers for a while.
 
 pub mod answer;

@@ -33,7 +33,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// The address: the node's own in its range of pod addresses. It need not be there yet.
     pub address: IpAddr,
-    /// Whose questions are answered: nobody else's, so that a node is no server for its segment.
+    /// The sources whose questions are answered; others are ignored, so that a node is no server for its segment.
     pub clients: Vec<Cidr>,
     /// The machine's own resolver file, for names that are not the cluster's.
     pub resolv_conf: PathBuf,

@@ -1,4 +1,4 @@
-//! What a name of the cluster stands for (pure): the schema of Kubernetes' DNS specification, version 1.1.0.
+//! The meaning of the cluster's names (pure): the schema of Kubernetes' DNS specification, version 1.1.0.
 //!
 //! Names of pods by their addresses (`10-1-0-2.ns.pod.…`) are not answered: such a name says nothing that is proved.
 
@@ -21,13 +21,13 @@ pub enum Kind {
     Ptr,
     /// Text.
     Txt,
-    /// The name that another stands for.
+    /// The name of which another is an alias.
     Cname,
     /// Anything else.
     Other,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Data {
     /// An address.
@@ -64,7 +64,7 @@ pub enum Outcome {
     Unknown,
 }
 
-/// What a name stands for; the name is in small letters, without the dot at its end.
+/// Finds the meaning of a name; the name is in lower case, without the dot at its end.
 pub fn look_up(known: &Known, name: &str, kind: Kind) -> Outcome {
     if let Some(address) = reversed(name) {
         return reverse(known, address, kind);
@@ -253,7 +253,7 @@ fn has_port(service: &Service, port: &str, protocol: &str) -> bool {
         .any(|own| own.name == port && own.protocol.name().eq_ignore_ascii_case(protocol))
 }
 
-/// The address that a name for reverse look-ups stands for (RFC 1035, section 3.5; RFC 3596, section 2.5).
+/// The address that a name for reverse look-ups means (RFC 1035, section 3.5; RFC 3596, section 2.5).
 fn reversed(name: &str) -> Option<IpAddr> {
     if let Some(labels) = name.strip_suffix(".in-addr.arpa") {
         let parts: Vec<u8> = labels

@@ -61,10 +61,10 @@ pub(in crate::dns) fn known() -> Known {
         ],
     };
     let services = [("web", web), ("data", data), ("out", out), ("chain", chain)];
-    let services = services.map(|(name, service)| (key("shop", name), Arc::new(service)));
+    let services = services.map(|(name, service)| (Arc::new(key("shop", name)), Arc::new(service)));
     Known {
         services: Some(services.into()),
-        slices: Some([(key("shop", "data-x"), Arc::new(slice))].into()),
+        slices: Some([(Arc::new(key("shop", "data-x")), Arc::new(slice))].into()),
         nodes: Some(BTreeMap::new()),
         ..Known::default()
     }

@@ -88,6 +88,7 @@ impl Containerd {
                 .flatten()
                 .find_map(|name| signal_number(name))
                 .unwrap_or(15),
+            needs: spec.needs.clone(),
             created_at: Timestamp::now(),
             started_at: None,
             end: None,

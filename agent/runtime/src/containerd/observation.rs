@@ -180,6 +180,7 @@ impl Containerd {
             state,
             backoff: record.backoff,
             this_boot: record.boot == self.boot,
+            needs: record.needs,
         }
     }
 

@@ -1,4 +1,4 @@
-//! How the kernel wants the changes of the packet filter written: a batch of messages between two that mark its edges.
+//! The encoding of changes of the packet filter: a batch of messages between a begin and an end message.
 
 use nix::libc;
 
@@ -28,7 +28,7 @@ pub(super) const DATA_VERDICT: u16 = 2;
 /// Most elements in one message: its length is a number of 16 bits.
 const ELEMENTS_AT_ONCE: usize = 512;
 
-/// The messages of a batch; the last change is the one that is answered.
+/// The messages of a batch; the kernel answers the last change.
 pub(super) fn batch(changes: &[Change]) -> Vec<Message> {
     let edge = |kind| {
         Message::new(

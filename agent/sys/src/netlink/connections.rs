@@ -1,5 +1,5 @@
-//! The kernel's table of connections, as far as those without an end of their own (UDP) have to be forgotten
-//! (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
+//! The kernel's table of connections: listing and deleting UDP flows, which have no end of their
+//! own (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
 
 use std::net::Ipv4Addr;
 
@@ -29,11 +29,11 @@ pub type End = (Ipv4Addr, u16);
 /// Datagrams between two ends, as the kernel knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
-    /// Who began.
+    /// The address that sent first.
     pub client: End,
-    /// Whom the client called.
+    /// The address that the client called.
     pub called: End,
-    /// Who answers: the same, where no destination was changed.
+    /// The address that answers: the same, unless the destination was changed.
     pub answers: End,
     id: Vec<u8>,
 }
@@ -64,7 +64,8 @@ impl Connections {
         Ok(parts.iter().filter_map(flow).collect())
     }
 
-    /// Forgets a flow, so that its client's next datagram is looked at anew; true where it was still there.
+    /// Deletes a flow, so that the rules apply to its client's next datagram again; true if the
+    /// flow existed.
     ///
     /// # Errors
     /// If the kernel refuses.

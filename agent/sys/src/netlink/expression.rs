@@ -1,4 +1,4 @@
-//! How the kernel wants the steps of a rule written: each is an expression with a name and attributes.
+//! The encoding of a rule's steps: each is an expression with a name and attributes.
 
 use super::batch::{DATA_VALUE, DATA_VERDICT, verdict};
 use super::filter::{Register, Step};

@@ -1,8 +1,8 @@
-//! nftables: tables, chains, sets and rules of the packet filter, changed in batches that hold whole or not at all
+//! nftables: tables, chains, sets and rules of the packet filter, changed in atomic batches
 //! (`include/uapi/linux/netfilter/nf_tables.h`).
 //!
-//! What a rule means is the caller's; here is only how the kernel wants it written. Addresses and ports stand in registers
-//! in the network's order, as they stand in packets.
+//! The caller decides what a rule means; this module only encodes it. Addresses and ports are in
+//! registers in network byte order, as in packets.
 
 use std::borrow::Cow;
 
@@ -25,11 +25,11 @@ pub fn name_key(name: &str) -> [u8; NAME_BYTES] {
 /// Where a chain sees packets (`NF_INET_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// As they come in, before it is known where they go.
+    /// Incoming packets, before routing.
     Prerouting,
-    /// On their way through the machine.
+    /// Packets that the machine forwards.
     Forward,
-    /// As the machine itself sends them.
+    /// Packets that the machine itself sends.
     Output,
     /// As they leave.
     Postrouting,
@@ -50,8 +50,8 @@ pub type Register = u32;
 /// A chain's name.
 pub type Name = Cow<'static, str>;
 
-/// What becomes of a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What happens to a packet.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// This chain lets it pass.
     Accept,
@@ -68,7 +68,7 @@ pub enum Verdict {
 /// What a map holds under its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
-    /// What becomes of a packet.
+    /// What happens to a packet.
     Verdicts,
     /// Values of a length in bytes.
     Bytes(u32),
@@ -85,8 +85,8 @@ pub enum Value {
     Bytes(Vec<u8>),
 }
 
-/// A step of a rule; a step that does not hold ends the rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A step of a rule; a condition that does not hold ends the rule.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Loads the name of the interface by which it came in, [`NAME_BYTES`] long.
     LoadInName(Register),
@@ -206,6 +206,9 @@ pub enum Step {
 
 /// Bit of [`Step::LoadStatus`]: it has another destination than its client knows (`IPS_DST_NAT`).
 pub const DESTINATION_CHANGED: u32 = 32;
+
+/// Bit of [`Step::LoadState`]: it fits no connection, and can't begin one.
+pub const INVALID: u32 = 1;
 
 /// Bits of [`Step::LoadState`]: part of a connection, or of something that belongs to one.
 pub const ESTABLISHED_OR_RELATED: u32 = 2 | 4;

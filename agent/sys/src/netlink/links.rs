@@ -18,7 +18,8 @@ const ROUTE_HEADER: usize = 12;
 const BY_ROUTER: u8 = 80;
 /// `VETH_INFO_PEER` (linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
-/// `NUD_PERMANENT`: the kernel neither asks for a neighbour nor believes another answer (linux/neighbour.h).
+/// `NUD_PERMANENT`: the kernel neither resolves a neighbour nor accepts another answer
+/// (linux/neighbour.h).
 const PERMANENT: u16 = 0x80;
 
 /// An Ethernet address.
@@ -41,7 +42,7 @@ pub struct Cable<'a> {
     pub mtu: u32,
 }
 
-/// Where packets for addresses go.
+/// A route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// The first address of a range.
@@ -266,7 +267,8 @@ impl Links {
         self.0.send(&[request], "list", "routes")
     }
 
-    /// Fixes a neighbour's Ethernet address: nobody is asked for it, and nobody's word changes it.
+    /// Fixes a neighbour's Ethernet address: the kernel sends no ARP request for it, and no answer
+    /// changes it.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -1,11 +1,11 @@
 //! Netlink sockets: requests to the kernel's routing and packet filter, each answered before the call returns.
 //!
-//! A socket speaks for the network namespace of the thread that opened it, from whichever thread it is used later. The
-//! layouts are written by [`message`], which is pure; [`links`], [`filter`] and [`wireguard`] know what the kernel's parts
-//! want.
+//! A socket speaks for the network namespace of the thread that opened it, from whichever thread it
+//! is used later. The layouts are written by [`message`], which is pure; [`links`], [`filter`] and
+//! [`wireguard`] know the requests of the kernel's parts.
 //!
-//! Written here and not taken from a crate: the requests are few, a batch of packet filter changes is not to be had from
-//! the crates in use, and all of it has to work without an event loop, on a thread that entered another namespace.
+//! No crate is used, because the requests are few, the crates in use have no batches of packet
+//! filter changes, and all of it must work without an event loop, on a thread in another namespace.
 
 mod batch;
 pub mod connections;
@@ -30,7 +30,8 @@ use crate::error::{Context, Error, Result};
 use message::{Message, Part, parts};
 use zeroize::Zeroizing;
 
-/// The kernel answers while it takes the request; this only keeps a fault of it from holding the agent for ever.
+/// The kernel answers during the request; this limit only keeps a kernel fault from blocking the
+/// agent for ever.
 const PATIENCE_SECONDS: i64 = 10;
 /// Largest datagram that the kernel sends (`NLMSG_GOODSIZE` is a page, dumps use up to 32 KiB).
 const LARGEST: usize = 64 * 1024;
@@ -42,7 +43,7 @@ const SEND_ROOM: usize = 8 << 20;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// Which part of the kernel a socket speaks to.
+/// The part of the kernel to which a socket talks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subsystem {
     /// Links, addresses, routes, neighbours.
@@ -99,7 +100,7 @@ impl Socket {
         self.send_and_keep(messages, what, subject, &|_| true)
     }
 
-    /// As [`Self::send`]; of the answers only those are kept that `wanted` says.
+    /// As [`Self::send`]; keeps only the answers that `wanted` selects.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -150,7 +151,8 @@ impl Socket {
         sent.map(drop).at(what, subject)
     }
 
-    /// Reads until the request `last` is answered. Answers to older requests, left by one that failed, are passed over.
+    /// Reads until the request `last` is answered. Answers to older requests, left by a failed one,
+    /// are skipped.
     fn answers(
         &mut self,
         sequences: RangeInclusive<u32>,
@@ -159,7 +161,7 @@ impl Socket {
     ) -> Result<Vec<Part>> {
         let (first, last) = sequences.into_inner();
         let mut found = Vec::new();
-        // The kernel tells a tunnel's private key with the rest of it.
+        // The kernel's answer contains the tunnel's private key.
         let mut buffer = Zeroizing::new(vec![0_u8; LARGEST]);
         loop {
             let length = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {

@@ -62,16 +62,16 @@ pub type Range = (IpAddr, u8);
 /// What is changed about one peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It is made where it is not there, and has exactly these ranges.
+    /// It is created if it doesn't exist, and has exactly these ranges.
     Put {
         /// Its key.
         key: Key,
         /// Where it is; none leaves what is known.
         endpoint: Option<SocketAddr>,
-        /// The addresses behind it, at most [`MOST_RANGES`]. What another peer had of them goes over to this one.
+        /// The addresses behind it, at most [`MOST_RANGES`]. Ranges of another peer move to this one.
         ranges: Vec<Range>,
     },
-    /// It goes, and with it all of its traffic.
+    /// It is removed, and with it all of its traffic.
     Remove(Key),
 }
 
@@ -284,7 +284,7 @@ fn socket_address(address: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// Adds what a part of the answer tells. A peer with many ranges comes in several parts.
+/// Adds the content of one part of the answer. A peer with many ranges comes in several parts.
 fn take(part: &Part, tunnel: &mut Tunnel) {
     for (kind, value) in part.attributes(HEADER) {
         match kind {

@@ -20,32 +20,48 @@ struct Client {
     /// Bytes of messages that came.
     came: Vec<u8>,
     next: u32,
+    /// Frames of SPDY are in messages of a WebSocket.
+    messages: bool,
     work: JoinHandle<io::Result<()>>,
 }
 
 impl Client {
     fn new(places: usize) -> Self {
+        Self::over(places, true)
+    }
+
+    fn over(places: usize, messages: bool) -> Self {
         let (stream, served) = tokio::io::duplex(64 * 1024);
+        let link = if messages {
+            Link::websocket(served)
+        } else {
+            Link::spdy(served)
+        };
         let pod = PodRef {
             namespace: "default".to_owned(),
             name: "web".to_owned(),
             uid: "u1".to_owned(),
         };
         let ports = Ports { pod, network: None };
-        let forward = Forward::new(served, ports, Arc::new(Semaphore::new(places)));
+        let forward = Forward::new(link, ports, Arc::new(Semaphore::new(places)));
         Self {
             stream,
             opener: Opener::default(),
             decoder: Decoder::new(Sender::Server),
             came: Vec::new(),
             next: 1,
+            messages,
             work: tokio::spawn(forward.run()),
         }
     }
 
     async fn send(&mut self, bytes: &[u8]) {
         let mut frame = Vec::new();
-        masked_frame(Kind::Binary, bytes, [9, 8, 7, 6], &mut frame);
+        if self.messages {
+            masked_frame(Kind::Binary, bytes, [9, 8, 7, 6], &mut frame);
+        } else {
+            frame.extend_from_slice(bytes);
+        }
         self.stream.write_all(&frame).await.unwrap();
     }
 
@@ -81,6 +97,10 @@ impl Client {
                     String::from_utf8_lossy(&self.came)
                 );
                 let mut rest = &mut bytes[..count];
+                if !self.messages {
+                    self.came.extend_from_slice(rest);
+                    continue;
+                }
                 while let (used, Some(event)) = self.decoder.take(rest).unwrap() {
                     if let websocket::Event::Data { bytes, .. } = event {
                         self.came.extend_from_slice(bytes);
@@ -224,4 +244,50 @@ async fn a_client_that_breaks_the_protocol_inside_is_closed() {
         .unwrap();
     let [high, low] = websocket::PROTOCOL_ERROR.to_be_bytes();
     assert_eq!(close, [0x88, 2, high, low]);
+}
+
+#[tokio::test]
+async fn connections_over_spdy_itself_go_on_beside_one_another_and_end_with_their_client() {
+    let (listener, port) = listener().await;
+    let mut client = Client::over(8, false);
+    let one = client.connect(port).await;
+    let mut first = listener.accept().await.unwrap().0;
+    let two = client.connect(port).await;
+    let mut second = listener.accept().await.unwrap().0;
+    second.write_all(b"from the second").await.unwrap();
+    client.until(b"from the second").await;
+    client.data(one, b"to the first", true).await;
+    assert_eq!(text(&mut first).await, "to the first");
+    drop(first);
+    client.until(&end_of(one)).await;
+    client.data(two, b"goes on", false).await;
+    let mut bytes = [0; 7];
+    second.read_exact(&mut bytes).await.unwrap();
+    assert_eq!(&bytes, b"goes on");
+    let mut ping = Vec::new();
+    spdy::ping(1, &mut ping);
+    client.send(&ping).await;
+    client.until(&ping).await;
+    drop(client.stream);
+    assert_eq!(text(&mut second).await, "");
+    timeout(LIMIT, client.work)
+        .await
+        .expect("it ends in time")
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_spdy_is_told_so_and_left() {
+    let mut client = Client::over(8, false);
+    client.send(&[0x80, 2, 0, 1, 0, 0, 0, 10]).await;
+    let mut told = Vec::new();
+    let read = client.stream.read_to_end(&mut told);
+    timeout(LIMIT, read)
+        .await
+        .expect("it ends in time")
+        .unwrap();
+    let mut away = Vec::new();
+    spdy::go_away(0, true, &mut away);
+    assert_eq!(told, away);
 }

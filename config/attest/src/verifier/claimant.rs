@@ -1,4 +1,5 @@
-//! Step 4: the claimant, a machine whose identity is proved, and its decision by rule, person or nobody.
+//! Step 4: the claimant, a machine whose identity is proved, and the decision on it: by the rule,
+//! by a person, or without a decision.
 
 use super::prior_approval::{
     PriorApproval, hex_registers, prior_approval, prior_approval_without_tpm,
@@ -36,7 +37,7 @@ pub struct Claimant {
 pub(super) enum Basis {
     /// Its TPM.
     Attested(Box<Attested>),
-    /// A key that anybody can make (no TPM).
+    /// A key that anyone can make (no TPM).
     KeyOnly(Box<KeyHolder>),
 }
 
@@ -54,7 +55,7 @@ pub enum Approval {
     },
     /// An earlier approval still holds ([`PriorApproval::Unchanged`]).
     Before,
-    /// The rule approves every machine; nobody decides.
+    /// The rule approves every machine without a decision.
     Nobody,
 }
 

@@ -139,7 +139,7 @@ impl CertificateGrant {
         &self.serving_names
     }
 
-    /// The image that it booted; `None` where it is not one of the rule, and a person or nobody decided.
+    /// The image that it booted; `None` if the rule does not accept it, and a person or no one decided.
     pub fn image(&self) -> Option<&ProvenImage> {
         self.image.as_ref()
     }
@@ -195,7 +195,8 @@ fn needs_readmission(machine: &Machine, proved: &MachineStatus) -> bool {
 /// The status of a Machine after an attestation by TPM.
 fn status_of(attested: &Attested, rule: &CheckedRule) -> MachineStatus {
     let clock = attested.state.clock;
-    // Under a policy that checks nothing the registers may be anything; later boots must not be compared with them.
+    // Under a policy that checks nothing the registers can have any values; later boots must not be
+    // compared with them.
     let looked_at = rule.decides() != Decides::Always;
     let pinned = attested.state.pinned.iter().filter(|_| looked_at);
     MachineStatus {

@@ -140,8 +140,8 @@ pub(super) fn holds(
     signed_for(machine, ek, checks)
 }
 
-/// Checks that a board which is the Machine's by its issuer is so by the issuer that signed for it at its last proof, where it was
-/// bound then.
+/// Checks a board that belongs to the Machine by its issuer: the issuer must be the one that had
+/// signed for it at its last proof, if it was bound then.
 fn signed_for(machine: &Machine, ek: &Digest, checks: &mut Checks) -> Result<(), Stop> {
     let (said, status) = (&machine.spec.ek, machine.status.clone().unwrap_or_default());
     let was_bound = status.bound_ek == Some(ek.to_text());
@@ -163,9 +163,10 @@ fn hashes_needed(rule: &CheckedRule) -> bool {
     rule.enforces() && rule.ek_inventory && rule.ek_require == Require::All
 }
 
-/// Whether the result of the inventory's checks is held back until the caller has proved that it has the EK. Public keys and EK
-/// certificates are no secrets: if the answer to a hello depended on the claimed name, anybody could find out names. A caller whose
-/// key no Machine can have under any name is refused at once.
+/// Whether the result of the inventory's checks is held back until the caller has proved that it
+/// has the EK. Public keys and EK certificates are not secret: if the answer to a hello depended on
+/// the claimed name, anyone could find out names. A caller is refused at once if no Machine can
+/// have its key under any name.
 pub(super) fn kept_back(
     ek: &Digest,
     spki: &[u8],
@@ -358,8 +359,9 @@ pub(super) fn may_join(
     )
 }
 
-/// Whether the EK is known in the way that the rule wants; gives the issuer of its certificate where that is a good one. Who
-/// only looks wants it where the issuer is all that makes the Machine the caller's, at the first exchange and at every other.
+/// Checks that the EK is known in the way that the rule asks for, and returns the issuer of its
+/// certificate if that is valid. A rule that does not enforce needs the certificate only where the
+/// EK belongs to the Machine by its issuer alone; then in every exchange.
 pub(super) fn endorsement(
     machine: &Machine,
     ek: &Digest,
@@ -397,8 +399,8 @@ pub(super) fn endorsement(
     Ok(issuer)
 }
 
-/// The issuer of the EK's certificate, if one of those that count has signed it; and whether the EK is listed and signed for as
-/// the rule asks.
+/// The issuer of the EK's certificate, if the rule accepts it, and whether the EK is listed and
+/// certified as the rule asks.
 fn endorsed(
     machine: &Machine,
     ek: &Digest,
@@ -474,7 +476,7 @@ fn endorsed(
     (maker, stop)
 }
 
-/// The code for an EK certificate that is not taken.
+/// The code for an EK certificate that is refused.
 fn code_of(fault: &EkFault) -> Code {
     match fault {
         EkFault::Malformed => Code::EkCertificateMalformed,

@@ -172,8 +172,8 @@ impl Pending {
         self.hello.issuer.as_deref()
     }
 
-    /// The checks of step 2, to be continued. A failure that was held back must not name the refusal of a check that fails before the
-    /// caller has proved that it has the EK.
+    /// The checks of step 2, to be continued in step 4. A failure that was held back must not name
+    /// the refusal before the caller has proved that it has the EK.
     pub(super) fn resumed(&self, enforces: bool) -> Checks {
         let waits = matches!(self.hello.subject, Subject::Refused(_));
         Checks::resume(self.hello.checks.clone(), enforces && !waits)

@@ -1,4 +1,4 @@
-//! What an earlier approval of a machine is worth now: whether it still holds, and if not, what changed.
+//! Whether an earlier approval of a machine still holds and, if not, what changed.
 
 use crate::inventory::known;
 use config_certificates::San;
@@ -8,14 +8,15 @@ use config_protocol::Purpose;
 use config_tpm::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an earlier approval is worth now. Only [`PriorApproval::Unchanged`] admits without a new decision.
+/// Whether an earlier approval still holds. Only [`PriorApproval::Unchanged`] admits without a new
+/// decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PriorApproval {
     /// There is no approval of this machine.
     New,
     /// The machine is in the state that was approved, and asks for no more.
     Unchanged,
-    /// It booted something else since: the difference for each register, as sentences.
+    /// It has booted something else since: the difference for each register, as sentences.
     Changed(Vec<String>),
     /// It is in the approved state, and claims or asks for more names or addresses, which are listed.
     More(Vec<String>),
@@ -31,8 +32,9 @@ impl PriorApproval {
     }
 }
 
-/// What an earlier approval of a Machine is worth for these registers and names. A renewal needs no comparison of registers: the node
-/// key works only while its registers are unchanged (PolicyPCR). A machine that was admitted without a decision is new to a person.
+/// Whether an earlier approval of a Machine holds for these registers and names. A renewal needs no
+/// comparison of registers: the node key works only while its registers are unchanged (PolicyPCR).
+/// A machine that was admitted without a decision is new to a person.
 pub(super) fn prior_approval(
     machine: &Machine,
     purpose: Purpose,
@@ -86,7 +88,7 @@ pub(super) fn prior_approval_without_tpm(
             .as_ref()
             .map_or("", |certificate| certificate.not_after.as_str());
         let change = format!(
-            "node key: {recorded} was let in, with a certificate until {until}; now {}",
+            "node key: {recorded} was admitted, with a certificate until {until}; now {}",
             key.to_text()
         );
         return PriorApproval::Changed(vec![change]);

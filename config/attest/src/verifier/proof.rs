@@ -1,4 +1,5 @@
-//! Step 4: the check of the TPM's proof. First that it is made for this exchange (binding), then what it attests.
+//! Step 4: the check of the TPM's proof. First that it was made for this exchange (binding), then
+//! what it attests.
 
 use super::hello::refusal;
 use super::{Pending, Reference, Subject, hello, identity, state};
@@ -27,14 +28,14 @@ pub struct Attested {
     pub(super) own: bool,
     pub(super) machine: Machine,
     pub(super) pending: Pending,
-    /// The issuer of the EK's certificate, if one that counts has signed it.
+    /// The issuer of the EK's certificate, if the rule accepts it.
     pub(super) issuer: Option<String>,
     pub(super) state: state::Accepted,
     pub(super) checks: Checks,
 }
 
 impl Attested {
-    /// The image that it booted, where that is one that the rule takes.
+    /// The image that it booted, if the rule accepts it.
     pub fn image(&self) -> Option<&ProvenImage> {
         self.state.image.as_ref()
     }
@@ -69,12 +70,12 @@ impl Attested {
         self.pending.names().nk.to_hex()
     }
 
-    /// The Machine that what is refused may be held against.
+    /// The Machine whose state a refusal may change.
     pub(super) fn accused(&self) -> Option<ProvenMachine> {
         self.proven.clone().filter(|_| self.own)
     }
 
-    /// What was looked at.
+    /// The checks so far.
     pub(crate) fn verdict(&self) -> Verdict {
         let (ek_hash, claims) = (Some(self.pending.ek_hash()), self.pending.claims().clone());
         Verdict {
@@ -85,8 +86,9 @@ impl Attested {
     }
 }
 
-/// A refusal of a machine that proved it is itself. A machine that the inventory does not have has nothing to lose; and any
-/// TPM of a maker can come in the name of a Machine that is still anybody's of that maker.
+/// A refusal of a machine that proved its identity. It changes no state of a machine that the
+/// inventory does not have, nor of a Machine known only by its issuer and not yet bound: any TPM of
+/// that manufacturer could come in its name.
 pub(super) fn proven_refusal(
     proven: Option<ProvenMachine>,
     pending: &Pending,
@@ -148,7 +150,8 @@ pub(crate) fn check_proof(
             ));
         }
     };
-    // From here on HMAC(S, Q) and the AK's signature over Q hold: this is the Machine's own word.
+    // From here on HMAC(S, Q) and the AK's signature over Q hold: what follows comes from the
+    // Machine's own TPM.
     let proven = proven_of(pending.subject());
     let outcome =
         wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
@@ -182,7 +185,8 @@ pub(crate) fn check_proof(
     }
 }
 
-/// Whose own word it is, once it is known to be the subject's; nobody's where there is no Machine yet.
+/// The Machine that made the proof, once it is known to be the subject of step 2; `None` where
+/// there is no Machine yet.
 pub(super) fn proven_of(subject: &Subject) -> Option<ProvenMachine> {
     match subject {
         Subject::Known(id) => Some(ProvenMachine::new(id.clone())),
@@ -190,9 +194,10 @@ pub(super) fn proven_of(subject: &Subject) -> Option<ProvenMachine> {
     }
 }
 
-/// The Machine of step 2, and whether the EK is its own, if nothing has come between: its object may have gone (a new one
-/// under its name is another), the EK may have become another's, by a second session under another name or by an admin, and
-/// what was nobody's may be somebody's by now.
+/// The Machine of step 2, and whether the EK is its own, if that is unchanged. Since step 2 the
+/// object may have been deleted (a new one under its name is another machine), a second session or
+/// an admin may have given the EK to another Machine, and the EK of a stranger may have got a
+/// Machine.
 fn still<'a>(
     pending: &'a Pending,
     reference: &Reference<'a>,
@@ -233,13 +238,13 @@ fn still<'a>(
             let found = if unknown {
                 "nobody's"
             } else {
-                "known by now, or not to be taken in any more"
+                "known by now, or no longer admissible"
             };
             checks.must(
                 CHECK,
                 Code::MachineUnknown,
                 unknown,
-                "an EK that is nobody's, as in step 2",
+                "an EK without a Machine, as in step 2",
                 found,
             )?;
             identity::unclaimed(machine.node_name(), reference.inventory, checks)?;
@@ -249,7 +254,7 @@ fn still<'a>(
     }
 }
 
-/// That the evidence answers this challenge, on this connection, by the TPM of the EK.
+/// Checks that the evidence answers this challenge, on this connection, by the TPM of the EK.
 fn binding(
     pending: &Pending,
     proof: &Proof,
@@ -281,7 +286,8 @@ fn binding(
     Ok(quote)
 }
 
-/// That a transcript is that of this exchange, on the connection that it came by: the first field that is not is named.
+/// Checks that a transcript is that of this exchange, on the connection on which it came. The
+/// failure names the first field that differs.
 pub(super) fn same_exchange(
     wanted: &Transcript,
     found: &Transcript,
@@ -407,9 +413,9 @@ fn signature(
     )
 }
 
-/// That the machine may still do what it began. Since step 2 another session of it may have had it retired, bound, found Suspect
-/// or Untrusted, or its keys recorded anew; the rule may be another, or what the Machine says of its endorsement keys. Gives the
-/// issuer of the EK's certificate.
+/// Checks that the machine may still join or renew, and returns the issuer of the EK's certificate.
+/// Since step 2 the Machine may have been retired, bound, or found Suspect or Untrusted, its keys
+/// may have been recorded again, and the rule or the Machine's `spec.ek` may have changed.
 fn wanted_still(
     pending: &Pending,
     machine: &Machine,
@@ -452,7 +458,7 @@ fn wanted_still(
     outcome
 }
 
-/// What the machine says with its quote, and whether it is wanted.
+/// Checks what the quote attests, and whether the machine may still join.
 fn said(
     pending: &Pending,
     quote: &Attest,
@@ -487,7 +493,7 @@ fn said(
     state::check(&said, machine, reference, now, checks)
 }
 
-/// That the values sent are exactly the quoted ones.
+/// Checks that the values sent are exactly the quoted ones.
 fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -> Result<(), Stop> {
     let Body::Quote { selection, digest } = &quote.attested else {
         return Err(Stop(Code::AttestType));
@@ -540,7 +546,7 @@ fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -
     )
 }
 
-/// That the node key is in the same TPM and bound to the quoted values.
+/// Checks that the node key is in the same TPM and bound to the quoted values.
 fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Result<(), Stop> {
     let certify = attestation("certification", &proof.certify, checks)?;
     let Body::Certify {

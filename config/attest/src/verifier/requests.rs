@@ -12,7 +12,7 @@ use config_protocol::wire::Claims;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// Names in certificates that have not ended that a Machine may have beside those of its last.
+/// How many names a Machine may have in earlier certificates that have not ended.
 const MAX_EARLIER_NAMES: usize = 128;
 
 /// Both certificate requests. Holding one proves: they ask for no more than the node may have.
@@ -70,7 +70,8 @@ pub(super) fn check_requests(
     Ok(Requested { client, serving })
 }
 
-/// Checks that no other machine holds a certificate for an address that this one only claims.
+/// Checks that no other machine holds a certificate for an address that this one claims and the
+/// inventory does not give it.
 fn untaken(
     serving: &CheckedRequest,
     machine: &Machine,
@@ -90,7 +91,7 @@ fn untaken(
     }
 }
 
-/// Checks that the machine does not go from address to address faster than its certificates end.
+/// Bounds the addresses that a machine collects by changing its claims before its certificates end.
 fn not_too_many(serving: &CheckedRequest, machine: &Machine, now: u64, checks: &mut Checks) {
     let Some(status) = &machine.status else {
         return;
@@ -109,8 +110,9 @@ fn not_too_many(serving: &CheckedRequest, machine: &Machine, now: u64, checks: &
     }
 }
 
-/// The first claimed address that another machine holds a certificate for, and that machine. Addresses that the inventory gives to
-/// this machine are not looked at: they are its own, also if another machine claimed one before.
+/// The first claimed address that another machine holds a certificate for, and that machine.
+/// Addresses that the inventory gives to this machine are skipped: they are its own, also if
+/// another machine claimed one before.
 pub(super) fn taken<'a>(
     names: &[San],
     machine: &Machine,
@@ -142,8 +144,8 @@ pub(super) fn claimed_addresses(names: &[San], machine: &Machine) -> Vec<IpAddr>
         .collect()
 }
 
-/// A machine that claims no name asks under a name derived from its EK. Where its Machine has another, the answer tells it: only now,
-/// as it has proved that it has the EK.
+/// Refuses a machine that asked under a name derived from its EK although its Machine has another;
+/// the answer names that one. This comes only now, after the machine has proved that it has the EK.
 fn assigned(asks: &RequestContext<'_>, machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
     let Some(derived) = asks
         .derived
@@ -166,8 +168,9 @@ fn allowed<'a>(
     reference: &Reference<'_>,
 ) -> Allowed<'a> {
     let claims = asks.claims;
-    // For a stranger there is no inventory entry; the person who approves it sees what it claims. The same holds for a machine that was
-    // let in at sight, of whose entry an admin has said nothing; what it claims counts for nothing where the rule decides.
+    // For a stranger there is no inventory entry; the person who approves it sees what it claims.
+    // The same holds for a machine that was admitted without a decision, whose entry no admin has
+    // edited; a rule that enforces its verdict ignores its claims.
     let (rule, spec) = (reference.rule, &machine.spec);
     let listed_nothing =
         spec.ek.hashes.is_empty() && spec.ek.issuers.is_empty() && spec.addresses.is_empty();
@@ -211,7 +214,8 @@ fn allowed<'a>(
         .map(|text| San::from_text(text))
         .collect();
     if machine.spec.role == "master" {
-        // The API server runs on this machine: its own name and its own listed addresses are both.
+        // The API server runs on this machine: its name and its listed addresses are also the API
+        // server's.
         let own = San::from_text(machine.node_name());
         api.retain(|name| *name != own && !listed.contains(name));
     }

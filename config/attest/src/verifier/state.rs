@@ -48,7 +48,8 @@ pub(super) struct StateEvidence<'a> {
 /// The state that was accepted.
 #[derive(Debug, Clone)]
 pub(super) struct Accepted {
-    /// `None` where the image is not one of the rule; then only a person's or nobody's decision can admit the machine.
+    /// `None` if the rule does not accept the image; then only a rule that does not enforce can
+    /// admit the machine.
     pub(super) image: Option<ProvenImage>,
     pub(super) config: Option<ProvenConfig>,
     pub(super) clock: ClockInfo,
@@ -595,7 +596,7 @@ fn tpm_firmware(evidence: &StateEvidence<'_>, rule: &CheckedRule, checks: &mut C
     match evidence.issuer {
         _ if floors.is_empty() => checks.pass(CHECK, "any", found),
         None => {
-            let wanted = "an EK certificate, by which the maker is known";
+            let wanted = "an EK certificate, which identifies the manufacturer";
             checks.test(
                 CHECK,
                 Code::EkCertificateMissing,

@@ -1,5 +1,6 @@
-//! Steps 2 and 4 for machines without a TPM (unproven/v1). They prove that the holder of one key asks now, on this connection.
-//! Everything that a TPM would prove is recorded as not proven, and only a rule with `insecure_no_tpm` takes such machines.
+//! Steps 2 and 4 for machines without a TPM (unproven/v1). They prove that the holder of one key
+//! asks now, on this connection. Everything that a TPM would prove is recorded as not proven, and
+//! only a rule with `insecure_no_tpm` accepts such machines.
 //!
 //! A Machine that lists endorsement keys, or was ever bound to one, is never admitted here, under any rule: otherwise an attacker
 //! could avoid the TPM's checks by claiming that there is no TPM.
@@ -21,11 +22,11 @@ use config_protocol::{Channel, Code, Purpose, name};
 use config_tpm::Digest;
 use config_tpm::Entropy;
 
-/// The only role: a master keeps the cluster's keys in its TPM.
+/// The only role that a machine without a TPM can have: a master keeps the cluster's keys in its TPM.
 const ROLE: &str = "worker";
 /// OID of ECDSA with SHA-256.
 const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
-/// What a TPM would have shown, and a machine without one cannot.
+/// What a TPM would prove and a machine without one cannot.
 const NOT_PROVEN: [(&str, &str); 8] = [
     (
         "TPM",
@@ -188,7 +189,7 @@ fn form(hello: &Hello, reference: &Reference<'_>, checks: &mut Checks) -> Result
     )
 }
 
-/// That the rule lets machines without a TPM in, and says so.
+/// Checks that the rule admits machines without a TPM.
 fn said(reference: &Reference<'_>, checks: &mut Checks) -> Result<(), Stop> {
     let rule = reference.rule;
     let found = format!("rule `{}` does not say it", rule.name());
@@ -206,7 +207,7 @@ fn said(reference: &Reference<'_>, checks: &mut Checks) -> Result<(), Stop> {
     )
 }
 
-/// One key has one encoding here, so that one key has one hash.
+/// Accepts only the uncompressed encoding, so that one key has one hash.
 fn is_canonical_p256(spki: &[u8]) -> bool {
     use p256::pkcs8::{DecodePublicKey as _, EncodePublicKey as _};
     let key = p256::PublicKey::from_public_key_der(spki);
@@ -216,7 +217,7 @@ fn is_canonical_p256(spki: &[u8]) -> bool {
     })
 }
 
-/// Which Machine is asked for.
+/// The Machine that the hello asks for.
 enum Found<'a> {
     Known(&'a Machine),
     Stranger(Box<Machine>),
@@ -238,7 +239,7 @@ impl Found<'_> {
     }
 }
 
-/// The claimed name is all that there is.
+/// Finds the Machine by the claimed name; without a TPM there is nothing else to go by.
 fn find<'a>(
     claims: &Claims,
     reference: &Reference<'a>,
@@ -267,7 +268,7 @@ fn find<'a>(
     ))))
 }
 
-/// Whether the Machine may join this way at all.
+/// Whether the Machine may join without a TPM at all.
 fn admissible(
     found: &Found<'_>,
     claims: &Claims,
@@ -287,7 +288,7 @@ fn admissible(
     )
 }
 
-/// That the inventory says that the Machine has no TPM, and that it never showed one.
+/// Checks that the inventory says that the Machine has no TPM, and that it never showed one.
 fn without_tpm(machine: &Machine, checks: &mut Checks) -> Result<(), Stop> {
     let (spec, status) = (&machine.spec, machine.status.clone().unwrap_or_default());
     let ek = &spec.ek;
@@ -333,7 +334,7 @@ fn renewing(
     may_renew(machine, hello.key.as_bytes(), checks)
 }
 
-/// The state in which a Machine renews, and the key.
+/// Checks that the Machine is in a state in which it may renew, with the recorded key.
 fn may_renew(machine: &Machine, spki: &[u8], checks: &mut Checks) -> Result<(), Stop> {
     let standing = state(machine);
     let good = standing == MachineState::Unproven;
@@ -407,7 +408,8 @@ impl HalfOpen for UnprovenPending {
 }
 
 impl UnprovenPending {
-    /// What exchanges of one machine have in common: its uid or, where the inventory does not have it, its name.
+    /// The key of the lock under which exchanges of one machine are concluded: the Machine's uid
+    /// or, if the inventory does not have it, its name.
     pub fn lock_key(&self) -> String {
         match &self.hello.subject {
             Subject::Known(id) => id.uid.clone(),
@@ -426,8 +428,8 @@ impl UnprovenPending {
     }
 }
 
-/// Step 4: that the key answers this challenge on this connection, and asks for no more than a node may have. Whether the
-/// machine is wanted is left to a person or nobody: there is no verdict that could be enforced.
+/// Step 4: checks that the key answers this challenge on this connection, and asks for no more than
+/// a node may have. No verdict can be enforced without a TPM, so a person decides, or no one.
 ///
 /// # Errors
 /// A refusal that names the first check that failed: the binding to challenge and connection, the Machine as it is by
@@ -504,7 +506,7 @@ pub fn check_unproven(
     }
 }
 
-/// That the evidence answers this challenge, on this connection, by the announced key.
+/// Checks that the evidence answers this challenge, on this connection, with the announced key.
 fn binding(
     pending: &UnprovenPending,
     evidence: &Evidence,
@@ -601,9 +603,9 @@ fn look_again(
     Ok(found.machine().clone())
 }
 
-/// Under a rule without a person, another key does not replace one whose certificate is still valid: the
-/// machine after a reboot waits
-/// until the certificate of the boot before has ended, or until an admin re-admits it. A person sees the other key, and decides.
+/// Under a rule by which no person decides, a new key does not replace one whose certificate is
+/// still valid: after a reboot the machine waits until the certificate of its previous boot has
+/// ended, or until an admin re-admits it. A person who decides sees the new key.
 fn not_in_use(
     machine: &Machine,
     key: &Digest,
@@ -623,7 +625,7 @@ fn not_in_use(
         .parse::<jiff::Timestamp>()
         .ok()
         .and_then(|end| u64::try_from(end.as_second()).ok());
-    // A certificate whose end cannot be read has none.
+    // A certificate whose end cannot be read counts as one that never ends.
     let ended = end.is_some_and(|end| end < now) || until.is_empty();
     let good = *recorded == key.to_text() || ended || readmitted(machine, now);
     let wanted = format!("{recorded}, or after {until}, or until spec.readmitUntil");
@@ -636,7 +638,7 @@ fn not_in_use(
     )
 }
 
-/// Records all that a TPM would have shown as not proven. No effect on the verdict.
+/// Records everything that a TPM would have shown as not proven. It does not affect the verdict.
 fn not_proven(checks: &mut Checks) {
     let mut list = Checks::default();
     for (name, wanted) in NOT_PROVEN {

@@ -1,4 +1,5 @@
-//! Claimed addresses: one is in the good certificates of one machine, and a machine has a bounded number of them.
+//! Claimed addresses: no two machines hold valid certificates for one address, and a machine has a
+//! bounded number of them.
 
 use super::claimant::{claimed, person};
 use super::{accepted, lab};
@@ -58,7 +59,7 @@ fn a_machine_does_not_collect_addresses() {
     accepted(world.renew(&machine));
 }
 
-/// What becomes of the machine that held the address.
+/// What happens to the machine that held the address.
 type Release = (&'static str, bool, fn(&mut World, &mut SoftMachine));
 
 #[test]
@@ -138,13 +139,13 @@ fn one_address_is_in_the_certificates_of_one_machine() {
             (Code::AddressTaken, None),
             "{what}"
         );
-        // What it asks for beside that is its own.
+        // It may still ask for its own addresses.
         second.serving_request.names.pop();
         accepted(world.join(&second));
     }
 }
 
-/// The same in another form of the address, under the other policies, and for a machine that nobody knows.
+/// The same for another form of the address, under the other policies, and for a stranger.
 #[test]
 fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
     for policy in [PolicyName::Queue, PolicyName::InsecureAlwaysApprove] {
@@ -161,7 +162,7 @@ fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
         let refusal = world.claim(&second).expect_err("taken, and a stranger's");
         assert_eq!(refusal.code(), Code::AddressTaken, "{policy:?}");
     }
-    // The inventory's own word goes before what others claimed.
+    // The inventory takes precedence over what others claimed.
     let (mut world, first, second) = two_claimants(PolicyName::CloudVerify);
     accepted(world.join(&first));
     world
@@ -170,7 +171,7 @@ fn one_address_is_one_machines_in_every_form_and_under_every_policy() {
         .addresses
         .push("10.9.9.9".to_owned());
     accepted(world.join(&second));
-    // A renewal and a reboot of its own are no second machine.
+    // A renewal and a reboot of the machine itself do not count as a second machine.
     let (mut world, mut first, _) = two_claimants(PolicyName::CloudVerify);
     accepted(world.join(&first));
     first.clock.clock += 1000;

@@ -1,5 +1,5 @@
-//! Rules that leave the verdict to a person or nobody: possession stays what it is, judgements are shown and do not stop, and
-//! nobody but the verifier says who was let in.
+//! Rules that leave the decision to a person or to no one: possession is still required, failed
+//! checks are shown and do not refuse, and only the verifier makes a grant.
 
 use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
 use config_attest::Refusal;
@@ -11,7 +11,7 @@ use config_tpm::pcr::CONFIG_PCR;
 use proptest::prelude::*;
 use tests_machines::{EkKind, SoftMachine, World};
 
-/// A world under a policy, with a booted machine that nobody knows.
+/// A world under a policy, with a booted machine that is a stranger.
 pub(crate) fn open(policy: PolicyName) -> (World, SoftMachine) {
     let (mut world, machine) = lab();
     world.machines.clear();
@@ -34,7 +34,7 @@ pub(crate) fn queued(world: &mut World, machine: &SoftMachine) -> Outcome {
     world.approve(claimant, &approval)
 }
 
-/// A whole join that nobody looks at.
+/// A whole join that is admitted without a decision.
 pub(crate) fn unseen(world: &mut World, machine: &SoftMachine) -> Outcome {
     let claimant = world.claim(machine)?;
     world.approve(claimant, &Approval::Nobody)
@@ -44,7 +44,8 @@ pub(crate) fn claimed(outcome: Result<Claimant, Box<Refusal>>) -> Claimant {
     outcome.unwrap_or_else(|refusal| panic!("{refusal}\n{:#?}", refusal.verdict()))
 }
 
-/// Left alone a stranger is let in under both policies; with the attack it is refused under both.
+/// Without the attack a stranger is admitted under both policies; with the attack it is refused
+/// under both.
 #[track_caller]
 fn refused(standing: RefusalKind, code: Code, mount: fn(&mut World, &mut SoftMachine)) {
     for (policy, join) in [
@@ -65,7 +66,7 @@ fn refused(standing: RefusalKind, code: Code, mount: fn(&mut World, &mut SoftMac
 }
 
 #[test]
-fn a_stranger_becomes_a_machine_on_a_persons_word_and_stays_one_without_another() {
+fn an_approved_stranger_becomes_a_machine_and_needs_no_second_approval() {
     let (mut world, mut machine) = open(PolicyName::Queue);
     let claimant = claimed(world.claim(&machine));
     assert_eq!(
@@ -82,7 +83,7 @@ fn a_stranger_becomes_a_machine_on_a_persons_word_and_stays_one_without_another(
     assert_eq!(
         failed,
         ["EK hash", "configuration"],
-        "what the inventory would have to say, and does not"
+        "what the inventory lacks"
     );
     let approval = person(&claimant);
     let verified = world.approve(claimant, &approval).expect("approved");
@@ -101,7 +102,7 @@ fn a_stranger_becomes_a_machine_on_a_persons_word_and_stays_one_without_another(
         object.status.as_ref().map(|status| status.state),
         Some(MachineState::Trusted)
     );
-    // Renewals of this boot, and a boot into the same, need no person.
+    // Renewals of this boot, and a boot into the same state, need no person.
     machine.clock.clock += 1000;
     let renewal = claimed(world.claim_renewal(&machine));
     assert_eq!(renewal.prior_approval(), PriorApproval::Unchanged);
@@ -133,7 +134,7 @@ fn a_boot_into_something_else_needs_a_person_again_and_says_what_changed() {
         Code::PolicyRejects,
         world.approve(claimant, &Approval::Before),
     );
-    // The word on the earlier boot is not one on this.
+    // The approval of the earlier boot does not hold for this one.
     let (_, before) = open(PolicyName::Queue);
     let old = claimed(open(PolicyName::Queue).0.claim(&before)).id();
     let claimant = claimed(world.claim(&machine));
@@ -149,11 +150,11 @@ fn a_boot_into_something_else_needs_a_person_again_and_says_what_changed() {
             },
         ),
     );
-    queued(&mut world, &machine).expect("a person's word on what changed");
+    queued(&mut world, &machine).expect("a person approves what changed");
 }
 
 #[test]
-fn only_the_rule_says_on_whose_word() {
+fn only_the_rule_chooses_who_decides() {
     let (mut world, machine) = open(PolicyName::Queue);
     for approval in [Approval::Nobody, Approval::Before] {
         let claimant = claimed(world.claim(&machine));
@@ -175,7 +176,7 @@ fn only_the_rule_says_on_whose_word() {
         world.approve(claimant, &approval),
     );
     unseen(&mut world, &machine).expect("control");
-    // cloud-verify takes nobody's word.
+    // Under cloud-verify no approval admits a machine.
     let (mut world, machine) = lab();
     let claimant = claimed(world.claim(&machine));
     expect(
@@ -187,7 +188,7 @@ fn only_the_rule_says_on_whose_word() {
 }
 
 #[test]
-fn what_was_let_in_at_sight_is_not_in_the_inventory() {
+fn a_machine_admitted_without_a_decision_is_not_in_the_inventory() {
     let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
     machine.ek_certificate = None;
     let verified = unseen(&mut world, &machine).expect("anybody");
@@ -202,7 +203,8 @@ fn what_was_let_in_at_sight_is_not_in_the_inventory() {
             .status
             .is_some_and(|status| status.pinned_pcrs.is_empty())
     );
-    // A person is asked anew, also at the renewal, and cloud-verify by the inventory's hashes does not take it.
+    // A person is asked again, also at the renewal, and cloud-verify by the inventory's hashes
+    // refuses it.
     world.rule.policy = PolicyName::Queue;
     machine.clock.clock += 1000;
     assert_eq!(
@@ -217,7 +219,7 @@ fn what_was_let_in_at_sight_is_not_in_the_inventory() {
 
 /// A person approves what he was shown; with other claims it is another request.
 #[test]
-fn an_approval_is_for_the_claims_that_were_shown() {
+fn an_approval_holds_only_for_the_claims_that_were_shown() {
     let (mut world, mut machine) = open(PolicyName::Queue);
     let first = claimed(world.claim(&machine));
     let approval = person(&first);
@@ -237,7 +239,7 @@ fn an_approval_is_for_the_claims_that_were_shown() {
 }
 
 #[test]
-fn judgements_are_shown_and_do_not_stop() {
+fn failed_checks_are_shown_and_do_not_refuse_where_a_person_decides() {
     let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
     let mut bad = world.image.clone();
     bad.kernel[0] ^= 1;
@@ -266,7 +268,7 @@ fn judgements_are_shown_and_do_not_stop() {
 }
 
 #[test]
-fn possession_stays_what_it_is() {
+fn possession_is_checked_under_every_policy() {
     refused(Anonymous, Code::EkTemplate, |_, machine| {
         machine.ek_public = machine.ak_public.clone();
     });
@@ -306,9 +308,9 @@ fn possession_stays_what_it_is() {
 }
 
 #[test]
-fn names_and_machines_of_others_stay_theirs() {
+fn a_stranger_cannot_take_the_name_or_machine_of_another() {
     refused(Anonymous, Code::NameMismatch, |world, machine| {
-        // A Machine that has not come yet.
+        // A Machine that has not joined yet.
         let spec = config_kube::MachineSpec {
             role: "worker".to_owned(),
             ..config_kube::MachineSpec::default()
@@ -358,7 +360,7 @@ fn names_and_machines_of_others_stay_theirs() {
 
 /// An issuer in the place of hashes is part of which machine it is, so it is no judgement.
 #[test]
-fn a_machine_known_by_its_issuer_is_not_taken_without_one() {
+fn a_machine_known_by_its_issuer_is_refused_without_its_certificate() {
     let by_issuer = |world: &mut World, machine: &SoftMachine| {
         world.machine(&machine.node, "192.168.77.11", EkKind::P256);
         let ek = &mut world.object("worker-1").spec.ek;
@@ -379,7 +381,7 @@ fn a_machine_known_by_its_issuer_is_not_taken_without_one() {
 }
 
 #[test]
-fn a_machine_without_a_name_gets_the_one_of_its_key_or_is_told_its_own() {
+fn a_machine_without_a_name_gets_one_derived_from_its_key_or_learns_its_own() {
     let unnamed = |machine: &mut SoftMachine| {
         let derived = name::derived(&machine.ek_hash());
         machine.claims.name.clear();
@@ -394,7 +396,7 @@ fn a_machine_without_a_name_gets_the_one_of_its_key_or_is_told_its_own() {
         queued(&mut world, &machine).expect("approved").node_name(),
         derived
     );
-    // In the inventory under another name: told once it has proved itself, then it asks under that.
+    // In the inventory under another name: the machine learns it after its proof, then asks under it.
     let (mut world, mut machine) = lab();
     let original = machine.clone();
     unnamed(&mut machine);
@@ -404,16 +406,16 @@ fn a_machine_without_a_name_gets_the_one_of_its_key_or_is_told_its_own() {
     }
     expect(Proven, Code::NameAssigned, outcome);
     accepted(world.join(&original));
-    // Who is not that machine is told nothing.
+    // Another machine does not learn the name.
     let (mut world, mut machine) = lab();
     unnamed(&mut machine);
     machine.ak = SoftMachine::new("other", EkKind::P256).ak;
     expect(Anonymous, Code::QuoteSignature, world.join(&machine));
 }
 
-/// The rule becomes stricter while a session is open: what was let pass then does not pass now.
+/// The rule becomes stricter while a session is open: the stricter rule decides.
 #[test]
-fn a_session_of_a_looser_rule_does_not_serve_a_stricter_one() {
+fn a_session_opened_under_a_looser_rule_does_not_satisfy_a_stricter_one() {
     let (mut world, mut machine) = lab();
     machine.ek_certificate = None;
     world.rule.policy = PolicyName::InsecureAlwaysApprove;
@@ -450,7 +452,7 @@ fn a_session_of_a_looser_rule_does_not_serve_a_stricter_one() {
 }
 
 #[test]
-fn a_made_machine_must_be_the_claimants_own() {
+fn a_grant_needs_the_machine_that_was_created_for_the_claimant() {
     let (mut world, machine) = open(PolicyName::Queue);
     for spoil in [0, 1, 2] {
         let claimant = claimed(world.claim(&machine));
@@ -480,7 +482,8 @@ fn a_made_machine_must_be_the_claimants_own() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// An approval holds for exactly the registers that were approved: any one that differs asks again, and is named.
+    /// An approval holds for exactly the registers that were approved: if one differs, a person is
+    /// asked again, and the request names it.
     #[test]
     fn an_approval_holds_for_exactly_its_registers(pcr in prop::sample::select(config_tpm::pcr::QUOTE_PCRS.to_vec()), change in any::<[u8; 8]>()) {
         let (mut world, mut machine) = open(PolicyName::Queue);
@@ -497,9 +500,9 @@ proptest! {
         prop_assert!(world.approve(claimant, &Approval::Before).is_err());
     }
 
-    /// What another rule would say to what a machine showed is what it says when the machine comes.
+    /// A dry run of another rule gives the same result as the machine's next exchange under that rule.
     #[test]
-    fn a_dry_run_says_what_the_verifier_says(rule in changes(RULES.len()), object in changes(OBJECTS.len()), boot in changes(BOOTS.len()), known in any::<bool>()) {
+    fn a_dry_run_decides_as_the_verifier_does(rule in changes(RULES.len()), object in changes(OBJECTS.len()), boot in changes(BOOTS.len()), known in any::<bool>()) {
         let (mut world, mut machine) = lab();
         for index in boot {
             BOOTS[index](&world, &mut machine);

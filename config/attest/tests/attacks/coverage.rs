@@ -1,8 +1,8 @@
-//! Every code is raised by a test here, or by the room that can see its reason.
+//! Every code is raised by a test here, or in the room that raises it.
 
 use config_protocol::Code;
 
-/// Codes of the master's driver: body sizes, rates, a policy with faults, and what a person says.
+/// Codes of master/attest: body sizes, rates, a policy with faults, and a person's decision.
 const ELSEWHERE: [Code; 7] = [
     Code::Refused,
     Code::TooLarge,

@@ -1,4 +1,4 @@
-//! What a node may not ask for.
+//! Certificate requests that a node may not make.
 
 use super::{Anonymous, Outcome, Proven, accepted, expect, lab, refused};
 use config_protocol::Code;
@@ -23,7 +23,7 @@ fn serving(code: Code, change: impl Fn(&mut Requester)) {
 }
 
 #[test]
-fn the_subject_is_the_nodes_own() {
+fn a_node_may_ask_only_for_its_own_subject() {
     for name in [
         "system:node:worker-2",
         "admin",
@@ -54,7 +54,7 @@ fn the_subject_is_the_nodes_own() {
 }
 
 #[test]
-fn names_are_within_the_inventory() {
+fn a_node_may_ask_only_for_names_of_the_inventory() {
     serving(Code::CsrSan, |request| {
         request.names.push("worker-2".to_owned());
     });
@@ -83,7 +83,7 @@ fn names_are_within_the_inventory() {
 }
 
 #[test]
-fn without_the_inventory_a_node_gets_its_claimed_addresses_and_nobody_elses() {
+fn without_an_inventory_entry_a_node_gets_claimed_addresses_that_no_other_has() {
     let open = |claimed: &str| -> Outcome {
         let (mut world, mut machine) = lab();
         world.rule.certificate.sans = String::new();
@@ -100,7 +100,7 @@ fn without_the_inventory_a_node_gets_its_claimed_addresses_and_nobody_elses() {
     expect(Proven, Code::CsrSan, open("169.254.169.254"));
     expect(Proven, Code::CsrSan, open("worker-3"));
     expect(Proven, Code::CsrSanApiServer, open("10.96.0.1"));
-    // The same written as IPv6, which clients take for equal.
+    // The same address written as IPv6, which clients treat as equal.
     accepted(open("::ffff:10.0.2.15"));
     expect(Proven, Code::CsrSan, open("::ffff:192.168.77.12"));
     expect(Proven, Code::CsrSan, open("::ffff:127.0.0.1"));
@@ -180,7 +180,7 @@ fn requests(
 }
 
 #[test]
-fn requests_are_parsed_and_signed_by_their_own_keys() {
+fn a_request_must_parse_and_be_signed_by_its_own_key() {
     refused(Proven, Code::CsrMalformed, |world, machine| {
         requests(world, machine, b"garbage".to_vec(), machine.serving_csr())
     });
@@ -189,7 +189,7 @@ fn requests_are_parsed_and_signed_by_their_own_keys() {
         client.push(0);
         requests(world, machine, client, machine.serving_csr())
     });
-    // The same length in one octet more: another encoding of the same request.
+    // The same length with one more octet: another encoding of the same request.
     refused(Proven, Code::CsrMalformed, |world, machine| {
         let client = machine.client_csr();
         let [0x30, 0x81, length, rest @ ..] = client.as_slice() else {
@@ -232,7 +232,7 @@ fn the_client_key_is_the_node_key_and_the_serving_key_is_not() {
         let serving = machine.serving_request.request(&machine.nk);
         requests(world, machine, machine.client_csr(), serving)
     });
-    // Keys of other kinds, which sign well by themselves.
+    // Keys of other types, with valid signatures.
     for algorithm in [&rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
         let key = rcgen::KeyPair::generate_for(algorithm).expect("a key");
         refused(Proven, Code::CsrKey, |world, machine| {

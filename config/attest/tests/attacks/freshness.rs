@@ -1,4 +1,5 @@
-//! Replays, splices, late and second answers, other TPMs, and what cannot be denounced.
+//! Replays, splices, late and second answers, other TPMs, and messages that cannot make another
+//! machine Untrusted.
 
 use super::{Anonymous, accepted, expect, lab, refused};
 use config_attest::Refusal;
@@ -102,9 +103,10 @@ fn an_invented_session_is_unknown_and_a_forgotten_one_too() {
     });
 }
 
-/// Before any octet of the evidence is read, only an open session's is worth room; looking at it uses nothing up.
+/// The service reads a body of evidence only for an open session; the look-up does not use up the
+/// session.
 #[test]
-fn only_an_open_session_is_worth_the_reading() {
+fn only_evidence_for_an_open_session_is_read() {
     let (mut world, machine) = lab();
     let hello = machine.hello();
     let challenge = world.challenge(&hello.0).expect("a challenge");
@@ -160,7 +162,7 @@ fn an_old_certification_does_not_carry_q() {
 
 #[test]
 fn a_spliced_tls_connection_is_refused() {
-    // The machine spoke to someone in between, on a connection of its own.
+    // The machine spoke to a machine in the middle, on a separate connection.
     refused(Anonymous, Code::Channel, |world, machine| {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
@@ -199,7 +201,7 @@ fn evidence_for_an_impersonated_master_is_refused() {
 }
 
 #[test]
-fn a_proof_made_for_another_purpose_does_not_serve() {
+fn a_proof_made_for_another_purpose_is_refused() {
     refused(Anonymous, Code::CredentialNotActivated, |world, machine| {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
@@ -257,7 +259,7 @@ fn open_sessions_are_bounded_for_each_ek_and_old_ones_stay() {
 }
 
 #[test]
-fn sessions_are_bounded_in_all_and_ends_are_forgotten() {
+fn the_table_is_bounded_and_forgets_ended_sessions() {
     let (mut world, machine) = lab();
     world.sessions = Sessions::new(Limits {
         total: 3,
@@ -277,9 +279,9 @@ fn sessions_are_bounded_in_all_and_ends_are_forgotten() {
     assert_eq!(world.sessions.len(), 1);
 }
 
-/// What was answered, and what nobody can answer any more, keeps nobody out.
+/// Answered and expired sessions keep no new exchange out.
 #[test]
-fn ends_that_are_remembered_make_room_for_a_new_exchange() {
+fn ended_sessions_make_room_for_a_new_exchange() {
     let (mut world, machine) = lab();
     world.sessions = Sessions::new(Limits {
         total: 2,
@@ -352,11 +354,11 @@ fn one_network_does_not_use_up_the_sessions_of_an_ek() {
 }
 
 #[test]
-fn garbage_in_the_name_of_a_good_machine_changes_nothing_for_it() {
+fn garbage_sent_under_a_machines_name_does_not_change_that_machine() {
     let (mut world, machine) = lab();
     accepted(world.join(&machine));
     let before = world.object("worker-1").clone();
-    // Anyone who knows the EK, which is no secret, can come with keys of his own.
+    // Anyone who knows the EK, which is not secret, can send it with other keys.
     let mut attacker = SoftMachine::new("attacker", EkKind::P256);
     attacker.ek_public = machine.ek_public.clone();
     attacker.ek_certificate.clone_from(&machine.ek_certificate);

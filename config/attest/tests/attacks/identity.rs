@@ -1,4 +1,4 @@
-//! Whose machine it is.
+//! Which Machine a key belongs to.
 
 use super::{Anonymous, Proven, accepted, expect, lab, refused};
 use config_attest::verifier::RenewingPeer;
@@ -9,7 +9,7 @@ use config_protocol::wire::{Challenge, Evidence};
 use tests_machines::{EkKind, SoftMachine, World};
 
 #[test]
-fn an_ek_certificate_is_asked_for_parsed_and_of_this_key() {
+fn an_ek_certificate_must_be_present_parse_and_match_the_key() {
     refused(Anonymous, Code::EkCertificateMissing, |world, machine| {
         machine.ek_certificate = None;
         world.join(machine)
@@ -31,7 +31,7 @@ fn an_ek_certificate_is_asked_for_parsed_and_of_this_key() {
 }
 
 #[test]
-fn an_ek_certificate_is_valid_now_for_an_ek_and_from_a_known_maker() {
+fn an_ek_certificate_must_be_valid_now_and_from_a_known_manufacturer() {
     refused(Anonymous, Code::EkCertificateExpired, |world, machine| {
         machine.ek_certificate = Some(world.endorse(machine, &[2, 23, 133, 8, 1], 2025));
         world.join(machine)
@@ -75,7 +75,7 @@ fn another_nodes_name_is_refused() {
         machine.claims.name = "worker-2".to_owned();
         world.join(machine)
     });
-    // Also once the key is bound.
+    // The same after the key is bound.
     let (mut world, mut machine) = lab();
     accepted(world.join(&machine));
     machine.claims.name = "worker-2".to_owned();
@@ -97,14 +97,14 @@ fn one_ek_under_a_second_name_is_refused() {
     machine.claims.name = "worker-9".to_owned();
     machine.client_request.common_name = "system:node:worker-9".to_owned();
     expect(Anonymous, Code::EkBoundElsewhere, world.join(&machine));
-    // Enrolling under the first name again is no second use.
+    // Joining under the first name again is allowed.
     machine.claims.name = "worker-1".to_owned();
     machine.client_request.common_name = "system:node:worker-1".to_owned();
     accepted(world.join(&machine));
 }
 
 #[test]
-fn one_ek_listed_twice_and_unclaimed_is_nobodys() {
+fn an_ek_listed_by_two_machines_is_refused_without_a_claimed_name() {
     refused(Anonymous, Code::MachineUnknown, |world, machine| {
         let mut second = world.object("worker-1").clone();
         second.metadata.name = Some("worker-9".to_owned());
@@ -172,7 +172,7 @@ fn retired_and_untrusted_machines_stay_out_until_an_admin_acts() {
     expect(Anonymous, Code::MachineUntrusted, world.join(&machine));
     world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
     accepted(world.join(&machine));
-    // The act was for what the machine had been, not for what it becomes within its time.
+    // The re-admission covered what the machine had done before, not what it does afterwards.
     world
         .object("worker-1")
         .status
@@ -184,7 +184,7 @@ fn retired_and_untrusted_machines_stay_out_until_an_admin_acts() {
 }
 
 #[test]
-fn a_machine_that_went_between_the_steps_is_not_approved() {
+fn a_machine_deleted_between_the_steps_is_not_admitted() {
     refused(Anonymous, Code::MachineUnknown, |world, machine| {
         let hello = machine.hello();
         let challenge = world.challenge(&hello.0)?;
@@ -201,7 +201,7 @@ fn a_machine_that_went_between_the_steps_is_not_approved() {
 }
 
 #[test]
-fn an_ek_that_went_to_another_machine_between_the_steps_is_not_its_machines() {
+fn an_ek_given_to_another_machine_between_the_steps_is_refused() {
     refused(Anonymous, Code::EkBoundElsewhere, |world, machine| {
         machine.claims.name.clear();
         world.machine("worker-2", "192.168.77.12", EkKind::P256);
@@ -239,7 +239,7 @@ fn a_machine_known_by_its_issuer_is_bound_to_the_first_ek() {
     other.claims.name = "worker-1".to_owned();
     other.ek_certificate = Some(world.endorse(&other, &[2, 23, 133, 8, 1], 2090));
     expect(Anonymous, Code::MachineBoundToOtherEk, world.join(&other));
-    // A Machine that also lists hashes is none of the issuer's other machines.
+    // A Machine that also lists hashes does not accept the issuer's other machines.
     let (mut world, machine) = by_issuer();
     world.object("worker-1").spec.ek.hashes = vec![other.ek_hash().to_text()];
     expect(Anonymous, Code::MachineUnknown, world.join(&machine));
@@ -289,7 +289,7 @@ fn one_ek_under_two_names_at_once_is_one_node() {
         second.client_request.common_name = "system:node:worker-2".to_owned();
         second.serving_request.common_name = "system:node:worker-2".to_owned();
         second.serving_request.names = vec!["worker-2".to_owned()];
-        // The control: alone, either name is the machine's to choose.
+        // Control: the machine may choose either name if it uses only one.
         let (challenge, evidence) = half_open(&mut world, &second);
         accepted(world.verify(&challenge, &evidence));
         // Both sessions are open before either is answered.
@@ -327,9 +327,10 @@ fn half_renewed(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidenc
     (challenge, evidence)
 }
 
-/// An attacker who holds back what a machine sent, until it has tried again, makes no machine Untrusted.
+/// An attacker who delays a machine's evidence until the machine has tried again cannot make it
+/// Untrusted.
 #[test]
-fn evidence_that_was_overtaken_denounces_nobody() {
+fn overtaken_evidence_makes_no_machine_untrusted() {
     let (mut world, mut machine) = lab();
     for already_known in [false, true] {
         if already_known {
@@ -344,7 +345,7 @@ fn evidence_that_was_overtaken_denounces_nobody() {
             (Code::Overtaken, None)
         );
     }
-    // What is below that which was known at the hello was restored, however late it comes.
+    // Counters below those known at the hello come from a restored snapshot, however late they arrive.
     let (challenge, _) = half_open(&mut world, &machine);
     let now = machine.clock;
     machine.clock.clock -= 500;
@@ -367,9 +368,9 @@ fn evidence_that_was_overtaken_denounces_nobody() {
     drop(challenge);
 }
 
-/// A renewal is begun in good standing; what another exchange of the machine found meanwhile counts for it.
+/// A renewal begins while the machine is Trusted; what another exchange finds meanwhile counts.
 #[test]
-fn a_renewal_that_was_begun_before_is_none_of_a_suspect_or_of_another_boot() {
+fn a_pending_renewal_is_refused_once_the_machine_is_suspect_or_has_rebooted() {
     let (mut world, mut machine) = lab();
     accepted(world.join(&machine));
     machine.clock.clock += 1000;
@@ -400,9 +401,10 @@ fn a_renewal_that_was_begun_before_is_none_of_a_suspect_or_of_another_boot() {
     accepted(world.verify(&challenge, &evidence));
 }
 
-/// How the rule wants an endorsement key to be known holds for renewals too, and for machines that were asked before.
+/// The rule's demands on endorsement keys hold for renewals too, and for machines admitted under a
+/// looser rule.
 #[test]
-fn a_stricter_word_on_endorsement_keys_counts_at_once() {
+fn a_stricter_rule_on_endorsement_keys_counts_at_once() {
     let (mut world, mut machine) = lab();
     world.rule.ek.issuers.clear();
     let certificate = machine.ek_certificate.take();
@@ -421,7 +423,7 @@ fn a_stricter_word_on_endorsement_keys_counts_at_once() {
 }
 
 #[test]
-fn a_board_that_was_replaced_between_the_steps_is_nobody() {
+fn a_board_replaced_between_the_steps_is_refused() {
     refused(Anonymous, Code::MachineUnknown, |world, machine| {
         let (challenge, evidence) = half_open(world, machine);
         let spare = SoftMachine::new("a spare board", EkKind::P256);
@@ -430,9 +432,10 @@ fn a_board_that_was_replaced_between_the_steps_is_nobody() {
     });
 }
 
-/// A Machine that trusts an issuer and has not come yet is not denounced by any other TPM of that issuer, whatever it proves.
+/// No other TPM of the issuer can make a Machine Untrusted that trusts the issuer and has not
+/// joined yet.
 #[test]
-fn another_tpm_of_the_maker_does_not_speak_for_a_machine_that_has_not_come() {
+fn another_tpm_of_the_manufacturer_cannot_condemn_a_machine_before_its_first_join() {
     let (mut world, machine) = by_issuer();
     let mut other = SoftMachine::new("another board", EkKind::P256);
     other.claims = machine.claims.clone();
@@ -447,7 +450,7 @@ fn another_tpm_of_the_maker_does_not_speak_for_a_machine_that_has_not_come() {
     other.boot(&image, "nocloud", b"version = 1\n");
     "system:masters".clone_into(&mut other.client_request.organization);
     expect(Anonymous, Code::CsrOrganization, world.join(&other));
-    // The machine that has come speaks for itself.
+    // After its first join the machine's own proof counts.
     let (mut world, mut machine) = by_issuer();
     accepted(world.join(&machine));
     machine.boot(&bad, "nocloud", b"version = 1\n");

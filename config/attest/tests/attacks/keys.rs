@@ -1,4 +1,4 @@
-//! Keys that are not what they should be, and attestations of something else.
+//! Keys with wrong attributes, and attestations of other structures.
 
 use super::{Anonymous, Outcome, Proven, accepted, lab, refused};
 use config_protocol::Code;
@@ -15,7 +15,7 @@ fn without(attributes: Attributes, bit: Attributes) -> Attributes {
 #[test]
 fn an_ak_of_another_tpm_cannot_open_the_credential() {
     refused(Anonymous, Code::CredentialNotActivated, |world, machine| {
-        // The attacker shows the good machine's EK with an AK of his own TPM, whose TPM does not hold that EK.
+        // The attacker sends the good machine's EK with an AK of a TPM that does not hold that EK.
         let mut forged = SoftMachine::new("worker-1", EkKind::P384);
         forged.ek_public = machine.ek_public.clone();
         forged.ek_certificate.clone_from(&machine.ek_certificate);
@@ -51,7 +51,7 @@ fn ak_attributes_are_exact() {
     });
 }
 
-/// What keeps a TPM from locking the keys says nothing about them.
+/// `noDA` only keeps the TPM from locking the keys, so it is optional.
 #[test]
 fn keys_may_lack_no_da() {
     let (mut world, mut machine) = lab();
@@ -284,7 +284,7 @@ fn keys_of_other_hierarchies_are_refused() {
         machine.ak_hierarchy = OWNER;
         world.join(machine)
     });
-    // A node key that outlives the boot, though all its attributes are right.
+    // A node key that outlives the boot, although all its attributes are right.
     for hierarchy in [OWNER, config_tpm::ENDORSEMENT_HIERARCHY] {
         refused(Proven, Code::NkHierarchy, |world, machine| {
             machine.nk_hierarchy = hierarchy;

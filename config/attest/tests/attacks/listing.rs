@@ -1,5 +1,5 @@
-//! Who listed the key: under a rule that enforces its verdict an endorsement key is one that an admin listed, by its hash or by
-//! its issuer, and not one that was seen once.
+//! Under a rule that enforces its verdict only an endorsement key counts that an admin listed, by
+//! its hash or by its issuer, and not one that was merely seen.
 
 use super::claimant::{claimed, open, queued, unseen};
 use super::{Anonymous, accepted, expect, lab};
@@ -51,11 +51,11 @@ fn unknown_everywhere(world: &mut World, machine: &mut SoftMachine, what: &str) 
 }
 
 #[test]
-fn what_was_let_in_at_sight_passes_no_rule_that_enforces() {
+fn a_key_that_was_only_seen_passes_no_rule_that_enforces() {
     let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
     unseen(&mut world, &machine).expect("anybody");
-    unknown_everywhere(&mut world, &mut machine, "seen at sight");
-    // The control: an admin lists it, by its hash or by its issuer.
+    unknown_everywhere(&mut world, &mut machine, "seen and not listed");
+    // Control: an admin lists it, by its hash or by its issuer.
     let listed: [fn(&mut EkSelector, &SoftMachine); 2] = [
         |ek, machine| ek.hashes = vec![machine.ek_hash().to_text()],
         |ek, _| ek.issuers = vec!["lab-ca".to_owned()],
@@ -96,7 +96,7 @@ const TAKEN: [Taken; 3] = [
 ];
 
 #[test]
-fn a_key_that_was_taken_off_its_machine_neither_joins_nor_renews() {
+fn a_key_removed_from_its_machine_neither_joins_nor_renews() {
     type Begun = (&'static str, fn() -> (World, SoftMachine));
     let begun: [Begun; 4] = [
         ("joined by its hash", || {
@@ -119,7 +119,7 @@ fn a_key_that_was_taken_off_its_machine_neither_joins_nor_renews() {
             queued(&mut world, &machine).expect("approved");
             (world, machine)
         }),
-        ("let in at sight", || {
+        ("admitted without a decision", || {
             let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
             unseen(&mut world, &machine).expect("anybody");
             (world, machine)
@@ -180,17 +180,17 @@ fn a_board_is_not_bound_by_an_issuer_that_did_not_sign_for_it() {
     assert_eq!(object.binding(), None);
 }
 
-/// What a machine that was let in at sight claims is its own word: it is in its status, and gives it nothing under a rule that looks
-/// at the inventory.
+/// The claims of a machine that was admitted without a decision are in its status, and give it
+/// nothing under a rule that uses the inventory.
 #[test]
-fn what_was_claimed_at_sight_is_no_entry_of_the_inventory() {
+fn claims_admitted_without_a_decision_are_no_inventory_entries() {
     let (mut world, mut machine) = open(PolicyName::InsecureAlwaysApprove);
     unseen(&mut world, &machine).expect("anybody");
     let object = world.object("worker-1");
     assert_eq!(object.spec.addresses, [] as [&str; 0]);
     let names = object.status.clone().unwrap_or_default().serving_names;
     assert!(names.contains(&"192.168.77.11".to_owned()), "{names:?}");
-    // It stays what it is as long as nobody looks.
+    // Nothing changes under a rule without a decision.
     machine.clock.clock += 1000;
     let renewed = claimed(world.claim_renewal(&machine));
     let nobody = config_attest::verifier::Approval::Nobody;
@@ -209,9 +209,9 @@ fn what_was_claimed_at_sight_is_no_entry_of_the_inventory() {
     accepted(world.join(&machine));
 }
 
-/// A person's word and nobody's word are not the admin's: what was taken off is not the Machine's under these either.
+/// A removed key is also refused under rules by which a person or no one decides.
 #[test]
-fn a_key_that_was_taken_off_is_not_the_machines_under_any_policy() {
+fn a_removed_key_is_not_its_machines_under_any_policy() {
     for (policy, join) in [
         (
             PolicyName::Queue,
@@ -236,7 +236,8 @@ fn a_key_that_was_taken_off_is_not_the_machines_under_any_policy() {
     }
 }
 
-/// A Machine whose issuer was replaced by another maker's is no TPM of the first maker, bound or not, no matter who decides.
+/// After another manufacturer's issuer replaces a Machine's issuer, a TPM of the first manufacturer
+/// is refused, bound or not, under every policy.
 #[test]
 fn a_machine_known_by_its_issuer_shows_that_issuers_certificate_every_time() {
     for policy in [
@@ -263,9 +264,10 @@ fn a_machine_known_by_its_issuer_shows_that_issuers_certificate_every_time() {
     }
 }
 
-/// What a person approved is in the inventory, and is verified in full once the rule asks for that.
+/// A key that a person approved is in the inventory, and passes full verification once the rule
+/// asks for it.
 #[test]
-fn a_persons_word_lists_the_key() {
+fn an_approval_lists_the_key_in_the_inventory() {
     let (mut world, mut machine) = open(PolicyName::Queue);
     queued(&mut world, &machine).expect("approved");
     for rule in forms(&world) {
@@ -338,7 +340,8 @@ const STANDINGS: [(&str, Mount); 9] = [
     }),
 ];
 
-/// Anyone who has a machine's public keys and EK certificate, and no TPM, hears the same whatever name it guesses.
+/// A caller with a machine's public keys and EK certificate, and no TPM, gets the same answer for
+/// every name that it guesses.
 #[test]
 fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
     for (what, mount) in STANDINGS {
@@ -362,7 +365,8 @@ fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
             );
         }
     }
-    // Who has no TPM learns nothing at the second step either: the credential does not open, whatever the name.
+    // A caller without the TPM learns nothing from the evidence's answer either: the credential
+    // does not open, whatever the name.
     for name in ["worker-1", "worker-2"] {
         let (mut world, machine) = lab();
         world.machine("worker-2", "192.168.77.12", EkKind::P256);
@@ -374,9 +378,10 @@ fn a_guessed_name_gets_the_answer_that_the_right_one_gets() {
     }
 }
 
-/// Nor does the share of the sessions tell: where nonsense has filled it, the right name gets what a wrong one gets.
+/// The share of the sessions reveals no name either: when garbage has filled it, the right name
+/// gets the same answer as a wrong one.
 #[test]
-fn a_full_share_of_sessions_tells_no_name() {
+fn a_full_share_of_sessions_reveals_no_name() {
     for (what, mount) in STANDINGS {
         let (mut world, mut machine) = lab();
         world.machine("worker-2", "192.168.77.12", EkKind::P256);
@@ -398,7 +403,7 @@ fn a_full_share_of_sessions_tells_no_name() {
     }
 }
 
-/// An address beyond what a person approved, in the same registers: somebody is asked again.
+/// An address beyond what a person approved, with the same registers: a person is asked again.
 #[test]
 fn more_names_than_were_approved_ask_again() {
     let (mut world, mut machine) = open(PolicyName::Queue);
@@ -447,10 +452,10 @@ fn more_names_than_were_approved_ask_again() {
         claimed(world.claim(&fewer)).prior_approval(),
         config_attest::verifier::PriorApproval::Unchanged
     );
-    // Approved, it holds as the first did.
+    // The second approval holds as the first did.
     let mut machine = before;
     more[0](&mut machine);
-    queued(&mut world, &machine).expect("a person's word on the address");
+    queued(&mut world, &machine).expect("a person approves the address");
     machine.clock.clock += 1000;
     assert_eq!(
         claimed(world.claim_renewal(&machine)).prior_approval(),
@@ -458,7 +463,8 @@ fn more_names_than_were_approved_ask_again() {
     );
 }
 
-/// Where the rule before verified, a renewal under `queue` needs nobody, but for what it did not ask for then.
+/// After an admission under a rule that verifies, a renewal under `queue` needs a person only for
+/// names that are new.
 #[test]
 fn a_verified_machine_asks_a_person_for_a_further_address() {
     let (mut world, mut machine) = lab();
@@ -481,9 +487,10 @@ fn a_verified_machine_asks_a_person_for_a_further_address() {
     );
 }
 
-/// The TPM's own firmware: recorded, held to the floor of its maker, at the join and at the renewal; who hides its maker has none.
+/// The TPM's own firmware is recorded and must reach the minimum for its manufacturer, at the join
+/// and at the renewal. A TPM whose manufacturer is unknown fails.
 #[test]
-fn a_tpm_below_its_makers_floor_is_refused() {
+fn a_tpm_below_its_manufacturers_minimum_firmware_is_refused() {
     let floor = |world: &mut World, maker: &str, least: &str| {
         world.rule.ek.min_firmware = [(maker.to_owned(), least.to_owned())].into();
     };
@@ -504,11 +511,12 @@ fn a_tpm_below_its_makers_floor_is_refused() {
     machine.tpm_firmware -= 1;
     floor(&mut world, "lab-ca", "7.85.4555.0");
     expect(super::Proven, Code::TpmFirmware, world.join(&machine));
-    // The floor of another maker says nothing of this one.
+    // The minimum for another manufacturer does not apply.
     world.rule.ek.issuers.push("another-maker".to_owned());
     floor(&mut world, "another-maker", "9");
     accepted(world.join(&machine));
-    // A certificate that is left out does not lift the floor, where a listed hash would do.
+    // Leaving out the certificate does not avoid the minimum, although a listed hash would be
+    // enough otherwise.
     let (mut world, mut machine) = lab();
     "any".clone_into(&mut world.rule.ek.require);
     floor(&mut world, "lab-ca", "1");

@@ -33,14 +33,15 @@ fn lab() -> (World, SoftMachine) {
 /// What a refusal may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RefusalKind {
-    /// Nobody proved anything.
+    /// Nothing was proved.
     Anonymous,
     /// The machine itself proved it.
     Proven,
 }
 use RefusalKind::{Anonymous, Proven};
 
-/// Left alone the exchange is accepted; mounted on a fresh world, the attack is refused with the code and the standing.
+/// Without the attack the exchange is accepted; with it, in a fresh world, it is refused with the
+/// code, proven or anonymous as expected.
 #[track_caller]
 fn refused(
     kind: RefusalKind,

@@ -1,4 +1,4 @@
-//! A machine whose configuration lets pods be its root.
+//! A machine whose configuration allows privileged pods.
 
 use crate::{Proven, accepted, expect, lab, refused};
 use config_kube::policy::PolicyName;
@@ -7,7 +7,7 @@ use tests_machines::EkKind;
 use tests_machines::World;
 
 #[test]
-fn a_machine_whose_pods_may_be_its_root_needs_a_rule_that_takes_such_machines() {
+fn a_machine_with_privileged_pods_needs_a_rule_that_allows_them() {
     refused(Proven, Code::PrivilegedPods, |world, machine| {
         machine.claims.privileged_pods = true;
         world.join(machine)
@@ -31,7 +31,7 @@ fn a_machine_whose_pods_may_be_its_root_needs_a_rule_that_takes_such_machines() 
     );
     let status = |world: &mut World| world.object("worker-1").status.clone().expect("a status");
     assert!(status(&mut world).privileged_pods);
-    // The machine's next configuration is without it; so is what is recorded of it.
+    // The machine's next configuration does not allow them, and neither does its record.
     machine.claims.privileged_pods = false;
     machine.clock.clock += 1;
     accepted(world.join(&machine));
@@ -39,7 +39,7 @@ fn a_machine_whose_pods_may_be_its_root_needs_a_rule_that_takes_such_machines() 
 }
 
 #[test]
-fn a_rule_that_takes_such_machines_no_more_ends_them_at_their_renewal() {
+fn a_rule_that_stops_allowing_them_refuses_the_next_renewal() {
     let (mut world, mut machine) = lab();
     "allow".clone_into(&mut world.rule.config.privileged_pods);
     machine.claims.privileged_pods = true;
@@ -52,8 +52,8 @@ fn a_rule_that_takes_such_machines_no_more_ends_them_at_their_renewal() {
 }
 
 #[test]
-fn a_claim_that_was_taken_out_on_the_way_is_noticed() {
-    // The claims hash is part of Q: who hides the claim from the master has no quote for what is left.
+fn a_claim_removed_in_transit_is_noticed() {
+    // Q covers the hash of the claims: without the claim the quote no longer matches.
     let (mut world, mut machine) = lab();
     machine.claims.privileged_pods = true;
     let mut hello = machine.hello();
@@ -74,7 +74,7 @@ fn a_claim_that_was_taken_out_on_the_way_is_noticed() {
 }
 
 #[test]
-fn a_person_who_decides_is_shown_it() {
+fn a_person_who_decides_sees_the_claim() {
     let mut world = World::new();
     world.rule.policy = PolicyName::Queue;
     let mut machine = world.machine("worker-1", "192.168.77.11", EkKind::P256);
@@ -92,7 +92,7 @@ fn a_person_who_decides_is_shown_it() {
 }
 
 #[test]
-fn a_word_that_is_neither_makes_the_rule_faulty() {
+fn an_unknown_value_makes_the_rule_faulty() {
     let mut world = World::new();
     "yes".clone_into(&mut world.rule.config.privileged_pods);
     let faults = config_attest::policy::CheckedRule::try_from(&world.rule).expect_err("a fault");

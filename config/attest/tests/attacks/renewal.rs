@@ -15,7 +15,7 @@ fn joined() -> (World, SoftMachine) {
     (world, machine)
 }
 
-/// Left alone a renewal is accepted; changed, it is refused.
+/// Unchanged, a renewal is accepted; changed, it is refused.
 #[track_caller]
 fn refused(
     kind: super::RefusalKind,
@@ -81,7 +81,7 @@ fn the_keys_are_the_recorded_ones() {
         renew_as(world, machine, &peer(machine))
     });
     refused(Anonymous, Code::RenewalKeys, |world, machine| {
-        // Nothing is recorded of an object that was made anew.
+        // A deleted and recreated object has no record.
         world
             .object("worker-1")
             .status
@@ -89,7 +89,7 @@ fn the_keys_are_the_recorded_ones() {
             .bound_ek = None;
         renew_as(world, machine, &peer(machine))
     });
-    // A reboot makes another node key: the whole exchange is due.
+    // A reboot makes another node key, so the machine must join again.
     refused(Anonymous, Code::RenewalKeys, |world, machine| {
         machine.boot(&world.image, "nocloud", b"version = 1\n");
         renew_as(world, machine, &peer(machine))
@@ -97,7 +97,7 @@ fn the_keys_are_the_recorded_ones() {
 }
 
 #[test]
-fn a_reset_since_the_certificate_needs_the_whole_exchange() {
+fn a_reset_since_the_certificate_needs_a_join() {
     refused(Proven, Code::RenewalAfterReset, |world, machine| {
         machine.clock.reset_count += 1;
         world.renew(machine)
@@ -122,7 +122,7 @@ fn suspect_and_untrusted_machines_do_not_renew() {
             .state = MachineState::Untrusted;
         world.renew(machine)
     });
-    // A Suspect machine heals by the whole exchange.
+    // A Suspect machine becomes Trusted again by a join.
     let (mut world, machine) = joined();
     world
         .object("worker-1")
@@ -133,8 +133,8 @@ fn suspect_and_untrusted_machines_do_not_renew() {
 }
 
 #[test]
-fn a_renewal_is_a_whole_proof() {
-    // The evidence of the join, or of another renewal, does not serve.
+fn a_renewal_needs_a_fresh_and_complete_proof() {
+    // The evidence of the join, or of another renewal, is refused.
     refused(Anonymous, Code::NonceReplayed, |world, machine| {
         let hello = machine.hello();
         let first = world.renewal_challenge(&hello.0, &peer(machine))?;
@@ -148,7 +148,7 @@ fn a_renewal_is_a_whole_proof() {
         let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
         world.verify(&challenge, &evidence)
     });
-    // State is proved anew: a register that changed since is seen.
+    // State is proved again: a register that changed since the join is noticed.
     refused(Proven, Code::NkAuthPolicy, |world, machine| {
         machine.bank.extend(12, &config_tpm::Digest::of(b"late"));
         world.renew(machine)

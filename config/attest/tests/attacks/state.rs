@@ -1,4 +1,4 @@
-//! What was booted: log, image, Secure Boot, configuration, firmware, counters.
+//! Attacks on the proof of what was booted: log, image, Secure Boot, configuration, firmware, counters.
 
 use super::{Proven, accepted, expect, lab, refused};
 use config_kube::MachineState;
@@ -10,7 +10,7 @@ use tests_machines::{EkKind, SoftImage, SoftMachine, World};
 
 const CONFIG: &[u8] = b"version = 1\n";
 
-/// A join whose log is another one than the machine's.
+/// A join with a changed event log.
 fn with_log(
     world: &mut World,
     machine: &SoftMachine,
@@ -51,7 +51,7 @@ fn a_truncated_log_is_refused_wherever_it_is_cut() {
 }
 
 #[test]
-fn a_log_that_is_none_is_malformed() {
+fn bytes_that_are_no_log_are_malformed() {
     for garbage in [Vec::new(), b"garbage".to_vec(), vec![0xff; 4096]] {
         refused(Proven, Code::EventLogMalformed, |world, machine| {
             world.join_with(machine, |evidence| {
@@ -88,7 +88,7 @@ fn added_removed_or_reordered_events_and_another_boots_log_do_not_replay() {
         let other = SoftImage::new("worker-6", "worker", 6).log();
         with_log(world, machine, |log| *log = other)
     });
-    // A measured event declared as one that is not.
+    // A measured event declared as an unmeasured one.
     refused(Proven, Code::EventLogReplay, |world, machine| {
         with_log(world, machine, |log| {
             let last = last_of(log, 4);
@@ -107,7 +107,7 @@ fn a_rewritten_event_type_is_unknown_to_policy() {
             })
         });
     }
-    // The variable SecureBoot in another's clothes.
+    // The variable SecureBoot under another event type.
     refused(Proven, Code::EventUnknown, |world, machine| {
         with_log(world, machine, |log| {
             let first = log
@@ -118,7 +118,7 @@ fn a_rewritten_event_type_is_unknown_to_policy() {
             log.events[first].kind = kind::EFI_VARIABLE_AUTHORITY;
         })
     });
-    // Where the manifest lists events, a type that the grammar would know is still another one.
+    // Where the manifest lists events, a type that the policy knows still differs from the listed one.
     let (mut world, _) = lab();
     let mut image = world.image.clone();
     image.list_events = true;
@@ -138,7 +138,7 @@ fn a_rewritten_event_type_is_unknown_to_policy() {
 
 #[test]
 fn data_that_was_not_measured_is_refused() {
-    // The log says that Secure Boot was on in a text whose digest is another's.
+    // The log says that Secure Boot was on, in data that its digest does not cover.
     refused(Proven, Code::EventData, |world, machine| {
         machine.log = machine.log.clone();
         with_log(world, machine, |log| {
@@ -193,7 +193,7 @@ fn a_register_changed_behind_the_log_is_refused() {
         let code = match pcr {
             12 => Code::OutsideArguments,
             13 => Code::ConfigEvent,
-            // Nothing is measured there, so that the log has no event of it to begin with.
+            // Nothing is measured into this register, so an honest log has no event of it.
             14 | 15 => Code::EventLogTruncated,
             _ => Code::EventLogReplay,
         };
@@ -225,7 +225,7 @@ fn a_log_without_the_events_of_one_register_is_truncated() {
             })
         });
     }
-    // What says that Secure Boot is on is there, and what came after it is not.
+    // The event that says that Secure Boot is on is there, the events after it are missing.
     refused(Proven, Code::EventLogTruncated, |world, machine| {
         with_log(world, machine, |log| {
             let mut variables = 0;
@@ -238,8 +238,8 @@ fn a_log_without_the_events_of_one_register_is_truncated() {
 }
 
 #[test]
-fn the_variables_of_secure_boot_come_in_their_places() {
-    // Measured in another order, so that what stands first is no statement about Secure Boot.
+fn secure_boot_variables_must_come_in_order() {
+    // Measured in another order, so that the first event says nothing about Secure Boot.
     refused(Proven, Code::EventUnknown, |world, machine| {
         let first = machine
             .log
@@ -303,7 +303,7 @@ fn a_changed_image_is_refused_by_what_changed() {
 }
 
 #[test]
-fn a_section_that_no_other_register_shows_is_still_seen() {
+fn a_changed_section_that_only_pcr_11_shows_is_noticed() {
     refused(Proven, Code::ImageSections, |world, machine| {
         let event = Event {
             pcr: 11,
@@ -341,7 +341,7 @@ fn an_image_that_no_release_key_of_the_rule_signed_is_unsigned() {
         *manifest = manifest.replace("\"svn\":7", "\"svn\":8");
         world.join(machine)
     });
-    // A key that is known, and that this rule does not name.
+    // A configured key that this rule does not name.
     refused(Proven, Code::ImageUnsigned, |world, machine| {
         world.rule.images.release_keys = vec!["rel-2027".to_owned()];
         world.join(machine)
@@ -383,7 +383,7 @@ fn only_so_many_images_are_admitted_beside_the_newest() {
         );
         image
     };
-    // The world's image is worker-7; a newer one of another role is none of its business.
+    // The world's image is worker-7; a newer one of another role does not count.
     let (mut world, first) = lab();
     world.rule.images.max_concurrent = 1;
     publish(&mut world, 9, "master");
@@ -393,7 +393,7 @@ fn only_so_many_images_are_admitted_beside_the_newest() {
     accepted(world.join(&second));
     let newest = publish(&mut world, 9, "worker");
     expect(Proven, Code::ImageConcurrency, world.join(&first));
-    // Where there is no limit, it is as good as any; and the newest is good under every limit.
+    // Without a limit every image is accepted, and the newest one under every limit.
     world.rule.images.max_concurrent = 0;
     accepted(world.join(&first));
     world.rule.images.max_concurrent = 1;
@@ -453,12 +453,12 @@ fn a_changed_configuration_is_refused_and_an_unmeasured_one() {
         machine.bind_nk();
         world.join(machine)
     });
-    // An event that says it is another register's.
+    // An event that names another register.
     refused(Proven, Code::ConfigEvent, |world, machine| {
         machine.config_event.as_mut().expect("an event").pcr = 12;
         world.join(machine)
     });
-    // The event that the inventory wants, while the register holds another.
+    // The log has the listed event, the register holds another.
     refused(Proven, Code::ConfigEvent, |world, machine| {
         let honest = machine.config_event.clone();
         machine.boot(&world.image, "nocloud", b"hostile");
@@ -484,7 +484,7 @@ fn a_rule_may_take_any_measured_configuration() {
 }
 
 #[test]
-fn firmware_is_learned_at_first_admission_and_held_to() {
+fn firmware_is_pinned_at_the_first_admission() {
     for pcr in [0, 2] {
         let (mut world, mut machine) = lab();
         accepted(world.join(&machine));
@@ -512,7 +512,7 @@ fn firmware_is_learned_at_first_admission_and_held_to() {
         };
         update(&mut machine, b"implant");
         expect(Proven, Code::FirmwareChanged, world.join(&machine));
-        // An admin's re-admission learns it anew, and is none for what comes after it.
+        // A re-admission pins the new firmware once, and does not cover a later change.
         readmitted(&mut world, "2030-01-01T00:00:00Z");
         accepted(world.join(&machine));
         assert_eq!(used(&mut world).as_deref(), Some("2030-01-01T00:00:00Z"));
@@ -521,7 +521,7 @@ fn firmware_is_learned_at_first_admission_and_held_to() {
         expect(Proven, Code::FirmwareChanged, world.join(&machine));
         readmitted(&mut world, "2030-01-01T00:00:01Z");
         accepted(world.join(&machine));
-        // One that is given before it is needed waits until it is.
+        // A re-admission given early stays valid until it is needed.
         readmitted(&mut world, "2030-01-01T00:00:02Z");
         accepted(world.join(&machine));
         accepted(world.renew(&machine));
@@ -536,7 +536,7 @@ fn firmware_is_learned_at_first_admission_and_held_to() {
 }
 
 #[test]
-fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
+fn a_manufacturers_secure_boot_databases_are_pinned_by_a_readmission() {
     let (mut world, mut machine) = lab();
     world.image.list_events = true;
     world.releases = vec![
@@ -568,7 +568,7 @@ fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
     );
     expect(Proven, Code::SecureBootDatabase, outcome);
     world.object("worker-1").spec.readmit_until = Some("2030-01-01T00:00:00Z".to_owned());
-    // What else a re-admission lets through: nothing, and Secure Boot must be on.
+    // A re-admission allows nothing else, and Secure Boot must be on.
     let off = booted(&mut world, &mut machine, |image| image.keys.enabled = false);
     expect(Proven, Code::SecureBootOff, off);
     accepted(booted(&mut world, &mut machine, maker(b"revoked 1")));
@@ -582,7 +582,7 @@ fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
             .collect::<Vec<_>>(),
         ["0", "2", "7"]
     );
-    // Another list is another act; the image's own keys never need one, and forget what was learned.
+    // Another list needs another re-admission. The image's own keys never need one, and remove the pin.
     expect(
         Proven,
         Code::SecureBootDatabase,
@@ -597,7 +597,7 @@ fn secure_boot_databases_of_a_maker_are_learned_by_an_admins_act_and_held_to() {
 }
 
 #[test]
-fn counters_below_the_last_seen_are_a_restored_snapshot() {
+fn counters_below_the_recorded_ones_are_refused_as_a_restored_snapshot() {
     let (mut world, mut machine) = lab();
     machine.clock.restart_count = 3;
     accepted(world.join(&machine));

@@ -1,5 +1,5 @@
-//! Machines without a TPM: in only where the rule says so, never in the place of one that has a TPM, and never by the other
-//! protocol's evidence.
+//! Machines without a TPM: admitted only where the rule allows it, never in the place of one that
+//! has a TPM, and never with the other protocol's evidence.
 
 use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
 use config_attest::Refusal;
@@ -12,7 +12,7 @@ use config_protocol::{Code, Purpose};
 use config_tpm::Digest;
 use tests_machines::{EkKind, Requester, SoftKeyed, SoftMachine, World};
 
-/// A world whose rule lets machines without a TPM in, and one that nobody knows.
+/// A world whose rule admits machines without a TPM, with one that is a stranger.
 fn open(policy: PolicyName) -> (World, SoftKeyed) {
     let (mut world, _) = lab();
     world.machines.clear();
@@ -48,7 +48,7 @@ fn joins(world: &mut World, machine: &SoftKeyed) -> Outcome {
 
 const POLICIES: [PolicyName; 2] = [PolicyName::Queue, PolicyName::InsecureAlwaysApprove];
 
-/// Left alone a stranger without a TPM is let in under both policies; with the attack it is refused under both.
+/// Without the attack a stranger without a TPM is admitted under both policies; with the attack it is refused under both.
 #[track_caller]
 fn refused(
     standing: RefusalKind,
@@ -65,7 +65,7 @@ fn refused(
     }
 }
 
-/// The same, where the attack is in what the machine is and says, before anything is sent.
+/// The same, with the attack in the machine before it sends anything.
 #[track_caller]
 fn refused_as(standing: RefusalKind, code: Code, mount: impl Fn(&mut World, &mut SoftKeyed)) {
     refused(standing, code, |world, machine| {
@@ -74,7 +74,7 @@ fn refused_as(standing: RefusalKind, code: Code, mount: impl Fn(&mut World, &mut
     });
 }
 
-/// The same, where the attack is in the evidence.
+/// The same, with the attack in the evidence.
 #[track_caller]
 fn refused_with(standing: RefusalKind, code: Code, change: impl Fn(&mut Evidence, &SoftKeyed)) {
     refused(standing, code, |world, machine| {
@@ -84,7 +84,7 @@ fn refused_with(standing: RefusalKind, code: Code, change: impl Fn(&mut Evidence
 }
 
 #[test]
-fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_not_proven() {
+fn a_rule_can_admit_a_machine_without_a_tpm_and_records_what_is_not_proven() {
     for policy in POLICIES {
         let (mut world, machine) = open(policy);
         let claimant = claimed(world.unproven_claim(&machine));
@@ -126,7 +126,7 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
                 && object.spec.ek == config_kube::machine::EkSelector::default()
         );
         let status = object.status.expect("recorded");
-        // What nobody looked at is no entry of the inventory.
+        // An admission without a decision is no entry of the inventory.
         let looked_at = policy != PolicyName::InsecureAlwaysApprove;
         assert_eq!(
             object.spec.addresses.contains(&"192.168.77.31".to_owned()),
@@ -139,7 +139,7 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
         );
         assert_eq!(status.node_key, Some(machine.key_hash().to_text()));
         assert!(status.pinned_pcrs.is_empty() && status.counters.is_none());
-        // The same key again, and its renewal, are the machine's own word.
+        // A join with the same key, and its renewal, are proven.
         for claimant in [
             world.unproven_claim(&machine),
             world.unproven_renewal(&machine),
@@ -153,7 +153,7 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
                 assert_eq!(claimant.prior_approval(), PriorApproval::Unchanged);
                 world
                     .approve(claimant, &Approval::Before)
-                    .expect("no person again for the same key");
+                    .expect("the same key needs no second approval");
             } else {
                 world.approve(claimant, &Approval::Nobody).expect("let in");
             }
@@ -162,7 +162,7 @@ fn without_a_tpm_a_machine_is_let_in_where_the_rule_says_so_and_everything_is_no
 }
 
 #[test]
-fn a_rule_that_does_not_say_so_lets_no_machine_without_a_tpm_in() {
+fn a_machine_without_a_tpm_is_refused_where_the_rule_does_not_admit_it() {
     for policy in [
         PolicyName::CloudVerify,
         PolicyName::Queue,
@@ -173,7 +173,7 @@ fn a_rule_that_does_not_say_so_lets_no_machine_without_a_tpm_in() {
         world.rule.insecure_no_tpm = false;
         expect(Anonymous, Code::NoTpm, joins(&mut world, &machine));
     }
-    // The rule stopped saying so while the session was open, or before the renewal.
+    // The rule stopped admitting it while the session was open, or before the renewal.
     refused(Anonymous, Code::NoTpm, |world, machine| {
         let hello = machine.hello();
         let challenge = world.unproven_challenge(&hello.0)?;
@@ -199,11 +199,11 @@ fn a_rule_that_does_not_say_so_lets_no_machine_without_a_tpm_in() {
     }
 }
 
-/// The attack that all of this must withstand: a machine with a TPM, or anyone who has its name, says that there is none.
+/// The main attack: a machine with a TPM, or anyone who has its name, claims that it has no TPM.
 #[test]
 fn a_machine_that_has_a_tpm_never_joins_without_it() {
     for policy in POLICIES {
-        // It proved itself; its TPM is hidden from the next boot, or another machine uses its name.
+        // The machine joined with its TPM; then the TPM is hidden from the next boot, or another machine uses its name.
         let (mut world, machine) = lab();
         accepted(world.join(&machine));
         world.rule.policy = policy;
@@ -221,11 +221,11 @@ fn a_machine_that_has_a_tpm_never_joins_without_it() {
             before,
             "nothing is changed by it"
         );
-        // Its certificate over its node key is no way in either.
+        // Its certificate over its node key does not help either.
         let hidden = SoftKeyed::hiding(&machine);
         let claimant = world.unproven_renewal(&hidden);
         expect(Anonymous, Code::TpmExpected, decided(&mut world, claimant));
-        // Whatever an admin wrote into the Machine by mistake: endorsement keys, issuers, a binding, what was seen once.
+        // This holds for each trace of a TPM in the Machine: endorsement keys, issuers, a binding, a seen EK.
         for spoil in [
             (|machine: &mut Machine| machine.spec.ek.hashes = vec![Digest::ZERO.to_text()])
                 as fn(&mut Machine),
@@ -247,7 +247,7 @@ fn a_machine_that_has_a_tpm_never_joins_without_it() {
     }
 }
 
-/// A line of the inventory for a machine without a TPM.
+/// An inventory entry for a machine without a TPM.
 fn without_tpm(node: &str) -> Machine {
     let spec = MachineSpec {
         role: "worker".to_owned(),
@@ -267,7 +267,7 @@ fn without_tpm(node: &str) -> Machine {
 
 /// The other way round: a TPM does not get the place of a machine that has none.
 #[test]
-fn a_tpm_gets_no_place_of_a_machine_without_one() {
+fn a_tpm_cannot_take_the_place_of_a_machine_without_one() {
     for policy in POLICIES {
         let (mut world, machine) = open(policy);
         joins(&mut world, &machine).expect("control");
@@ -279,7 +279,7 @@ fn a_tpm_gets_no_place_of_a_machine_without_one() {
 }
 
 #[test]
-fn a_reboot_is_another_key_which_a_person_is_shown() {
+fn a_reboot_makes_another_key_which_a_person_must_approve() {
     let (mut world, machine) = open(PolicyName::Queue);
     joins(&mut world, &machine).expect("approved");
     let before = world.object("edge-1").clone();
@@ -287,7 +287,7 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
     let claimant = claimed(world.unproven_claim(&rebooted));
     assert!(
         claimant.machine().is_none(),
-        "a new key is nobody's own word, so it changes no Machine"
+        "a new key proves no Machine, so it changes none"
     );
     let PriorApproval::Changed(changes) = claimant.prior_approval() else {
         panic!("{:?}", claimant.prior_approval())
@@ -301,7 +301,7 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
         Code::PolicyRejects,
         world.approve(claimant, &Approval::Before),
     );
-    // A machine that was approved before was approved with another key, or another claim.
+    // The machine was approved before with another key, or other claims.
     let old = claimed(world.unproven_claim(&machine)).id();
     let claimant = claimed(world.unproven_claim(&rebooted));
     let approval = Approval::Person {
@@ -325,7 +325,7 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
         "an approval is of the claims too"
     );
     world.object("edge-1").spec = before.spec;
-    joins(&mut world, &rebooted).expect("a person's word on the new key");
+    joins(&mut world, &rebooted).expect("a person approves the new key");
     assert_eq!(
         world
             .object("edge-1")
@@ -335,14 +335,14 @@ fn a_reboot_is_another_key_which_a_person_is_shown() {
             .node_key,
         Some(rebooted.key_hash().to_text())
     );
-    // The key of the boot before renews nothing any more.
+    // The key of the previous boot can no longer renew.
     let claimant = world.unproven_renewal(&machine);
     expect(Anonymous, Code::RenewalKeys, decided(&mut world, claimant));
 }
 
-/// Where nobody looks, nobody takes a living machine's place.
+/// Without a person's decision no key replaces one that still has a valid certificate.
 #[test]
-fn nobody_takes_the_place_of_a_key_that_lives() {
+fn no_key_replaces_one_that_still_has_a_valid_certificate() {
     let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
     joins(&mut world, &machine).expect("let in");
     let end = i64::try_from(world.now + 600).expect("a time");
@@ -370,7 +370,7 @@ fn nobody_takes_the_place_of_a_key_that_lives() {
         .certificate
         .get_or_insert_default()
         .not_after = end;
-    // An admin says otherwise, or the certificate has ended.
+    // A re-admission, or the end of the certificate, allows it.
     let mut told = world.object("edge-1").clone();
     told.spec.readmit_until = Some("2100-01-01T00:00:00Z".to_owned());
     std::mem::swap(world.object("edge-1"), &mut told);
@@ -474,7 +474,7 @@ fn only_the_announced_key_answers() {
         bytes[last] ^= 1;
         evidence.signature = Blob::new(bytes).expect("a signature");
     });
-    // The key signed the digest without the label, or for a renewal, or what another protocol would have it sign.
+    // The key signed the digest without the label, for a renewal, or for another protocol.
     refused(Anonymous, Code::UnprovenSignature, |world, machine| {
         let hello = machine.hello();
         let challenge = world.unproven_challenge(&hello.0)?;
@@ -512,10 +512,10 @@ fn only_the_announced_key_answers() {
 
 /// Nothing of one protocol has the other's form, and no signature of one is over what the other signs.
 #[test]
-fn evidence_of_one_protocol_is_none_in_the_other() {
+fn evidence_of_one_protocol_is_refused_in_the_other() {
     let (mut world, machine) = lab();
     let hello = machine.hello();
-    // Worlds draw the same numbers: the second session of this one is no session of the other.
+    // Both worlds draw the same numbers, so the second session's id is unknown to the other.
     world.challenge(&hello.0).expect("a challenge");
     let challenge = world.challenge(&hello.0).expect("a challenge");
     let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
@@ -584,7 +584,7 @@ fn evidence_of_one_protocol_is_none_in_the_other() {
 }
 
 #[test]
-fn it_asks_for_no_more_than_a_node_may_have() {
+fn a_machine_without_a_tpm_gets_no_more_than_a_node_may_have() {
     refused_as(Anonymous, Code::NameInvalid, |_, machine| {
         machine.claims.name.clear();
     });
@@ -601,7 +601,7 @@ fn it_asks_for_no_more_than_a_node_may_have() {
         world.rule.certificate.roles = vec!["master".to_owned()];
     });
     refused_as(Anonymous, Code::RoleNotAdmitted, |world, machine| {
-        // Not even where rule and inventory say so.
+        // Not even where rule and inventory allow it.
         world.rule.certificate.roles.push("master".to_owned());
         world.machines.push(without_tpm(&machine.node));
         "master".clone_into(&mut world.object("edge-1").spec.role);
@@ -635,7 +635,7 @@ fn it_asks_for_no_more_than_a_node_may_have() {
         let claimant = world.unproven_check(&challenge, &evidence);
         decided(world, claimant)
     });
-    // By the key that it was let in with it is the machine's own word, and follows as from any other.
+    // With the key of its admission the refusal is proven, and has the usual consequence.
     refused(Proven, Code::CsrOrganization, |world, machine| {
         joins(world, machine)?;
         machine.client_request = Requester {
@@ -647,7 +647,7 @@ fn it_asks_for_no_more_than_a_node_may_have() {
 }
 
 #[test]
-fn machines_of_others_stay_theirs_and_an_admins_word_holds() {
+fn a_machine_without_a_tpm_cannot_take_anothers_machine_or_ignore_its_state() {
     refused_as(Anonymous, Code::MachineRetired, |world, machine| {
         world.machines.push(without_tpm(&machine.node));
         world.object("edge-1").spec.retired = true;
@@ -657,7 +657,7 @@ fn machines_of_others_stay_theirs_and_an_admins_word_holds() {
         world.object("edge-1").status.get_or_insert_default().state = MachineState::Untrusted;
     });
     refused_as(Anonymous, Code::NameMismatch, |world, machine| {
-        // An object of this name that becomes another node.
+        // An object of this name with another node name.
         let mut other = without_tpm(&machine.node);
         other.spec.node_name = Some("other".to_owned());
         world.machines.push(other);

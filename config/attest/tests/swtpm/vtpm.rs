@@ -14,7 +14,7 @@ const PASSWORD: u32 = 0x4000_0009;
 pub(crate) const ENDORSEMENT: u32 = 0x4000_000b;
 pub(crate) const NULL: u32 = 0x4000_0007;
 
-/// A running software TPM; ended when dropped.
+/// A running software TPM; its process ends when this is dropped.
 pub(crate) struct Vtpm {
     dir: TempDir,
     process: Child,
@@ -108,7 +108,7 @@ impl Vtpm {
         self.dir.path().join(name)
     }
 
-    /// Runs one of tpm2-tools against this TPM, in the test's directory. Our own connection is given up for it.
+    /// Runs one of tpm2-tools against this TPM, in the test's directory. This closes our own connection.
     pub(crate) fn tool(&mut self, name: &str, arguments: &[&str]) -> Vec<u8> {
         self.stream = None;
         let tcti = format!("swtpm:host=127.0.0.1,port={}", self.port);
@@ -187,7 +187,7 @@ impl Vtpm {
         (handle, sized(&response[8..]).0.to_vec())
     }
 
-    /// TPM2_ReadPublic: TPMT_PUBLIC and the TPM's own idea of the Name.
+    /// TPM2_ReadPublic: TPMT_PUBLIC and the TPM's own value of the Name.
     pub(crate) fn read_public(&mut self, handle: u32) -> (Vec<u8>, Vec<u8>) {
         let response = self.send(0x8001, 0x173, &handle.to_be_bytes());
         let (public, rest) = sized(&response);

@@ -25,7 +25,7 @@ pub const COUNT: u8 = 24;
 pub struct Selection(u32);
 
 impl Selection {
-    /// Of indexes below 24; others are left out.
+    /// The set of these indexes; those above 23 are left out.
     pub fn of(pcrs: &[u8]) -> Self {
         Self(
             pcrs.iter()
@@ -103,7 +103,7 @@ impl Bank {
         }
     }
 
-    /// TPM2_PCR_Extend: value ← SHA-256(value ‖ digest). Nothing beyond the last register.
+    /// TPM2_PCR_Extend: value ← SHA-256(value ‖ digest). Does nothing beyond the last register.
     pub fn extend(&mut self, pcr: u8, digest: &Digest) {
         if let Some(slot) = self.0.get_mut(usize::from(pcr)) {
             *slot = extended(slot, digest);

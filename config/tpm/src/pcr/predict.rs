@@ -1,10 +1,11 @@
-//! What firmware and boot stub will measure, known from the build alone (TCG PC Client Platform Firmware Profile; systemd-stub).
+//! What firmware and boot stub will measure, computed from the build alone (TCG PC Client Platform
+//! Firmware Profile; systemd-stub).
 
 use crate::Digest;
 use crate::boot::ExpectedEvent;
 use crate::eventlog::kind;
 
-/// One event to come: what the manifest lists.
+/// A predicted event, as the manifest lists it.
 pub type PredictedEvent = ExpectedEvent;
 
 fn event(kind: u32, digest: Digest, note: &str) -> PredictedEvent {

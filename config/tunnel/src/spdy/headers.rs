@@ -73,7 +73,7 @@ const WORDS: [&str; 65] = [
     "keep-alive",
     "origin",
 ];
-/// What stands in the dictionary after the words.
+/// The part of the dictionary after the words.
 const REST: &str = "\
     100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505\
     203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request\

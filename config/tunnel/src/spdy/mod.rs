@@ -1,7 +1,9 @@
-//! SPDY 3.1 (draft-mbelshe-httpbis-spdy-00, version 3): what kubectl's port-forward speaks inside a WebSocket (KEP-4006).
+//! SPDY 3.1 (draft-mbelshe-httpbis-spdy-00, version 3): what kubectl's port-forward speaks inside a WebSocket (KEP-4006), and
+//! what older clients speak instead of one.
 //!
 //! A server's side of it, as far as such clients go: streams that a client opens, data, half-close, resets, pings. Frames that
-//! a server of tunnels has no use for (settings, windows) are passed over: these clients have no flow control of SPDY's.
+//! a server of tunnels has no use for (settings, windows) are passed over: the clients of Kubernetes have no flow control of
+//! SPDY's, announce no window and read none, so that whoever waited for one would wait for ever. TCP's own holds them back.
 
 mod headers;
 
@@ -80,7 +82,7 @@ pub enum Event<'a> {
         /// The stream's number.
         stream: u32,
     },
-    /// It wants this number back by [`ping`].
+    /// It wants this number back by [`pong`], or gives it back.
     Ping(u32),
     /// It opens no more streams.
     GoAway,
@@ -131,6 +133,11 @@ impl Default for Decoder {
 }
 
 impl Decoder {
+    /// The last stream that was opened; 0 before the first.
+    pub(crate) fn last(&self) -> u32 {
+        self.last
+    }
+
     /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event
     /// all of `input` was taken.
     ///
@@ -332,10 +339,25 @@ pub fn reset(stream: u32, why: Why, out: &mut Vec<u8>) {
     out.extend(status.to_be_bytes());
 }
 
-/// Appends a ping, or the answer to one, which has its number.
+/// Appends a ping, or the answer to one, which has its number. Those of a server are even.
 pub fn ping(number: u32, out: &mut Vec<u8>) {
     control(PING, 4, 0, out);
     out.extend(number.to_be_bytes());
+}
+
+/// Appends the answer to a client's ping. An even number is the answer to one of the server's.
+pub fn pong(number: u32, out: &mut Vec<u8>) {
+    if !number.is_multiple_of(2) {
+        ping(number, out);
+    }
+}
+
+/// Appends the word that no more streams are taken after the one with the number `last`; `broke` says that the client broke
+/// the protocol.
+pub fn go_away(last: u32, broke: bool, out: &mut Vec<u8>) {
+    control(GOAWAY, 8, 0, out);
+    out.extend(last.to_be_bytes());
+    out.extend(u32::from(broke).to_be_bytes());
 }
 
 #[cfg(test)]

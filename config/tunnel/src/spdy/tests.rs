@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What a decoder says, with the pieces of each frame of data joined.
+/// A decoder's events, with the pieces of each frame of data joined.
 #[derive(Debug, PartialEq, Eq, Clone)]
 enum Said {
     Open(u32, Headers, bool),

@@ -1,4 +1,4 @@
-//! What the admin expects of the master: read from his files, as the verifier wants it.
+//! What the admin expects of the master: read from the admin's files, in the verifier's form.
 
 use super::BootstrapArgs;
 use crate::error::{Error, Result};
@@ -73,7 +73,7 @@ impl Expected {
                 "make one with `pratique admin-key`",
             )
         })?;
-        // The verifier tells Machines apart by uid; this one gets its own from the API later.
+        // The verifier identifies Machines by uid; this one gets its uid from the API later.
         let mut reference = machine.clone();
         reference.metadata.uid = Some("bootstrap".to_owned());
         let inventory = Inventory::new([reference]);
@@ -266,7 +266,7 @@ fn own_rule(cluster: &ClusterConfig) -> Option<&Rule> {
     })
 }
 
-/// Opens the releases; a file that nobody known signed is refused before anything happens.
+/// Opens the releases; a file without a known signature is refused before anything happens.
 fn known(
     args: &BootstrapArgs,
     releases: &[ImageRelease],
@@ -294,7 +294,7 @@ fn known(
     Ok(known)
 }
 
-/// What a rule says of machines whose pods may be privileged, so that it takes this one.
+/// The rule's setting for machines with privileged pods, so that it accepts this one.
 pub(super) fn allowed(privileged: bool) -> String {
     if privileged {
         "allow".to_owned()

@@ -31,10 +31,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Pause between two tries to reach a master that is still coming up.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the admin knows of the master beforehand.
+/// What the admin knows about the master in advance.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BootstrapArgs {
-    /// Where the master listens.
+    /// The master's address.
     #[arg(long, value_name = "https://HOST:PORT")]
     endpoint: String,
     /// File with the master's endorsement key: its certificate, public key or TPM public area. Repeat for each.
@@ -43,7 +43,7 @@ pub(crate) struct BootstrapArgs {
     /// Hash of the master's endorsement key, instead of a file.
     #[arg(long, value_name = "sha256:HEX")]
     ek_hash: Vec<String>,
-    /// PEM certificates of the maker of the TPM; if given, the EK certificate must chain to them.
+    /// PEM certificates of the TPM's manufacturer; if given, the EK certificate must chain to them.
     #[arg(long, value_name = "FILE")]
     ek_issuer: Option<PathBuf>,
     /// Release manifest: the master's own image, and others that the cluster shall know. Repeat.
@@ -55,13 +55,13 @@ pub(crate) struct BootstrapArgs {
     /// The exact user-data that the master booted with.
     #[arg(long, value_name = "FILE")]
     user_data: PathBuf,
-    /// Where the master found its user-data.
+    /// The source of the master's user-data.
     #[arg(long, default_value = "nocloud", value_parser = USER_DATA_SOURCES)]
     user_data_source: String,
     /// The admin's private key; made if there is none.
     #[arg(long, value_name = "FILE")]
     admin_key: PathBuf,
-    /// Where the admin's kubeconfig is written.
+    /// The file for the admin's kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
     /// Seconds to wait for a master that is still coming up.
@@ -122,7 +122,7 @@ struct Proven {
     verdict: config_kube::machine::AdminVerdict,
 }
 
-/// Connects and says hello, for as long as the master is coming up.
+/// Connects and sends the hello, again and again while the master is starting.
 async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, BootstrapHello)> {
     let start = Instant::now();
     let config = tls::unproven()?;
@@ -151,7 +151,7 @@ async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, B
     }
 }
 
-/// The proof: nothing that came before it on this connection was believed.
+/// Checks the proof; nothing received before it on this connection was trusted.
 async fn attest(
     connection: &mut Connection,
     hello: &BootstrapHello,

@@ -111,7 +111,7 @@ fn encode(object: &impl Serialize, what: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// An API `Status`, or whatever came.
+/// The error of an API `Status`, or of any other body.
 fn refused(what: &str, status: StatusCode, body: &Bytes) -> Error {
     let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let message = value

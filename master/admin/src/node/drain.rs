@@ -1,8 +1,8 @@
-//! `pratique node drain`: cordon, then evictions until no pod is left that must go.
+//! `pratique node drain`: cordon, then evictions until no pod is left that must leave.
 //!
-//! Each round lists the node's pods and asks for the eviction of those that are not ending yet. A budget that allows none for now
-//! (429) is asked again in the next round, until the time is over; what is left then is named with its reason. [`plan`] decides
-//! (pure).
+//! Each round lists the node's pods and asks for the eviction of those that are not ending yet. An
+//! eviction that a budget refuses for now (429) is repeated in the next round, until the time is
+//! over; then the remaining pods are named with the reason. [`plan`] decides (pure).
 
 use super::{Access, cordon};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ Rights: `patch` and `get` on `nodes`, `list` on `pods`, `create` on `pods/evicti
 pub(crate) struct DrainArgs {
     #[command(flatten)]
     access: Access,
-    /// Evict pods, too, that no controller makes anew.
+    /// Also evict pods that no controller recreates.
     #[arg(long)]
     force: bool,
     /// Evict pods, too, whose emptyDir volumes are lost thereby.
@@ -47,7 +47,7 @@ pub(crate) struct DrainArgs {
     timeout: u32,
 }
 
-/// What is done with the pods of a node.
+/// The plan for the pods of a node.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
     /// Namespace and name of those to evict now.
@@ -56,7 +56,7 @@ struct Plan {
     ending: Vec<(String, String)>,
     /// Those of DaemonSets, which stay.
     daemons: usize,
-    /// Those that are not evicted without another word, and the word.
+    /// Pods that are evicted only with a flag, and the flag.
     refused: Vec<String>,
 }
 
@@ -211,7 +211,7 @@ async fn evict(
             message,
             ..
         }) => Ok(Some(message)),
-        // The namespace is being removed, and takes its pods with it.
+        // The namespace is being deleted with its pods.
         Err(Error::Refused {
             status: 403,
             message,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn daemons_and_mirrors_stay_and_what_would_be_lost_needs_a_word() {
+    fn daemons_and_mirrors_stay_and_losing_data_needs_a_flag() {
         let scratch =
             json!({"/spec": {"containers": [], "volumes": [{"name": "v", "emptyDir": {}}]}});
         let mut ending = pod("ending", "ReplicaSet", &json!({}));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_named_with_its_reason() {
+    fn remaining_pods_are_named_with_their_reason() {
         let left = [
             ("a".to_owned(), "x".to_owned()),
             ("a".to_owned(), "y".to_owned()),

@@ -1,11 +1,13 @@
 //! `pratique node`: acts on a node, by way of the API server.
 
 mod drain;
+mod end;
 
 use crate::error::{Error, Result};
 use crate::files::tell;
 use crate::kubeconfig::Api;
 use crate::plain::node_name;
+use config_machine::power::Order;
 use http::Method;
 use serde_json::json;
 use std::path::PathBuf;
@@ -16,6 +18,10 @@ pub(crate) enum NodeCommand {
     Drain(drain::DrainArgs),
     /// Let new pods onto a node again.
     Uncordon(Access),
+    /// Start a node's machine again: its containers get their grace first.
+    Reboot(end::EndArgs),
+    /// Switch a node's machine off: its containers get their grace first.
+    Poweroff(end::EndArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -42,6 +48,8 @@ pub(crate) fn run(command: &NodeCommand) -> Result<()> {
                 let mut api = Api::open(&access.kubeconfig).await?;
                 cordon(&mut api, &access.node, false).await
             }
+            NodeCommand::Reboot(args) => end::order(args, Order::Reboot).await,
+            NodeCommand::Poweroff(args) => end::order(args, Order::PowerOff).await,
         }
     })
 }

@@ -1,4 +1,4 @@
-//! What the API tells of a machine: each part, or why it is missing.
+//! The facts about a machine from the API: each part, or why it is missing.
 
 use crate::error::{Error, Result};
 use crate::kubeconfig::Api;
@@ -17,7 +17,7 @@ const OWN: &str = "/apis/pratique.dev/v1alpha1";
 const PAGE: usize = 100;
 const PAGES: usize = 50;
 
-/// What was asked for, or why it is missing.
+/// The requested part, or why it is missing.
 #[derive(Debug)]
 pub(super) enum Part<T> {
     Got(T),
@@ -25,7 +25,7 @@ pub(super) enum Part<T> {
 }
 
 impl<T> Part<T> {
-    /// What was asked for, if it is there.
+    /// The requested part, if it exists.
     pub(super) fn got(&self) -> Option<&T> {
         match self {
             Self::Got(got) => Some(got),
@@ -34,7 +34,7 @@ impl<T> Part<T> {
     }
 }
 
-/// Everything that the page is made of.
+/// All parts of the page.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) name: String,
@@ -52,7 +52,7 @@ pub(super) struct Facts {
     pub(super) absent: bool,
 }
 
-/// What a node tells that it uses (upstream's `stats/summary`, as far as it is shown).
+/// A node's reported usage (the shown parts of upstream's `stats/summary`).
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Used {
@@ -92,7 +92,7 @@ impl Facts {
     }
 }
 
-/// Asks for everything; only where the API itself can't be asked it is an error.
+/// Requests all parts; fails only if the API itself can't be reached.
 pub(super) async fn gather(api: &mut Api, name: &str) -> Result<Facts> {
     let node = one(api, &format!("/api/v1/nodes/{name}")).await?;
     let machine = machine(api, name).await?;
@@ -136,7 +136,7 @@ pub(super) async fn gather(api: &mut Api, name: &str) -> Result<Facts> {
     })
 }
 
-/// What became of a question.
+/// The result of a request.
 enum Found<T> {
     Here(T),
     Nothing,
@@ -144,7 +144,7 @@ enum Found<T> {
 }
 
 impl<T> Found<T> {
-    /// As a part of the page; `nothing` says why there may be nothing.
+    /// As a part of the page; `nothing` explains a missing object.
     fn or(self, nothing: &str) -> Part<T> {
         match self {
             Self::Here(here) => Part::Got(here),

@@ -1,6 +1,7 @@
-//! `pratique status`: one page about a machine, of what the API tells.
+//! `pratique status`: one page about a machine, from the API.
 //!
-//! [`facts`] asks, [`page`] writes (pure). What can't be had is told with its cause and never left out.
+//! [`facts`] requests, [`page`] writes (pure). A missing part is shown with the cause and never
+//! left out.
 
 mod facts;
 mod page;

@@ -9,7 +9,7 @@ use config_kube::k8s_openapi::api::core::v1::{Node, NodeCondition};
 use config_kube::{Machine, MachineState};
 use jiff::Timestamp;
 
-/// The Node's condition that tells what became of its state partition at this boot.
+/// The Node's condition about its state partition in this boot.
 const STATE: &str = "StateRenewed";
 const NO_STATE: &str =
     "the Node has no condition StateRenewed: it was not booted from an image, or has not told yet";

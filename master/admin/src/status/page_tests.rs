@@ -31,7 +31,8 @@ fn facts(fixture: &Value) -> Facts {
     }
 }
 
-/// Each fixture's page is the text beside it. With `GOLDEN=write` the texts are written anew, to be read before they are kept.
+/// Each fixture's page is the text beside it. With `GOLDEN=write` the texts are written again; read
+/// the diff before you keep it.
 #[test]
 fn pages_are_as_they_were_approved() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/status/golden");

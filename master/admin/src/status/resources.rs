@@ -1,4 +1,4 @@
-//! What a machine has, what its pods ask for, and what is used.
+//! A machine's capacity, the requests of its pods, and the usage.
 
 use super::facts::{Facts, Part};
 use super::table::{Text, missing, row};

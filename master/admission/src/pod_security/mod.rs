@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn each_baseline_fault_is_told_in_upstreams_words() {
+    fn each_baseline_fault_is_reported_in_upstreams_words() {
         let container = |more: Value| {
             let mut container = json!({"name": "a"});
             container
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn each_restricted_fault_is_told_in_upstreams_words() {
+    fn each_restricted_fault_is_reported_in_upstreams_words() {
         let mut root = good();
         root["securityContext"]["runAsUser"] = 0.into();
         let mut adds = good();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_version_of_the_standard_knows_less() {
+    fn an_older_version_of_the_standard_has_fewer_checks() {
         let probe = pod(
             json!({"containers": [{"name": "a", "livenessProbe": {"tcpSocket": {"host": "x"}}}]}),
         );
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn new_images_are_no_reason_to_look_again() {
+    fn new_images_cause_no_new_check() {
         let with = |image: &str, privileged: bool| {
             pod(
                 json!({"containers": [{"name": "a", "image": image, "securityContext": {"privileged": privileged}}]}),

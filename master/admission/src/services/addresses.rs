@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ends_of_a_range_are_not_given_out() {
+    fn the_ends_of_a_range_are_not_allocated() {
         let usable = |text: &str| usable(Range::parse(text).unwrap());
         assert_eq!(usable("10.0.0.0/30"), Some((1, 2)));
         assert_eq!(usable("10.0.0.0/31"), None);

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_prefers_both_families_gets_what_there_is() {
+    fn a_service_that_prefers_both_families_gets_the_configured_ones() {
         let ask = json!({"type": "ClusterIP", "ipFamilyPolicy": "PreferDualStack"});
         assert_eq!(
             settled(ask.clone(), None, ONE).unwrap()["ipFamilies"],
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_family_goes_only_when_that_is_said() {
+    fn the_second_family_is_dropped_only_on_request() {
         let old = json!({
             "type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"],
             "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "PreferDualStack",

@@ -157,7 +157,7 @@ pub(crate) fn value_answer(
     Ok(response)
 }
 
-/// A success that is no object; `about` is what it tells in `details`.
+/// A success without an object; `about` goes into `details`.
 pub(super) fn success(
     status: StatusCode,
     about: Option<Value>,

@@ -12,7 +12,7 @@ use master_schema::validate::{Faults, Fields, meta};
 use master_store::{Entry, Op, StoreError};
 
 /// Attempts, as others may change what admission read (a namespace, a quota), or a generated name
-/// may be taken.
+/// may be in use.
 const TRIES: usize = 32;
 /// Creates an object.
 pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {

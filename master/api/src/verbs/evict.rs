@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_pays_one_by_one_and_says_when_it_is_spent() {
+    fn a_budget_allows_evictions_one_by_one_until_it_is_spent() {
         let full =
             budget(&json!({"observedGeneration": 2, "disruptionsAllowed": 1, "desiredHealthy": 2}));
         let paid = Value::Object(charged(full, "p").unwrap());

@@ -18,7 +18,7 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// is made for all watchers.
 pub(super) const SHARED: usize = 4096;
 
-/// What follows an object in a line.
+/// The end of a line after its object.
 const END: &[u8] = b"}\n";
 /// Lines of one event that are cached for other watchers: versions of the kind times forms.
 const LINES: usize = 4;

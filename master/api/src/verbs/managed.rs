@@ -59,8 +59,8 @@ impl Versions for Served<'_> {
 
 /// How a write changes ownership.
 pub(super) enum Ownership {
-    /// By comparison with the object before, starting from the managed fields that the client sent,
-    /// if any.
+    /// Found by comparison with the object before, starting from the managed fields that the client
+    /// sent, if any.
     Tracked(Option<Value>),
     /// Server-side apply, which computed the managed fields.
     Applied(Option<String>),

@@ -18,6 +18,7 @@ mod options;
 mod page;
 mod patch;
 mod pod_proxy;
+mod power;
 mod proxy;
 mod read;
 mod review;
@@ -60,13 +61,13 @@ pub(crate) struct Call {
     pub(crate) kind: Arc<Kind>,
     /// The kinds that are served, from the request's begin to its end.
     pub(crate) registry: Arc<Registry>,
-    /// What it is about, for metrics.
+    /// Verb and resource, for metrics.
     pub(crate) about: About,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     /// The connection, where it can become something else than HTTP.
     pub(crate) upgrade: Option<OnUpgrade>,
-    /// Who asks, where the deny list may know it; not whom it impersonates.
+    /// The caller, for the deny list: the authenticated one, not the impersonated user.
     pub(crate) caller: Option<Caller>,
 }
 
@@ -153,6 +154,7 @@ async fn part(
         (Subresource::Binding, Verb::Create) => bind::bind(call, content).await,
         (Subresource::Eviction, Verb::Create) => evict::evict(call, content).await,
         (Subresource::Token, Verb::Create) => token::create(call, content).await,
+        (Subresource::Power, Verb::Create) => power::order(call).await,
         (
             Subresource::Proxy,
             Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete,
@@ -190,7 +192,7 @@ impl Call {
         self.kind.key(&self.target.namespace, &self.target.name)
     }
 
-    /// What is stored under a key.
+    /// The entry under a key.
     async fn stored(&self, key: &str) -> Result<Option<Entry>, ApiError> {
         let fetched = self.api.inner.reader.get(key).await.map_err(store_error)?;
         Ok(fetched.entry)

@@ -1,4 +1,5 @@
-//! What a node is answered of pods that are not its own: as much as its packet filter needs for network policies.
+//! The reduced form of other nodes' pods in answers to a node: only what its packet filter needs
+//! for network policies.
 
 use super::Call;
 use crate::authorize;
@@ -7,7 +8,7 @@ use master_schema::validate::Fields;
 use master_wire::Form;
 use serde_json::{Map, Value, json};
 
-/// What is answered of a pod's metadata, of its status, and of its containers.
+/// The fields that remain of a pod's metadata, of its status, and of its containers.
 const METADATA: [&str; 6] = [
     "name",
     "namespace",
@@ -20,10 +21,11 @@ const STATUS: [&str; 3] = ["phase", "podIP", "podIPs"];
 const CONTAINER: [&str; 3] = ["name", "ports", "restartPolicy"];
 
 impl Call {
-    /// Whether this much is answered of each object, and no more.
+    /// Whether each object of the answer is reduced.
     ///
     /// # Errors
-    /// The selectors can't be read, or another form is asked for: metadata and tables tell more.
+    /// The selectors can't be read, or the request is for another form: metadata and tables would
+    /// reveal more.
     pub(super) fn is_network_only(&self) -> Result<bool, ApiError> {
         if !authorize::is_network_only(&self.user, &self.target, &self.selector()?) {
             return Ok(false);
@@ -37,7 +39,7 @@ impl Call {
     }
 }
 
-/// As much of a pod.
+/// Reduces a pod.
 pub(super) fn of_pod(pod: &Fields) -> Value {
     let part = |name: &str| pod.get(name).and_then(Value::as_object);
     let containers = |name: &str| {

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_says_where_to_go_on_and_nothing_else_is_one() {
+    fn a_continue_token_round_trips_and_nothing_else_parses() {
         let token = Continue::new(Some(7), "default/a");
         let read = Continue::parse(&token.text()).unwrap();
         assert_eq!((read.rv, read.after()), (7, "default/a"));

@@ -1,10 +1,11 @@
 //! Requests that are proxied to programs in pods, by a pod's name or a service's.
 //!
-//! This server is no part of the pods' network, and does not become one for this: what may connect to every pod should not be
-//! what everybody sends requests to. A request goes the way of logs and commands, to the kubelet of the pod's node, over TLS with
-//! the master's certificate and the node's verified. The node connects to the pod and passes bytes on; HTTP, and TLS where the
-//! path says `https:`, are spoken here, with the program itself. The program's certificate is not verified, as with upstream: no
-//! authority of the cluster vouches for it, and the way to its pod is the node's.
+//! This server is not part of the pods' network: a server that receives everyone's requests should
+//! not be able to connect to every pod. A request goes the same way as logs and commands, to the
+//! kubelet of the pod's node, over TLS with the master's certificate and the node's verified. The
+//! node connects to the pod and passes bytes on; this server speaks HTTP with the program, over TLS
+//! if the path says `https:`. The program's certificate is not verified, as with upstream: no CA of
+//! the cluster issued it, and the verified node connects to the right pod.
 
 use super::tunnel::{self, NodeSide};
 use super::{Call, gateway};

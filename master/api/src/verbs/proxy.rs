@@ -1,6 +1,8 @@
-//! The proxy subresource: whom a path names, and requests to nodes. Those to pods and services are `pod_proxy`'s.
+//! The proxy subresource: the target of a path, and requests to nodes. `pod_proxy` handles those to
+//! pods and services.
 
 use super::{Call, gateway, pod_proxy};
+use config_machine::power::is_order;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::BodyExt;
 use master_client::Body;
@@ -32,6 +34,11 @@ pub(super) async fn run(
     }
     if call.target.rest.is_empty() && matches!(method, Method::GET | Method::HEAD) {
         return with_slash(uri);
+    }
+    // The order has a right and a record of its own.
+    if is_order(&call.target.rest) {
+        let text = "a proxy hands no order to a machine: POST to the node's subresource `power`";
+        return Err(ApiError::new(Reason::Forbidden, text));
     }
     let mut target = gateway::target(call, place.name).await?;
     if !place.port.is_empty() {

@@ -1,11 +1,12 @@
 //! Tunnels: exec, attach and port-forward, from a client's upgraded connection to the kubelet of the pod's node.
 //!
-//! This server decides who may and what is asked, and takes no part in the protocol inside: the node answers the client's
-//! handshake, and from then on bytes are passed on as they come. A tunnel ends with its client, its node, the caller's or
-//! the node's right to be heard, and the server.
+//! This server authorizes the request and forwards it, and takes no part in the protocol inside:
+//! the node answers the client's handshake, and from then on bytes are passed on unchanged. A
+//! tunnel ends with its client, with its node, when the caller or the node is denied, and with the
+//! server.
 //!
-//! A tunnel has no more than one buffer of each direction, and a place among its node's tunnels. Its connection is not read
-//! as HTTP again, so nothing in a tunnel can pass for a request or an answer.
+//! A tunnel has one buffer for each direction, and a slot among its node's tunnels. Its connection
+//! is not read as HTTP again, so nothing in a tunnel can pass for a request or an answer.
 
 use super::{Call, gateway, log};
 use crate::authorize;
@@ -27,15 +28,15 @@ use master_schema::validate::{Fields, object as inner, text};
 use master_wire::path::Verb;
 use std::fmt::Write as _;
 
-/// What is passed on of a client's handshake, beside `Connection` and `Upgrade`. Extensions of WebSocket are not: no part of
-/// this cluster speaks any.
+/// The headers of a client's handshake that are passed on, besides `Connection` and `Upgrade`.
+/// Extensions of WebSocket are not: no part of this cluster speaks any.
 const ASKED: [HeaderName; 4] = [
     SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_VERSION,
     SEC_WEBSOCKET_PROTOCOL,
     STREAM_PROTOCOL,
 ];
-/// What is passed back of the node's.
+/// The headers of the node's answer that are passed back.
 const AGREED: [HeaderName; 4] = [
     UPGRADE,
     SEC_WEBSOCKET_ACCEPT,
@@ -76,7 +77,7 @@ pub(super) async fn attach(call: &Call) -> Result<Response<Body>, ApiError> {
     open(call, &spec, &path).await
 }
 
-/// Connects to ports of a pod. Which ones the client says inside the tunnel, to the node.
+/// Connects to ports of a pod. The client names them inside the tunnel, to the node.
 pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError> {
     let spec = pod(call).await?;
     let (namespace, pod) = (&call.target.namespace, &call.target.name);
@@ -168,10 +169,10 @@ fn copy(from: &HeaderMap, names: &[HeaderName], to: &mut HeaderMap) {
     }
 }
 
-/// Hands the client's handshake to the node, which agrees with 101.
+/// Forwards the client's handshake to the node, which accepts with 101.
 ///
 /// # Errors
-/// The node refuses, in its words, or can't be asked.
+/// The node refuses, with its own text, or can't be reached.
 async fn ask(
     call: &Call,
     target: NodeTarget,
@@ -225,7 +226,7 @@ pub(super) struct NodeSide {
     pub(super) place: NodeCall,
 }
 
-/// Passes bytes on until a side ends, or one of them is not heard any more.
+/// Passes bytes on until one side ends or is denied.
 pub(super) async fn join(call: Call, client: OnUpgrade, node: NodeSide) {
     let NodeSide {
         node,

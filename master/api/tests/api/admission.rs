@@ -108,7 +108,7 @@ async fn pods_of_unknown_accounts_and_classes_are_refused() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_is_off_is_not_asked() {
+async fn a_disabled_plugin_is_not_called() {
     let admission = Admission::new(&[], &["ServiceAccount"]).unwrap();
     let local = Local::with(Options {
         admission,
@@ -141,7 +141,7 @@ async fn limit_ranges_fill_in_and_refuse() {
 }
 
 #[tokio::test]
-async fn invalid_objects_are_told_so_before_admission_refuses_them() {
+async fn invalid_objects_are_reported_before_admission_refuses_them() {
     let local = Local::new().await;
     namespace(
         &local,
@@ -326,7 +326,7 @@ async fn a_dry_run_pays_nothing() {
 }
 
 #[tokio::test]
-async fn nobody_asks_for_the_admins_group() {
+async fn no_request_may_ask_for_the_admins_group() {
     let local = Local::new().await;
     let request = crate::common::signing_request("system:masters");
     let object = json!({"metadata": {"name": "c"}, "spec": {

@@ -4,6 +4,7 @@
 
 use crate::common::Local;
 use http::{Method, StatusCode};
+use master_admission::Admission;
 use master_admission::services::Ranges;
 use master_api::Options;
 use master_client::UserInfo;
@@ -518,7 +519,7 @@ proptest! {
 
 /// Each repair is an event.
 #[tokio::test]
-async fn what_services_have_is_held_for_them_again_after_other_hands_were_in_the_store() {
+async fn allocations_of_services_are_repaired_after_changes_to_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(folder.path()).unwrap());
     let api = master_api::ApiServer::new(
@@ -631,4 +632,31 @@ async fn a_range_on_its_way_out_gives_no_more_addresses() {
         )
         .await;
     assert_eq!(code, StatusCode::FORBIDDEN, "a service has it");
+}
+
+#[tokio::test]
+async fn a_service_gets_no_address_that_it_names_itself_unless_an_admin_allows_it() {
+    let spec = json!({"ports": [{"port": 6443}], "externalIPs": ["192.0.2.1"]});
+    let refused = server().await;
+    let (status, answer) = create(&refused, "taker", &spec).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
+    let plain = json!({"ports": [{"port": 6443}]});
+    assert_eq!(create(&refused, "web", &plain).await.0, StatusCode::CREATED);
+    let (path, mut web) = (format!("{SERVICES}/web"), service("web", &spec));
+    let (status, answer) = refused.admin_ask(Method::PUT, &path, &web).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
+
+    let disabled = Admission::new(&[], &["DenyServiceExternalIPs"]).unwrap();
+    let allowed = Local::with(Options {
+        admission: disabled,
+        ..options(&["10.96.0.0/24"], 30000..=32767)
+    });
+    let allowed = allowed.await;
+    let (status, answer) = create(&allowed, "web", &spec).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    web["spec"]["externalIPs"] = json!([]);
+    assert_eq!(
+        allowed.admin_ask(Method::PUT, &path, &web).await.0,
+        StatusCode::OK
+    );
 }

@@ -128,7 +128,7 @@ async fn a_conflict_is_upstreams_status_and_force_overrides_it() {
 }
 
 #[tokio::test]
-async fn parameters_and_bodies_that_are_none_are_refused() {
+async fn malformed_parameters_and_bodies_are_refused() {
     let local = Local::new().await;
     let good = config(&json!({"x": "1"})).to_string();
     let told = |(status, body): (StatusCode, Value)| {
@@ -302,7 +302,7 @@ async fn managed_fields_can_be_edited_and_cleared_by_hand() {
 }
 
 #[tokio::test]
-async fn the_status_is_owned_by_whom_writes_it() {
+async fn the_status_is_owned_by_its_writer() {
     let local = Local::new().await;
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
     let (status, _) = local
@@ -372,7 +372,7 @@ async fn tables_leave_managed_fields_out_and_lists_and_metadata_have_them() {
 }
 
 #[tokio::test]
-async fn replicas_are_owned_by_whom_scales() {
+async fn replicas_are_owned_by_the_manager_that_scales() {
     let local = Local::new().await;
     let path = "/apis/apps/v1/namespaces/default/deployments/web";
     let (status, made) = patch(&local, YAML, &format!("{path}?fieldManager=a"), DEPLOYMENT).await;
@@ -494,7 +494,7 @@ async fn kubectl_applies_on_the_server() {
 }
 
 #[tokio::test]
-async fn kubectl_is_told_of_conflicts_and_forces_them() {
+async fn kubectl_gets_conflicts_and_can_force_them() {
     let cluster = Cluster::start().await;
     let apply = "apply --server-side -f -";
     let replicas = "get deployment web -o jsonpath={.spec.replicas}";

@@ -46,7 +46,7 @@ async fn cluster() -> Local {
     server
 }
 
-/// Somebody who asks the server.
+/// A caller of the server.
 struct Caller<'a> {
     server: &'a Local,
     user: UserInfo,
@@ -175,12 +175,13 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
     let own = Caller::new(&server, node("n1"));
     for (path, code) in [
         ("/api/v1/nodes/n1", 200),
-        // As service proxy and router it needs where the other nodes are, and what the services lead to.
+        // As service proxy and router it needs the other nodes' addresses, and the endpoints of
+        // services.
         ("/api/v1/nodes/n2", 200),
         ("/api/v1/nodes", 200),
         ("/api/v1/services", 200),
         ("/apis/discovery.k8s.io/v1/endpointslices", 200),
-        // As packet filter it needs what network policies mean.
+        // As packet filter it needs what network policies select.
         ("/apis/networking.k8s.io/v1/networkpolicies", 200),
         ("/api/v1/namespaces", 200),
         ("/api/v1/namespaces/default", 403),
@@ -217,7 +218,7 @@ async fn a_node_reads_itself_and_what_is_bound_to_it() {
 }
 
 #[tokio::test]
-async fn of_other_nodes_pods_a_node_learns_what_policies_need_and_no_more() {
+async fn a_node_reads_only_what_policies_need_of_other_nodes_pods() {
     let server = cluster().await;
     let pod = json!({
         "metadata": {"name": "rich", "labels": {"app": "web"}, "annotations": {"a": "hidden"}, "finalizers": ["example.com/hidden"]},
@@ -381,7 +382,7 @@ async fn json_patch(caller: &Caller<'_>, path: &str, change: &Value) -> (StatusC
 /// makes the object invalid), nor their values (by a JSON patch test), nor their UID (by a
 /// precondition).
 #[tokio::test]
-async fn a_refusal_tells_a_node_nothing_of_what_is_anothers() {
+async fn a_refusal_reveals_nothing_of_others_objects_to_a_node() {
     let server = cluster().await;
     let own = Caller::new(&server, node("n1"));
     let copied = json!([{"op": "copy", "from": "/spec", "path": "/metadata/annotations"}]);

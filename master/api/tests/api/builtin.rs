@@ -185,7 +185,7 @@ async fn nothing_is_made_under_a_quota_before_it_is_counted() {
 }
 
 #[tokio::test]
-async fn the_clusters_parts_are_told_and_never_written() {
+async fn component_statuses_are_read_only() {
     let local = Local::new().await;
     let path = "/api/v1/componentstatuses";
     let list = get(&local, path).await;
@@ -224,7 +224,7 @@ async fn the_clusters_parts_are_told_and_never_written() {
 }
 
 #[tokio::test]
-async fn old_ways_are_told_with_each_answer() {
+async fn deprecated_apis_warn_with_each_answer() {
     let local = Local::new().await;
     let words = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
     let path = "/api/v1/namespaces/default/endpoints";
@@ -252,7 +252,7 @@ async fn old_ways_are_told_with_each_answer() {
 }
 
 #[tokio::test]
-async fn names_in_tables_are_told_to_be_names() {
+async fn name_columns_of_tables_have_the_format_name() {
     let local = Local::new().await;
     for path in [
         "/api/v1/namespaces/default/events",
@@ -329,7 +329,7 @@ async fn an_owner_that_is_named_twice_is_kept_once() {
 }
 
 #[tokio::test]
-async fn what_was_taken_before_there_was_a_rule_may_stay_and_nothing_like_it_may_come() {
+async fn objects_older_than_a_rule_may_stay_and_new_ones_must_keep_it() {
     let folder = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(folder.path()).unwrap());
     let api = ApiServer::new(Arc::clone(&store), Options::default());

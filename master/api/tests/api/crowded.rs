@@ -1,4 +1,4 @@
-//! One caller that takes all it can get: others are served beside it, and nodes before all.
+//! One caller that takes all it can get: others are still served, and nodes before all.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -52,7 +52,7 @@ fn post<'a>(
 }
 
 #[tokio::test]
-async fn who_sends_slowly_holds_up_nobody_else() {
+async fn a_slow_sender_delays_no_other_caller() {
     let options = Options {
         in_flight_mutating: 4,
         ..Options::default()
@@ -64,7 +64,7 @@ async fn who_sends_slowly_holds_up_nobody_else() {
         let (sender, body) = slow();
         sender.send("{").unwrap();
         let mut answer = Box::pin(post(&local, &pod, body));
-        // As far as it goes without the rest of the body.
+        // The request without the rest of its body.
         for _ in 0..64 {
             assert!(answer.as_mut().now_or_never().is_none());
             tokio::task::yield_now().await;
@@ -76,7 +76,7 @@ async fn who_sends_slowly_holds_up_nobody_else() {
         let answer = post(&local, user, master_client::body(REVIEW)).await;
         assert_eq!(answer.status(), StatusCode::CREATED, "{}", user.name);
     }
-    // What comes slowly is answered like everything else.
+    // A slow body is answered like any other.
     let (sender, answer) = open.swap_remove(0);
     sender.send(&REVIEW[1..]).unwrap();
     drop(sender);

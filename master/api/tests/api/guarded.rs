@@ -118,7 +118,7 @@ async fn an_answer_that_was_begun_ends_when_its_caller_is_shut_out() {
     }
     assert_eq!(piece(&mut bad).await.as_deref(), Some(&b"one"[..]));
     assert_eq!(piece(&mut good).await.as_deref(), Some(&b"one"[..]));
-    // A change that is about somebody else ends nothing.
+    // A change that concerns another caller ends nothing.
     list.deny("system:node:other");
     for sender in &senders {
         sender.send("two").await.unwrap();
@@ -136,9 +136,9 @@ async fn an_answer_that_was_begun_ends_when_its_caller_is_shut_out() {
     }
 }
 
-/// The deny list takes the caller while the answer is made.
+/// The caller is denied while its answer is made.
 #[tokio::test]
-async fn an_answer_that_was_made_is_not_given_to_a_caller_who_is_shut_out_by_then() {
+async fn a_finished_answer_is_not_sent_to_a_caller_denied_meanwhile() {
     let server = Local::new().await;
     let list = List::hung_into(&server);
     let denier = Arc::new(Denier {
@@ -154,7 +154,7 @@ async fn an_answer_that_was_made_is_not_given_to_a_caller_who_is_shut_out_by_the
     assert!(!body.windows(6).any(|window| window == b"secret"));
 }
 
-/// The rest of a write's body comes after its caller was shut out, in its own name or in another's.
+/// The rest of a write's body arrives after its caller was denied, also with impersonation.
 #[tokio::test]
 async fn a_write_whose_caller_is_shut_out_while_it_sends_is_not_made() {
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -195,7 +195,7 @@ async fn a_write_whose_caller_is_shut_out_while_it_sends_is_not_made() {
     assert_eq!(made.len(), 1, "{made:?}");
 }
 
-/// Shuts somebody out while it answers.
+/// Denies a caller while it answers.
 #[derive(Debug)]
 struct Denier {
     list: Arc<List>,
@@ -239,8 +239,8 @@ impl Extensions for Behind {
     }
 }
 
-/// A write that is stored and that the deciding service does not hold yet is answered by 504, not by success: a client that hears that a
-/// machine is retired relies on it.
+/// A stored write that is not in effect in the service yet is answered with 504, not with success:
+/// a client that is told that a machine is retired relies on it.
 #[tokio::test]
 async fn a_write_that_is_not_in_force_in_time_is_no_success() {
     let server = Local::new().await;
@@ -279,7 +279,7 @@ async fn a_write_that_is_not_in_force_in_time_is_no_success() {
             .contains("the write is stored"),
         "{status}"
     );
-    // It is stored, reading it waits for nothing, and a refused write is told as what it is.
+    // It is stored, reads don't wait, and a refused write keeps its own error.
     let read = send(Method::GET, format!("{MACHINES}/late"), Value::Null).await;
     assert_eq!(read.status(), StatusCode::OK);
     let again = send(Method::POST, MACHINES.to_owned(), machine).await;

@@ -25,7 +25,7 @@ const BUFFERED: u64 = 512 << 10;
 const GIVE_UP_AT: u64 = 64 << 20;
 const LOG: &str = "/api/v1/namespaces/default/pods/p/log";
 const METRICS: &str = "/api/v1/nodes/n/proxy/metrics";
-/// What is followed only where it is good: logs, and what programs in pods answer.
+/// Streams that are followed: logs, and answers of programs in pods.
 const FOLLOWED: [&str; 4] = [
     "/api/v1/nodes/n/proxy/containerLogs/default/p/c?follow=true",
     "/api/v1/nodes/n/proxy/logs/?query=agent&follow=1",
@@ -38,7 +38,7 @@ const AGREES: &str =
     "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: pratique-pod-port\r\n\r\n";
 const PLAIN: &str = "HTTP/1.1 200 OK\r\n\r\n";
 
-/// What the kubelet sends after its header.
+/// The body that the kubelet sends.
 #[derive(Debug, Clone, Copy)]
 enum Then {
     /// This text, repeated as fast as it is read.
@@ -188,7 +188,7 @@ async fn read(answer: Response<Body>) -> (u64, Option<String>) {
 }
 
 #[tokio::test]
-async fn a_refusal_that_goes_on_for_ever_is_told_by_its_beginning() {
+async fn only_the_beginning_of_an_endless_refusal_is_shown() {
     for head in [
         "HTTP/1.1 500 Oops\r\n\r\n",
         "HTTP/1.1 404 No\r\n\r\n",
@@ -210,7 +210,7 @@ async fn a_refusal_that_goes_on_for_ever_is_told_by_its_beginning() {
 }
 
 #[tokio::test]
-async fn a_header_that_goes_on_for_ever_is_none() {
+async fn an_endless_header_is_refused() {
     let endless = "x-a-name: a value\r\n";
     for head in ["HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nx: ", ""] {
         let kubelet = Hostile::new(
@@ -303,7 +303,7 @@ async fn a_node_that_sends_a_byte_now_and_then_has_its_time() {
 }
 
 #[tokio::test]
-async fn a_header_that_does_not_come_is_waited_for_so_long() {
+async fn the_wait_for_a_header_is_bounded() {
     let limits = NodeLimits {
         header: Duration::from_millis(200),
         ..NodeLimits::default()
@@ -320,7 +320,7 @@ async fn a_header_that_does_not_come_is_waited_for_so_long() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_asked_for_is_not_handed_on() {
+async fn an_unexpected_answer_is_not_forwarded() {
     let kubelet = Hostile::new(
         "HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
         Then::Wait,

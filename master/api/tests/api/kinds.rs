@@ -1,5 +1,5 @@
 //! Kinds come and go while requests are answered: a request sees one set of kinds from its begin to
-//! its end, and documents describe the kinds of the moment.
+//! its end, and documents describe the current kinds.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -39,7 +39,7 @@ fn admin() -> UserInfo {
 }
 
 #[tokio::test]
-async fn a_kind_that_comes_is_served_and_a_kind_that_goes_is_not() {
+async fn a_new_kind_is_served_and_a_removed_one_is_not() {
     let local = Local::new().await;
     let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "data": {"size": "3"}});
     let (status, _) = local.admin_ask(Method::POST, WIDGETS, &widget).await;

@@ -151,7 +151,7 @@ async fn both_ends_export_the_same_secret_and_each_connection_another() {
 }
 
 #[tokio::test]
-async fn too_much_at_once_is_told_to_come_back() {
+async fn too_many_requests_get_429_with_retry_after() {
     let options = Options {
         watches: 2,
         ..Options::default()
@@ -177,7 +177,7 @@ async fn too_much_at_once_is_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_server_with_its_hands_full_says_so_and_stays_healthy() {
+async fn an_overloaded_server_answers_429_and_stays_healthy() {
     let options = Options {
         in_flight: 0,
         authorization: vec![Mode::AlwaysAllow],
@@ -198,13 +198,13 @@ async fn a_server_with_its_hands_full_says_so_and_stays_healthy() {
     assert_eq!(
         admin.ask(Method::GET, "/api/v1/nodes", "").await.0,
         StatusCode::OK,
-        "who can mend it is let in"
+        "a client that can repair it is admitted"
     );
     full.stop().await;
 }
 
 #[tokio::test]
-async fn strangers_of_one_network_leave_room_for_those_who_are_known() {
+async fn strangers_of_one_network_do_not_displace_identified_callers() {
     let connections = ConnectionLimits {
         strangers: 3,
         per_host: 3,
@@ -262,7 +262,7 @@ async fn strangers_of_one_network_leave_room_for_those_who_are_known() {
 }
 
 #[tokio::test]
-async fn a_connection_on_which_nothing_is_asked_ends_and_an_open_watch_does_not() {
+async fn an_idle_connection_ends_and_an_open_watch_does_not() {
     let short = Duration::from_millis(300);
     let limits = ServeOptions {
         idle: short,
@@ -314,7 +314,8 @@ async fn a_connection_on_which_nothing_is_asked_ends_and_an_open_watch_does_not(
     server.stop().await;
 }
 
-/// An HTTP/2 client says how much it takes of each answer, and this one says none; its pings and its certificate do not help it.
+/// An HTTP/2 client controls the flow of each answer, and this one never reads; its pings and its
+/// certificate do not help it.
 #[tokio::test]
 async fn a_connection_whose_client_takes_nothing_of_an_answer_ends() {
     let limits = ServeOptions {
@@ -439,7 +440,7 @@ async fn shutdown_lets_requests_finish_and_ends_watches() {
 
 const PODS_OF_LOGS: &str = "/api/v1/namespaces/default/pods";
 
-/// What is asked of a pod's log, and the code and words of the refusal.
+/// Log options, with the code and text of the refusal.
 const REFUSED_LOGS: &[(&str, u16, &str)] = &[
     (
         "two/log",
@@ -489,7 +490,7 @@ async fn a_node_and_four_pods(admin: &mut crate::common::Connection) {
 }
 
 #[tokio::test]
-async fn logs_come_from_the_pods_node_with_what_was_asked() {
+async fn log_requests_reach_the_pods_node_with_their_options() {
     let server = server().await;
     let kubelet = Kubelet::default();
     server.local.api.set_node_dialer(Arc::new(kubelet.clone()));

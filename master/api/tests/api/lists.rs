@@ -241,7 +241,7 @@ async fn list_options_that_contradict_each_other_are_refused_all_at_once() {
 }
 
 #[tokio::test]
-async fn a_list_whose_history_is_forgotten_says_how_to_go_on() {
+async fn an_expired_list_returns_a_token_to_continue() {
     let folder = tempfile::tempdir().unwrap();
     let options = master_store::Options {
         history_events: 3,

@@ -19,6 +19,7 @@ mod lists;
 mod metrics;
 mod nonsense;
 mod pod_proxies;
+mod power;
 mod python;
 mod rights;
 mod subresources;

@@ -1,4 +1,5 @@
-//! `metrics.k8s.io`: what nodes tell of themselves and of their pods, to whom, and what no node can say or do.
+//! `metrics.k8s.io`: the usage of nodes and pods, who may read it, and what a node cannot claim or
+//! cause.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -16,13 +17,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 /// Longest wait for what will happen.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Bytes of an endless answer, after which the node gives up: the test fails then, and not the machine.
+/// Bytes of an endless answer after which the fake node gives up, so that a failure does not fill
+/// the machine's memory.
 const GIVE_UP_AT: usize = 64 << 20;
 
 /// How a node answers.
 #[derive(Debug, Clone)]
 enum Says {
-    /// The pods that it says it runs, with the hundredths of a CPU that each uses.
+    /// The pods that it claims to run, with the hundredths of a CPU that each uses.
     Pods(Vec<(&'static str, u64)>),
     /// This head, and then bytes without end.
     Endless(&'static str),
@@ -32,7 +34,7 @@ enum Says {
     Nonsense,
 }
 
-/// Nodes by name. Each is asked in its own clock: a second passes between two answers.
+/// Nodes by name. Each has its own clock: a second passes between two answers.
 #[derive(Debug, Clone, Default)]
 struct Nodes {
     says: Arc<Mutex<HashMap<String, Says>>>,
@@ -95,7 +97,8 @@ impl Nodes {
     }
 }
 
-/// What a kubelet tells at a second, of itself (a quarter of a CPU) and of pods with a container `main` each.
+/// A kubelet's figures at a second: its own (a quarter of a CPU) and those of pods with a container
+/// `main` each.
 fn figures(second: u64, pods: &[(&str, u64)]) -> String {
     let at = (1_800_000_000 + second) * 1000;
     let seconds = |hundredths: u64| format!("{}.{:02}", hundredths / 100, hundredths % 100);
@@ -176,7 +179,7 @@ async fn get(local: &Local, path: &str) -> (StatusCode, Value) {
     local.admin_ask(Method::GET, path, &Value::Null).await
 }
 
-/// Waits until something is told; gives what is told.
+/// Waits until there are figures; returns them.
 async fn until(local: &Local, path: &str, wanted: impl Fn(StatusCode, &Value) -> bool) -> Value {
     let began = Instant::now();
     loop {
@@ -194,7 +197,7 @@ fn found(status: StatusCode, _: &Value) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubectl_top_tells_what_nodes_and_pods_use() {
+async fn kubectl_top_shows_the_usage_of_nodes_and_pods() {
     let cluster = Cluster::start().await;
     let local = &cluster.server.local;
     let nodes = Nodes::default();
@@ -271,7 +274,7 @@ async fn kubectl_top_tells_what_nodes_and_pods_use() {
 }
 
 #[tokio::test]
-async fn those_who_may_view_a_namespace_may_see_what_its_pods_use() {
+async fn the_view_role_includes_the_usage_of_pods() {
     let local = Local::new().await;
     let binding = json!({
         "metadata": {"name": "looks"},
@@ -375,7 +378,7 @@ async fn a_node_that_does_not_answer_has_no_figures_and_delays_no_other() {
     for number in 0..40 {
         nodes.set(&format!("stalls{number}"), Says::Nothing);
     }
-    // More nodes stall than may be asked at once.
+    // More nodes stall than may be scraped at once.
     let asking = ask_nodes(&local, &nodes, Duration::from_secs(1));
     for node in ["good", "falls"] {
         make_node(&local, node).await;
@@ -407,7 +410,7 @@ async fn a_node_that_does_not_answer_has_no_figures_and_delays_no_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_without_end_is_cut_whatever_its_status() {
-    // Buffers on the way take something, too.
+    // Buffers in between hold some bytes, too.
     let buffered = 1 << 20;
     for (head, most) in [
         (

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
+use config_kube::k8s_openapi::api::core::v1::Pod;
 use http::Method;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -124,7 +125,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn nonsense_is_taken_or_refused(path in prop::sample::select(PATHS), spec in values(), more in values(), patch in values()) {
+    fn random_input_is_accepted_or_refused(path in prop::sample::select(PATHS), spec in values(), more in values(), patch in values()) {
         let (runtime, server) = &*RUNTIME;
         let mut object = json!({"metadata": {"generateName": "x-"}, "spec": spec, "data": more, "involvedObject": {}});
         if let Value::Object(fields) = &more {
@@ -148,4 +149,115 @@ proptest! {
             Ok(())
         })?;
     }
+}
+
+/// A pod that no scheduler, controller or node could read would hold up all pods of the cluster, and who may make a pod makes it.
+#[tokio::test]
+async fn what_is_taken_can_be_read_as_its_kind() {
+    let server = Local::new().await;
+    let changes = [
+        ("/metadata", "ownerReferences", json!([null])),
+        ("/metadata", "finalizers", json!([null])),
+        ("/spec", "tolerations", json!([null])),
+        ("/spec", "imagePullSecrets", json!([null])),
+        ("/spec", "volumes", json!([null])),
+        (
+            "/spec",
+            "hostAliases",
+            json!([{"ip": "10.0.0.1", "hostnames": [null]}]),
+        ),
+        ("/spec/containers/0", "args", json!(["a", null])),
+        ("/spec/containers/0", "env", json!([null])),
+        ("/spec/containers/0", "envFrom", json!([null])),
+        ("/spec/containers/0", "volumeMounts", json!([null])),
+        ("/spec", "activeDeadlineSeconds", json!(u64::MAX)),
+        ("/spec", "terminationGracePeriodSeconds", json!(u64::MAX)),
+        (
+            "/spec",
+            "tolerations",
+            json!([{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": u64::MAX}]),
+        ),
+        ("/spec/securityContext", "supplementalGroups", json!([null])),
+        ("/spec/securityContext", "runAsUser", json!(u64::MAX)),
+    ];
+    let path = "/api/v1/namespaces/default/pods";
+    for (place, key, value) in changes {
+        let mut pod = json!({"metadata": {"generateName": "x-"}, "spec": {
+            "securityContext": {}, "containers": [{"name": "a", "image": "i"}],
+        }});
+        pod.pointer_mut(place).unwrap()[key] = value.clone();
+        let (status, answer) = server.admin_ask(Method::POST, path, &pod).await;
+        assert!(status.as_u16() < 500, "{key} {value}: {answer}");
+        if status.is_success() {
+            let read = serde_json::from_value::<Pod>(answer.clone());
+            assert!(read.is_ok(), "{key} {value}: {read:?} of {answer}");
+        }
+    }
+}
+
+/// Each of these lists fits a body. An answer that compares each element with each would take minutes.
+#[tokio::test]
+async fn long_lists_are_taken_or_refused_without_comparing_each_with_each() {
+    const COUNT: usize = 40_000;
+    let server = Local::new().await;
+    let all = |one: &dyn Fn(usize) -> Value| (0..COUNT).map(one).collect::<Vec<Value>>();
+    let metadata = |more: Value| {
+        let mut metadata = json!({"generateName": "x-"});
+        metadata
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        metadata
+    };
+    let owners =
+        all(&|n| json!({"apiVersion": "v1", "kind": "k", "name": "n", "uid": n.to_string()}));
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let object = json!({ "metadata": metadata(json!({ "ownerReferences": owners })) });
+    let (status, answer) = server.admin_ask(Method::POST, maps, &object).await;
+    assert!(status.as_u16() < 500, "{answer}");
+
+    let pods = "/api/v1/namespaces/default/pods";
+    let keys = all(&|n| json!({"key": format!("k{n}"), "operator": "Exists"}));
+    let spread = all(
+        &|n| json!({"topologyKey": format!("k{n}"), "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}),
+    );
+    let mounts = all(&|n| json!({"name": "v", "mountPath": format!("/{n}")}));
+    let devices = all(&|n| json!({"name": format!("d{n}"), "devicePath": "/d"}));
+    for (place, lists) in [
+        ("/spec", json!({ "tolerations": keys })),
+        ("/spec", json!({ "topologySpreadConstraints": spread })),
+        (
+            "/spec/containers/0",
+            json!({ "volumeMounts": mounts[..30_000], "volumeDevices": devices[..30_000] }),
+        ),
+    ] {
+        let container = json!({"name": "a", "image": "i"});
+        let mut pod = json!({"metadata": metadata(json!({})), "spec": {"containers": [container]}});
+        let into = pod.pointer_mut(place).unwrap().as_object_mut().unwrap();
+        into.extend(lists.as_object().unwrap().clone());
+        let (status, made) = server.admin_ask(Method::POST, pods, &pod).await;
+        assert!(status.as_u16() < 500, "{made}");
+        if let Some(name) = made
+            .pointer("/metadata/name")
+            .and_then(Value::as_str)
+            .filter(|_| status.is_success())
+        {
+            let mut changed = made.clone();
+            if let Some(list) = changed
+                .pointer_mut("/spec/tolerations")
+                .and_then(Value::as_array_mut)
+            {
+                list.reverse();
+            }
+            let path = format!("{pods}/{name}");
+            let (status, answer) = server.admin_ask(Method::PUT, &path, &changed).await;
+            assert!(status.as_u16() < 500, "{answer}");
+        }
+    }
+
+    let services = "/api/v1/namespaces/default/services";
+    let ports = all(&|n| json!({"name": format!("p{n}"), "port": n + 1}));
+    let service = json!({"metadata": metadata(json!({})), "spec": {"ports": ports}});
+    let (status, answer) = server.admin_ask(Method::POST, services, &service).await;
+    assert!(status.as_u16() < 500, "{answer}");
 }

@@ -1,4 +1,5 @@
-//! Programs behind the proxy as the API server sees them: what is asked of which node, and programs that speak TLS, lie or stall.
+//! Programs behind the proxy as the API server sees them: which node gets which request, and
+//! programs that speak TLS, lie or stall.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -25,7 +26,7 @@ struct Node {
     agreed: &'static str,
     program: &'static str,
     tls: Option<Arc<ServerConfig>>,
-    /// Whom the master dialled, and the heads of all requests.
+    /// The nodes that the master dialled, and the heads of all requests.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -97,7 +98,7 @@ fn tls() -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// A server with a node and a pod on it whose status says this address.
+/// A server with a node and a pod on it with this address in its status.
 async fn server(node: &Node, limits: NodeLimits) -> Local {
     let local = Local::with(Options {
         nodes: limits,
@@ -211,7 +212,7 @@ async fn tls_is_spoken_with_the_program_where_the_path_says_so() {
 }
 
 #[tokio::test]
-async fn what_nodes_and_programs_refuse_or_make_up_has_its_reason() {
+async fn refusals_and_invalid_answers_of_nodes_and_programs_have_reasons() {
     for (node, program, code, words) in [
         (
             "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 47\r\n\r\ndial tcp 10.1.0.2:8080: connect: refused by all",

@@ -104,7 +104,7 @@ async fn keeper_of_roles(server: &Local) -> UserInfo {
 }
 
 #[tokio::test]
-async fn nobody_gives_away_what_he_does_not_have() {
+async fn no_caller_can_grant_rights_that_it_lacks() {
     let server = Local::new().await;
     let alice = keeper_of_roles(&server).await;
     let wide = json!({"metadata": {"name": "wide"}, "rules": [rule(&["get", "list"], "", &["pods", "secrets"])]});
@@ -166,7 +166,7 @@ async fn nobody_gives_away_what_he_does_not_have() {
 }
 
 #[tokio::test]
-async fn who_may_bind_or_escalate_need_not_have_it() {
+async fn a_caller_with_bind_or_escalate_may_grant_other_rights() {
     let server = Local::new().await;
     let alice = user("alice");
     let group = "rbac.authorization.k8s.io";
@@ -228,7 +228,7 @@ async fn acts(server: &Local, who: &UserInfo, headers: &[(&str, &str)]) -> (Stat
 }
 
 #[tokio::test]
-async fn the_admin_acts_as_anybody_and_gets_what_that_one_would() {
+async fn an_admin_may_impersonate_anyone_with_only_their_rights() {
     let server = Local::new().await;
     let admin = UserInfo::admin("admin");
     let (status, answer) = acts(
@@ -273,7 +273,7 @@ async fn the_admin_acts_as_anybody_and_gets_what_that_one_would() {
 }
 
 #[tokio::test]
-async fn one_acts_as_another_only_where_each_part_is_allowed() {
+async fn impersonation_needs_a_right_for_each_part() {
     let server = Local::new().await;
     let alice = user("alice");
     let (status, error) = acts(&server, &alice, &[("impersonate-user", "admin")]).await;
@@ -344,7 +344,7 @@ fn attributes(verb: &str, namespace: &str) -> Value {
 }
 
 #[tokio::test]
-async fn reviews_tell_who_may_do_what() {
+async fn access_reviews_return_the_decision() {
     let server = Local::new().await;
     let alice = reader_of_pods(&server).await;
     for (verb, namespace, allowed) in [
@@ -380,7 +380,7 @@ async fn reviews_tell_who_may_do_what() {
 }
 
 #[tokio::test]
-async fn a_review_about_others_needs_a_right_and_says_by_what_they_may() {
+async fn a_review_of_others_needs_a_right_and_names_the_granting_rule() {
     let server = Local::new().await;
     let alice = reader_of_pods(&server).await;
     let of = json!({"spec": {"user": "alice", "resourceAttributes": attributes("get", "default")}});
@@ -462,7 +462,7 @@ async fn reviews_tell_of_paths_and_of_all_that_one_may() {
 }
 
 #[tokio::test]
-async fn a_namespace_is_seen_by_whom_has_a_role_in_it() {
+async fn a_role_in_a_namespace_grants_access_to_it() {
     let server = Local::new().await;
     let alice = user("alice");
     made(

@@ -131,7 +131,7 @@ fn forged(signing: &[u8], header: &Value, claims: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_requested_token_is_its_accounts_and_says_what_it_is_bound_to() {
+async fn a_requested_token_names_its_account_and_bound_object() {
     let server = cluster(&key()).await;
     let (pod_uid, node_uid) = (
         uid(&server, &format!("{PODS}/p")).await,
@@ -372,7 +372,7 @@ async fn forged_and_foreign_tokens_are_refused() {
 }
 
 #[tokio::test]
-async fn a_token_dies_with_what_it_is_bound_to() {
+async fn a_token_is_invalid_after_its_bound_object_is_deleted() {
     let server = cluster(&key()).await;
     let of_pod = token(
         &server,
@@ -432,7 +432,7 @@ async fn a_token_dies_with_what_it_is_bound_to() {
 }
 
 #[tokio::test]
-async fn a_token_of_the_old_kind_is_good_as_long_as_its_secret_holds_it() {
+async fn a_legacy_token_is_valid_while_its_secret_holds_it() {
     let signing = key();
     let server = cluster(&signing).await;
     let account = uid(&server, &format!("{ACCOUNTS}/robot")).await;
@@ -568,7 +568,7 @@ async fn fixed_and_bootstrap_tokens_are_known() {
 }
 
 #[tokio::test]
-async fn the_issuer_tells_its_keys_to_whom_may_know() {
+async fn the_issuers_keys_are_served_to_authorized_callers() {
     let server = cluster(&key()).await;
     let robot = token(&server, json!({})).await;
     let (status, keys) = ask(
@@ -610,7 +610,7 @@ async fn the_issuer_tells_its_keys_to_whom_may_know() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_retired_still_verifies_what_it_signed() {
+async fn a_retired_key_still_verifies_its_tokens() {
     let (old, new) = (key(), key());
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(master_store::EmbeddedStore::open(folder.path()).unwrap());

@@ -123,6 +123,19 @@ async fn ask(server: &Server, who: &Identity, path: &str) -> (TlsStream<TcpStrea
     (stream, head)
 }
 
+/// A client that asks for SPDY, as kubectl before 1.31 does.
+async fn post(server: &Server, who: &Identity, path: &str) -> (TlsStream<TcpStream>, String) {
+    let tls = server.client_tls(Some(who), b"http/1.1");
+    let mut stream = server.stream(tls).await.unwrap();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: SPDY/3.1\r\ncontent-length: 0\r\n\
+         x-stream-protocol-version: v5.channel.k8s.io\r\nx-stream-protocol-version: v4.channel.k8s.io\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let head = timeout(LIMIT, head(&mut stream)).await.expect("an answer");
+    (stream, head)
+}
+
 /// The same where it is refused: status line and message.
 async fn refused(server: &Server, who: &Identity, path: &str) -> (String, String) {
     let (mut stream, head) = ask(server, who, path).await;
@@ -184,7 +197,7 @@ async fn a_command_reaches_the_pods_node_and_bytes_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn ports_and_a_containers_own_streams_are_asked_for_at_the_pods_node() {
+async fn port_forward_and_attach_reach_the_pods_node() {
     let kubelet = Echo::new(AGREES);
     let server = server(&kubelet, NodeLimits::default()).await;
     for (path, nodes) in [
@@ -202,6 +215,36 @@ async fn ports_and_a_containers_own_streams_are_asked_for_at_the_pods_node() {
         assert_eq!(asked.lines().next(), Some(&*line));
         echoes(&mut stream, "one").await;
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_older_client_posts_reaches_the_node_with_its_protocols_and_needs_a_right_to_create()
+ {
+    let agrees = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: SPDY/3.1\r\n\
+        x-stream-protocol-version: v4.channel.k8s.io\r\n\r\n";
+    let kubelet = Echo::new(agrees);
+    let server = server(&kubelet, NodeLimits::default()).await;
+    let (mut stream, head) = post(&server, &server.admin_identity(), EXEC).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    for line in [
+        "upgrade: SPDY/3.1",
+        "connection: Upgrade",
+        "x-stream-protocol-version: v4.channel.k8s.io",
+    ] {
+        assert!(head.contains(&format!("\r\n{line}\r\n")), "{line}: {head}");
+    }
+    let asked = kubelet.asked.lock().unwrap().clone();
+    let path = "POST /exec/default/p/c?command=echo&command=a%20%26b&input=1&output=1 HTTP/1.1\r\n";
+    assert!(asked.starts_with(path), "{asked}");
+    for offered in ["v5.channel.k8s.io", "v4.channel.k8s.io"] {
+        let line = format!("x-stream-protocol-version: {offered}\r\n");
+        assert!(asked.contains(&line), "{asked}");
+    }
+    echoes(&mut stream, "\u{0}\u{1}frames").await;
+    let stranger = server.authority.issue("stranger", &[], &[]);
+    let (_, head) = post(&server, &stranger, EXEC).await;
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     server.stop().await;
 }
 
@@ -314,7 +357,7 @@ async fn a_right_to_get_is_no_right_to_run() {
 }
 
 #[tokio::test]
-async fn what_a_node_refuses_is_told_in_its_words_and_what_it_makes_up_is_an_error() {
+async fn a_nodes_refusal_is_passed_on_and_an_invalid_answer_is_an_error() {
     for (answer, status, message) in [
         (
             "HTTP/1.1 400 Bad Request\r\ncontent-length: 13\r\n\r\nis not there\n",

@@ -174,7 +174,7 @@ async fn a_new_objects_status_shows_its_zeros() {
 }
 
 #[tokio::test]
-async fn warnings_come_with_refusals_and_with_kinds_that_go_out_of_use() {
+async fn refusals_and_deprecated_kinds_have_warnings() {
     let server = Local::new().await;
     let bad = r#"{"metadata":{"name":"Bad"},"odd":1}"#;
     let path = format!("{DEFAULT}/configmaps");

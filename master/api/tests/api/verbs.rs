@@ -116,7 +116,7 @@ async fn names_are_generated_and_namespaces_must_exist() {
 }
 
 #[tokio::test]
-async fn all_faults_of_an_object_are_told_at_once_with_their_paths() {
+async fn all_faults_of_an_object_are_reported_at_once_with_their_paths() {
     let server = Local::new().await;
     let bad = pod(
         "Bad",
@@ -203,7 +203,7 @@ async fn unknown_and_duplicate_fields_are_ignored_warned_of_or_refused() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_refused_with_its_place() {
+async fn a_malformed_body_is_refused_with_its_position() {
     let server = Local::new().await;
     let admin = UserInfo::admin("admin");
     for (kind, body, code) in [
@@ -283,7 +283,7 @@ async fn with_two_containers() -> Local {
 }
 
 #[tokio::test]
-async fn patches_of_all_kinds_do_what_they_say() {
+async fn patches_of_all_types_are_applied() {
     let server = with_two_containers().await;
     let client = server.admin();
     let strategic = Patch::Strategic(json!({
@@ -435,7 +435,7 @@ async fn objects_survive_a_restart_of_the_server() {
 }
 
 #[tokio::test]
-async fn a_dry_run_writes_nothing_wherever_it_is_asked_for() {
+async fn a_dry_run_of_any_request_writes_nothing() {
     let server = Local::new().await;
     server
         .admin_ask(Method::POST, MAPS, &json!({"metadata": {"name": "a"}}))
@@ -468,7 +468,7 @@ async fn a_dry_run_writes_nothing_wherever_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn kinds_that_are_not_served_and_methods_that_are_not_there_are_said_so() {
+async fn unknown_kinds_and_methods_are_reported() {
     let server = Local::new().await;
     for (method, path, code) in [
         (Method::GET, "/api/v1/nothings", 404),

@@ -46,7 +46,7 @@ async fn open(client: &Client, namespace: Option<&str>, params: &ListParams) -> 
 }
 
 #[tokio::test]
-async fn a_watch_from_a_list_tells_what_came_after_it() {
+async fn a_watch_from_a_list_returns_later_changes() {
     after_a_list(&Local::new().await).await;
 }
 
@@ -55,7 +55,7 @@ async fn a_server_whose_store_is_elsewhere_answers_from_a_copy() {
     after_a_list(&Local::replicated(Options::default()).await).await;
 }
 
-/// What is written is read at once, and a watch goes on where a list ended.
+/// A write can be read at once, and a watch continues where a list ended.
 async fn after_a_list(server: &Local) {
     let client = server.admin();
     server
@@ -88,7 +88,7 @@ async fn after_a_list(server: &Local) {
 }
 
 #[tokio::test]
-async fn an_object_that_comes_to_match_is_added_and_one_that_stops_is_deleted() {
+async fn an_object_that_begins_to_match_is_added_and_one_that_stops_is_deleted() {
     let server = Local::new().await;
     let params = ListParams {
         labels: Some("on=1".to_owned()),
@@ -327,7 +327,7 @@ impl master_listener::Extensions for Echo {
 }
 
 #[tokio::test]
-async fn extensions_answer_their_own_paths_for_anybody() {
+async fn extensions_answer_their_own_paths_for_every_caller() {
     let server = Local::new().await;
     server.api.set_extensions(Arc::new(Echo));
     let nobody = UserInfo::anonymous();

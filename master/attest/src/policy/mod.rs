@@ -51,11 +51,12 @@ pub(crate) struct QueuedRequest {
 /// A request that is to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewRequest {
-    /// When it is deleted if nobody has decided it.
+    /// When it is deleted if it is still undecided.
     pub(crate) expires: Timestamp,
     /// Differences from what was approved before.
     pub(crate) changes: Vec<String>,
-    /// Whether the machine booted something else than was approved; false where it only asks for more names or addresses.
+    /// Whether the machine booted something else than was approved; false if it only asks for more
+    /// names or addresses.
     pub(crate) is_other: bool,
     /// Undecided requests to delete for it: earlier ones of the same machine and, in a full queue, one of a lower rank.
     pub(crate) replaces: Vec<String>,
@@ -129,7 +130,7 @@ fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rul
         .filter(|rule| policy_of(rule.policy).faults(rule).is_empty())
 }
 
-/// What a policy says to a request of one of upstream's signers; `None` where a person decides.
+/// A policy's decision on a request to one of upstream's signers; `None` if a person decides.
 pub fn ruling(spec: &CertificatePolicySpec, signer: &str) -> Option<Ruling> {
     let rule = upstream(spec, signer)?;
     let (policy, reason) = (rule.policy.as_str(), policy_of(rule.policy).reason());
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_does_what_the_table_of_names_says_of_it() {
+    fn every_policy_decides_as_the_table_of_names_says() {
         for name in PolicyName::ALL {
             let mut world = World::new();
             let machine = world.machine("worker-1", "10.0.0.11", EkKind::P256);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_rule_decides_all_are_rejected() {
+    fn without_a_rule_every_machine_is_rejected() {
         assert_eq!(decide_hello(&spec(vec![])), Ok(HelloDecision::Reject));
     }
 
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_signers_wait_for_a_person_unless_told_otherwise() {
+    fn requests_of_upstreams_signers_wait_for_a_person_by_default() {
         let signer = "kubernetes.io/kubelet-serving";
         let with = |policy| {
             let mut rule = rule(policy);

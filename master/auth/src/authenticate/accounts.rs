@@ -1,4 +1,4 @@
-//! Service account tokens: the service account and the objects that the token is bound to must
+//! Service account tokens: the service account and the objects to which the token is bound must
 //! still exist.
 
 use super::claims::{Claims, LegacyClaims, Reference, TokenClaims};

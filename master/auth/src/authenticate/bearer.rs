@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_found_where_clients_put_it_and_taken_out() {
+    fn a_token_is_found_where_clients_put_it_and_removed() {
         for (value, expected) in [
             ("Bearer abc", Some("abc")),
             ("bearer abc def", Some("abc")),

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bootstrap_token_is_good_only_as_its_secret_says() {
+    fn a_bootstrap_token_is_valid_only_as_its_secret_says() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let ask = |change: Value| user(&secret(&change), "abcdef", "0123456789abcdef", now);
         let user = ask(json!({})).unwrap();

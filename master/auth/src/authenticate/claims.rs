@@ -114,7 +114,7 @@ pub(super) struct Unverified<'a> {
 /// Bytes that a token may have.
 const MAX_BYTES: usize = 16 << 10;
 
-/// Parses a token; `None` if it has not the form of a JWT.
+/// Parses a token; `None` if it does not have the form of a JWT.
 pub(super) fn parse(token: &str) -> Option<Unverified<'_>> {
     if token.len() > MAX_BYTES {
         return None;

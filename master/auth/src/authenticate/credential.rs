@@ -1,4 +1,4 @@
-//! What all ways to authenticate share.
+//! Types that all authenticators share.
 
 use master_client::UserInfo;
 use master_schema::error::{ApiError, Reason};

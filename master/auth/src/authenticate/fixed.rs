@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_told_by_its_number_and_never_shown() {
+    fn a_bad_line_is_reported_by_number_and_never_shown() {
         for text in [
             "x,y,z\nsecret,b\n",
             "x,y,z\n,b,c\n",

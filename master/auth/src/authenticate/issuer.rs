@@ -212,7 +212,7 @@ impl TokenIssuer {
     }
 
     /// The claims of a token of this issuer; `None` for tokens of other issuers. An `Err` says that
-    /// the token claims to be this issuer's, and its signature is wrong or it cannot be parsed. The
+    /// the token claims to be this issuer's, but its signature is wrong or it cannot be parsed. The
     /// caller checks whether the claims still hold.
     pub(super) fn verify(&self, token: &str) -> Result<Option<TokenClaims>, ApiError> {
         let hash: [u8; 32] = digest(&SHA256, token.as_bytes())

@@ -27,7 +27,7 @@ use master_schema::error::{ApiError, Reason};
 use master_store::Reader;
 use std::sync::Arc;
 
-/// What the client certificate of a connection says. The TLS layer has verified it.
+/// The client certificate of a connection, which the TLS layer has verified.
 #[derive(Debug, Clone, Copy)]
 pub enum ClientCertificate<'a> {
     /// The client sent none.
@@ -38,7 +38,7 @@ pub enum ClientCertificate<'a> {
     Of(&'a UserInfo),
 }
 
-/// Finds out who a caller is.
+/// Authenticates callers.
 #[derive(Debug)]
 pub struct Authenticator {
     tokens: TokenList,
@@ -48,8 +48,9 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// By certificates, by the tokens of a list, by those of the issuer and by bootstrap tokens.
-    /// Without an issuer, one with a key of this process is made, whose tokens end with it.
+    /// An authenticator by certificates, by the tokens of a list, by those of the issuer and by
+    /// bootstrap tokens. Without an issuer it makes one with a key of this process, whose tokens
+    /// end with it.
     pub fn new(
         tokens: TokenList,
         issuer: Option<Arc<TokenIssuer>>,

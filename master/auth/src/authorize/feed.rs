@@ -1,4 +1,4 @@
-//! A view over tables of the store that is brought up to the newest revision at each use.
+//! A view over tables of the store that is updated to the newest revision at each use.
 //!
 //! Guarantee: a view contains every write that was acknowledged before the question. No task runs
 //! in between: changes wait in the store's history, and if the history no longer reaches back, the

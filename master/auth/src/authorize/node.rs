@@ -1,6 +1,6 @@
-//! What a node may access: itself, its lease, objects bound to it, and what its pods reference
-//! (upstream: the Node authorizer). The admission plugin `NodeRestriction` decides what it may
-//! write into them.
+//! What a node may access: itself, its lease, objects bound to it, and objects that its pods
+//! reference (upstream: the Node authorizer). The admission plugin `NodeRestriction` decides what
+//! it may write into them.
 
 use super::graph::{Graph, Kind};
 use super::question::Question;
@@ -33,7 +33,7 @@ pub(super) fn needs_graph(wanted: &Resource<'_>) -> bool {
     }
 }
 
-/// Whether all pods are asked for: network policies of any node may mean any pod.
+/// Whether the request is for all pods: network policies of any node may select any pod.
 pub(super) fn is_list_of_pods(verb: &str, wanted: &Resource<'_>) -> bool {
     matches!(verb, "list" | "watch")
         && (wanted.group, wanted.resource, wanted.subresource) == ("", "pods", "")

@@ -21,7 +21,8 @@ pub struct Question<'a> {
     pub request: Request<'a>,
     /// The node to which a field selector limits a list, if one does.
     pub of_node: Option<&'a str>,
-    /// Whether of each pod only that is answered which other nodes' packet filters need: names, labels, addresses, ports.
+    /// Whether each pod in the answer has only the fields that other nodes' packet filters need:
+    /// names, labels, addresses, ports.
     pub network_only: bool,
 }
 

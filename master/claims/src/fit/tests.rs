@@ -43,8 +43,8 @@ fn chosen<'v>(claim: &Claim, volumes: &'v [(&'v str, Volume)], from: Place<'_>) 
     best(&key(), claim, all, from)
 }
 
-/// What each case asks of the one volume that is there, and whether upstream binds it (`FindMatchingVolume` and the binder's
-/// access modes).
+/// The claim of each case, the one existing volume, and whether upstream binds it
+/// (`FindMatchingVolume` and the binder's access modes).
 #[test]
 fn a_volume_is_taken_exactly_where_upstream_takes_it() {
     type Change = fn(&mut Claim, &mut Volume);
@@ -219,9 +219,10 @@ fn a_volume_that_is_asked_for_by_name_is_refused_in_upstreams_words() {
 }
 
 proptest! {
-    /// Invariants: what is chosen fits, belongs to nobody else, and nothing smaller of the same modes was there.
+    /// Invariants: the chosen volume fits, is bound to no other claim, and there is no smaller one
+    /// with the same modes.
     #[test]
-    fn what_is_chosen_fits_and_is_nobody_elses(
+    fn a_chosen_volume_fits_and_is_not_bound_to_another_claim(
         sizes in prop::collection::vec((1..9_i64, 0..4_usize, 0..3_usize), 0..12),
         wanted in 1..9_i64,
     ) {

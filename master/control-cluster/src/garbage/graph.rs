@@ -1,8 +1,8 @@
-//! Who owns whom, of all kinds: as little of each object as the question needs.
+//! The graph of owners of objects of all kinds, with the minimum of data for each object.
 //!
-//! Of every object its UID is kept (is it there?), of those with owners, and of those whose deletion waits for others, their
-//! name and references. What is to be done follows from that alone ([`Graph::action`]): the same question gets the same
-//! answer until the world has changed.
+//! It has the UID of every object (to know that it exists), and the names and references of objects
+//! with owners and of those whose deletion waits for others. Only this determines the action
+//! ([`Graph::action`]), which stays the same until the graph changes.
 
 use master_client::{Key, Meta, OwnerRef};
 use master_control::every_kind::ResourceId;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Waits until those that it owns, and that block it, are gone.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// Waits until nobody names it as an owner any more.
+/// Waits until no object names it as an owner any more.
 pub(crate) const ORPHAN: &str = "orphan";
 
 /// A UID as a number. Another text than a UUID is hashed: no object of this server has such a UID.
@@ -56,25 +56,25 @@ pub struct Id {
     pub uid: String,
 }
 
-/// What is to be done. Owners that are taken for gone are looked for once more before anything is done.
+/// An action. Owners that seem to be gone are looked up once more before it is carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Nobody owns it any more: it goes.
+    /// It has no owner any more: it is deleted.
     Collect {
         /// The object.
         object: Id,
-        /// What becomes of those that it owns: upstream's word.
+        /// What happens to its dependents: upstream's propagation policy.
         policy: &'static str,
         /// Owners that seem to be gone.
         absent: Vec<OwnerRef>,
     },
-    /// Somebody owns it, and others don't any more: their references go.
+    /// It has an owner, and others are gone: their references are removed.
     Release {
         /// The object.
         object: Id,
         /// UIDs of the owners.
         owners: Vec<String>,
-        /// Those of them that seem to be gone.
+        /// The owners that seem to be gone.
         absent: Vec<OwnerRef>,
     },
     /// It waits for one that waits for it: it no longer blocks.
@@ -82,18 +82,18 @@ pub enum Action {
         /// The object.
         object: Id,
     },
-    /// What it waited for is done: its finalizer goes.
+    /// Its wait is over: its finalizer is removed.
     Finish {
         /// The object.
         object: Id,
         /// The finalizer.
         finalizer: &'static str,
     },
-    /// Those that it owns are let go, then its finalizer goes.
+    /// Its dependents are orphaned, then its finalizer is removed.
     Orphan {
         /// The object.
         object: Id,
-        /// Those that it owns.
+        /// Its dependents.
         dependents: Vec<Id>,
     },
 }
@@ -126,12 +126,12 @@ impl Node {
     }
 }
 
-/// Where an owner stands, as one that it owns sees it.
+/// The state of an owner, from the view of a dependent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     /// It is there.
     Solid,
-    /// It is there, and goes once those that it owns are gone.
+    /// It exists, and is deleted once its dependents are gone.
     Waiting,
     /// It is not there.
     Absent,
@@ -195,19 +195,20 @@ impl Graph {
         self.alive.is_empty()
     }
 
-    /// Where the owner of a reference is, if it is there at all, in another namespace than one that refers to it.
+    /// The namespace of a reference's owner, if the owner exists in another namespace than the
+    /// dependent.
     pub fn elsewhere(&self, owner: &OwnerRef, namespace: &str) -> bool {
         let found = self.alive.get(&Uid::of(&owner.uid));
         found.is_some_and(|(_, own)| !own.is_empty() && **own != *namespace)
     }
 
-    /// Keys of the objects for which there may be something else to do than when this was asked last.
+    /// Keys of the objects whose action may have changed since the last call.
     pub fn touched(&mut self) -> Vec<Key> {
         let touched = std::mem::take(&mut self.touched).into_iter();
         touched.map(Uid::key).collect()
     }
 
-    /// What is to be done with the object of a key.
+    /// The action for the object of a key.
     pub fn action(&self, key: &Key) -> Option<Action> {
         self.action_on(Uid::of(&key.name))
     }
@@ -363,7 +364,7 @@ impl Graph {
         self.look_again(uid);
     }
 
-    /// Those that an object owns are judged anew.
+    /// Marks the dependents of an object for a new check.
     fn look_again(&mut self, owner: Uid) {
         for uid in self.dependents.get(&owner).cloned().into_iter().flatten() {
             self.suspect(uid);
@@ -391,7 +392,8 @@ impl Graph {
         let Some((_, namespace)) = self.alive.get(&uid) else {
             return Standing::Absent;
         };
-        // An owner in another namespace is none (upstream); one of something without a namespace can't be told.
+        // An owner in another namespace does not count (upstream); for a cluster-scoped dependent
+        // that can't be known.
         if !namespace.is_empty()
             && !node.id.namespace.is_empty()
             && **namespace != *node.id.namespace
@@ -409,7 +411,7 @@ impl Graph {
         all.filter_map(|uid| self.nodes.get(uid).map(|node| (*uid, node)))
     }
 
-    /// What an object needs whose owners may be gone or going.
+    /// The action for an object whose owners may be gone or being deleted.
     fn judge(&self, uid: Uid) -> Option<Action> {
         let node = self.nodes.get(&uid).filter(|node| !node.deleting)?;
         let of = |standing: Standing| {
@@ -464,7 +466,7 @@ impl Graph {
         })
     }
 
-    /// What an object needs whose deletion waits for others; none while others block it.
+    /// The action for an object whose deletion waits for others; `None` while others block it.
     fn finish(&self, uid: Uid, node: &Node) -> Option<Action> {
         let object = node.id.clone();
         if node.orphan {

@@ -1,7 +1,9 @@
-//! Garbage collection: what nobody owns any more goes; who waits for those that he owns goes after them.
+//! Garbage collection: deletes objects whose owners are gone, and finishes the deletion of owners
+//! that wait for their dependents.
 //!
-//! Upstream's rules: an object with owners goes once all of them are gone; references to owners that are gone are dropped
-//! while others are there; deletion in the foreground waits for dependents that block it; orphans lose their references.
+//! Upstream's rules: an object with owners is deleted once all of them are gone; references to
+//! missing owners are removed while others exist; foreground deletion waits for blocking
+//! dependents; orphans lose their references.
 
 mod graph;
 
@@ -39,7 +41,7 @@ pub struct Garbage {
     kinds: Kinds,
 }
 
-/// What is to be done with an object.
+/// The action for an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
     key: Key,
@@ -110,7 +112,7 @@ impl Controller for Garbage {
             resources: &self.kinds.all(),
         };
         collector.carry_out(&task.action, &task.foreign).await?;
-        // What was done shows as something else to do, or nothing.
+        // The result of an action shows as another action, or none.
         let graph = self.graph.clone();
         writer.expect(move || graph.lock().action(&task.key).as_ref() != Some(&*task.action));
         Ok(())

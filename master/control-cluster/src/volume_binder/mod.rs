@@ -1,9 +1,10 @@
 //! Claims and volumes are bound to one another, one to one, and volumes whose claim is gone are released (upstream:
 //! `persistentvolume-binder-controller`).
 //!
-//! A binding is four writes, each planned from what is there: the volume's `claimRef` with the claim's UID, the claim's `volumeName`,
-//! and the two phases. Every write is refused if its object is another than the plan saw, so two claims never get one volume, and a
-//! process that ends between two writes leaves what the next one goes on from.
+//! A binding is four writes, each planned from the current state: the volume's `claimRef` with the
+//! claim's UID, the claim's `volumeName`, and the two phases. Every write is refused if its object
+//! has changed since the plan, so two claims never get one volume, and a process that ends between
+//! two writes leaves a state from which the next one continues.
 
 mod plan;
 

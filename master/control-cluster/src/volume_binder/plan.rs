@@ -1,4 +1,4 @@
-//! What is to be done for a claim or a volume: upstream's rules, a step at a time. Pure.
+//! The next step for a claim or a volume, by upstream's rules. Pure.
 
 use config_kube::Amount;
 use config_kube::local_volume;
@@ -13,7 +13,7 @@ pub enum Facts {
     Claim {
         /// Which.
         key: Key,
-        /// What is known of it.
+        /// Its facts.
         claim: Arc<Claim>,
         /// The volume that it names.
         volume: Option<Arc<Volume>>,
@@ -30,7 +30,7 @@ pub enum Facts {
     Volume {
         /// Which.
         name: String,
-        /// What is known of it.
+        /// Its facts.
         volume: Arc<Volume>,
         /// The claim of the name that it is for.
         claim: Option<Arc<Claim>>,
@@ -51,7 +51,7 @@ pub struct News {
 /// A step of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Its volume is this one, for good.
+    /// It is bound to this volume permanently.
     Name {
         /// Which.
         volume: String,
@@ -69,21 +69,21 @@ pub enum Step {
     Phase {
         /// To this one.
         phase: &'static str,
-        /// What people hear of it.
+        /// The event about it.
         news: Option<News>,
     },
     /// Its volume is gone, or is another claim's.
     Lose {
         /// The volume that is not there.
         missing: Option<String>,
-        /// What people hear of it.
+        /// The event about it.
         news: News,
     },
     /// A provisioner is asked for a volume.
     Ask(String),
     /// It gets the default class.
     Default(String),
-    /// Nothing is written; people hear why it waits.
+    /// Nothing is written; an event says why it waits.
     Tell(News),
 }
 
@@ -115,7 +115,7 @@ pub enum Other {
     Phase {
         /// To this one.
         phase: &'static str,
-        /// What people hear of it.
+        /// The event about it.
         news: Option<News>,
     },
 }
@@ -276,7 +276,7 @@ impl Of<'_> {
         }
     }
 
-    /// A volume is for the claim: first it says so, then the claim.
+    /// A volume fits the claim: the volume is written first, then the claim.
     fn bind(&self, name: &str, volume: &Volume) -> Action {
         let kept = volume.claim.as_ref().is_some_and(|of| !of.uid.is_empty());
         if !kept {
@@ -307,7 +307,7 @@ impl Of<'_> {
         self.pending(Some(warning("FailedBinding", text)))
     }
 
-    /// It takes any volume that fits (upstream: `syncUnboundClaim`, the first half).
+    /// Binds any volume that fits (upstream: `syncUnboundClaim`, the first half).
     fn open(&self) -> Option<Action> {
         let waits = self.class.is_some_and(|class| class.waits);
         let all = self.others.iter();
@@ -347,7 +347,7 @@ impl Of<'_> {
             return self.pending(Some(warning("ProvisioningFailed", text)));
         };
         if !class.is_dynamic() {
-            // Upstream's words, whatever the class says of its provisioner.
+            // Upstream's text, for every provisioner of the class.
             let text = "no persistent volumes available for this claim and no storage class is set";
             return self.pending(Some(normal("FailedBinding", text.to_owned())));
         }
@@ -383,7 +383,7 @@ fn of_volume(name: &str, volume: &Volume, claim: Option<&Claim>) -> Option<Other
         // The claim's own steps come first.
         Some(claim) if claim.volume.is_empty() => None,
         Some(claim) if claim.volume == name => phase("Bound"),
-        // A volume that was provisioned for a claim which took another one is nobody's.
+        // A volume provisioned for a claim that is bound to another one is unused.
         Some(_) if !volume.provisioned_by.is_empty() && volume.policy == "Delete" => {
             match volume.phase.as_str() {
                 "Released" | "Failed" => reclaim(name, volume),
@@ -396,7 +396,7 @@ fn of_volume(name: &str, volume: &Volume, claim: Option<&Claim>) -> Option<Other
     }
 }
 
-/// A released volume. Those that were provisioned are their provisioner's to delete; of the others nobody knows how.
+/// A released volume. Its provisioner deletes a provisioned one; no one can delete the others.
 fn reclaim(name: &str, volume: &Volume) -> Option<Other> {
     let failed = |reason: &'static str, message: String| {
         (volume.phase != "Failed").then(|| Other::Phase {

@@ -23,7 +23,7 @@ pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// The label of slices of services without an address of their own.
 pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// What is done to slices.
+/// The actions on slices.
 pub type Action = Change<EndpointSlice>;
 
 /// Endpoints that have their ports in common.
@@ -310,7 +310,7 @@ fn resolved(port: &PortView, selected: &Selected) -> Option<EndpointPort> {
 fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
     let (service, pod) = (&facts.service, &selected.pod);
     let zone = selected.node.as_ref().and_then(|node| node.zone.clone());
-    // A pod that goes is ready for nobody, unless the service wants all.
+    // A pod that is being deleted is not ready, unless the service publishes all addresses.
     let ready = service.publish_not_ready || (pod.ready && !pod.going);
     let named = !pod.hostname.is_empty() && pod.subdomain == facts.key.name;
     Endpoint {

@@ -1,4 +1,4 @@
-//! What is kept of services, pods, nodes and slices: what slices depend on.
+//! Views of services, pods, nodes and slices: the fields that slices depend on.
 
 use super::plan::{MANAGED_BY, MANAGER, SERVICE_NAME};
 use config_kube::k8s_openapi::api::core::v1::{Container, Node, Pod, Service, ServicePort};

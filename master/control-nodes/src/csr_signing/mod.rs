@@ -1,7 +1,8 @@
-//! Certificate requests: decided where a rule of the policy says so, and signed once they are approved.
+//! Certificate requests: decided by the rules of the policy, and signed once they are approved.
 //!
-//! Decided are requests of upstream's signers only; those of machines are decided by an attestation (`master/attest`). Signed are
-//! requests of upstream's signers and of static machines. A rule of the policy decides requests that are open when it changes.
+//! It decides only requests to upstream's signers; an attestation decides those of machines
+//! (`master/attest`). It signs requests to upstream's signers and those of static machines. A
+//! changed rule also decides requests that are already open.
 
 mod static_machines;
 
@@ -37,7 +38,7 @@ static BY_STEP: Index<OpenRequest> = Index::new("step", |_, request| {
 });
 const UNDECIDED: &str = "undecided";
 
-/// A request as far as it is decided and signed here.
+/// The parts of a request that this controller needs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OpenRequest {
     uid: String,
@@ -94,7 +95,7 @@ pub struct CsrSigning {
     policies: Store<Rules>,
 }
 
-/// A request, and what the policy in force says of its signer.
+/// A request, and the decision of the policy in force for its signer.
 #[derive(Debug)]
 pub struct Facts {
     name: String,
@@ -102,7 +103,7 @@ pub struct Facts {
     ruling: Option<Ruling>,
 }
 
-/// What is done with a request.
+/// An action on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// It is approved or denied.
@@ -155,7 +156,7 @@ impl Controller for CsrSigning {
     fn new(setup: &mut Setup<'_>) -> Self {
         let requests: Store<OpenRequest> = setup.follow_keys();
         let undecided = requests.index(&BY_STEP);
-        // A change of the policy in force concerns what is undecided.
+        // A change of the policy in force concerns undecided requests.
         let policies = setup.follow(move |delta: &Delta<Rules>, keys| {
             if delta.key.name == POLICY_NAME {
                 let open = undecided.keys(UNDECIDED);
@@ -251,7 +252,7 @@ async fn decide(writer: &Writer, request: &Named, ruling: Ruling) -> Result<(), 
     written.map(drop)
 }
 
-/// Signs a request, or writes into it why it is not signed.
+/// Signs a request, or records in it why it is not signed.
 async fn sign(signing: &Signing, writer: &Writer, request: &Named) -> Result<(), ApiError> {
     let Some(mut object) = current(writer, request, Step::Certificate).await? else {
         return Ok(());
@@ -282,9 +283,9 @@ async fn sign(signing: &Signing, writer: &Writer, request: &Named) -> Result<(),
     written.map(drop)
 }
 
-/// Why an approved request is not signed, also where a person approved it. Without this, a bootstrap token and a person who
-/// looks at the request's name alone would give away what only a machine's own proof gives, or a certificate that clients take
-/// for the API server's.
+/// Why an approved request is not signed, even if a person approved it. Without this check, a
+/// bootstrap token and a careless approval would give out what only a machine's own proof may give,
+/// or a certificate that clients accept as the API server's.
 async fn why_not(
     signing: &Signing,
     writer: &Writer,

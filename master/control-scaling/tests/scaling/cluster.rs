@@ -37,7 +37,8 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// A cluster with one node, whose pods use so many thousandths of a CPU each. Below zero it tells nothing.
+    /// A cluster with one node, whose pods use this many thousandths of a CPU each. Below zero it
+    /// reports nothing.
     pub(crate) async fn using(level: &Arc<AtomicI64>) -> Self {
         let list = [
             master_control_workloads::CONTROLLERS,

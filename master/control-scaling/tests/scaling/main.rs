@@ -1,5 +1,5 @@
-//! HorizontalPodAutoscalers: upstream's formula by upstream's own cases, bounds and windows by its documentation, and what
-//! comes of it at the API.
+//! HorizontalPodAutoscalers: upstream's formula by upstream's cases, bounds and windows by its
+//! documentation, and the results at the API.
 
 #![allow(
     clippy::unwrap_used,
@@ -162,7 +162,7 @@ const CASES: &[(&str, Case)] = &[
 ];
 
 #[test]
-fn upstreams_cases_come_to_upstreams_numbers() {
+fn upstreams_cases_give_upstreams_results() {
     for (name, (letters, levels, target, current, expected)) in CASES {
         let pods = letters.chars().enumerate();
         let pods: Vec<Pod> = pods
@@ -203,7 +203,7 @@ fn a_container_without_a_request_has_no_utilization_and_has_an_average() {
 }
 
 #[test]
-fn what_a_pod_uses_as_it_begins_counts_for_nothing() {
+fn the_usage_of_a_starting_pod_is_ignored() {
     let mut young = pod(1, 'r', "1");
     let minute = now() - SignedDuration::from_mins(1);
     let status = young.status.as_mut().unwrap();
@@ -224,7 +224,7 @@ fn what_a_pod_uses_as_it_begins_counts_for_nothing() {
 proptest! {
     /// With all pods ready and known, the number is upstream's documented formula: ceil(current * use / target).
     #[test]
-    fn what_is_wholly_known_follows_the_documented_formula(
+    fn complete_metrics_follow_the_documented_formula(
         levels in proptest::collection::vec(1_i64..5000, 1..30), target in 1_i32..200,
     ) {
         let current = i32::try_from(levels.len()).unwrap();
@@ -243,9 +243,9 @@ proptest! {
         prop_assert!(on_edge || found == expected || i64::from(current) * used % target == 0);
     }
 
-    /// Whatever pods lack samples or readiness, the number never goes further than what is known asks for.
+    /// Missing samples or readiness never move the number further than the known samples ask for.
     #[test]
-    fn what_is_unknown_never_makes_a_change_greater(
+    fn missing_metrics_never_increase_a_change(
         pods in proptest::collection::vec((prop_oneof![Just('r'), Just('u'), Just('p'), Just('m')], 1_i64..3000), 1..20),
         target in 1_i32..200,
     ) {
@@ -337,7 +337,7 @@ fn policies_bound_the_change_within_their_periods_as_documented() {
     let mut scaler = Scaler::new(80, spec(1, 100, json!({"scaleDown": down})));
     let found: Vec<i32> = (0..6).map(|minute| scaler.at(minute * 61, 10).0).collect();
     assert_eq!(found, [72, 64, 57, 51, 45, 40]);
-    // Within the period nothing more goes.
+    // Within the period no further pod is removed.
     assert_eq!(scaler.at(5 * 61 + 30, 10).0, 40);
     assert_eq!(scaler.at(6 * 61, 10).0, 36);
 
@@ -386,7 +386,7 @@ fn windows_hold_back_both_ways() {
 }
 
 #[test]
-fn what_cannot_be_known_takes_nothing_away_and_is_told() {
+fn failing_metrics_never_scale_down_and_are_reported() {
     let mut both = spec(1, 10, Value::Null);
     let metrics = both.metrics.as_mut().unwrap();
     metrics.push(metrics[0].clone());
@@ -430,7 +430,7 @@ fn what_cannot_be_known_takes_nothing_away_and_is_told() {
 }
 
 #[test]
-fn bounds_come_before_metrics_and_nought_switches_it_off() {
+fn bounds_precede_metrics_and_zero_replicas_disable_scaling() {
     for (replicas, expected) in [(0, 0), (1, 2), (9, 7)] {
         let seen = Seen {
             replicas,
@@ -482,7 +482,7 @@ async fn until_there_are(cluster: &Cluster, numbers: &[i32]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_autoscaler_follows_the_use_and_says_where_there_is_none() {
+async fn an_autoscaler_follows_usage_and_reports_missing_metrics() {
     let used = Arc::new(AtomicI64::new(-1));
     let cluster = Cluster::using(&used).await;
     let container = json!({"name": "c", "image": "registry.example/c:1", "resources": {"requests": {"cpu": "100m"}}});

@@ -44,7 +44,7 @@ pub struct Facts {
     pub jobs: Entries<Kept<Job>>,
 }
 
-/// What is done to a CronJob with a UID.
+/// An action on the CronJob with a UID.
 pub type Action = action::Action<Step>;
 
 /// Something that is done.
@@ -229,7 +229,7 @@ fn status_of(cron: &CronJob) -> Status {
     }
 }
 
-/// The status by the Jobs that are there, and what people are told of changes.
+/// The status from the existing Jobs, and the events about changes.
 fn look(facts: &Facts, before: &Status) -> (Status, Vec<Step>) {
     let mut status = Status {
         active: Vec::new(),

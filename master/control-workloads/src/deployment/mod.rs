@@ -56,7 +56,7 @@ pub struct Facts {
     pub owner_changes: Vec<OwnerChange>,
 }
 
-/// What is done to a Deployment with a UID.
+/// An action on the Deployment with a UID.
 pub type Action = action::Action<Step>;
 
 impl Selects for Deployment {

@@ -63,7 +63,7 @@ pub struct Facts {
     pub failing: bool,
 }
 
-/// What is done to a Job with a UID.
+/// An action on the Job with a UID.
 pub type Action = action::Action<Step>;
 
 impl Selects for Job {

@@ -1,4 +1,4 @@
-//! What is done about a Job: pods that ended are counted, pods that are missing are made, those that are too many end.
+//! The plan for a Job: counts ended pods, creates missing pods, deletes surplus ones.
 
 use super::indexes::{self, Indexes};
 use super::policy::{self, Verdict, judge};

@@ -1,6 +1,6 @@
 //! StatefulSets: pods with a name and a place in the order, each with its own volume claims.
 //!
-//! - `plan`: what is done, in order; pure
+//! - `plan`: the actions, in order; pure
 //! - `pod`: a pod and its claims
 //!
 //! Guarantee: a name is given again only when the pod that had it is gone from the API.
@@ -51,7 +51,7 @@ pub struct Facts {
     pub owner_changes: Vec<OwnerChange>,
 }
 
-/// What is done to a StatefulSet with a UID.
+/// An action on the StatefulSet with a UID.
 pub type Action = action::Action<Step>;
 
 impl Selects for StatefulSet {

@@ -1,4 +1,4 @@
-//! What is done about a StatefulSet: places are filled from the first, emptied from the last, and renewed from the last.
+//! The plan for a StatefulSet: fills places from the first, empties and renews them from the last.
 
 use super::Facts;
 use super::pod::ordinal;

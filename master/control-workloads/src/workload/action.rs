@@ -15,7 +15,7 @@ pub struct Action<S> {
     pub key: Key,
     /// Its UID.
     pub uid: String,
-    /// What is done.
+    /// The action.
     pub step: S,
 }
 

@@ -1,4 +1,4 @@
-//! Adoption and release: an owner's selector says which objects it wants, their controller reference who has them.
+//! Adoption and release: an owner's selector matches the objects that it wants; their controller reference names their owner.
 //!
 //! Guarantees: an object that another owner controls is never touched; an orphan is adopted only by an owner that the API
 //! itself says is there and is not being deleted.

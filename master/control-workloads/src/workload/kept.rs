@@ -49,7 +49,7 @@ pub const fn by_controller<T: Object>() -> Index<Kept<T>> {
     })
 }
 
-/// Under what the objects of a namespace are found that nobody controls. No UID has this form.
+/// The key under which a namespace's objects without a controller are found. No UID has this form.
 pub fn orphans_of(namespace: &str) -> String {
     format!("{namespace}/")
 }

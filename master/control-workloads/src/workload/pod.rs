@@ -64,7 +64,7 @@ pub struct OwnedPod {
     pub ready: Option<Timestamp>,
     /// Restarts of the container that was restarted most, and of the sidecar that was.
     pub restarts: (i32, i32),
-    /// What its deletion costs, where its annotation says so.
+    /// The cost of its deletion, from its annotation.
     pub cost: i32,
     /// What Jobs count by.
     pub job: Option<Box<JobPart>>,

@@ -294,7 +294,7 @@ fn each_index_runs_once_and_is_done_once() {
     world.seconds = 10;
     world.settle();
     assert_eq!(world.indexes(), [0, 2, 3]);
-    // A second pod of an index goes, whoever made it.
+    // A second pod of an index is deleted, also one that another client created.
     let twin = OwnedPod {
         uid: "twin".to_owned(),
         ..world.pods["p1"].clone()

@@ -78,7 +78,7 @@ async fn play_kubelets(admin: Client) {
     }
 }
 
-/// What becomes of a pod, by the tag of its image.
+/// How a pod ends, by the tag of its image.
 fn outcome(pod: &Pod) -> Value {
     let containers = pod.spec.as_ref().map(|spec| &spec.containers);
     let image = containers.and_then(|all| all.first()?.image.as_deref());

@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// What was done, in order, until nothing is planned.
+    /// The actions, in order, until nothing is planned.
     fn settle(&mut self) -> String {
         for _ in 0..60 {
             if !self.act() {

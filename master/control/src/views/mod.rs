@@ -1,5 +1,5 @@
-//! What is kept of the kinds that several controllers read: as much of each object as they need. A kind that one controller
-//! reads has its view in that controller's file.
+//! Views of the kinds that several controllers read: only the parts of an object that they need. A
+//! kind that one controller reads has its view in that controller's file.
 
 pub mod account;
 pub mod namespace;

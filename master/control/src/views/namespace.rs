@@ -4,7 +4,7 @@ use crate::views::uid;
 use config_kube::k8s_openapi::api::core::v1::Namespace;
 use master_client::View;
 
-/// What holds a namespace until its content is gone.
+/// The finalizer that keeps a namespace until its content is deleted.
 pub const FINALIZER: &str = "kubernetes";
 
 /// A namespace.

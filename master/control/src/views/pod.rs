@@ -1,4 +1,4 @@
-//! Pods: where they run and how they stand.
+//! Pods: their node and their state.
 
 use crate::views::{created, uid};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition, Toleration, Volume};
@@ -20,7 +20,7 @@ pub static BY_CLAIM: Index<PodView> = Index::new("claim", |key, pod| {
         .collect()
 });
 
-/// The volume claims that a change of a pod concerns: those that it used before or uses now, where it began, ended or went.
+/// The volume claims that a change of a pod concerns: those that it used before or uses now, if it began, ended or was deleted.
 pub fn claims_of_changed(delta: &Delta<PodView>, keys: &mut Vec<Key>) {
     if delta.differs(|pod| (pod.ended(), pod.claims.clone())) {
         let pods = [&delta.before, &delta.after].into_iter().flatten();
@@ -34,9 +34,9 @@ pub fn claims_of_changed(delta: &Delta<PodView>, keys: &mut Vec<Key>) {
 pub struct PodView {
     /// UID.
     pub uid: String,
-    /// When it came.
+    /// When it was created.
     pub created: Option<Timestamp>,
-    /// When it is to be gone, where it is being deleted.
+    /// When it must have ended, if it is being deleted.
     pub deleted: Option<Timestamp>,
     /// The node that it is bound to; empty where it is not.
     pub node: Arc<str>,
@@ -61,7 +61,7 @@ impl PodView {
     }
 }
 
-/// What many pods have in common, kept once.
+/// Data that many pods have in common, stored once.
 #[derive(Debug, Default)]
 struct Common {
     nodes: Recent<str>,

@@ -8,7 +8,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use master_client::View;
 
-/// Whether nobody has approved, denied or failed a request.
+/// Whether a request is neither approved nor denied nor failed.
 pub fn is_undecided(request: &CertificateSigningRequest) -> bool {
     let status = request.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_deref());

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use master_client::{Scope, View};
 use std::fmt;
 
-/// Where bootstrap tokens are.
+/// The namespace of bootstrap tokens.
 pub const NAMESPACE: &str = "kube-system";
 /// Which secrets they are.
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -20,7 +20,7 @@ pub struct TokenView {
     pub uid: String,
     /// When its time is over; never where none.
     pub expires: Option<Timestamp>,
-    /// What it signs with, where it may.
+    /// The key with which it signs, if it may sign.
     pub signing: Option<SigningToken>,
 }
 

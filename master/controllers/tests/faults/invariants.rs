@@ -1,4 +1,4 @@
-//! What holds at every step of a case.
+//! Invariants that hold at every step of a case.
 
 use super::pods::{app, is_ready, name, phase, uid};
 use super::simulation::Any;
@@ -9,7 +9,7 @@ use master_control_workloads::stateful_set::ordinal;
 use master_control_workloads::workload::pod::OwnedPod;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a ReplicaSet of the Deployment is to have, and how many of these are available by its status.
+/// The desired replicas of a ReplicaSet of the Deployment, and how many are available by its status.
 fn replicas_of_web(any: &Any) -> Option<(usize, usize)> {
     let Any::ReplicaSet(set) = any else {
         return None;
@@ -47,7 +47,7 @@ impl World {
         self.known = self.history.pods().into_iter().map(uid).collect();
     }
 
-    /// A pod that a node has is gone only when the node says so: so no identity is ever there twice.
+    /// A pod on a node is gone only when the node confirms it, so no identity ever exists twice.
     fn check_identities(&self) {
         let there: BTreeSet<String> = self.history.pods().into_iter().map(uid).collect();
         for gone in self.bound.difference(&there) {
@@ -78,7 +78,7 @@ impl World {
         );
         let spec = job.spec.as_ref();
         let is_indexed = spec.and_then(|spec| spec.completion_mode.as_deref()) == Some("Indexed");
-        // Without indexes a pod that its node lost may succeed beside the one in its place (as upstream's may).
+        // Without indexes a pod on a lost node may succeed beside its replacement (as upstream's may).
         assert!(
             said.0 <= self.completions || (self.weather.storm && !is_indexed),
             "{said:?}: more than is wanted"

@@ -1,6 +1,6 @@
-//! Workload controllers in a world of faults: calls that fail, answers that are lost, processes that end in the middle of a
-//! run, stores that lag, pods that fail, nodes that go. Whatever happens, promises hold at every step, and when it is over
-//! everything comes to what its specification says.
+//! Workload controllers in a world of faults: calls that fail, answers that are lost, processes
+//! that end in the middle of a run, stores that lag, pods that fail, nodes that vanish. The
+//! invariants hold at every step, and after the faults everything reaches its specification.
 
 #![allow(
     clippy::unwrap_used,
@@ -79,7 +79,7 @@ fn promises_hold_through_refused_calls_late_watches_and_restarts() {
 /// With lost answers, failing pods and dying nodes as well: ends are counted once, no pod is taken from its node, and all
 /// comes to what is specified.
 #[test]
-fn workloads_come_to_what_is_specified_after_any_storm() {
+fn workloads_reach_their_spec_after_any_sequence_of_events() {
     let faults = Faults {
         refused: 8,
         lost: 8,

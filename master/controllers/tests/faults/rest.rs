@@ -1,4 +1,4 @@
-//! The end of a case: everything goes well, and comes to rest as it is specified.
+//! The end of a case: without further faults everything reaches its specification.
 
 use super::pods::{app, is_ready, name, phase};
 use super::simulation::{Any, KINDS};
@@ -6,11 +6,11 @@ use super::world::{LEFT, PROTECTED, World};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeSet;
 
-/// Rounds within which everything must have come to rest.
+/// Rounds within which everything must be stable.
 const ROUNDS: usize = 400;
 
 impl World {
-    /// Everything goes well now, until all is at rest.
+    /// Runs without faults until everything is stable.
     pub(crate) async fn settle(&mut self) {
         self.processes.api.mend();
         let mut why = String::new();

@@ -1,8 +1,10 @@
-//! Controllers over the real API server and store, driven by hand: what each has seen, which of them runs, which calls fail
-//! and when the process starts anew is decided by a seed. Time is simulated, so that nothing is waited for.
+//! Controllers over the real API server and store, driven step by step: a seed decides what each
+//! has seen, which of them runs, which calls fail and when the process restarts. Time is simulated,
+//! so there are no waits.
 //!
-//! Each controller has stores of its own that lag behind the API, kind by kind; runs, queues and expectations are the real
-//! ones. A store never goes back, and a process that starts anew begins with all that is there, as with real watches.
+//! Each controller has stores of its own that lag behind the API, kind by kind; runs, queues and
+//! expectations are the real ones. A store never goes back, and a restarted process begins with the
+//! current state, as with real watches.
 
 use config_kube::k8s_openapi::api::apps::v1::{
     ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet,
@@ -239,7 +241,7 @@ struct Event {
     gone: Option<u64>,
 }
 
-/// What the API holds, and how it came to it.
+/// The API's objects, and their history.
 pub(crate) struct History {
     /// Reads and writes of people, nodes and tests: nothing of it fails.
     pub(crate) admin: Client,
@@ -337,7 +339,7 @@ impl History {
 /// A controller in its process.
 pub(crate) trait Process {
     fn name(&self) -> &'static str;
-    /// It starts anew: it knows nothing, and then all that is there.
+    /// Restarts the process: it forgets everything and lists again.
     fn restart(&mut self, history: &History, now: Now);
     /// It sees so many more changes of a kind; whether there were any.
     fn see(&mut self, history: &History, kind: &'static str, most: usize, now: Now) -> bool;
@@ -445,7 +447,7 @@ impl Processes {
         };
     }
 
-    /// One of them runs a key; where it is to end in the middle, it starts anew afterwards.
+    /// One of them runs a key; if it has to end in the middle, it restarts afterwards.
     pub(crate) async fn run(
         &mut self,
         number: usize,

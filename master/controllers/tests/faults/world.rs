@@ -28,7 +28,7 @@ use tempfile::TempDir;
 pub(crate) const PROTECTED: usize = 3;
 pub(crate) const LEFT: usize = 2;
 
-/// A disk that is not waited for: what a power cut takes is the store's matter, and tested there.
+/// A disk without flushes: the store's own tests cover power cuts.
 #[derive(Debug)]
 struct Volatile;
 
@@ -221,7 +221,7 @@ impl World {
     /// What node and scheduler do next with a pod; a pod of the Job fails if that is given, another one if it breaks.
     pub(crate) async fn live(&mut self, pod: &Pod, fails: bool, breaks: bool) -> bool {
         if pod.metadata.deletion_timestamp.is_some() {
-            // What still has a finalizer has ended all the same.
+            // A pod that still has a finalizer has ended all the same.
             let first = !self.ended.contains(&uid(pod));
             self.end(pod).await;
             return first;
@@ -239,7 +239,7 @@ impl World {
             ended.insert(uid(pod));
             self.say(pod, json!({"phase": how})).await;
         } else if breaks && phase(pod) == "Running" && app(pod) != "all" {
-            // What has ended is gone as soon as it is deleted.
+            // An ended pod is gone as soon as it is deleted.
             self.ended.insert(uid(pod));
             self.say(pod, json!({"phase": "Failed"})).await;
         } else {
@@ -259,7 +259,7 @@ impl World {
     /// The node has ended a pod.
     async fn end(&mut self, pod: &Pod) {
         if app(pod) == "all" && !matches!(phase(pod), "Succeeded" | "Failed") {
-            // Of a Job's pod that is deleted nothing but a failure can become.
+            // A deleted pod of a Job can only become a failure.
             self.failed.insert(uid(pod));
         }
         self.ended.insert(uid(pod));
@@ -347,7 +347,7 @@ impl World {
         self.history.look(&["pods"]).await;
     }
 
-    /// A node goes with its pods, and comes back empty.
+    /// A node vanishes with its pods, and comes back empty.
     async fn end_a_node(&mut self) {
         if !self.weather.storm {
             return;

@@ -1,4 +1,5 @@
-//! Namespaces, accounts, tokens, certificate requests, events, quotas: what a cluster keeps beside its workloads.
+//! Namespaces, accounts, tokens, certificate requests, events, quotas: cluster-wide objects besides
+//! workloads.
 
 use super::{Scene, key, named, pod};
 use jiff::{SignedDuration, Timestamp};
@@ -102,7 +103,7 @@ fn only_deleted_namespaces_are_emptied() {
 }
 
 #[test]
-fn only_open_requests_of_kubelets_are_looked_at_for_approval() {
+fn only_open_requests_of_kubelets_are_considered_for_approval() {
     let mut scene = Scene::<approver::Approver>::new();
     let kubelets = "kubernetes.io/kube-apiserver-client-kubelet";
     for (name, decided, signer) in [

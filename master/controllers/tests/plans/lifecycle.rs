@@ -1,4 +1,4 @@
-//! Nodes that fall silent: their taints, the evictions of zones, and what is said of them.
+//! Nodes that fall silent: their taints, the evictions of zones, and their conditions.
 
 use super::{NOT_READY, Scene, UNREACHABLE, condition, named, node, taint};
 use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint};
@@ -87,7 +87,7 @@ fn a_wrong_clock_on_the_node_changes_nothing() {
 }
 
 #[test]
-fn a_new_node_gets_time_to_speak() {
+fn a_new_node_gets_a_startup_grace_period() {
     let mut scene = Nodes::new();
     scene.set(named("a"), NodeView::default());
     assert!(silent(&scene, "a", 0).is_none());
@@ -125,7 +125,7 @@ fn conditions_become_taints_and_other_peoples_taints_stay() {
 }
 
 #[test]
-fn nodes_are_emptied_one_after_another() {
+fn nodes_are_evicted_one_after_another() {
     let mut scene = Nodes::new();
     scene.set(named("bad-1"), node("Unknown"));
     scene.set(named("bad-2"), node("False"));
@@ -157,7 +157,7 @@ fn emptied(start: Timestamp) -> NodeView {
 }
 
 #[test]
-fn when_no_node_is_ready_none_is_emptied() {
+fn no_node_is_evicted_when_none_is_ready() {
     let mut scene = Nodes::new();
     let bad = emptied(scene.clock.1);
     scene.set(named("a"), bad);

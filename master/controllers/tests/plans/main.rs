@@ -1,4 +1,5 @@
-//! What each controller plans for a key, by what is in its stores and the time: no API, no waiting.
+//! The plan of each controller for a key, from its stores and the time, without an API and without
+//! waits.
 mod cluster;
 mod lifecycle;
 mod pods;

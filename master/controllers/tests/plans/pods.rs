@@ -127,7 +127,7 @@ fn a_pod_that_comes_to_an_old_taint_has_its_time_from_then_on() {
 }
 
 #[test]
-fn a_pod_that_says_nothing_stays_five_minutes_on_a_silent_node() {
+fn a_pod_without_tolerations_stays_five_minutes_on_a_silent_node() {
     assert_eq!(
         eviction(UNREACHABLE, vec![], 299),
         Plan::wait(Duration::from_secs(1))
@@ -172,7 +172,7 @@ fn pods_of_a_node_that_is_gone_go_after_a_while() {
 }
 
 #[test]
-fn deleted_pods_that_nobody_will_end_go_at_once() {
+fn deleted_pods_without_a_kubelet_are_removed_at_once() {
     let mut scene = Scene::<pod_gc::PodGc>::new();
     let mut off = node("Unknown");
     let start = scene.clock.1;
@@ -196,7 +196,7 @@ fn deleted_pods_that_nobody_will_end_go_at_once() {
 }
 
 #[test]
-fn the_oldest_of_too_many_ended_pods_go() {
+fn the_oldest_of_too_many_ended_pods_are_deleted() {
     let mut scene = Scene::<pod_gc::PodGc>::new();
     scene.set(named("a"), node("True"));
     let mut last = Vec::new();

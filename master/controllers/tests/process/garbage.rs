@@ -1,4 +1,4 @@
-//! What goes: namespaces with all that is in them, and what nobody owns any more.
+//! Deletion: namespaces with their content, and objects without owners.
 
 use super::{Cluster, MAPS, cluster, eventually, exists, make};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -8,7 +8,7 @@ use master_client::{DeleteParams, ListParams, Patch};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_namespace_goes_with_all_that_is_in_it() {
+async fn a_deleted_namespace_is_removed_with_its_content() {
     let cluster = cluster().await;
     let admin = &cluster.admin;
     let namespace: Namespace =
@@ -159,7 +159,7 @@ async fn delete(cluster: &Cluster, name: &str, policy: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_owns_any_more_goes_and_what_is_orphaned_stays() {
+async fn objects_without_owners_are_deleted_and_orphaned_ones_stay() {
     let cluster = cluster().await;
     let owner = make(&cluster, MAPS, json!({"metadata": {"name": "owner"}})).await;
     let child = make(&cluster, MAPS, owned("child", &owner, false)).await;
@@ -187,7 +187,7 @@ async fn what_nobody_owns_any_more_goes_and_what_is_orphaned_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_the_foreground_owners_go_after_those_that_block_them() {
+async fn foreground_deletion_waits_for_blocking_dependents() {
     let cluster = cluster().await;
     let owner = make(&cluster, MAPS, json!({"metadata": {"name": "owner"}})).await;
     let mut child = owned("child", &owner, true);
@@ -221,7 +221,7 @@ async fn in_the_foreground_owners_go_after_those_that_block_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_in_another_namespace_is_none_and_people_are_told() {
+async fn an_owner_in_another_namespace_is_ignored_with_an_event() {
     let cluster = cluster().await;
     let elsewhere = "/api/v1/namespaces/kube-system/configmaps";
     let owner = make(&cluster, elsewhere, json!({"metadata": {"name": "owner"}})).await;

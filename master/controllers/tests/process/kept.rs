@@ -1,4 +1,4 @@
-//! What is kept right: certificates of the root, quotas, ranges, signatures, roles, approvals.
+//! Reconciled objects: certificates of the root, quotas, ranges, signatures, roles, approvals.
 
 use super::{MAPS, ROOT, cluster, eventually, make};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
@@ -24,7 +24,7 @@ async fn every_namespace_has_the_roots_certificate_and_it_is_kept_right() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_is_counted_and_counted_anew_when_something_goes() {
+async fn a_quota_is_counted_again_after_a_deletion() {
     let cluster = cluster().await;
     make(&cluster, MAPS, json!({"metadata": {"name": "a"}})).await;
     let root = format!("{MAPS}/kube-root-ca.crt");
@@ -92,7 +92,7 @@ async fn an_ephemeral_volume_has_a_claim_that_goes_with_its_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_of_addresses_goes_once_no_address_is_of_it() {
+async fn a_range_of_addresses_is_removed_once_it_is_unused() {
     let cluster = cluster().await;
     let ranges = "/apis/networking.k8s.io/v1/servicecidrs";
     make(
@@ -160,7 +160,7 @@ async fn the_public_kubeconfig_gets_the_signatures_of_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn roles_that_gather_get_what_is_labelled_for_them() {
+async fn aggregated_roles_get_the_rules_of_labelled_roles() {
     let cluster = cluster().await;
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let labels = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});

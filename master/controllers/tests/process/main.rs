@@ -38,7 +38,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 struct Cluster {
     api: ApiServer,
     admin: Client,
-    /// When the good node was last heard, and the longest time between two of its signs of life.
+    /// When the good node last reported, and the longest time between two of its reports.
     heard: Mutex<(Instant, Duration)>,
     controllers: JoinHandle<()>,
     _store: TempDir,
@@ -120,7 +120,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the machine, and not a kubelet, was silent for so long that the controllers may have taken it for a silence.
+    /// Whether the test's machine stalled for so long that the controllers may have taken it for a
+    /// silent node.
     fn stood_still(&self) -> bool {
         let (last, longest) = *self.heard.lock().expect("nobody panics");
         longest.max(last.elapsed()) >= GRACE / 2

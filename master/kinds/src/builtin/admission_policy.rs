@@ -194,9 +194,10 @@ fn resources(constraints: &Fields, operations: &[&str], at: &At<'_>, faults: &mu
                 continue;
             };
             let (list, place) = (items(named, "resourceNames"), at.field("resourceNames"));
+            let mut known = HashSet::new();
             for (index, name) in list.iter().enumerate() {
                 formed(name, &place.index(index), names::path_segment, faults);
-                if list[..index].contains(name) {
+                if !known.insert(name) {
                     faults.duplicate(&place.index(index), name);
                 }
             }

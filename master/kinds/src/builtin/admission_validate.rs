@@ -178,8 +178,9 @@ fn review_versions(hook: &Fields, at: &At<'_>, faults: &mut Faults) {
     if versions.is_empty() {
         return faults.required(&place, "must specify one of v1, v1beta1");
     }
+    let mut known = HashSet::new();
     for (index, version) in versions.iter().enumerate() {
-        if versions[..index].contains(version) {
+        if !known.insert(version) {
             faults.invalid(&place.index(index), version, "duplicate version");
         } else if let Err(fault) = names::dns_label(version.as_str().unwrap_or_default()) {
             faults.invalid(&place.index(index), version, fault);

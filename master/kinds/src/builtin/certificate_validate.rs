@@ -8,6 +8,7 @@ use master_schema::registry::Subresource;
 use master_schema::validate::forms::word;
 use master_schema::validate::{At, Faults, Fields, get, items, names, object, text};
 use serde_json::Value;
+use std::collections::HashSet;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::error::X509Error;
 use x509_parser::pem::Pem;
@@ -60,8 +61,9 @@ pub(super) fn request(fields: &Fields, faults: &mut Faults) {
     for (index, usage) in usages.iter().enumerate() {
         faults.one_of(&place.index(index), usage, USAGES);
     }
+    let mut known = HashSet::new();
     for (index, usage) in usages.iter().enumerate() {
-        if usages[..index].contains(usage) {
+        if !known.insert(usage) {
             faults.duplicate(&place.index(index), usage);
         }
     }

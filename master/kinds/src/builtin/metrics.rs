@@ -1,4 +1,4 @@
-//! The kinds of `metrics.k8s.io`, which are made of what nodes tell and never stored.
+//! The kinds of `metrics.k8s.io`, which are computed from the nodes' figures and never stored.
 
 use config_kube::metrics::{NodeMetrics, PodMetrics};
 use master_schema::quantity::Quantity;
@@ -30,7 +30,7 @@ fn columns() -> Vec<Column> {
     ]
 }
 
-/// What a node, or the containers of a pod together, use of a resource.
+/// The usage of a resource by a node, or by all containers of a pod.
 fn total(fields: &Fields, resource: &str) -> Value {
     let containers = items(fields, "containers")
         .iter()

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub(super) fn node() -> Kind {
     Kind {
         short_names: words(&["no"]),
-        subresources: vec![Subresource::Proxy, Subresource::Status],
+        subresources: vec![Subresource::Power, Subresource::Proxy, Subresource::Status],
         columns: vec![
             column("Status", |fields, _| status(fields).into()),
             column("Roles", |fields, _| roles(fields).into()),

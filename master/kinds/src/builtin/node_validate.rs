@@ -4,6 +4,7 @@ use master_schema::object::spec;
 use master_schema::validate::forms;
 use master_schema::validate::{At, Faults, Fields, get, items, net, object, resource, text};
 use serde_json::Value;
+use std::collections::HashSet;
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -69,8 +70,9 @@ pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
     let root = At::root("status");
     let at = root.field("addresses");
     let addresses = object(new, "status").map_or(&[][..], |status| items(status, "addresses"));
+    let mut known = HashSet::new();
     for (index, address) in addresses.iter().enumerate() {
-        if addresses[..index].contains(address) {
+        if !known.insert(address) {
             faults.duplicate(&at.index(index), address);
         }
     }

@@ -16,7 +16,7 @@ pub(super) fn all() -> Vec<Kind> {
     ]
 }
 
-/// What they share: a status subresource that carries no metadata, and generations.
+/// Common to all: a status subresource without metadata, and generations.
 fn own(kind: Kind) -> Kind {
     let strategy = Strategy {
         status_carries_metadata: false,

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_rule_is_told() {
+    fn every_fault_of_a_rule_is_reported() {
         let rules = json!({"rules": [
             {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]},
             {"apiGroups": [], "resources": []},

@@ -125,8 +125,8 @@ impl Quota {
             .collect()
     }
 
-    /// Those of these limits whose usage is unknown: no object may be created under them until they
-    /// are counted.
+    /// The limits whose usage is unknown: no object may be created under them until they are
+    /// counted.
     pub fn uncounted<'a>(&self, limits: &[&'a str]) -> Vec<&'a str> {
         let known = |name: &str| self.hard.get(name).is_some() && self.used.get(name).is_some();
         limits.iter().copied().filter(|name| !known(name)).collect()

@@ -6,6 +6,7 @@ use master_schema::object::metadata;
 use master_schema::registry::Subresource;
 use master_schema::validate::{At, Faults, Fields, get, items, object, object_mut, text};
 use serde_json::{Map, Value};
+use std::collections::{HashMap, HashSet};
 
 /// Upstream's error for changes of a pod's spec.
 const MUTABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
@@ -63,15 +64,18 @@ fn ephemeral(new: &Fields, old: &Fields, faults: &mut Faults) {
     let at = At::root("spec");
     let at = at.field("ephemeralContainers");
     let list = |fields| items(spec(fields), "ephemeralContainers");
+    let name = |one: &Value| {
+        let name = one.get("name").and_then(Value::as_str);
+        name.unwrap_or_default().to_owned()
+    };
+    // Of several with one name the first counts.
+    let mut given: HashMap<String, &Value> = HashMap::new();
+    for one in list(new) {
+        given.entry(name(one)).or_insert(one);
+    }
     for known in list(old) {
-        let name = known
-            .get("name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        match list(new)
-            .iter()
-            .find(|found| found.get("name") == known.get("name"))
-        {
+        let name = name(known);
+        match given.get(&name).copied() {
             None => faults.forbidden(
                 &at,
                 format!("existing ephemeral containers {name:?} may not be removed\n"),
@@ -159,7 +163,7 @@ fn added_tolerations(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Fault
         fields.remove("tolerationSeconds");
         fields
     };
-    let after: Vec<Map<String, Value>> = items(new, "tolerations").iter().map(timeless).collect();
+    let after: HashSet<Fields> = items(new, "tolerations").iter().map(timeless).collect();
     if !items(old, "tolerations")
         .iter()
         .all(|toleration| after.contains(&timeless(toleration)))
@@ -173,8 +177,9 @@ fn added_tolerations(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Fault
 
 /// Scheduling gates may only be removed.
 fn removed_gates(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) {
+    let before: HashSet<&Value> = items(old, "schedulingGates").iter().collect();
     for (index, gate) in items(new, "schedulingGates").iter().enumerate() {
-        if !items(old, "schedulingGates").contains(gate) {
+        if !before.contains(gate) {
             let name = gate.get("name").and_then(Value::as_str).unwrap_or_default();
             let words = format!("only deletion is allowed, but found new scheduling gate '{name}'");
             faults.forbidden(&at.index(index).field("name"), words);

@@ -249,7 +249,7 @@ fn ephemeral_containers_are_added_and_stay() {
 }
 
 #[test]
-fn a_resize_changes_cpu_and_memory_of_what_runs() {
+fn a_resize_changes_cpu_and_memory_of_running_containers() {
     let resources = json!({"requests": {"cpu": "1", "memory": "1Gi"}});
     let old = made(json!({
         "containers": [{"name": "c", "image": "a", "resources": resources}],

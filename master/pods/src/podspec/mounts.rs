@@ -6,19 +6,23 @@ use master_schema::validate::{At, Faults, Fields, get, items, object, text};
 use std::collections::BTreeSet;
 
 /// Names and paths of a list.
-fn pairs<'a>(container: &'a Fields, list: &str, path: &str) -> Vec<(&'a str, &'a str)> {
+fn named<'a>(
+    container: &'a Fields,
+    list: &str,
+    path: &str,
+) -> (BTreeSet<&'a str>, BTreeSet<&'a str>) {
     let entries = items(container, list)
         .iter()
         .filter_map(|entry| entry.as_object());
     entries
         .map(|entry| (text(entry, "name"), text(entry, path)))
-        .collect()
+        .unzip()
 }
 
 /// Validates `volumeMounts`.
 pub(super) fn mounts(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("volumeMounts");
-    let devices = pairs(container, "volumeDevices", "devicePath");
+    let (devices, device_paths) = named(container, "volumeDevices", "devicePath");
     let mut paths = BTreeSet::new();
     for (number, mount) in items(container, "volumeMounts").iter().enumerate() {
         let Some(mount) = mount.as_object() else {
@@ -39,14 +43,14 @@ pub(super) fn mounts(container: &Fields, context: &Context<'_>, at: &At<'_>, fau
                 "must be unique",
             );
         }
-        if devices.iter().any(|(device, _)| *device == name) {
+        if devices.contains(name) {
             faults.invalid(
                 &at.field("name"),
                 word(mount, "name"),
                 "must not already exist in volumeDevices",
             );
         }
-        if devices.iter().any(|(_, device)| *device == path) {
+        if device_paths.contains(path) {
             let words = "must not already exist as a path in volumeDevices";
             faults.invalid(&at.field("mountPath"), word(mount, "mountPath"), words);
         }
@@ -121,7 +125,7 @@ fn recursive(mount: &Fields, at: &At<'_>, faults: &mut Faults) {
 /// Validates `volumeDevices`.
 pub(super) fn devices(container: &Fields, context: &Context<'_>, at: &At<'_>, faults: &mut Faults) {
     let list = at.field("volumeDevices");
-    let mounted = pairs(container, "volumeMounts", "mountPath");
+    let (mounted, mounted_paths) = named(container, "volumeMounts", "mountPath");
     let (mut paths, mut names) = (BTreeSet::new(), BTreeSet::new());
     for (number, device) in items(container, "volumeDevices").iter().enumerate() {
         let Some(device) = device.as_object() else {
@@ -157,14 +161,14 @@ pub(super) fn devices(container: &Fields, context: &Context<'_>, at: &At<'_>, fa
         } else {
             paths.insert(path);
         }
-        if mounted.iter().any(|(mount, _)| *mount == name) {
+        if mounted.contains(name) {
             faults.invalid(
                 &at_name,
                 word(device, "name"),
                 "must not already exist in volumeMounts",
             );
         }
-        if mounted.iter().any(|(_, mount)| *mount == path) {
+        if mounted_paths.contains(path) {
             faults.invalid(
                 &at_path,
                 word(device, "devicePath"),

@@ -3,7 +3,7 @@
 use master_schema::validate::forms::{POSITIVE, formed, has, number, optional_choice, word};
 use master_schema::validate::{At, Faults, Fields, get, items, labels, names, object, text};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// Validates tolerations.
 pub fn tolerations(tolerations: &[Value], at: &At<'_>, faults: &mut Faults) {
@@ -58,6 +58,15 @@ fn toleration(toleration: &Fields, at: &At<'_>, faults: &mut Faults) {
 /// Validates topology spread constraints.
 pub(super) fn spread(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let constraints = items(spec, "topologySpreadConstraints");
+    let pair = |one: &Fields| {
+        let texts = [text(one, "topologyKey"), text(one, "whenUnsatisfiable")];
+        texts.map(str::to_owned)
+    };
+    // How often each comes from here on.
+    let mut left: HashMap<[String; 2], usize> = HashMap::new();
+    for one in constraints.iter().filter_map(Value::as_object) {
+        *left.entry(pair(one)).or_default() += 1;
+    }
     for (index, constraint) in constraints.iter().enumerate() {
         let Some(constraint) = constraint.as_object() else {
             continue;
@@ -83,12 +92,11 @@ pub(super) fn spread(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
             word(constraint, "whenUnsatisfiable"),
             &actions,
         );
-        let same = |other: &Value| {
-            other.as_object().is_some_and(|other| {
-                text(other, "topologyKey") == key && text(other, "whenUnsatisfiable") == action
-            })
-        };
-        if constraints.iter().skip(index + 1).any(same) {
+        let later = left.get_mut(&pair(constraint)).map_or(0, |left| {
+            *left -= 1;
+            *left
+        });
+        if later > 0 {
             let shown = Value::from(format!("{{{key}, {action}}}"));
             faults.duplicate(&at.field("{topologyKey, whenUnsatisfiable}"), &shown);
         }

@@ -58,7 +58,7 @@ fn check(cases: Vec<(Value, &[&str])>) {
 }
 
 #[test]
-fn a_spec_without_fault_is_told_no_fields() {
+fn a_valid_spec_has_no_faults() {
     check(vec![
         (with(json!({})), &[]),
         (
@@ -232,7 +232,7 @@ fn faults_of_containers() {
 }
 
 #[test]
-fn faults_of_what_containers_mount_and_how_they_restart() {
+fn faults_of_mounts_and_restart_policies_are_reported() {
     check(vec![
         (
             container(json!({"envFrom": [{}, {"configMapRef": {"name": ""}}]})),

@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_told_in_upstreams_words() {
+    fn deprecated_fields_have_upstreams_warnings() {
         let pod = json!({
             "metadata": {"annotations": {"scheduler.alpha.kubernetes.io/critical-pod": "", SECCOMP_POD: "x"}},
             "spec": {
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_in_containers_is_told() {
+    fn odd_container_settings_cause_warnings() {
         let port = |port: i64, host: i64, ip: &str| json!({"containerPort": port, "protocol": "TCP", "hostPort": host, "hostIP": ip});
         let pod = json!({"spec": {
             "containers": [

@@ -92,7 +92,7 @@ fn workloads() -> Vec<Controller> {
     ]
 }
 
-/// What scales workloads, and what holds evictions back.
+/// Controllers that scale workloads, and disruption budgets.
 fn scale() -> Vec<Controller> {
     vec![
         (

@@ -23,7 +23,7 @@ pub(super) fn roles() -> Vec<Role> {
                 on("get", "core", "nodes/proxy"),
             ],
         ),
-        // Of pods a node is told as much as policies need, by the Node authorizer.
+        // The Node authorizer lets a node read only the parts of pods that policies need.
         cluster_role(
             NODE_POLICIES,
             vec![
@@ -54,8 +54,8 @@ fn attestation() -> Vec<Rule> {
     ]
 }
 
-/// What controllers follow, read by one user for all of them. Each writes as a user of its own, whose role is made of what the
-/// controller declares (`master/control`).
+/// The kinds that controllers follow, which one user reads for all of them. Each controller writes
+/// with its own user, whose role has the rights that the controller declares (`master/control`).
 fn all_controllers() -> Vec<Rule> {
     vec![on(READ, "*", "*")]
 }

@@ -53,7 +53,7 @@ impl Obstacle {
     }
 }
 
-/// What a plugin knows of one pod when it looks at nodes.
+/// A plugin's data about one pod, for looking at nodes.
 pub(crate) trait Filter {
     /// Adds what stands against a node.
     fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>);

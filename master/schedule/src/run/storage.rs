@@ -20,7 +20,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// Follows a kind by what is kept of it.
+/// Follows a kind and keeps its view of each object.
 pub(super) fn follow<V: View>(client: &Client) -> Follower<V::Object, (Key, V)> {
     let read = |object: V::Object| (Key::of(Metadata::metadata(&object)), V::read(object));
     Follower::reading(client.clone(), None, ListParams::default(), read)

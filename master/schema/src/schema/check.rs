@@ -1,7 +1,7 @@
 //! Checks an object against its schema: unknown fields are removed and reported, wrong types are
 //! faults.
 
-use super::{Node, Schemas};
+use super::{Integer, Node, Schemas};
 use crate::quantity::Quantity;
 use base64::Engine;
 use serde_json::{Map, Value};
@@ -48,7 +48,11 @@ const MAX_FAULTS: usize = 100;
 
 impl Schemas {
     /// Checks an object against the definition `name`, removes unknown fields, nulls and empty
-    /// maps, and writes each quantity in its canonical form.
+    /// maps, puts the zero value of its type in the place of a null in a list, and writes each
+    /// quantity in its canonical form.
+    ///
+    /// Guarantee: what has no fault can be read as the type of the definition. Everybody who
+    /// follows the kind reads it, so one object that cannot be read would concern all.
     pub fn check(&self, name: &str, object: &mut Map<String, Value>) -> Checked {
         let mut checked = Checked::default();
         let mut path = String::new();
@@ -157,6 +161,9 @@ impl Schemas {
                     let length = path.len();
                     // Writing to a String does not fail.
                     let _infallible = write!(path, "[{number}]");
+                    if value.is_null() {
+                        *value = zero(&self.nodes[*inner]);
+                    }
                     self.value(*inner, value, path, checked);
                     path.truncate(length);
                 }
@@ -216,15 +223,12 @@ fn mismatch(node: &Node, value: &Value) -> Option<&'static str> {
             value.as_str().is_some_and(is_base64) || value.is_null(),
             "base64 text",
         ),
-        Node::Integer { narrow } => (
-            is_integer(value, *narrow),
-            if *narrow { "int32" } else { "int64" },
-        ),
+        Node::Integer(integer) => (integer.holds(value), integer.name()),
         Node::Number => (value.is_number(), "a number"),
         Node::Boolean => (value.is_boolean(), "a boolean"),
         Node::Quantity => (false, "a quantity"),
         Node::IntOrString => (
-            value.is_string() || is_integer(value, true),
+            value.is_string() || Integer::I32.holds(value),
             "an integer or a string",
         ),
         Node::Any => (true, ""),
@@ -262,10 +266,7 @@ fn restored(node: &Node, value: &Value) -> Option<String> {
         Node::String => format!("cannot convert {name} to string"),
         Node::Boolean => format!("cannot convert {name} to bool"),
         Node::Number => format!("cannot convert {name} to float64"),
-        Node::Integer { narrow } => format!(
-            "cannot convert {name} to {}",
-            if *narrow { "int32" } else { "int64" }
-        ),
+        Node::Integer(integer) => format!("cannot convert {name} to {}", integer.name()),
         Node::Time | Node::Bytes | Node::Quantity | Node::IntOrString | Node::Any => return None,
     })
 }
@@ -280,9 +281,102 @@ fn is_base64(text: &str) -> bool {
         .is_ok()
 }
 
-fn is_integer(value: &Value, narrow: bool) -> bool {
-    match value.as_i64() {
-        Some(number) => !narrow || i32::try_from(number).is_ok(),
-        None => !narrow && value.is_u64(),
+/// What upstream's types hold for a null in a list.
+fn zero(node: &Node) -> Value {
+    match node {
+        Node::Object(_) | Node::Map(_) => Value::Object(Map::new()),
+        Node::Array(_) => Value::Array(Vec::new()),
+        Node::String | Node::Bytes => Value::String(String::new()),
+        Node::Integer(_) | Node::Number | Node::IntOrString | Node::Quantity => 0.into(),
+        Node::Boolean => false.into(),
+        // There are no lists of times.
+        Node::Time | Node::Any => Value::Null,
+    }
+}
+
+impl Integer {
+    fn holds(self, value: &Value) -> bool {
+        match self {
+            Self::I32 => value.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
+            Self::I64 => value.is_i64(),
+            Self::U32 => value.as_u64().is_some_and(|n| u32::try_from(n).is_ok()),
+            Self::U64 => value.is_u64(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::I32 => "int32",
+            Self::I64 => "int64",
+            Self::U32 => "uint32",
+            Self::U64 => "uint64",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn checked(definition: &Value, object: &Value) -> (Value, Vec<String>) {
+        let definitions = json!({ "of": definition });
+        let schemas = Schemas::compile(definitions.as_object().unwrap());
+        let mut fields = object.as_object().unwrap().clone();
+        let found = schemas.check("of", &mut fields);
+        let wrong = found.wrong.iter().map(ToString::to_string).collect();
+        (Value::Object(fields), wrong)
+    }
+
+    #[test]
+    fn a_null_in_a_list_is_the_zero_value_of_its_type() {
+        let list = |items: Value| json!({"type": "array", "items": items});
+        let definition = json!({"type": "object", "properties": {
+            "objects": list(json!({"type": "object", "properties": {"a": {"type": "string"}}})),
+            "maps": list(json!({"type": "object", "additionalProperties": {"type": "string"}})),
+            "lists": list(list(json!({"type": "string"}))),
+            "texts": list(json!({"type": "string"})),
+            "numbers": list(json!({"type": "integer", "format": "int32"})),
+            "truths": list(json!({"type": "boolean"})),
+            "anything": list(json!({})),
+        }});
+        let nulls = json!({
+            "objects": [null, {"a": null}], "maps": [null], "lists": [null, [null]],
+            "texts": ["a", null], "numbers": [null], "truths": [null], "anything": [null],
+        });
+        let zeros = json!({
+            "objects": [{}, {}], "maps": [{}], "lists": [[], [""]],
+            "texts": ["a", ""], "numbers": [0], "truths": [false], "anything": [null],
+        });
+        assert_eq!(checked(&definition, &nulls), (zeros, Vec::new()));
+    }
+
+    #[test]
+    fn a_number_beyond_its_type_is_a_fault() {
+        let field = |format: &str| json!({"type": "integer", "format": format});
+        let definition = json!({"type": "object", "properties": {
+            "i32": field("int32"), "i64": field("int64"), "u32": field("uint32"), "u64": field("uint64"),
+        }});
+        let fits = json!({"i32": i32::MIN, "i64": i64::MIN, "u32": u32::MAX, "u64": u64::MAX});
+        assert_eq!(checked(&definition, &fits), (fits, Vec::new()));
+        for (field, number) in [
+            ("i32", json!(i64::from(i32::MAX) + 1)),
+            ("i64", json!(i64::MAX as u64 + 1)),
+            ("u32", json!(u64::from(u32::MAX) + 1)),
+            ("u32", json!(-1)),
+            ("u64", json!(-1)),
+            ("i64", json!(1.0)),
+        ] {
+            let (_, wrong) = checked(&definition, &json!({ field: number }));
+            assert_eq!(wrong.len(), 1, "{field}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_definitions_have_no_list_of_times() {
+        let document = serde_json::from_str(include_str!("definitions.json")).unwrap();
+        let nodes = Schemas::compile(&document).nodes;
+        let times = |node: &Node| matches!(node, Node::Array(of) if nodes[*of] == Node::Time);
+        assert!(!nodes.iter().any(times));
     }
 }

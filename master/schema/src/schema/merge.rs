@@ -16,8 +16,8 @@ pub enum Merge {
 }
 
 impl Merge {
-    /// As the extensions of a field's schema say, by which upstream publishes `patchStrategy` and
-    /// `patchMergeKey` of its types.
+    /// Reads it from the extensions of a field's schema, with which upstream publishes
+    /// `patchStrategy` and `patchMergeKey` of its types.
     pub(super) fn of(schema: &Value) -> Self {
         let text = |key: &str| schema.get(key).and_then(Value::as_str);
         let strategies = text("x-kubernetes-patch-strategy").unwrap_or_default();
@@ -28,7 +28,8 @@ impl Merge {
                         .map_or(Self::Set, |key| Self::Key(key.into()));
                 }
                 "replace" => return Self::Replace,
-                // `retainKeys` is what a patch says of an item; it doesn't change how items are found.
+                // `retainKeys` is a directive for the content of an item; it doesn't change how
+                // items are found.
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@
 //! for clients.
 //!
 //! They come from `definitions.json` beside this file, which `tests/schemas` generates from the
-//! types of `k8s-openapi` and `config-kube`. The master holds the document and not the code that
+//! types of `k8s-openapi` and `config-kube`. The master contains the document, not the code that
 //! writes it.
 
 mod check;
@@ -48,15 +48,22 @@ enum Node {
     Time,
     /// Base64.
     Bytes,
-    Integer {
-        narrow: bool,
-    },
+    Integer(Integer),
     Number,
     Boolean,
     Quantity,
     IntOrString,
     /// Anything.
     Any,
+}
+
+/// The range of an integer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Integer {
+    I32,
+    I64,
+    U32,
+    U64,
 }
 
 /// An object with known fields.
@@ -107,7 +114,9 @@ impl Schemas {
         let node = self.node("", schema, definitions);
         // Simple types are shared.
         let simple = !matches!(node, Node::Object(_) | Node::Map(_) | Node::Array(_));
-        if simple && let Some(index) = self.nodes.iter().position(|known| *known == node) {
+        // Not with definitions: those that are yet to be compiled look like anything.
+        let mut shared = self.nodes.iter().enumerate().skip(self.names.len());
+        if simple && let Some((index, _)) = shared.find(|(_, known)| **known == node) {
             return index;
         }
         self.nodes.push(node);
@@ -134,9 +143,12 @@ impl Schemas {
             Some("string") if format == "date-time" => Node::Time,
             Some("string") if format == "byte" => Node::Bytes,
             Some("string") => Node::String,
-            Some("integer") => Node::Integer {
-                narrow: format == "int32",
-            },
+            Some("integer") => Node::Integer(match format {
+                "int32" => Integer::I32,
+                "uint32" => Integer::U32,
+                "uint64" => Integer::U64,
+                _ => Integer::I64,
+            }),
             Some("number") => Node::Number,
             Some("boolean") => Node::Boolean,
             Some(_) | None => Node::Any,

@@ -151,7 +151,7 @@ impl<'a> Place<'a> {
                 Shape::List(self.field.map_or(&List::Atomic, |field| &field.list))
             }
             Some(Node::String | Node::Bytes) => Shape::Leaf(Leaf::Text),
-            Some(Node::Integer { .. } | Node::Number) => Shape::Leaf(Leaf::Numeric),
+            Some(Node::Integer(_) | Node::Number) => Shape::Leaf(Leaf::Numeric),
             Some(Node::Boolean) => Shape::Leaf(Leaf::Boolean),
             Some(Node::Time | Node::Quantity | Node::IntOrString) => Shape::Leaf(Leaf::Any),
             Some(Node::Any) | None => Shape::Free,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owned_as_a_whole_is_told() {
+    fn atomic_fields_are_recognized() {
         at(0, &["spec", "nodeSelector"], |place| {
             assert_eq!(place.shape(), Shape::Map { atomic: true });
         });
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_always_there_and_fields_that_are_not_are_told() {
+    fn required_and_optional_fields_are_recognized() {
         at(0, &["spec"], |place| {
             assert!(place.absent() == Absent::Empty && place.is_declared());
         });

@@ -1,4 +1,4 @@
-//! Where a kind's schema comes from: a document of definitions, and the name of one of them.
+//! The source of a kind's schema: a document of definitions, and the name of one of them.
 
 use super::DEFINITIONS;
 use config_kube::k8s_openapi::Resource;
@@ -14,7 +14,7 @@ const BUILTIN: &str = include_str!("definitions.json");
 /// The texts of the built-in definitions, so that the document is looked through once.
 static TEXTS: LazyLock<HashMap<&str, &RawValue>> = LazyLock::new(|| texts(BUILTIN));
 
-/// Where a kind has its schema from.
+/// The source of a kind's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     name: String,

@@ -85,7 +85,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_fault_of_a_condition_is_told() {
+    fn every_fault_of_a_condition_is_reported() {
         let good = json!({"type": "Ready", "status": "True", "reason": "R1,x", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let bad = json!({"type": "-", "status": "Yes", "reason": "1", "observedGeneration": -1});
         let mut faults = Faults::default();

@@ -351,7 +351,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_empty_says_as_little_as_what_is_left_out() {
+    fn an_empty_value_equals_a_missing_one() {
         let same = |one: Value, other: Value| alike(&one, &other) && alike(&other, &one);
         assert!(same(
             json!({"group": "", "name": "x", "list": []}),

@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_ways_to_write_addresses_are_told() {
+    fn unusual_forms_of_addresses_cause_warnings() {
         let at = At::root("a");
         let range = |text| range_warning(text, &at);
         assert_eq!(range("10.0.0.0/8"), None);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_judged_by_where_they_stand() {
+    fn names_are_validated_by_their_place() {
         assert!(said(|at, faults| container_name("example.com/gpu", at, faults)).is_empty());
         assert!(said(|at, faults| container_name("hugepages-2Mi", at, faults)).is_empty());
         assert_eq!(

@@ -197,12 +197,12 @@ struct Progress {
     /// From the image's first record.
     summary: Option<Summary>,
     counted: Counts,
-    /// What the image's last record says that it holds.
+    /// The counts in the image's last record.
     ended: Option<Counts>,
 }
 
 impl Progress {
-    /// Hands one record on, if it may stand where it stands.
+    /// Passes one record on, if it is allowed at this place.
     fn take(&mut self, record: Record<'_>, take: &mut dyn Take) -> Result<(), Unreadable> {
         match (record, self.summary) {
             (Record::Start { version, .. }, None) if version != VERSION => {

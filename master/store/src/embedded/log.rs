@@ -321,7 +321,7 @@ pub(super) fn replay(
     Ok(offset as u64)
 }
 
-/// Writes and flushes the segment's last frame again: that its bytes were read does not say that they are on disk.
+/// Writes and flushes the segment's last frame again: its bytes could be read, but need not be on disk.
 fn rewrite_last_frame(
     folder: &Folder,
     path: &Path,
@@ -348,12 +348,12 @@ struct Place {
     /// The revision that the segment goes on from.
     base: Revision,
     offset: usize,
-    /// It is the segment's first, which says what the segment is and holds nothing else.
+    /// It is the segment's first, which only describes the segment.
     first: bool,
 }
 
 impl Place {
-    /// Applies a record, or says what is wrong with the segment.
+    /// Applies a record, or returns the fault of the segment.
     fn apply(&self, record: &Record<'_>, published: &mut Published) -> Result<(), String> {
         match *record {
             Record::Start {

@@ -123,7 +123,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_full_queue_refuses_callers_only_and_a_closed_one_hands_out_what_it_has() {
+    fn a_full_queue_refuses_only_callers_and_a_closed_one_is_drained() {
         let queue = Queue::new(2);
         assert_eq!(
             (queue.push(1), queue.push(2), queue.push(3)),

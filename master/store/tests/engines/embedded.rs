@@ -65,7 +65,7 @@ async fn history_and_state_survive_reopening() {
 }
 
 #[tokio::test]
-async fn a_full_history_forgets_the_oldest_and_says_so() {
+async fn a_full_history_drops_the_oldest_and_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options {
         history_events: 10,
@@ -98,7 +98,7 @@ async fn a_full_history_forgets_the_oldest_and_says_so() {
 }
 
 #[tokio::test]
-async fn writers_side_by_side_get_an_order_of_their_own() {
+async fn concurrent_writers_get_distinct_revisions() {
     let folder = tempfile::tempdir().unwrap();
     let store = std::sync::Arc::new(EmbeddedStore::open(folder.path()).unwrap());
     let mut tasks = tokio::task::JoinSet::new();

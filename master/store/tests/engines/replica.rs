@@ -1,4 +1,5 @@
-//! Reads through a replica: the common suite, an engine whose watch fails in each way, and who answers.
+//! Reads through a replica: the common suite, an engine whose watch fails in each way, and which of
+//! the two answers.
 
 use crate::suite;
 use bytes::Bytes;
@@ -12,19 +13,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::task::JoinSet;
 
-/// What befalls an engine's watch of all changes.
+/// Faults of an engine's watch of all changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
     /// It fails once.
     Fails,
-    /// Once, it has forgotten what is asked for.
+    /// Once, the requested history is compacted.
     Forgets,
-    /// It says nothing more, nor do those that are opened after it.
+    /// It returns nothing more, nor do later watches.
     Silent,
 }
 
-/// An engine elsewhere, whose watch can fail, and which counts the reads that come to it.
+/// A remote engine whose watch can fail, and which counts its reads.
 #[derive(Debug)]
 struct Engine {
     store: EmbeddedStore,
@@ -116,7 +117,7 @@ impl Store for Engine {
     }
 }
 
-/// Writes that go to an engine, and reads that go through a replica of it.
+/// Writes to an engine, and reads through a replica of it.
 #[derive(Debug)]
 struct Scene {
     engine: Arc<Engine>,
@@ -215,7 +216,7 @@ async fn reads_through_a_replica_pass_the_suite() {
 }
 
 #[tokio::test]
-async fn memory_answers_and_the_engine_only_what_memory_has_not() {
+async fn memory_answers_and_the_engine_only_what_memory_lacks() {
     let scene = Scene::begin().await;
     let first = scene.write(0, put(1)).await;
     let second = scene.write(0, put(2)).await;
@@ -259,7 +260,7 @@ async fn a_copy_that_stays_behind_is_not_read() {
 }
 
 #[tokio::test]
-async fn who_watches_a_copy_that_was_made_anew_is_told() {
+async fn watchers_of_a_rebuilt_copy_are_notified() {
     let scene = Scene::begin().await;
     let first = scene.write(0, put(1)).await;
     scene.replica.get("t0/0").await.unwrap();
@@ -293,7 +294,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..30)
 }
 
-/// Follows a table through the replica until it shows what the engine has; lists anew where history is lost.
+/// Follows a table through the replica until it equals the engine's; lists again if history is lost.
 async fn replayed(scene: &Scene, table: &str, from: Revision) -> BTreeMap<String, Bytes> {
     let head = scene.engine.revision().await.unwrap();
     let mut all = BTreeMap::new();
@@ -332,8 +333,8 @@ async fn replayed(scene: &Scene, table: &str, from: Revision) -> BTreeMap<String
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever befalls the engine's watch: each read shows what was written before it, and a watcher that lists again
-    /// where it must ends with the engine's own state.
+    /// For any fault of the engine's watch: each read sees earlier writes, and a watcher that lists
+    /// again when necessary ends with the engine's state.
     #[test]
     fn a_replica_answers_as_its_engine(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

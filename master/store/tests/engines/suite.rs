@@ -246,7 +246,7 @@ pub(crate) async fn transactions(store: &dyn Store) {
         );
     }
     let second = mixed_operations_are_one_write(store, done).await;
-    what_contradicts_itself_or_does_nothing_is_no_write(store, second).await;
+    contradictory_and_empty_transactions_write_nothing(store, second).await;
 }
 
 async fn mixed_operations_are_one_write(store: &dyn Store, done: Revision) -> Revision {
@@ -276,7 +276,7 @@ async fn mixed_operations_are_one_write(store: &dyn Store, done: Revision) -> Re
     second
 }
 
-async fn what_contradicts_itself_or_does_nothing_is_no_write(store: &dyn Store, second: Revision) {
+async fn contradictory_and_empty_transactions_write_nothing(store: &dyn Store, second: Revision) {
     let twice = vec![
         Op::create("t0/twice", value("1")),
         Op::delete("t0/twice", second),
@@ -657,7 +657,7 @@ pub(crate) async fn all(store: &dyn Store) {
     past_and_future(store).await;
 }
 
-/// What also holds for reads of a replica, which has a history of its own.
+/// The part of the suite for reads of a replica, which has its own history.
 pub(crate) async fn but_compaction(store: &dyn Store) {
     expectations(store).await;
     consistent_pages(store).await;

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_table_has_is_refused_and_not_lost() {
+    fn an_unknown_column_is_refused() {
         let error = decode(&wrapped("v1", "Nothing", b"")).unwrap_err();
         assert_eq!(error.code, 415);
         let error = decode(&wrapped("v1", "ConfigMap", &field(9, b"x"))).unwrap_err();

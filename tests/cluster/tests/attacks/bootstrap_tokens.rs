@@ -1,5 +1,5 @@
-//! Ordinary kubelets by upstream's way: a bootstrap token asks for a certificate, somebody or a rule approves, and the
-//! token ends. All by stock kubectl.
+//! Ordinary kubelets in upstream's way: a bootstrap token requests a certificate, a person or a
+//! rule approves, and the token expires. All by stock kubectl.
 
 use crate::lab::Lab;
 use base64::Engine as _;
@@ -13,7 +13,7 @@ use tests_harness::tools::Tools;
 const LIMIT: Duration = Duration::from_secs(180);
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// kubectl as somebody, without anything from this host's own configuration.
+/// kubectl as a given user, without this host's own configuration.
 struct Kubectl {
     tools: Tools,
     dir: tempfile::TempDir,
@@ -102,7 +102,7 @@ impl Kubectl {
         key
     }
 
-    /// Asks for a certificate for a use, as somebody.
+    /// Requests a certificate for a usage, as a given user.
     fn ask(
         &self,
         credential: &[String],
@@ -261,7 +261,7 @@ async fn approved_by_a_person(kubectl: &Kubectl) -> Vec<String> {
     credential
 }
 
-/// It makes its own Node, as an ordinary kubelet does, and nobody else's.
+/// It creates its own Node, as an ordinary kubelet does, and no other.
 fn it_makes_its_own_node_alone(kubectl: &Kubectl, credential: &[String]) {
     let node = |name: &str, labels: &str| {
         let text = format!(
@@ -283,7 +283,7 @@ fn it_makes_its_own_node_alone(kubectl: &Kubectl, credential: &[String]) {
     assert!(own.status.success(), "{own:?}");
 }
 
-/// From then on the certificate, which no proof led to, speaks for nobody.
+/// From then on the certificate, which is not based on a proof, is denied.
 async fn its_name_becomes_a_machines(lab: &Lab, kubectl: &Kubectl, credential: &[String]) {
     let (machine, address) = (lab.stranger(), lab.site.address);
     lab.list(&machine, "kubelet-1").await;

@@ -1,5 +1,5 @@
-//! A rack that comes up at once, under a flood of garbage: hollow machines, whose keys are in software and whose wire is
-//! the real one. `PRATIQUE_CROWD=1000` makes it the figure that README quotes.
+//! A rack that boots at once, under a flood of garbage: hollow machines, with keys in software and
+//! the real protocol. `PRATIQUE_CROWD=1000` makes it the figure that README quotes.
 
 use crate::lab::Lab;
 use crate::wire::Connection;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tests_machines::SoftMachine;
 
-/// Machines where nothing else is said: enough to see that they don't stand in each other's way.
+/// The default number of machines: enough to see that they don't block each other.
 const FEW: usize = 40;
 /// Exchanges at once: what the generator's own two cores prepare.
 const AT_ONCE: usize = 64;
@@ -91,7 +91,7 @@ async fn join_all(lab: Arc<Lab>, machines: Arc<std::sync::Mutex<Vec<SoftMachine>
             return slowest;
         };
         let start = Instant::now();
-        // A node that is told to come later comes later; it is not to be refused.
+        // A node that is asked to retry later retries later; it must not be refused.
         while lab.join(&machine).await.answer.status != StatusCode::OK {
             assert!(
                 start.elapsed() < Duration::from_secs(300),

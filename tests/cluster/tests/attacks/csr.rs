@@ -132,7 +132,7 @@ fn powers() -> Vec<Case> {
     ]
 }
 
-/// What somebody does to a request after it was made.
+/// A change to a request after it was made.
 type Damage = fn(&mut Vec<u8>);
 
 /// A request that is none, or that its own key did not sign, announced as it is.

@@ -145,7 +145,7 @@ pub(crate) async fn published_found_and_never_taken_back() {
         "PIN_UNKNOWN"
     );
     the_credential_is_in_the_secret_alone(&site, dir.path()).await;
-    // An old state of the endpoint's own disk is played back after the master published anew.
+    // An old state of the endpoint's own disk is restored after the master published a newer document.
     let old = dir.path().join("old");
     endpoint.process.stop(LIMIT).unwrap();
     copy(&dir.path().join("endpoint"), &old);
@@ -181,7 +181,7 @@ pub(crate) async fn published_found_and_never_taken_back() {
     site.stop();
 }
 
-/// Nobody reads the Secret without leave; the endpoint keeps the credential's hash.
+/// Only authorized users read the Secret; the endpoint stores only the credential's hash.
 async fn the_credential_is_in_the_secret_alone(site: &Site, dir: &Path) {
     let public = config_map(site).await.to_string();
     let secret = "/api/v1/namespaces/kube-system/secrets/pratique-discovery";

@@ -1,4 +1,5 @@
-//! Drift: a machine that proves something bad is shut out at once, in every way in which it or its pods could speak.
+//! Drift: a machine that proves a bad state is denied at once, on every connection that it or its
+//! pods could use.
 
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::site::collection;
@@ -19,14 +20,14 @@ use tests_machines::SoftMachine;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const ACCOUNT: &str = "/api/v1/namespaces/default/serviceaccounts/default";
 
-/// Everything by which a node and what runs on it speaks to the master, and the master to it.
+/// All connections of a node and its pods to the master, and of the master to the node.
 struct Voices {
     machine: SoftMachine,
     node: String,
     tls: Arc<rustls::ClientConfig>,
     kept: Connection,
     watch: Incoming,
-    /// What the watch goes over.
+    /// The connection of the watch.
     _watching: Connection,
     token: String,
 }
@@ -92,7 +93,7 @@ impl Voices {
         [kept, first, second, token]
     }
 
-    /// What the master says when it is to ask the node for a pod's log.
+    /// The master's answer to a request for a pod's log on the node.
     async fn asked(&self, lab: &Lab) -> String {
         let answer = lab
             .site
@@ -185,8 +186,8 @@ async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> 
     }
 }
 
-/// A machine reboots into a bad image: from the moment of its proof nothing that comes from it is heard, nothing is asked
-/// of it, and its pods count no more. Another machine, to which nothing happens, keeps its voice.
+/// A machine reboots into a bad image: from the moment of its proof its requests are denied, none
+/// is sent to it, and its pods are not ready. Another machine is not affected.
 pub(crate) async fn revocation(lab: &Lab) {
     let (mut bad, mut good) = (Voices::of(lab).await, Voices::of(lab).await);
     for voices in [&mut bad, &mut good] {
@@ -278,8 +279,8 @@ pub(crate) async fn log(lab: &Lab) -> Vec<u8> {
         .to_vec()
 }
 
-/// What is decided is in the log, the log is whole to a reader who has the root's pin, a changed one is not, and nobody but an
-/// admin reads it.
+/// Decisions are in the log, the log verifies with the root's pin, a changed one does not, and only
+/// an admin reads it.
 pub(crate) async fn the_log_of_verdicts(lab: &Lab) {
     let (_, root) = x509_parser::parse_x509_certificate(&lab.site.root).unwrap();
     let pin = Digest::of(root.public_key().raw);
@@ -314,7 +315,7 @@ pub(crate) async fn the_log_of_verdicts(lab: &Lab) {
     ] {
         assert!(
             verify(&[("log".to_owned(), forged.into_bytes())], &[pin], &[]).is_err(),
-            "a forged log is believed"
+            "a forged log is accepted"
         );
     }
     assert!(
@@ -350,7 +351,7 @@ pub(crate) async fn the_log_of_verdicts(lab: &Lab) {
     }
 }
 
-/// The lowest SVN rises by an ordinary write, and falls by none that does not say so.
+/// The lowest SVN rises by an ordinary write, and falls only by a write that says so explicitly.
 pub(crate) async fn the_floor_of_images(lab: &Lab) {
     let policy: config_kube::CertificatePolicy = lab.site.get("cluster").await;
     let path = format!("{}/cluster", collection::<config_kube::CertificatePolicy>());

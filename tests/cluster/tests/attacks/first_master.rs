@@ -106,7 +106,7 @@ impl FirstMaster {
         Self::of(SoftMachine::new("master-1", EkKind::P256), |data| data)
     }
 
-    /// With this machine, and what `tell` makes of the user-data.
+    /// With this machine, and with the user-data as `tell` changes it.
     fn of(mut machine: SoftMachine, tell: impl FnOnce(String) -> String) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
@@ -178,7 +178,7 @@ impl FirstMaster {
         std::fs::read_to_string(self.at("master.log")).unwrap_or_default()
     }
 
-    /// `pratique bootstrap` with what the admin knows, or believes to know.
+    /// `pratique bootstrap` with the admin's files, right or wrong.
     fn bootstrap(&self, ek: &str, user_data: &str) -> Output {
         self.bootstrap_at(self.address, ek, user_data)
     }
@@ -336,7 +336,8 @@ pub(crate) async fn the_first_master_is_its_admins() {
     first.process.stop(Duration::from_secs(20)).unwrap();
 }
 
-/// The first master's own rule sets a floor for the firmware of TPMs of a maker: the master is held to it before it is anybody's.
+/// The first master's own rule sets a minimum for the firmware of a manufacturer's TPMs: the
+/// bootstrap already checks the master by it.
 pub(crate) async fn the_first_masters_tpm_is_held_to_the_floor() {
     let maker = SoftMachine::new("the maker of TPMs", EkKind::P256).nk;
     let issuer = issuer(&maker);

@@ -190,7 +190,7 @@ pub(crate) async fn denunciation(lab: &Lab) {
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     let before = lab.status(&machine.node).await;
-    // Anyone who knows the EK and its certificate, which are no secrets, can come with keys of his own.
+    // Anyone who knows the EK and its certificate, which are not secret, can send them with other keys.
     let mut attacker = SoftMachine::new("attacker", EkKind::P256);
     attacker.node.clone_from(&machine.node);
     attacker.ek_public = machine.ek_public.clone();
@@ -263,14 +263,14 @@ pub(crate) async fn one_tpm_two_nodes(lab: &Lab) {
         one.evidence(&machine, Purpose::Join),
         two.evidence(&second, Purpose::Join),
     );
-    // The control: whichever comes first is good.
+    // Control: the first of them is accepted.
     one.answer(&first).await.accepted();
     lab.refused(&two.answer(&other).await, Code::EkBoundElsewhere, false)
         .await;
     assert!(lab.status(&second.node).await.certificate.is_none());
 }
 
-/// What others send from a node's address, such as its pods, does not keep the node from renewing.
+/// Traffic of others from a node's address, such as its pods', does not keep the node from renewing.
 pub(crate) async fn a_flood_from_its_own_address_does_not_stop_a_node(lab: &Lab) {
     let mut machine = lab.machine().await;
     let who = identity(&machine, &lab.join(&machine).await.accepted());

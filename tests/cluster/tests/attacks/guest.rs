@@ -27,7 +27,8 @@ async fn booted(lab: &Lab, capture: &[u8]) -> SoftMachine {
     machine
 }
 
-/// The captured boot is let in with Secure Boot on and refused with it off; cut or changed, it is no boot.
+/// The captured boot is admitted with Secure Boot on and refused with it off; truncated or changed,
+/// it is refused.
 pub(crate) async fn a_captured_boot_is_judged_as_it_was(lab: &Lab) {
     let mut manifest = Manifest::parse(MANIFEST).unwrap();
     // The build's number is of its own time; nothing that was measured holds it.

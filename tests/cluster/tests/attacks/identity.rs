@@ -1,4 +1,4 @@
-//! Who comes: certificates of endorsement keys, the inventory, names, roles.
+//! Identity: certificates of endorsement keys, the inventory, names, roles.
 
 use crate::lab::{CONFIG, EK_USAGE, LIMIT, Lab, identity};
 use crate::site::collection;
@@ -145,7 +145,7 @@ pub(crate) async fn a_role_that_the_rule_does_not_admit(lab: &Lab) {
     lab.until_accepted(&machine).await;
 }
 
-/// A machine that claims no name is told the one that the inventory has for its key, once it has proved itself.
+/// A machine that claims no name learns the one that the inventory has for its key, after its proof.
 pub(crate) async fn without_a_name(lab: &Lab) {
     let machine = lab.machine().await;
     let derived = config_protocol::name::derived(&machine.ek_hash());
@@ -280,8 +280,8 @@ pub(crate) async fn untrusted_until_an_admin_acts(lab: &Lab) {
     assert_eq!(lab.status(&machine.node).await.state, MachineState::Trusted);
 }
 
-/// A broken board's name goes to another board by one act: the old one's certificates are denied at once and for good, and
-/// it can't come back.
+/// One action moves a broken board's name to another board: the old one's certificates are denied
+/// at once and permanently, and it can't come back.
 pub(crate) async fn replaced_board(lab: &Lab) {
     let mut machine = lab.machine().await;
     let old = identity(&machine, &lab.join(&machine).await.accepted());
@@ -302,7 +302,7 @@ pub(crate) async fn replaced_board(lab: &Lab) {
         EK_USAGE,
         2090,
     ));
-    // The control: before the act the old board is the machine, and the other one is nobody.
+    // Control: before the replacement the old board is the machine, and the other one is unknown.
     let node = format!("{}/{}", collection::<Node>(), machine.node);
     let mut kept = lab.connect_as(&old).await.unwrap();
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Servers in somebody's place: at a node's address with another's certificate, and between an admin and a fresh master.
+//! Impostor servers: at a node's address with another's certificate, and between an admin and a
+//! fresh master.
 
 use crate::lab::{Lab, identity, serving_identity};
 use crate::life::{ask, own_node};
@@ -67,7 +68,7 @@ impl Impostor {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (acceptor, count, answer) = (acceptor.clone(), count.clone(), answer.clone());
                 tokio::spawn(async move {
-                    // A client that doesn't take the certificate ends the connection, which is what is looked for.
+                    // A client that refuses the certificate ends the connection, as expected.
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };
@@ -101,7 +102,7 @@ impl Impostor {
     }
 }
 
-/// A certificate that nobody but its own key has signed, for a name.
+/// A self-signed certificate for a name.
 pub(crate) fn self_made(name: &str) -> Identity {
     let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);

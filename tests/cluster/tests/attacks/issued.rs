@@ -56,7 +56,7 @@ fn written(out: &Path) -> IssuedIdentity {
 }
 
 /// A static node whose key the test has too.
-fn bare(lab: &Lab, name: &str) -> Identity {
+pub(crate) fn bare(lab: &Lab, name: &str) -> Identity {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("user-data.toml");
     let output = issue(lab, name, &out, &["--insecure-plaintext-key"]);
@@ -116,7 +116,8 @@ async fn node(lab: &Lab, name: &str) -> Node {
     }
 }
 
-/// The Machine says what is not proven, the Node is there, the certificate carries the Machine; it ends with the Machine.
+/// The Machine says what is not proven, the Node exists, the certificate names the Machine, and is
+/// denied with the Machine.
 pub(crate) async fn a_static_machine_is_its_admins_word(lab: &Lab) {
     let who = bare(lab, "static-1");
     let machine: Machine = lab.site.get("static-1").await;
@@ -270,8 +271,8 @@ impl Agent {
     }
 }
 
-/// The whole way: an EK in a file, a document that holds no key in the clear, a node with its key in the TPM; and the same
-/// document on another machine is of no use and says why.
+/// The whole way: an EK in a file, a document that holds no key in the clear, a node with its key
+/// in the TPM; and the same document on another machine is refused with the reason.
 pub(crate) async fn a_wrapped_key_makes_a_node_on_its_tpm_alone(lab: &Lab) {
     let (own, other) = (Swtpm::new(), Swtpm::new());
     let dir = tempfile::tempdir().unwrap();

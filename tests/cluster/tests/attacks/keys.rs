@@ -163,7 +163,7 @@ fn bindings() -> Vec<Case> {
     ]
 }
 
-/// What one key says of another, and what another TPM says.
+/// Signatures of one key over another, and of another TPM.
 fn signatures() -> Vec<Case> {
     vec![
         Case::proven(

@@ -1,4 +1,4 @@
-//! Machines in software around a running master, and what came of their exchanges.
+//! Machines in software around a running master, and the results of their exchanges.
 
 use crate::site::Site;
 use crate::wire::{Answer, Connection, Identity, config};
@@ -45,7 +45,7 @@ pub(crate) struct Lab {
     next: AtomicU16,
 }
 
-/// What an exchange led to.
+/// The result of an exchange.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) answer: Answer,
@@ -59,7 +59,7 @@ impl Lab {
         Self::start_with("", "30m").await
     }
 
-    /// A master with the strictest rule that holds so many half-open exchanges and no more.
+    /// A master with the strictest rule and this limit of half-open exchanges.
     pub(crate) async fn start_with_exchanges(most: usize) -> Self {
         let api = format!("[cluster.api]\nlimits = {{ exchanges = {most} }}\n\n");
         Self::start_of(&api, "", "30m", |_| {}).await
@@ -339,7 +339,7 @@ impl Lab {
         }
     }
 
-    /// Tries until the master's record says this code: what the admin changed is known a moment later.
+    /// Tries until the master's record has this code: the admin's change takes effect a moment later.
     pub(crate) async fn until<F: Future<Output = Outcome>>(
         &self,
         code: Code,
@@ -415,7 +415,7 @@ impl Outcome {
     }
 }
 
-/// What a node holds after it joined: certificate chain and node key.
+/// A joined node's certificate chain and node key.
 pub(crate) fn identity(machine: &SoftMachine, certificates: &Certificates) -> Identity {
     Identity {
         chain: chain(&certificates.client),

@@ -49,7 +49,8 @@ pub(crate) fn own_node(machine: &SoftMachine) -> String {
     format!("{}/{}", collection::<Node>(), machine.node)
 }
 
-/// What a join leaves behind: a Trusted Machine, a Node with its labels, requests with approval and certificate.
+/// The records of a join: a Trusted Machine, a Node with its labels, requests with approval and
+/// certificate.
 pub(crate) async fn a_join_is_recorded(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let status = lab.status(&machine.node).await;
@@ -303,7 +304,7 @@ async fn secret_of_a_pod(lab: &Lab, node: &str) -> String {
     format!("/api/v1/namespaces/default/secrets/{name}")
 }
 
-/// What a node may not do: in words, and as a request.
+/// A forbidden action of a node: a description, and the request.
 type Forbidden = (&'static str, Method, String, Value);
 
 fn path_of_node(name: &str) -> String {
@@ -456,7 +457,8 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
     );
 }
 
-/// A Suspect node, which is still heard, doesn't take off the taint that keeps new pods away from it; an honest proof does.
+/// A Suspect node, which is not denied, can't remove the taint that keeps new pods away from it; an
+/// honest proof does.
 pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let path = own_node(&machine);
@@ -501,7 +503,7 @@ pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
             "a Suspect may untaint itself"
         );
     }
-    // It may speak of itself, which says nothing about its taints.
+    // It may write its own status, which does not affect its taints.
     let status = format!("{path}/status");
     for (method, body) in [(Method::PATCH, untaint), (Method::PUT, whole)] {
         assert_eq!(ask(lab, &who, method, &status, body).await, StatusCode::OK);

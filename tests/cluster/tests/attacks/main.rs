@@ -27,6 +27,7 @@ mod keys;
 mod lab;
 mod life;
 mod marks;
+mod power;
 mod privileged;
 mod queue;
 mod real_attacks;
@@ -55,10 +56,10 @@ use std::sync::Arc;
 use tests_machines::{SoftImage, SoftMachine};
 use tokio::runtime::Runtime;
 
-/// What happens to the evidence on its way.
+/// A change of the evidence in transit.
 pub(crate) type Change = Box<dyn FnOnce(&mut Evidence) + Send>;
 
-/// The evidence goes as it is.
+/// The evidence is sent unchanged.
 pub(crate) fn nothing() -> Change {
     Box::new(|_| {})
 }
@@ -208,6 +209,7 @@ fn shared() -> Vec<(&'static str, Story)> {
         issued::a_static_machine_is_its_admins_word,
         issued::a_static_node_gets_nothing_by_proof,
         issued::a_wrapped_key_makes_a_node_on_its_tpm_alone,
+        power::a_machine_ends_by_an_order_that_is_written_down,
         freshness::flood,
         sessions::evidence_that_never_ends,
     ])
@@ -292,7 +294,7 @@ fn decided_by_proof(runtime: &Arc<Runtime>) -> Vec<Trial> {
     ]
 }
 
-/// Attacks under a rule by which a person decides, or nobody.
+/// Attacks under a rule by which a person decides, or no one.
 fn undecided_by_proof(runtime: &Arc<Runtime>) -> Vec<Trial> {
     vec![
         alone(runtime, "queue::a_person_decides", queue::a_person_decides),

@@ -30,7 +30,7 @@ async fn rule(lab: &Lab, node: Value) -> StatusCode {
     answer.status
 }
 
-/// Waits until a Node has exactly these of the labels and taints that this file speaks of, by key and value.
+/// Waits until a Node has exactly these of the labels and taints that this file uses, by key and value.
 async fn has(lab: &Lab, name: &str, labels: &[(&str, &str)], taints: &[&str]) -> Node {
     let ours = |key: &str| key.starts_with("example.com/");
     eventually("the Node's labels and taints", lab, || async {
@@ -169,7 +169,8 @@ async fn bad_marks_are_refused(lab: &Lab) {
     }
 }
 
-/// A node makes its own Node where the rule lets it, and only its own, without what is the master's to say.
+/// A node creates its own Node if the rule allows it, and only its own, without the fields that
+/// only the master sets.
 async fn registers_itself(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let all = collection::<Node>();

@@ -1,5 +1,5 @@
-//! A machine whose configuration lets pods be its root: taken only by a rule that says so, shown wherever a person looks, and
-//! put out at the next proof once the rule takes such machines no more.
+//! A machine with privileged pods: admitted only by a rule that allows it, shown wherever a person
+//! looks, and refused at the next proof once the rule no longer allows it.
 
 use crate::lab::{Lab, identity};
 use config_kube::k8s_openapi::api::core::v1::Node;

@@ -1,4 +1,5 @@
-//! Policies that do not verify: nobody gets in, a person decides, or nobody looks; and the same for upstream's signers.
+//! Policies that do not verify: no machine is admitted, a person decides, or every machine is
+//! admitted; and the same for upstream's signers.
 
 use crate::lab::{CONFIG, LIMIT, Lab, Outcome, identity};
 use crate::site::collection;
@@ -12,7 +13,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 use tests_machines::{EkKind, SoftMachine};
 
-/// The policy with one rule for machines, and whatever else a test wants in it.
+/// The policy with one rule for machines, and a test's further rules.
 pub(crate) async fn set_policy(lab: &Lab, name: &str, more: &Value) {
     let rule = json!({
         "name": "machines", "policy": name, "certificate": { "ttlSeconds": 1800, "sans": "", "roles": ["worker"] },
@@ -50,12 +51,12 @@ pub(crate) fn code(outcome: &Outcome) -> &str {
     outcome.answer.json["code"].as_str().unwrap_or_default()
 }
 
-/// Comes until the answer has this code.
+/// Tries until the answer has this code.
 async fn comes(lab: &Lab, machine: &SoftMachine, wanted: Code) -> Outcome {
     comes_by(lab, wanted, || lab.join(machine)).await
 }
 
-/// The same, by whatever way it comes.
+/// The same, for any kind of join.
 pub(crate) async fn comes_by<F: Future<Output = Outcome>>(
     lab: &Lab,
     wanted: Code,
@@ -228,8 +229,8 @@ async fn another_configuration_is_asked_about(lab: &Lab, machine: &mut SoftMachi
     assert_eq!(lab.status(node).await.state, MachineState::Trusted);
 }
 
-/// Who approved is on the request, on the Machine, in the record of the exchange and in the log of verdicts, as the API knows
-/// it, and nobody writes another's name there.
+/// Who approved is on the request, on the Machine, in the record of the exchange and in the log of
+/// verdicts, as the API knows it, and no client can write another name there.
 async fn who_it_was(lab: &Lab, machine: &Machine, request: &str) {
     let admission = machine
         .status
@@ -305,7 +306,7 @@ async fn denied_and_bounded(lab: &Lab) {
         note(&denied, "pratique.dev/decided-by").starts_with("admin at "),
         "{denied:?}"
     );
-    // Two wait; the third is told so, and the two wait on.
+    // Two wait; the third is refused, and the two keep waiting.
     let (first, second, third) = (lab.stranger(), lab.stranger(), lab.stranger());
     comes(lab, &first, Code::Queued).await;
     comes(lab, &second, Code::Queued).await;
@@ -331,7 +332,8 @@ async fn denied_and_bounded(lab: &Lab) {
     .await;
 }
 
-/// A request under the very name, made by somebody else and approved, is nobody's approval; the master puts its own there.
+/// An approved request of the same name, made by another user, does not count; the master replaces
+/// it by its own.
 async fn others_requests_count_for_nothing(lab: &Lab) {
     let machine = lab.stranger();
     comes(lab, &machine, Code::Queued).await;
@@ -379,7 +381,7 @@ async fn others_requests_count_for_nothing(lab: &Lab) {
         .accepted();
 }
 
-/// What nobody decides is dropped in its time.
+/// An undecided request is dropped when it expires.
 async fn expires(lab: &Lab) {
     set_policy(lab, "queue", &json!({ "queue": { "expiresSeconds": 20 } })).await;
     let name = eventually("a request under the new rule", lab, || async {
@@ -400,7 +402,8 @@ async fn expires(lab: &Lab) {
     .await;
 }
 
-/// Every machine that comes is let in, and log, event, label and Machine say so; what a TPM must prove of its keys is refused as ever.
+/// Every machine is admitted, and log, event, label and Machine say so; a bad proof of a TPM's keys
+/// is refused as always.
 pub(crate) async fn nobody_looks_and_all_hear_of_it() {
     let lab = Lab::start().await;
     set_policy(&lab, "insecure-always-approve", &json!({})).await;
@@ -441,10 +444,7 @@ pub(crate) async fn nobody_looks_and_all_hear_of_it() {
     })
     .await;
     eventually("a line in the log", &lab, || async {
-        lab.site
-            .log()
-            .contains("without anybody looking")
-            .then_some(())
+        lab.site.log().contains("without a decision").then_some(())
     })
     .await;
     // Another TPM under the same name, and a TPM whose keys are not its own.
@@ -473,13 +473,13 @@ pub(crate) async fn nobody_looks_and_all_hear_of_it() {
     lab.site.create(&kubelet).await;
     lab.refused(&lab.join(&taken).await, Code::NameMismatch, false)
         .await;
-    // Once the rule looks again, what was let in at sight is not in the inventory.
+    // Once the rule verifies again, a machine admitted without a decision is not in the inventory.
     set_policy(&lab, "queue", &json!({})).await;
     comes(&lab, &machine, Code::Queued).await;
     lab.site.stop();
 }
 
-/// Upstream's signers wait for a person unless a rule says otherwise.
+/// Requests to upstream's signers wait for a person unless a rule decides.
 pub(crate) async fn policies_of_upstreams_signers() {
     const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
     let lab = Lab::start().await;
@@ -549,8 +549,8 @@ pub(crate) async fn policies_of_upstreams_signers() {
     lab.site.stop();
 }
 
-/// A draft shows what it would say to the last exchange of each machine, and decides nothing; what has faults is refused at
-/// the write, with all of their places.
+/// A draft shows its verdict on the last exchange of each machine, and decides nothing; a faulty
+/// policy is refused at the write, with the paths of all faults.
 pub(crate) async fn a_policy_is_tried_out_first() {
     let lab = Lab::start().await;
     let machine = lab.machine().await;
@@ -588,7 +588,7 @@ pub(crate) async fn a_policy_is_tried_out_first() {
     assert_eq!((verdict.as_str(), code.as_str()), ("Refused", "IMAGE_SVN"));
     assert!(unknown[0].contains("rel-2099"), "{unknown:?}");
     lab.join(&machine).await.accepted();
-    // The verifier says the same once the draft decides.
+    // The verifier decides the same once the draft is in force.
     lab.site
         .patch::<CertificatePolicy>(
             "cluster",

@@ -1,5 +1,6 @@
-//! Attacks with a real TPM stack: a software TPM driven by the agent's own prover, with somebody between it and the wire. Each
-//! is refused with its own code, and each time the same machine was let in by an honest proof just before.
+//! Attacks with a real TPM stack: a software TPM driven by the agent's own prover, with an attacker
+//! between it and the wire. Each is refused with its own code, and each time the same machine was
+//! admitted by an honest proof just before.
 
 use crate::lab::{Greeting, Lab, Outcome};
 use crate::real_tpm;
@@ -30,7 +31,7 @@ use tests_machines::SoftImage;
 /// Time for a Machine to become known.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What a node of this name asks for by its two keys.
+/// The requests of a node of this name with its two keys.
 pub(crate) fn requests(key: &impl rcgen::SigningKey, node: &str) -> (Vec<u8>, Vec<u8>) {
     let serving = KeyPair::generate().unwrap();
     (
@@ -182,7 +183,7 @@ impl Agent {
             .unwrap()
     }
 
-    /// A join in which somebody changes the proof on its way.
+    /// A join with a proof that is changed in transit.
     async fn join_with(&self, lab: &Lab, node: &str, change: impl FnOnce(&mut Proof)) -> Outcome {
         let prove = |hello: &Hello, challenge: &Challenge, channel: &Channel| {
             let mut proof = self.prove(hello, challenge, channel);
@@ -203,16 +204,16 @@ impl Agent {
     }
 }
 
-/// What a TPM gave for a question.
+/// A TPM's outputs for a question.
 pub(crate) struct Said {
-    /// What the credential holds; none: the TPM didn't open it.
+    /// The credential's secret; `None` if the TPM didn't open it.
     pub(crate) secret: Option<Vec<u8>>,
     pub(crate) quote: Signed,
     pub(crate) certify: Signed,
     pub(crate) pcrs: BTreeMap<u8, Digest>,
 }
 
-/// A proof of whatever a TPM gives.
+/// A proof from any outputs of a TPM.
 pub(crate) fn assembled(
     hello: &Hello,
     challenge: &Challenge,
@@ -249,7 +250,7 @@ pub(crate) fn assembled(
     answer.proof(outputs).unwrap()
 }
 
-/// What is done to a proof.
+/// A change of a proof.
 type Change = fn(&Machines, &mut Proof);
 
 /// The machine whose proof it is, and another one that has booted the same.
@@ -265,7 +266,7 @@ fn signed(Attestation { attest, signature }: Attestation) -> Signed {
     }
 }
 
-/// What a quote or a certification was asked for.
+/// The question of a quote or a certification.
 fn question(signed: &Signed) -> [u8; 32] {
     let attest = Attest::parse(signed.attest.as_bytes()).unwrap();
     Digest::from_slice(&attest.extra_data).unwrap().0
@@ -284,7 +285,7 @@ fn last_of(log: &EventLog, pcr: u8) -> usize {
         .unwrap()
 }
 
-/// Attacks on the logs: what was booted is said otherwise than it was measured.
+/// Attacks on the logs: they say something else than was measured.
 const LOGS: [(Code, &str, Change); 7] = [
     (Code::EventLogTruncated, "the log is cut", |_, proof| {
         let bytes = proof.event_log.as_bytes();
@@ -457,7 +458,7 @@ pub(crate) async fn what_a_real_tpm_did_not_say() {
     lab.site.stop();
 }
 
-/// Another TPM's keys beside this one's endorsement key: it can't open what was made for the two.
+/// Another TPM's keys beside this one's endorsement key: it can't open the credential made for the two.
 async fn another_tpms_keys(lab: &Lab, Machines { own, other }: &Machines) {
     own.admitted(lab, "mixed").await;
     let keys = other.prover.keys(&own.ek).unwrap();
@@ -595,7 +596,8 @@ async fn registers_change(lab: &Lab, swtpm: &mut Swtpm, own: Agent) {
     }
 }
 
-/// What the TPM keeps over a power cut is copied and put back: its counters tell. Kept as it is, the same machine comes back.
+/// The TPM's persistent state is copied and restored: its counters reveal that. Unchanged, the same
+/// machine comes back.
 async fn put_back(lab: &Lab, swtpm: &mut Swtpm) {
     let saved = tempfile::tempdir().unwrap();
     let copy = |from: &Path, to: &Path| {

@@ -25,11 +25,11 @@ struct Machine {
     pcrs: BTreeMap<u8, Digest>,
 }
 
-/// What comes of it in somebody's hands.
+/// An attack with a seized TPM.
 struct Plot {
     ak: Key,
     nk: Key,
-    /// What is said that AK and NK are.
+    /// The claimed public areas of AK and NK.
     said: [Public; 2],
     /// Which key is certified.
     certified: Key,
@@ -38,12 +38,12 @@ struct Plot {
 }
 
 impl Plot {
-    /// The agent's own keys, told as they are.
+    /// The agent's own keys, with their true public areas.
     fn honest(tpm: &Seized, pcrs: &BTreeMap<u8, Digest>) -> Self {
         Self::of(tpm.ak(), tpm.nk(pcrs))
     }
 
-    /// Keys told as they are.
+    /// Keys with their true public areas.
     fn of(ak: Key, nk: Key) -> Self {
         let (said, certified) = ([ak.public.clone(), nk.public.clone()], nk.clone());
         Self {
@@ -55,7 +55,7 @@ impl Plot {
         }
     }
 
-    /// The same, told as keys of the templates.
+    /// The same, claimed to match the templates.
     fn with_lies(self, pcrs: &BTreeMap<u8, Digest>) -> Self {
         let told = |template: Public, key: &Key| Public {
             key: key.public.key.clone(),

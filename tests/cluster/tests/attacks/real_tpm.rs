@@ -130,7 +130,7 @@ pub(crate) async fn node_by(
     }
 }
 
-/// Waits for a milestone; its line.
+/// Waits for a milestone; returns its line.
 pub(crate) async fn told(told: &mut UnboundedReceiver<String>, prefix: &str) -> String {
     let wait = async {
         loop {
@@ -162,8 +162,9 @@ async fn serial(lab: &Lab, name: &str) -> String {
         .unwrap_or_default()
 }
 
-/// A machine with a real TPM joins, speaks to the API with its TPM's key, and renews by a fresh quote; once a register
-/// that the key is bound to changes, the TPM itself refuses. Another that booted a changed kernel proves so and is refused.
+/// A machine with a real TPM joins, speaks to the API with its TPM's key, and renews by a fresh
+/// quote; once a register that the key is bound to changes, the TPM itself refuses. Another that
+/// booted a changed kernel proves that and is refused.
 pub(crate) async fn joins_renews_and_is_held_to_what_it_booted() {
     let (good, bad) = (Swtpm::new(), Swtpm::new());
     let issuers = good.issuer_pem() + &bad.issuer_pem();
@@ -204,7 +205,8 @@ pub(crate) async fn joins_renews_and_is_held_to_what_it_booted() {
         first,
         "another certificate, by another quote"
     );
-    // Something is measured after the configuration: the node key is of no more use, to the node or to who took it over.
+    // A measurement after the configuration makes the node key unusable, for the node and for an
+    // attacker on it.
     tpm.extend_pcr(12, Digest::of(b"late")).unwrap();
     self::told(&mut told, "failed").await;
     keeping.abort();

@@ -1,5 +1,5 @@
-//! The cluster's keys change under a running master: the intermediate without anybody noticing, the root with both in force
-//! until an admin ends the old one.
+//! The cluster's keys change under a running master: the intermediate unnoticed, the root with both
+//! in force until an admin ends the old one.
 
 use crate::lab::{Lab, chain, identity};
 use crate::real_tpm::{self, Node};
@@ -24,7 +24,7 @@ use tests_machines::SoftMachine;
 
 /// Time for what the master and the agent do by themselves.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Between two renewals of one machine: within what the master takes from one caller.
+/// Time between two renewals of one machine, within the master's rate limit.
 const PACE: Duration = Duration::from_millis(250);
 /// How long after the lab's preparation its intermediate is due; the second where a machine can't join in half of the first.
 const DUE: [Duration; 2] = [Duration::from_secs(20), Duration::from_secs(120)];
@@ -200,7 +200,8 @@ async fn join_by(lab: &Lab, root: &[u8]) -> (SoftMachine, Certificates) {
     }
 }
 
-/// From now on certificates live for 30 seconds, so that agents soon renew; the machine that has seen it.
+/// From now on certificates live for 30 seconds, so that agents renew soon; returns the machine
+/// that has such a certificate.
 async fn short_certificates(lab: &Lab) -> SoftMachine {
     let policy: CertificatePolicy = lab.site.get("cluster").await;
     let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
@@ -217,7 +218,7 @@ async fn short_certificates(lab: &Lab) -> SoftMachine {
     machine
 }
 
-/// Says for a node what its agent says.
+/// Reports for a node what its agent would report.
 async fn tell_ready(lab: &Lab, node: &str, pins: &[String]) {
     let condition = json!({
         "type": ROOT_UNKNOWN, "status": "False", "reason": "RootsAreKnown", "message": ready_for(pins),
@@ -231,8 +232,9 @@ async fn tell_ready(lab: &Lab, node: &str, pins: &[String]) {
     assert!(answer.status.is_success(), "{:?}", answer.json);
 }
 
-/// From one root to the next with a machine that stays, machines that join with either pin, restarts in between, and an end of
-/// the old root that is refused while somebody would be locked out.
+/// From one root to the next with a machine that stays, machines that join with either pin,
+/// restarts in between, and an end of the old root that is refused while a node would be locked
+/// out.
 pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     let (good, late) = (Swtpm::new(), Swtpm::new());
     let mut lab = Lab::start_with(&(good.issuer_pem() + &late.issuer_pem()), "30m").await;
@@ -278,7 +280,8 @@ pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
     })
     .await;
 
-    // The agent with the old pin renews on, and says what it lacks; with the new one it is ready after its next renewal.
+    // The agent with the old pin keeps renewing, and reports what it lacks; with the new one it is
+    // ready after its next renewal.
     while told.try_recv().is_ok() {}
     real_tpm::told(&mut told, "renewed").await;
     assert_eq!(
@@ -363,7 +366,7 @@ async fn begin(lab: &Lab, own: &Path, before: &Path, (old_pin, node): (&str, &Id
         .collect();
     assert!(pins.len() == 2 && pins[0] == old_pin, "{said}");
     admin.refused(&["rotate"], &["already"]);
-    // Nobody but an admin.
+    // Only an admin may.
     for (method, path) in [
         (Method::GET, ""),
         (Method::POST, "/finish?force=true"),
@@ -409,7 +412,7 @@ async fn ended(lab: &Lab, (old, signed): (&[u8], &Identity), own: &Path, before:
     );
     let refused = match lab.connect_as(signed).await {
         Err(_) => true,
-        // With TLS 1.3 a client hears of it with its first answer.
+        // With TLS 1.3 a client learns it with the first answer.
         Ok(mut connection) => connection
             .request(Method::GET, "/version", "", Vec::new())
             .await
@@ -418,7 +421,7 @@ async fn ended(lab: &Lab, (old, signed): (&[u8], &Identity), own: &Path, before:
     assert!(refused, "a certificate that ends with the old root");
 }
 
-/// A machine that knows the old pin alone is told so.
+/// A machine with only the old pin gets an error that says so.
 async fn locked_out(lab: &Lab, swtpm: &Swtpm, (old, new_pin): (&[u8], &str)) {
     let pins = vec![agent_enroll::spki_hash(old).unwrap()];
     let Node {
@@ -442,7 +445,7 @@ async fn locked_out(lab: &Lab, swtpm: &Swtpm, (old, new_pin): (&[u8], &str)) {
     );
 }
 
-/// The log of verdicts is whole to a reader who has both pins, and says who did what.
+/// The log of verdicts verifies with both pins, and records who did what.
 async fn whole_log(lab: &Lab, path: &Path, old: &str, new: &str) {
     let log = lab.site.text("/verdicts").await;
     std::fs::write(path, &log).unwrap();

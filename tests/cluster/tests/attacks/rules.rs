@@ -1,4 +1,4 @@
-//! A rule with a fault, which no write brings in: it lies in the store since a version that took it.
+//! A rule with a fault that no write can create: it is in the store from a version that accepted it.
 
 use crate::lab::{LIMIT, Lab};
 use config_kube::{CertificatePolicy, MachineState};
@@ -7,10 +7,10 @@ use master_store::{EmbeddedStore, Op, Store as _};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Where the store has the policy.
+/// The policy's key in the store.
 const KEY: &str = "certificatepolicies.pratique.dev/cluster";
 
-/// Writes the policy's rules into a store that nobody serves.
+/// Writes the policy's rules into a store without a running master.
 async fn put(data: &Path, change: impl Fn(&mut Value)) {
     let store = EmbeddedStore::open(&data.join("store")).unwrap();
     let entry = store.get(KEY).await.unwrap().entry.expect("the policy");
@@ -23,7 +23,8 @@ async fn put(data: &Path, change: impl Fn(&mut Value)) {
         .unwrap();
 }
 
-/// Nobody is let in by it, and nobody thrown out; the policy says what is wrong, and mended it decides again.
+/// It admits no machine, and removes none; the policy's status names the fault, and once corrected
+/// the policy decides again.
 pub(crate) async fn a_rule_with_a_fault_decides_nothing() {
     let lab = Lab::start().await;
     let machine = lab.machine().await;

@@ -23,10 +23,10 @@ use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::tss2_esys::TPMT_TK_HASHCHECK;
 
-/// Where a TPM keeps its RSA endorsement key.
+/// The handle of a TPM's RSA endorsement key.
 const EK_HANDLE: u32 = 0x8101_0001;
 
-/// The TPM. Whatever was loaded goes with this.
+/// The TPM. Loaded keys are flushed when this is dropped.
 pub(crate) struct Seized {
     context: Mutex<Context>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Seized {
 #[derive(Clone)]
 pub(crate) struct Key {
     handle: KeyHandle,
-    /// What it is, whatever is said of it.
+    /// Its true public area.
     pub(crate) public: Area,
     /// Registers that its policy wants; none: its empty auth value is enough.
     policy: Vec<u8>,
@@ -94,8 +94,8 @@ impl Seized {
         }
     }
 
-    /// Says that the power is about to go, as a kernel does at a reboot: what the TPM is not told of, it counts as a guess of
-    /// its keys' auth values.
+    /// Announces a power-off, as a kernel does at a reboot: otherwise the TPM counts it as a guess
+    /// of its keys' auth values.
     pub(crate) fn shut_down(&self) {
         self.context()
             .execute_without_session(|context| context.shutdown(StartupType::Clear))
@@ -133,7 +133,8 @@ impl Seized {
         self.make(Hierarchy::Null, &template::nk(values), pcr::NK_PCRS)
     }
 
-    /// A key from outside, as which the TPM takes it: not fixed, not restricted, not made inside.
+    /// Loads a key from outside with the attributes that the TPM allows: not fixed, not restricted,
+    /// not made inside.
     pub(crate) fn bring(&self, secret: &SigningKey) -> Key {
         let point = secret.verifying_key().to_encoded_point(false);
         let area = template::issued_key(point.x().unwrap().to_vec(), point.y().unwrap().to_vec());
@@ -186,7 +187,7 @@ impl Seized {
         encoded(made.unwrap())
     }
 
-    /// What the credential holds, if it was made for this TPM's endorsement key and for what this key is.
+    /// The credential's secret, if it was made for this TPM's endorsement key and for this key.
     pub(crate) fn activate(&self, ak: &Key, credential: &Credential) -> Option<Vec<u8>> {
         let id = IdObject::try_from(credential.id_object.as_bytes()).unwrap();
         let secret = EncryptedSecret::try_from(credential.encrypted_secret.as_bytes()).unwrap();

@@ -25,8 +25,8 @@ const NETWORKS: usize = 2;
 const EKS: usize = 20;
 /// Sessions of the machines around the flood, at most.
 const OTHERS: usize = 16;
-/// Time for the story: where it takes longer, sessions have ended by themselves, the table was perhaps not full when it was
-/// looked at, and nothing was learned.
+/// Time for the story: if it takes longer, sessions may have expired, the table may not have been
+/// full at the check, and the test proves nothing.
 const LIMIT: Duration = Duration::from_secs(SESSION_SECONDS - 1);
 /// Connections of one node: as many pieces of evidence as the master reads of nodes and known machines at once, and some. Fewer than
 /// the requests that one node may send at once (200).
@@ -69,8 +69,8 @@ async fn fill(lab: Arc<Lab>, network: usize, hellos: Arc<Vec<Vec<u8>>>) -> usize
     opened
 }
 
-/// A node in somebody else's hands, with a certificate that is good: on each of many connections it begins evidence for a session
-/// that it invents, and never ends it. Others renew and join meanwhile.
+/// A seized node with a valid certificate: on each of many connections it begins evidence for an
+/// invented session, and never ends it. Others renew and join meanwhile.
 pub(crate) async fn evidence_that_never_ends(lab: &Lab) {
     let (_, bad) = joined(lab).await;
     let (mut good, who) = joined(lab).await;
@@ -97,8 +97,8 @@ pub(crate) async fn evidence_that_never_ends(lab: &Lab) {
     drop(slow);
 }
 
-/// While the table is full no new exchange begins; what was begun is not pushed out, nodes renew beside it, and each place
-/// that becomes free is the next comer's.
+/// While the table is full no new exchange begins; open exchanges are not displaced, nodes still
+/// renew, and each freed slot goes to the next caller.
 pub(crate) async fn a_full_table_keeps_what_it_holds() {
     for _ in 0..TRIES {
         if flooded().await {
@@ -132,12 +132,13 @@ async fn flooded() -> bool {
         opened += part.await.unwrap();
     }
     let turned_away = lab.join(&late).await;
-    // A node that has a certificate renews, and what was begun goes on; one place is free, and the next comer's.
+    // A node with a certificate renews, and open exchanges continue; one slot is free for the next
+    // caller.
     let renewed = lab.renew(&machine, &who).await;
     let evidence = open.evidence(&early, config_protocol::Purpose::Join);
     let answered = open.answer(&evidence).await;
     let next = lab.join(&late).await;
-    // It is answered, and so free again; held open, it is nobody else's.
+    // An answered session is free again; an open one is not given to others.
     let _held = Open::new(&lab, &later).await;
     let held_out = lab.join(&last).await;
     let took = begun.elapsed();

@@ -166,7 +166,7 @@ impl Site {
             .await
     }
 
-    /// What a path answers the admin, as text.
+    /// The answer of a path to the admin, as text.
     pub(crate) async fn text(&self, path: &str) -> String {
         let mut connection = Connection::open(self.address, self.admin.clone())
             .await

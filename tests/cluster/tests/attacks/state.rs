@@ -1,4 +1,4 @@
-//! What was booted: registers, log, image, Secure Boot, configuration.
+//! Attacks on the proof of what was booted: registers, log, image, Secure Boot, configuration.
 
 use crate::lab::{CONFIG, Lab};
 use crate::{Case, Change, nothing};
@@ -232,7 +232,7 @@ fn images() -> Vec<Case> {
     ]
 }
 
-/// What is set beside the image: Secure Boot, arguments from outside, user-data.
+/// Settings besides the image: Secure Boot, arguments from outside, user-data.
 fn settings() -> Vec<Case> {
     vec![
         Case::proven("Secure Boot off", Code::SecureBootOff, |lab, machine| {

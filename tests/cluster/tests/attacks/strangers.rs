@@ -1,5 +1,6 @@
-//! More than ten thousand addresses that do their worst at once: handshakes that are not begun, connections on which nothing is
-//! asked, headers without an end, hellos of machines that nobody knows; and clients that are cut come again.
+//! More than ten thousand addresses that do their worst at once: handshakes that are not begun,
+//! connections on which nothing is asked, headers without an end, hellos of unknown machines; and
+//! disconnected clients reconnect.
 
 use crate::freshness::Open;
 use crate::lab::{LIMIT, Lab, Outcome};
@@ -26,7 +27,7 @@ use tokio_rustls::client::TlsStream;
 const ADDRESSES: usize = 12_000;
 /// Of these, at work at the same time.
 const AT_ONCE: usize = 128;
-/// Of these, those who come again and again while the others hold what they have.
+/// Of these, the ones that reconnect again and again while the others hold their connections.
 const RESTLESS: usize = 16;
 /// Longest wait with the answer to a session: a slow host's crowd must not make it expire.
 const SESSION_PATIENCE: Duration = Duration::from_secs(SESSION_SECONDS / 3);
@@ -110,7 +111,7 @@ impl Crowd {
         self.next.load(Ordering::Relaxed) > ADDRESSES / 2
     }
 
-    /// Comes again and again, until told to stop; how often.
+    /// Connects again and again until stopped; returns how often.
     async fn again(self: Arc<Self>) -> usize {
         let mut count = 0;
         while !self.stop.load(Ordering::Acquire) {
@@ -122,7 +123,7 @@ impl Crowd {
     }
 }
 
-/// Who is cut before it said who it is comes again, as the agent does.
+/// A client that is disconnected before it authenticated reconnects, as the agent does.
 async fn connected(lab: &Lab, tls: &Arc<ClientConfig>) -> Connection {
     let start = Instant::now();
     loop {
@@ -187,7 +188,7 @@ pub(crate) async fn ten_thousand_addresses_keep_nobody_out() {
         hello: [heading.into_bytes(), hello].concat(),
     });
     let before = lab.site.resident();
-    // What a machine of the inventory began before the crowd came goes on.
+    // An exchange that a machine of the inventory began before the flood continues.
     let goes_on = async {
         let begun = Instant::now();
         while !crowd.is_half_through() && begun.elapsed() < SESSION_PATIENCE {
@@ -215,7 +216,7 @@ pub(crate) async fn ten_thousand_addresses_keep_nobody_out() {
     }
     // Another machine of the inventory begins.
     lab.until_accepted(&late).await;
-    // The admin is served, and the node hears of its Node on the watch that it had.
+    // The admin is served, and the node gets changes of its Node on its existing watch.
     let mut admin = connected(&lab, &lab.site.admin).await;
     let labels = br#"{"metadata":{"labels":{"seen":"true"}}}"#.to_vec();
     let node_path = format!("/api/v1/nodes/{}", machine.node);

@@ -1,5 +1,5 @@
-//! What an admin took away is gone when the master says so: a key off a Machine, a node's name, a machine; and what one machine
-//! has, another does not get: its address, and the name of its node.
+//! An admin's removal is in effect at the master's answer: a key of a Machine, a node's name, a
+//! machine. And no machine gets the address or the node name of another.
 
 use crate::drift::token;
 use crate::lab::{LIMIT, Lab, Outcome, identity};
@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 use tests_machines::SoftMachine;
 
-/// Rounds of an attack that has a moment to hit.
+/// Rounds of an attack that depends on timing.
 const ROUNDS: usize = 12;
-/// Connections that ask at once.
+/// Concurrent connections.
 const VOICES: usize = 8;
 
 /// A rule that verifies, and asks for endorsement keys by their issuer alone.
@@ -41,7 +41,7 @@ async fn renewed(lab: &Lab, machine: &SoftMachine, who: &Identity) -> Outcome {
     lab.renew(&machine, who).await
 }
 
-/// Neither joins nor renews, and nobody looks at it as at a machine of the inventory.
+/// It neither joins nor renews, and does not count as a machine of the inventory.
 async fn stays_out(lab: &Lab, machine: &SoftMachine, who: &Identity) {
     let mut machine = machine.clone();
     machine.clock.clock += 1000;
@@ -71,7 +71,8 @@ async fn stays_out(lab: &Lab, machine: &SoftMachine, who: &Identity) {
     }
 }
 
-/// A machine that was let in at sight, and one whose key an admin took off, under a rule that names issuers alone.
+/// A machine that was admitted without a decision, and one whose key an admin removed, under a rule
+/// that names only issuers.
 pub(crate) async fn what_was_seen_is_no_listing() {
     let lab = Lab::start().await;
     set_policy(&lab, "insecure-always-approve", &json!({})).await;
@@ -82,7 +83,7 @@ pub(crate) async fn what_was_seen_is_no_listing() {
     lab.refused(&outcome, Code::MachineUnknown, false).await;
     let outcome = renewed(&lab, &machine, &who).await;
     lab.refused(&outcome, Code::MachineUnknown, false).await;
-    // The control: an admin lists it.
+    // Control: an admin lists it.
     let listed = json!({ "spec": { "ek": { "hashes": [machine.ek_hash().to_text()] } } });
     lab.site.patch::<Machine>(&machine.node, &listed).await;
     let mut machine = machine;
@@ -115,8 +116,8 @@ pub(crate) async fn what_was_seen_is_no_listing() {
     lab.site.stop();
 }
 
-/// A Machine that becomes another node: what was issued to it under the name before is worth nothing from the answer on, nor is
-/// what was issued to pods there, also after a restart.
+/// A Machine that becomes another node: its certificates with the old name, and tokens of pods
+/// there, are denied from the answer on, also after a restart.
 pub(crate) async fn another_node_name() {
     let lab = &Lab::start().await;
     let (machine, who) = joined(lab).await;
@@ -177,7 +178,7 @@ pub(crate) async fn another_node_name() {
         bearer.status(Method::GET, "/api/v1", Vec::new()).await,
         StatusCode::UNAUTHORIZED
     );
-    // Under the new name it proves itself anew; what belongs to the old one stays as it is.
+    // Under the new name it proves itself again; objects of the old name stay as they are.
     let mut machine = machine;
     machine.claims.name.clone_from(&renamed);
     machine.client_request.common_name = format!("system:node:{renamed}");
@@ -268,7 +269,8 @@ pub(crate) async fn a_machines_name_in_no_organization_is_not_signed(lab: &Lab) 
     .await;
 }
 
-/// Asks and asks until it is told to stop; counts the answers to what was asked after the word was in force.
+/// Sends requests until stopped; counts the answers to requests that were sent after the change was
+/// in force.
 async fn insist(
     mut connection: Connection,
     path: String,
@@ -373,7 +375,8 @@ pub(crate) async fn nothing_is_answered_after_retired(lab: &Lab) {
     );
 }
 
-/// A hello of a caller that has a machine's public keys and no TPM: right names and guessed ones get one answer.
+/// A hello of a caller with a machine's public keys and without its TPM: right and guessed names
+/// get the same answer.
 pub(crate) async fn a_guessed_name_is_answered_as_the_right_one(lab: &Lab) {
     let (machine, _) = joined(lab).await;
     let (other, _) = joined(lab).await;
@@ -382,7 +385,7 @@ pub(crate) async fn a_guessed_name_is_answered_as_the_right_one(lab: &Lab) {
         let mut thief = machine.clone();
         claimed.clone_into(&mut thief.claims.name);
         heard.push((claimed.to_owned(), lab.hello(&thief).await.1.status));
-        // Without the TPM nothing comes of it, whatever the name.
+        // Without the TPM every name fails.
         let outcome = lab
             .join_with(&thief, |evidence| {
                 evidence.proof.mac = config_tpm::Digest::ZERO;
@@ -402,7 +405,8 @@ pub(crate) async fn a_guessed_name_is_answered_as_the_right_one(lab: &Lab) {
         .await;
 }
 
-/// What a person approved is what was claimed: another address, in the same boot and in the same registers, is asked about.
+/// An approval covers the claims: another address, in the same boot and with the same registers,
+/// needs a new approval.
 pub(crate) async fn more_than_was_approved_is_asked_about() {
     let lab = Lab::start().await;
     set_policy(&lab, "queue", &json!({})).await;
@@ -442,7 +446,7 @@ pub(crate) async fn more_than_was_approved_is_asked_about() {
         "a join with a further address: {:?}",
         outcome.answer
     );
-    // Its state is what it was, and it goes on with what was approved.
+    // Its state is unchanged, and it continues with the approved claims.
     assert_eq!(lab.status(&machine.node).await.state, MachineState::Trusted);
     machine.clock.clock += 5000;
     lab.renew(&machine, &who).await.accepted();
@@ -533,7 +537,7 @@ pub(crate) async fn one_address_two_machines() {
     lab.site.stop();
 }
 
-/// A TPM whose firmware is below the floor of its maker.
+/// A TPM whose firmware is below the minimum for its manufacturer.
 pub(crate) async fn a_tpm_below_its_makers_floor() {
     let lab = Lab::start().await;
     let mut rule = by_issuer("inventory");

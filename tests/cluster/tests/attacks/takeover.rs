@@ -1,4 +1,4 @@
-//! A fresh master and somebody else: in between the admin and it, and in the admin's place.
+//! A fresh master and an attacker: between the admin and the master, and in the admin's place.
 
 use crate::first_master::FirstMaster;
 use crate::impostor::{Impostor, self_made};
@@ -18,7 +18,7 @@ use rustls::pki_types::pem::PemObject as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tests_machines::{EkKind, SoftMachine};
 
-/// A root of somebody's own, and a server's certificate under it.
+/// An attacker's root, and a server's certificate under it.
 fn own_root() -> (Vec<u8>, Identity) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -121,7 +121,8 @@ fn verdicts(own: &AdminStatement, admin: &SigningKey, thief: &SoftMachine) -> Ve
     ]
 }
 
-/// Statements that are not the admin's on this cluster, and a request that is none: nothing is taken, and the master waits on.
+/// Statements that are not the admin's for this cluster, and a malformed request: all are refused,
+/// and the master keeps waiting.
 pub(crate) async fn nobody_else_takes_it(first: &FirstMaster) {
     let text = std::fs::read(first.at("admin.key")).unwrap();
     let der = PrivatePkcs8KeyDer::from_pem_slice(&text).unwrap();

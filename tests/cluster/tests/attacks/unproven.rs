@@ -1,5 +1,5 @@
-//! Machines without a TPM against a running master: in only where the rule says so, never in the place of one that has a TPM,
-//! and nothing of one protocol passes for the other.
+//! Machines without a TPM against a running master: admitted only where the rule allows it, never
+//! in the place of one that has a TPM, and no message of one protocol is accepted by the other.
 
 use crate::lab::{Lab, Outcome, identity};
 use crate::queue::{code, comes_by, eventually, note, request_of, say, set_policy};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tests_machines::SoftKeyed;
 
-/// Time for an enrolment of the agent's own room, a person's word included.
+/// Time for an enrolment by the agent's own code, including a person's approval.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// A machine without a TPM, at an address of its name's own, in one boot.
@@ -143,7 +143,8 @@ pub(crate) async fn only_where_the_rule_says_so() {
     let renewed = renew(&lab, &machine, &holder).await.accepted();
     let holder = holds(&machine, &renewed);
 
-    // After a reboot it is another key: nobody's word changes nothing, a person's puts it in the place of the first.
+    // After a reboot the key is another: without a decision nothing changes, with a person's
+    // approval it replaces the first.
     let rebooted = edge("edge-1", "2");
     comes_by(&lab, Code::Queued, || join(&lab, &rebooted)).await;
     assert_eq!(
@@ -165,11 +166,11 @@ pub(crate) async fn only_where_the_rule_says_so() {
     .await;
     let second = holds(&rebooted, &certificates);
     assert_eq!(own(&second).await, StatusCode::OK);
-    // The word on the first key was for once.
+    // The approval of the first key counted once.
     comes_by(&lab, Code::NodeKeyInUse, || join(&lab, &machine)).await;
     assert_eq!(own(&second).await, StatusCode::OK);
 
-    // The rule says it no more: no renewal. Retired: nothing at all.
+    // The rule no longer admits it: no renewal. Retired: nothing at all.
     set_policy(&lab, "queue", &json!({})).await;
     eventually("the end of renewals", &lab, || async {
         let outcome = renew(&lab, &rebooted, &second).await;
@@ -234,8 +235,8 @@ async fn is_shown(lab: &Lab, request: &str) {
     .await;
 }
 
-/// A machine that has a TPM, or ever had one, is not admitted by saying that it has none, no matter who says it and whatever the
-/// rule; and nothing that is said so changes anything for it.
+/// A machine that has a TPM, or ever had one, is never admitted by the claim that it has none, by
+/// any caller and under any rule; and such a claim changes nothing for it.
 pub(crate) async fn no_way_round_a_tpm() {
     let lab = Lab::start().await;
     let machine = lab.machine().await;
@@ -312,7 +313,8 @@ pub(crate) async fn no_way_round_a_tpm() {
     lab.site.stop();
 }
 
-/// Replay, splices, and what is made for the other protocol; and where nobody looks, nobody takes a living machine's place.
+/// Replays, splices, and messages made for the other protocol; and without a person's decision no
+/// key replaces one with a valid certificate.
 pub(crate) async fn bound_fresh_and_apart() {
     let lab = Lab::start().await;
     set_policy(
@@ -401,7 +403,7 @@ pub(crate) async fn bound_fresh_and_apart() {
     lab.site.stop();
 }
 
-/// What is made for one protocol, posted where the other's is expected.
+/// Messages of one protocol, posted to the other's paths.
 async fn other_protocols(lab: &Lab, machine: &SoftKeyed) {
     let proves = lab.machine().await;
     let (theirs, own) = (proves.hello(), machine.hello());
@@ -467,8 +469,8 @@ async fn other_protocols(lab: &Lab, machine: &SoftKeyed) {
     );
 }
 
-/// The agent's own rooms without a TPM: they ask, a person says yes to the key that the console shows, the node speaks to the API
-/// and renews.
+/// The agent's own code without a TPM: it asks, a person approves the key that the console shows,
+/// the node uses the API and renews.
 pub(crate) async fn the_agent_asks_without_a_tpm() {
     let lab = Lab::start_with("", "30s").await;
     let rule = json!({ "insecureNoTpm": true, "certificate": { "ttlSeconds": 30, "sans": "", "roles": ["worker"] } });

@@ -1,5 +1,5 @@
-//! What changes on purpose: another image, another firmware. A good one joins by itself or by one act of an admin, and nothing
-//! else passes with it.
+//! Intended changes: another image, another firmware. A good one joins by itself or by one
+//! action of an admin, which allows nothing else.
 
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use crate::life::{ask, joined, own_node};
@@ -13,8 +13,9 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use tests_machines::SoftImage;
 
-/// A machine that boots the next image that an admin allowed is the same node, without anybody's doing; the key of the boot
-/// before is worth nothing from then on, an image that nobody allowed is none, and of old images only so many are admitted.
+/// A machine that boots the next allowed image stays the same node, without further action; the key
+/// of the previous boot is denied from then on, an image without a release is refused, and only a
+/// limited number of old images is admitted.
 pub(crate) async fn the_next_image_joins_by_itself() {
     let lab = Lab::start().await;
     let (mut machine, before) = joined(&lab).await;
@@ -140,7 +141,7 @@ pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
     assert_eq!(status.state, MachineState::Trusted);
     assert_ne!(status.pinned_pcrs["0"], first["0"]);
     assert_eq!(status.pinned_pcrs["2"], first["2"]);
-    until("an event tells of the new firmware", async || {
+    until("an event reports the new firmware", async || {
         let events: Vec<Happening> = lab.site.list().await;
         let own = |event: &&Happening| {
             event.involved_object.name.as_deref() == Some(machine.node.as_str())
@@ -158,7 +159,7 @@ pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
     update(&mut machine, b"firmware 3");
     lab.refused(&lab.join(&machine).await, Code::FirmwareChanged, true)
         .await;
-    // Nor does it let in what has become Untrusted since, with the firmware that was learned.
+    // Nor does it admit a machine that became Untrusted since, with the pinned firmware.
     update(&mut machine, b"firmware 2");
     lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false)
         .await;

@@ -33,7 +33,7 @@ pub(crate) struct Identity {
     pub(crate) key: Vec<u8>,
 }
 
-/// How to speak TLS to a master of this root.
+/// TLS settings for a master with this root.
 pub(crate) fn config(root: &[u8], identity: Option<&Identity>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(root.to_vec())).unwrap();
@@ -190,8 +190,8 @@ impl Connection {
         }
     }
 
-    /// The status of an answer, `UNAUTHORIZED` for a connection that is cut before one: the master gives a client that is denied a
-    /// second to hear of it.
+    /// The status of an answer, `UNAUTHORIZED` if the connection is cut before one: the master
+    /// gives a denied client a second to read the error.
     pub(crate) async fn status(&mut self, method: Method, path: &str, body: Vec<u8>) -> StatusCode {
         match self
             .request(method.clone(), path, content_type(&method), body)

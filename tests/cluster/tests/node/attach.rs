@@ -1,4 +1,4 @@
-//! A container's own streams by the real kubectl: `attach` and `run`, beside the log.
+//! A container's own streams by the real kubectl: `attach` and `run`, besides the log.
 
 use crate::cluster::{Cluster, shell};
 use crate::site::{IMAGE, LIMIT, eventually, texts};
@@ -23,7 +23,7 @@ async fn runs(site: &Site, name: &str, script: &str, more: Value) {
 }
 
 /// Reads from kubectl until a text has come.
-async fn until(child: &mut Child, wanted: &str) {
+pub(crate) async fn until(child: &mut Child, wanted: &str) {
     let mut came = String::new();
     let reading = async {
         while !came.contains(wanted) {
@@ -61,7 +61,7 @@ async fn log(cluster: &Cluster, name: &str) -> Vec<String> {
     texts(&log).into_iter().map(str::to_owned).collect()
 }
 
-/// Sends back each line that it reads, and says when there are no more.
+/// Echoes each line, and reports the end of its input.
 const REPEATS: &str =
     "while read line; do echo got $line; echo err $line >&2; done; echo end of input";
 
@@ -71,7 +71,7 @@ async fn kubectl_attaches_to_a_containers_own_streams_and_the_log_goes_on() {
     runs(&site, "stays", REPEATS, json!({})).await;
     // Without stdinOnce the input outlives its clients, of which there may be several.
     let (mut one, mut two) = (attach(&site, "stays"), attach(&site, "stays"));
-    // A client has what is written after it came: each says its own until it reads it.
+    // A client gets only output written after it attached: each sends its own line until it reads it.
     for (child, word) in [(&mut one, "first"), (&mut two, "second")] {
         say(child, &format!("{word}\n")).await;
         until(child, &format!("got {word}\n")).await;
@@ -107,10 +107,13 @@ async fn kubectl_attaches_to_a_containers_own_streams_and_the_log_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_input_for_one_client_ends_with_it() {
-    let site = Site::new().await;
+    input_ends_with_its_client(&Site::new().await).await;
+}
+
+pub(crate) async fn input_ends_with_its_client(site: &Site) {
     for (name, killed) in [("closes", false), ("killed", true)] {
-        runs(&site, name, REPEATS, json!({"stdinOnce": true})).await;
-        let mut client = attach(&site, name);
+        runs(site, name, REPEATS, json!({"stdinOnce": true})).await;
+        let mut client = attach(site, name);
         say(&mut client, "first\n").await;
         until(&mut client, "got first\n").await;
         if killed {

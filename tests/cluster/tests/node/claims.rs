@@ -105,7 +105,7 @@ impl Whole {
     }
 }
 
-/// Counts how often it began on this volume, and says so.
+/// Counts its starts on this volume, and prints the count.
 const COUNT: &str = "echo begun >> /data/begun; wc -l < /data/begun; exec sleep 100000";
 
 fn spec(script: &str) -> Value {
@@ -168,7 +168,7 @@ async fn a_stateful_set_keeps_its_data_until_its_claim_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_data_is_told_on_the_pod_and_on_the_claim_and_not_replaced_by_an_empty_folder() {
+async fn lost_data_is_reported_on_pod_and_claim_and_not_replaced_by_an_empty_folder() {
     let cluster = Whole::new().await;
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({
         "metadata": {"name": "data", "namespace": "default"},

@@ -23,15 +23,15 @@ use tokio::task::JoinHandle;
 /// Name of the cluster's node.
 pub(crate) const NODE: &str = "worker-1";
 
-/// A master, a node's parts, and a kubelet that can be ended and begun anew.
+/// A master, a node's parts, and a kubelet that can be stopped and started again.
 pub(crate) struct Cluster {
     pub(crate) site: Site,
     pub(crate) server: ApiServer,
     pub(crate) admin: Client,
     host_paths: Vec<HostPath>,
-    /// None at first: what is left of this host says nothing of the node.
+    /// None at first: this host's free resources must not affect the node.
     thresholds: Thresholds,
-    /// Whether the node follows what the cluster's services and network policies are made of.
+    /// Whether the node follows the objects of services and network policies.
     follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
     /// Whether the master gives the node no answers; its open watches go on.
@@ -185,14 +185,15 @@ impl Cluster {
         if spec.get("hostNetwork").is_none() {
             spec["hostNetwork"] = json!(true);
         }
-        // No controllers run here, so nobody publishes the root's certificate that the token's volume needs.
+        // No controllers run here, so the test publishes the root's certificate that the token's
+        // volume needs.
         spec["automountServiceAccountToken"] = json!(false);
         let meta = json!({"name": name, "namespace": "default", "labels": {"app": name}});
         let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
         self.admin.create(&pod).await.unwrap();
     }
 
-    /// An admin's request, which must be taken.
+    /// An admin's request, which must succeed.
     pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) {
         let api = InProcess {
             server: self.server.clone(),

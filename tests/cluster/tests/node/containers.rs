@@ -52,7 +52,7 @@ async fn ends(agent: &Containerd, spec: &ContainerSpec) {
 
 /// Anyone who has the disk writes what he likes below containerd's root, where it would look for shims, libraries and plugins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_that_lies_on_the_state_is_run() {
+async fn no_program_on_the_state_partition_is_run() {
     let site = Site::with_state(|share, root| {
         let marker = share.join("planted");
         let shim = format!(
@@ -241,7 +241,7 @@ fn lines(spec: &ContainerSpec) -> Vec<usize> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn faults_are_told_with_their_class_and_leave_nothing_running() {
+async fn faults_are_reported_with_their_class_and_leave_nothing_running() {
     let (site, agent) = with_image().await;
     let mut missing = site.spec("missing", "");
     missing.command = Some(vec!["/no/such/program".into()]);
@@ -322,7 +322,7 @@ async fn an_archive_on_the_machine_needs_no_registry_and_commands_run_inside() {
     following.abort();
 }
 
-/// A container that takes more memory than it may, and how its end is told.
+/// A container that exceeds its memory limit, and how its end is reported.
 async fn ends_by_memory(site: &Site, agent: &Containerd) {
     agent
         .ensure_image(IMAGE, PullPolicy::IfNotPresent)
@@ -351,7 +351,7 @@ async fn ends_by_memory(site: &Site, agent: &Containerd) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_beyond_the_limit_ends_a_container_and_is_told_as_that() {
+async fn a_container_beyond_its_memory_limit_is_killed_and_reported_as_such() {
     let site = Site::new();
     let agent = site.agent();
     let following = tokio::spawn({
@@ -362,9 +362,9 @@ async fn memory_beyond_the_limit_ends_a_container_and_is_told_as_that() {
     following.abort();
 }
 
-/// An agent that starts anew, or that containerd's events have not reached yet, learns it as well.
+/// A restarted agent, or one that missed containerd's events, learns it as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_by_memory_is_told_where_nobody_listened_for_it() {
+async fn a_kill_for_memory_is_reported_also_when_no_agent_was_listening() {
     let site = Site::new();
     ends_by_memory(&site, &site.agent()).await;
 }

@@ -52,7 +52,7 @@ impl Forward {
             .unwrap()
     }
 
-    /// What the pod's web server says to a request for a file.
+    /// The pod's web server's answer to a request for a file.
     async fn get(&self, which: usize, file: &str) -> Vec<u8> {
         let mut stream = self.connect(which).await;
         let ask = format!("GET /{file} HTTP/1.0\r\n\r\n");
@@ -105,42 +105,54 @@ async fn site() -> Site {
 #[test]
 fn kubectl_forwards_ports_of_a_pod_to_its_own_loopback() {
     on_a_machine(|| async {
-        let site = site().await;
-        let forward = Forward::new(&site, "pod/web", &[":8080", ":7000"]).await;
-        let sent_back = echo(&forward, 1);
-        // Several connections at once, of both ports.
-        let (one, two, three, echoed) = futures_util::join!(
-            forward.get(0, "file"),
-            forward.get(0, "hello"),
-            forward.get(0, "file"),
-            sent_back
-        );
-        for file in [one, three] {
-            assert!(file.starts_with(b"HTTP/1.0 200 OK") || file.starts_with(b"HTTP/1.1 200 OK"));
-            assert!(file.len() > FILE && file[file.len() - FILE..].iter().all(|byte| *byte == 0));
-        }
-        assert!(
-            two.ends_with(b"\r\n\r\nhello\n"),
-            "{}",
-            String::from_utf8_lossy(&two)
-        );
-        assert!(
-            echoed.len() == FILE && echoed.iter().all(|byte| *byte == b'e'),
-            "{} bytes",
-            echoed.len()
-        );
-
-        for (what, port) in [("service/web", ":80"), ("deployment/web", ":8080")] {
-            let forward = Forward::new(&site, what, &[port]).await;
-            let answer = forward.get(0, "hello").await;
-            assert!(answer.ends_with(b"hello\n"), "{what}");
-        }
-        a_closed_port_is_told(&site).await;
-        a_client_that_goes_leaves_nothing(&site, forward).await;
+        ports_are_forwarded(&site().await).await;
     });
 }
 
-/// Sends bytes, ends its half, and reads all that comes back.
+#[test]
+fn kubectl_that_speaks_spdy_forwards_ports() {
+    on_a_machine(|| async {
+        let mut site = site().await;
+        site.spdy = true;
+        ports_are_forwarded(&site).await;
+    });
+}
+
+async fn ports_are_forwarded(site: &Site) {
+    let forward = Forward::new(site, "pod/web", &[":8080", ":7000"]).await;
+    let sent_back = echo(&forward, 1);
+    // Several connections at once, of both ports.
+    let (one, two, three, echoed) = futures_util::join!(
+        forward.get(0, "file"),
+        forward.get(0, "hello"),
+        forward.get(0, "file"),
+        sent_back
+    );
+    for file in [one, three] {
+        assert!(file.starts_with(b"HTTP/1.0 200 OK") || file.starts_with(b"HTTP/1.1 200 OK"));
+        assert!(file.len() > FILE && file[file.len() - FILE..].iter().all(|byte| *byte == 0));
+    }
+    assert!(
+        two.ends_with(b"\r\n\r\nhello\n"),
+        "{}",
+        String::from_utf8_lossy(&two)
+    );
+    assert!(
+        echoed.len() == FILE && echoed.iter().all(|byte| *byte == b'e'),
+        "{} bytes",
+        echoed.len()
+    );
+
+    for (what, port) in [("service/web", ":80"), ("deployment/web", ":8080")] {
+        let forward = Forward::new(site, what, &[port]).await;
+        let answer = forward.get(0, "hello").await;
+        assert!(answer.ends_with(b"hello\n"), "{what}");
+    }
+    a_closed_port_is_told(site).await;
+    a_client_that_goes_leaves_nothing(site, forward).await;
+}
+
+/// Sends bytes, closes its half, and reads everything that comes back.
 async fn echo(forward: &Forward, which: usize) -> Vec<u8> {
     let stream = forward.connect(which).await;
     let (mut from, mut to) = stream.into_split();
@@ -161,7 +173,7 @@ async fn echo(forward: &Forward, which: usize) -> Vec<u8> {
 async fn a_closed_port_is_told(site: &Site) {
     let forward = Forward::new(site, "pod/web", &[":9"]).await;
     assert!(rest(&mut forward.connect(0).await).await.is_empty());
-    // kubectl ends with the first error that a node tells (upstream since 1.24).
+    // kubectl ends with the first error from a node (upstream since 1.24).
     let ended = timeout(LIMIT, forward.kubectl.wait_with_output()).await;
     let errors = String::from_utf8(ended.expect("it ends in time").unwrap().stderr).unwrap();
     for words in [

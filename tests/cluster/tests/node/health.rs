@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// What the server knows: the status of each service, and who asked last.
+/// The server's state: the status of each service, and the last caller.
 #[derive(Debug, Default)]
 struct Known {
     services: BTreeMap<String, u8>,
@@ -64,7 +64,7 @@ impl Health {
         }
     }
 
-    /// Who asked last.
+    /// The last caller.
     pub(crate) fn agent(&self) -> Option<String> {
         self.known.lock().unwrap().agent.clone()
     }
@@ -97,12 +97,12 @@ async fn answer(
     Ok(answer.body(body.boxed()).unwrap())
 }
 
-/// A server over TLS with a certificate of its own making, for a name that nobody asks for; it ends with the test's runtime.
+/// A server over TLS with a self-signed certificate for another name; it ends with the test's runtime.
 struct Secure {
     port: u16,
     /// The status of its answers.
     status: Arc<AtomicU16>,
-    /// What it was asked for: the path and who asked.
+    /// The last request: the path and the caller.
     asked: Arc<Mutex<Vec<String>>>,
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A word that is nowhere else on the machine.
+/// A word that occurs nowhere else on the machine.
 const WORD: &str = "hunter2-of-the-hostile-pods";
 
 fn mounted(script: &str, mounts: Value) -> Value {
@@ -43,7 +43,7 @@ impl Cluster {
         self.admin.create(&secret).await.unwrap();
     }
 
-    /// What a pod that ended has written.
+    /// The output of an ended pod.
     async fn output(&self, name: &str, phase: &str) -> Vec<String> {
         self.reaches(name, "/phase", json!(phase)).await;
         let pod = self.pod(name).await.unwrap();
@@ -268,11 +268,11 @@ async fn a_pod_that_takes_more_of_the_disk_than_it_may_is_evicted() {
     cluster.emptied("run/memory").await;
 }
 
-/// What of the host a round could change.
+/// The state of the host that a round could change.
 #[derive(Debug, PartialEq, Eq)]
 struct Host {
     mounts: Vec<String>,
-    /// What is left of pods.
+    /// Remains of pods.
     files: BTreeSet<PathBuf>,
     descriptors: usize,
 }
@@ -400,7 +400,8 @@ async fn hostile_pods_leave_the_host_as_it_was() {
         );
         let now = eventually("nothing to be left", || async {
             let now = Host::look(&cluster);
-            // Descriptors of connections come and go; a leak of one for each round shows over rounds.
+            // The number of connections' descriptors varies; a leak of one for each round shows
+            // over rounds.
             let same = before
                 .as_ref()
                 .is_none_or(|before| now.mounts == before.mounts);

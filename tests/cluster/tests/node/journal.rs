@@ -42,7 +42,7 @@ impl Site {
         writeln!(file, "{stamp} {text}").unwrap();
     }
 
-    /// `kubectl get --raw` below the node's logs: what it prints, or what it says instead.
+    /// `kubectl get --raw` below the node's logs: its output, or its error.
     async fn logs(&self, below: &str, more: &[&str]) -> Result<String, String> {
         let path = format!("{LOGS}{below}");
         let words = [&["get", "--raw", &path], more].concat();
@@ -52,7 +52,7 @@ impl Site {
     }
 }
 
-/// `pratique logs` with the admin's kubeconfig: what it prints, or what it says instead.
+/// `pratique logs` with the admin's kubeconfig: its output, or its error.
 async fn pratique(site: &Site, words: &[&str]) -> Result<String, String> {
     let said = site.pratique(&[&["logs"], words].concat()).await;
     said.map(|(out, _)| out)

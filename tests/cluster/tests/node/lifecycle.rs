@@ -154,7 +154,7 @@ async fn hooks_that_fail_are_told_in_upstreams_words() {
         .reaches("broken", "/containerStatuses/0/restartCount", json!(1))
         .await;
 
-    // Nobody answers at this port; and a hook that takes too long holds up nothing beyond the grace.
+    // Nothing listens on this port; and a slow hook delays nothing beyond the grace.
     let mut refused = shell("sleep 600");
     let port = tests_harness::port::free().unwrap();
     refused["lifecycle"] = json!({"preStop": {"httpGet": {"path": "/", "port": port}}});
@@ -211,7 +211,7 @@ async fn a_sidecar_starts_before_and_ends_after_the_work_and_is_started_again() 
         .reaches("served", &format!("{sidecar}/ready"), json!(true))
         .await;
 
-    // It ends with an error under a policy that restarts nothing, and is started again; the work goes on.
+    // It fails under a policy that restarts nothing, and is started again; the work continues.
     allow(&folder, "end-proxy");
     let again = cluster
         .reaches("served", &format!("{sidecar}/restartCount"), json!(1))
@@ -229,6 +229,33 @@ async fn a_sidecar_starts_before_and_ends_after_the_work_and_is_started_again() 
         .await;
     let ends = ["proxy up", "main up", "proxy up", "main down", "proxy down"];
     assert_eq!(order(&folder), ends);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_is_deleted_is_asked_whether_it_is_ready_until_it_ends() {
+    let (cluster, folder) = witnessed().await;
+    let script = "trap 'echo > /w/asked' TERM; while [ ! -e /w/end ]; do sleep 0.1; done";
+    let mut main = witness("main", script);
+    let mut probe = run("[ -e /w/ready ]");
+    probe["periodSeconds"] = json!(1);
+    probe["timeoutSeconds"] = json!(60);
+    main["readinessProbe"] = probe;
+    let spec = json!({
+        "terminationGracePeriodSeconds": 300, "containers": [main], "volumes": volumes(&folder),
+    });
+    cluster.create("leaving", spec).await;
+    cluster.reaches("leaving", "/phase", json!("Running")).await;
+    cluster.delete("leaving", 300).await;
+    eventually("the container to be asked to end", || async {
+        folder.join("asked").exists().then_some(())
+    })
+    .await;
+    allow(&folder, "ready");
+    cluster
+        .reaches("leaving", "/containerStatuses/0/ready", json!(true))
+        .await;
+    allow(&folder, "end");
+    is_gone(&cluster, "leaving").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use crate::tunnels::Site;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-/// Runs until it is asked to end.
+/// Runs until it gets SIGTERM.
 const HOLD: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
 impl Site {
@@ -118,7 +118,7 @@ async fn a_drain_respects_budgets_leaves_daemons_and_names_what_it_may_not_lose(
         "{refused}"
     );
     assert!(site.is_cordoned().await);
-    // Nothing was evicted for the word that is missing.
+    // Nothing was evicted without the flag.
     assert!(site.cluster.pod("served").await.is_some() && site.cluster.pod("bare").await.is_some());
 
     let bold = [&drain[..], &["--force"]].concat();

@@ -25,6 +25,8 @@ mod pressure;
 mod proxy;
 mod registry;
 mod site;
+mod spdy;
 mod starts;
+mod suites;
 mod tunnels;
 mod usage;

@@ -49,7 +49,7 @@ async fn address(cluster: &Cluster, name: &str) -> String {
     eventually(&what, || async { cluster.pod(name).await?.status?.pod_ip }).await
 }
 
-/// What a pod that ran to its end printed.
+/// The output of a completed pod.
 async fn said(cluster: &Cluster, name: &str) -> Vec<String> {
     cluster.reaches(name, "/phase", json!("Succeeded")).await;
     let pod = cluster.pod(name).await.unwrap();
@@ -88,7 +88,7 @@ fn pods_have_addresses_by_which_pods_probes_and_the_node_reach_them() {
     on_a_machine(|| async {
         let cluster = with_addresses().await;
         create(&cluster, "web", server()).await;
-        // The probe asks the pod's address: on the machine's own nobody listens.
+        // The probe uses the pod's address: nothing listens on the machine's own.
         let ready = json!(true);
         let status = cluster
             .reaches("web", "/containerStatuses/0/ready", ready)
@@ -118,7 +118,7 @@ fn pods_have_addresses_by_which_pods_probes_and_the_node_reach_them() {
             *std::slice::from_ref(&web),
             "the machine's network to a pod"
         );
-        // What is over has given its address back and goes on to name it.
+        // An ended pod has released its address and still shows it in its status.
         let asked = address(&cluster, "asks").await;
         assert_ne!(asked, web);
         eventually("one cable left", || async {
@@ -231,7 +231,7 @@ fn policies_of_the_api_decide_who_reaches_a_pod_from_its_start() {
         let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
         cluster.ask(Method::POST, policies, &policy).await;
         create(&cluster, "web", server()).await;
-        // The node reaches its own pod, whatever the policy says.
+        // The node reaches its own pod under any policy.
         cluster
             .reaches("web", "/containerStatuses/0/ready", json!(true))
             .await;
@@ -248,7 +248,7 @@ fn policies_of_the_api_decide_who_reaches_a_pod_from_its_start() {
         let until = format!("until {ask}; do busybox sleep 1; done");
         create(&cluster, "friend", once(until.clone())).await;
         assert_eq!(said(&cluster, "friend").await, *std::slice::from_ref(&web));
-        // With the policy's end everybody is let in, also who waits already.
+        // After the policy is deleted every connection passes, also waiting ones.
         create(&cluster, "waiting", once(until)).await;
         let running = json!("Running");
         cluster.reaches("waiting", "/phase", running).await;

@@ -166,7 +166,7 @@ async fn create_pods_that_end(cluster: &Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ends_are_told_in_the_words_that_users_know() {
+async fn ends_of_containers_have_the_reasons_that_users_know() {
     let cluster = Cluster::new().await;
     create_pods_that_end(&cluster).await;
 
@@ -332,7 +332,7 @@ async fn probes_decide_what_is_ready_and_what_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_node_tells_what_it_is_and_keeps_its_lease() {
+async fn the_node_reports_its_status_and_renews_its_lease() {
     let cluster = Cluster::new().await;
     let node = eventually("the node to be ready", || async {
         let node: Node = cluster.admin.get(None, NODE).await.unwrap();

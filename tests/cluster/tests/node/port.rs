@@ -1,4 +1,4 @@
-//! The kubelet's port: the master is answered, and callers to whom it grants what they ask for.
+//! The kubelet's port: it answers the master, and callers whose request the master allows.
 
 use crate::cluster::{Cluster, shell};
 use crate::site::eventually;

@@ -1,4 +1,5 @@
-//! A node under pressure, by thresholds that this host can't keep: which pods go, in which order, and which are not taken.
+//! A node under pressure, by thresholds that this host can't meet: which pods are evicted, in which
+//! order, and which are refused.
 
 use crate::cluster::{Cluster, shell};
 use crate::site::{eventually, texts};

@@ -1,5 +1,5 @@
-//! Programs in pods through the API's proxy, by the real `kubectl proxy`: what upstream's conformance tests of it ask (test/e2e,
-//! `network/proxy.go`), and what nobody may reach by it.
+//! Programs in pods through the API's proxy, by the real `kubectl proxy`: upstream's conformance
+//! cases (test/e2e, `network/proxy.go`), and addresses that must not be reachable.
 
 use crate::cluster::shell;
 use crate::network::{create, on_a_machine, with_addresses};
@@ -20,8 +20,8 @@ const BASE: &str = "/api/v1/namespaces/default";
 /// Bytes that are sent and come back: more than any buffer on the way.
 const MANY: usize = 2_000_000;
 
-/// What upstream's `porter` is: an HTTP server of all methods, for one connection. In a variable's value `$$` and `$(…)` would
-/// mean something else.
+/// Stands for upstream's `porter`: an HTTP server of all methods, for one connection. In a
+/// variable's value `$$` and `$(…)` would mean something else.
 const PORTER: &str = r#"#!/bin/sh
 read -r method path version
 : > /tmp/head
@@ -133,7 +133,7 @@ where
     site.cluster.admin.create(&object).await.unwrap()
 }
 
-/// An endpoint slice of a service, as somebody who may write one writes it.
+/// An endpoint slice of a service, written by an authorized user.
 fn slice(name: &str, service: &str, endpoint: &Value, port: u16) -> Value {
     let labels = json!({"kubernetes.io/service-name": service});
     json!({

@@ -1,8 +1,9 @@
 //! A registry, a containerd and a folder for both, on this host.
 
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, Kind, Options,
-    PodNamespaces, PodRef, Programs, Registries, Registry, Resources, Seccomp, SharedNamespaces,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, Containerd, DOCKER_HUB, GroupsPolicy,
+    Kind, Options, PodNamespaces, PodRef, Programs, Registries, Registry, Resources, Seccomp,
+    SharedNamespaces,
 };
 use config_machine::programs;
 use std::future::Future;
@@ -122,6 +123,7 @@ impl Site {
             user: None,
             group: None,
             supplemental_groups: Vec::new(),
+            groups_policy: GroupsPolicy::Merge,
             capabilities: Capabilities::default(),
             confinement: Confinement::default(),
             privileged: false,
@@ -132,6 +134,7 @@ impl Site {
                 memory_limit: Some(64 << 20),
                 ..Resources::default()
             },
+            needs: None,
             oom_score_adj: 0,
             cgroup_parent: format!("/pratique-test/{}", std::process::id()),
             stdin: false,

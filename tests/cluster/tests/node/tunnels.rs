@@ -66,6 +66,8 @@ pub(crate) struct Site {
     kubelet: SocketAddr,
     api: SocketAddr,
     node: watch::Sender<bool>,
+    /// kubectl speaks SPDY, as before 1.31.
+    pub(crate) spdy: bool,
     _end: tokio_util::sync::DropGuard,
 }
 
@@ -104,6 +106,7 @@ impl Site {
             kubelet,
             api,
             node,
+            spdy: false,
             _end: end.drop_guard(),
         };
         site.write_kubeconfig();
@@ -160,6 +163,10 @@ impl Site {
         kubectl
             .env("HOME", self.cluster.site.dir.path())
             .env_remove("KUBECONFIG");
+        let speaks = if self.spdy { "false" } else { "true" };
+        for what in ["REMOTE_COMMAND", "PORT_FORWARD"] {
+            kubectl.env(format!("KUBECTL_{what}_WEBSOCKETS"), speaks);
+        }
         let mut kubectl = tokio::process::Command::from(kubectl);
         kubectl
             .stdin(Stdio::null())
@@ -218,7 +225,7 @@ impl Site {
     }
 
     /// Whether a process of the pod has this word among its arguments.
-    async fn has_process(&self, pod: &str, word: &str) -> bool {
+    pub(crate) async fn has_process(&self, pod: &str, word: &str) -> bool {
         let look = "for p in /proc/[0-9]*; do cat $p/cmdline; echo; done";
         let (code, out, errors) = self.run(&["exec", pod, "--", "sh", "-c", look], None).await;
         assert_eq!(code, 0, "{errors}");
@@ -228,7 +235,10 @@ impl Site {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kubectl_runs_commands_in_a_pod() {
-    let site = Site::new().await;
+    commands_run(&Site::new().await).await;
+}
+
+pub(crate) async fn commands_run(site: &Site) {
     site.runs("talks", "sleep 100000").await;
 
     let script = "echo out; echo err >&2; exit 3";
@@ -273,7 +283,7 @@ async fn kubectl_runs_commands_in_a_pod() {
     }
     assert!(std::fs::read(back).unwrap() == input);
 
-    each_refusal_has_its_reason(&site).await;
+    each_refusal_has_its_reason(site).await;
 }
 
 async fn each_refusal_has_its_reason(site: &Site) {
@@ -324,7 +334,11 @@ async fn a_command_has_no_more_rights_than_its_container_and_ends_with_its_clien
     );
     assert!(rights[1].contains("Seccomp:\t2\n"), "{}", rights[1]);
 
-    // A shell with a child, and a client that is killed.
+    a_killed_client_leaves_nothing(&site).await;
+}
+
+/// A shell with a child, and a client that is killed.
+pub(crate) async fn a_killed_client_leaves_nothing(site: &Site) {
     let script = "sleep 77777 & echo begun; wait";
     let mut client = site
         .kubectl(&["exec", "talks", "--", "sh", "-c", script])

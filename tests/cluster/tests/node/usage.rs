@@ -33,7 +33,7 @@ fn number(value: &Value, pointer: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_kubelet_tells_what_its_containers_use() {
+async fn the_kubelet_reports_what_its_containers_use() {
     let site = Site::new().await;
     site.runs("busy", "while true; do :; done").await;
     site.runs("idle", "sleep 100000").await;
@@ -116,7 +116,7 @@ async fn the_kubelet_tells_what_its_containers_use() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_kubelet_counts_what_came_of_probes() {
+async fn the_kubelet_counts_the_results_of_probes() {
     let site = Site::new().await;
     let probe = |command: &str| json!({"exec": {"command": ["/bin/sh", "-c", command]}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 100_000});
     let mut main = shell("sleep 100000");
@@ -163,7 +163,7 @@ fn even(text: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kubectl_top_tells_what_real_nodes_pods_and_containers_use() {
+async fn kubectl_top_shows_what_real_nodes_pods_and_containers_use() {
     let site = Site::new().await;
     let server = &site.cluster.server;
     let user = UserInfo::authenticated(USAGE_USER, Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! The disk in somebody else's hands while the machine is off.
+//! Attacks on the disk while the machine is off.
 
 use crate::world::{World, expect};
 use tests_harness::cluster::BOOT_LIMIT;
@@ -7,8 +7,9 @@ use tests_harness::{Result, file_error};
 /// What a Node says of its machine's state.
 pub(crate) const STATE_RENEWED: &str = "jsonpath={.status.conditions[?(@.type==\"StateRenewed\")].status} {.status.conditions[?(@.type==\"StateRenewed\")].reason}";
 
-/// The whole disk is set back to an older copy, with whatever certificates, images and pods it had: the machine does not
-/// believe it, starts anew, says why on console and Node, and is Ready again.
+/// The whole disk is set back to an older copy, with whatever certificates, images and pods it had:
+/// the machine does not trust it, makes a new state, reports why on console and Node, and is Ready
+/// again.
 pub(crate) fn older_copy(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let blueprint = cluster.worker_blueprint.clone();

@@ -183,7 +183,7 @@ fn back(cluster: &mut Cluster, good: &Blueprint) -> Result<()> {
     cluster.lab.wait_ready("worker-1", NEXT)
 }
 
-/// Boots the worker anew, and waits until it was refused.
+/// Reboots the worker, and waits until it was refused.
 fn refused_boot(cluster: &mut Cluster, blueprint: &Blueprint) -> Result<()> {
     let mark = cluster.worker.mark();
     cluster.restart_worker(blueprint)?;

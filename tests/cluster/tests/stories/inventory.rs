@@ -1,4 +1,4 @@
-//! Who belongs to the cluster is the admins' to say, and nobody else's: not a node's either.
+//! Only admins decide which machines belong to the cluster, not nodes.
 
 use crate::world::{Cluster, World, expect};
 use base64::Engine as _;

@@ -379,7 +379,7 @@ pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) ->
     cluster.lab.wait_ready("worker-dmi", BOOT_LIMIT)?;
     drop(server);
     let console = machine.console_text();
-    let wrong = console.contains("clock set to the image's build time: it was before it");
+    let wrong = console.contains("clock was before the image's build time: set to it");
     let set = console.lines().find_map(|line| {
         line.split_once("clock set by time servers, from ")?
             .1

@@ -131,7 +131,7 @@ pub(crate) fn service_by_name_across_machines(world: &mut World) -> Result<()> {
         plain.is_empty(),
         &format!("pods' packets in the clear: {plain:?}"),
     )?;
-    expect(sealed > 0, "nothing of a tunnel was heard")
+    expect(sealed > 0, "no packet of a tunnel was captured")
 }
 
 /// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no more.

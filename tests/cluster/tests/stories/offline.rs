@@ -1,6 +1,7 @@
-//! The strongest that is left to somebody who has disk and board while the power is off: the state is encrypted by a key
-//! that he does not get, so that he can bring a state of his own, another machine's, or parts of an older one, or spoil it.
-//! A worker's outcome is always one of two: its own state as it left it, or a new one, with the reason on its Node.
+//! The strongest attacks by someone with disk and board while the power is off: the state is
+//! encrypted by a key that he does not get, so that he can bring a state of his own, another
+//! machine's, or parts of an older one, or spoil it. A worker's outcome is always one of two: its
+//! own state as it left it, or a new one, with the reason on its Node.
 
 use crate::disk::STATE_RENEWED;
 use crate::plant;
@@ -26,9 +27,10 @@ const INDEX_SIZE: usize = 48;
 /// Bytes that are encrypted at once.
 const SECTOR: usize = xts::SECTOR;
 
-/// A foreign system on the board, with the owner hierarchy in its hands, puts a key of its own into the TPM, as like to the
-/// machine's as can be, and onto the disk a volume that this key opens, with something planted for everything that reads
-/// the state. The machine believes neither, makes its state anew, and says why.
+/// A foreign system on the board, with the owner hierarchy in its hands, puts a key of its own into
+/// the TPM, as like to the machine's as can be, and onto the disk a volume that this key opens,
+/// with something planted for everything that reads the state. The machine trusts neither, makes
+/// its state anew, and reports why.
 pub(crate) fn volume_of_the_boards_owner(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let mut victim = Victim::start(cluster, "owned")?;
@@ -73,7 +75,8 @@ pub(crate) fn plain_file_system(world: &mut World) -> Result<()> {
     victim.renewed(cluster, "NoHeader")
 }
 
-/// The whole disk of another machine, with its state: the machine starts anew and is who it was.
+/// The whole disk of another machine, with its state: the machine makes a new state and keeps its
+/// identity.
 pub(crate) fn another_machines_disk(world: &mut World) -> Result<()> {
     let (other, _) = world.second_worker("neighbour")?;
     let guest = world.guest(&other)?;
@@ -110,7 +113,7 @@ pub(crate) fn older_data_behind_the_header(world: &mut World) -> Result<()> {
     let console = cluster.worker.console_text();
     let told = console.get(mark..).unwrap_or_default();
     expect(
-        told.contains("of generation") && told.contains("it is an older copy"),
+        told.contains("of generation") && told.contains("the files are an older copy"),
         "the console does not say that the state is older than its header",
     )
 }
@@ -208,7 +211,7 @@ impl Victim {
         let line = self.until_a_state(cluster)?;
         expect(
             line.contains("the state did not open and was made anew"),
-            &format!("what was brought is believed: {line}"),
+            &format!("the planted state is trusted: {line}"),
         )?;
         let wanted = format!("True {reason}");
         let words = ["get", "node", "worker-1", "-o", STATE_RENEWED];

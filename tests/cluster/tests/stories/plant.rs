@@ -1,4 +1,4 @@
-//! What an attacker leaves for a machine: a state of his own making, with something for everything that reads the state.
+//! A state that an attacker made for a machine, with a trap for everything that reads the state.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

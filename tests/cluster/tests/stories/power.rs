@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
 
-/// 60 % of the stories' lifetime of three minutes: for so long a master may be away.
+/// 60 % of the stories' lifetime of three minutes: how long a master may be away.
 const AWAY: Duration = Duration::from_secs(108);
 /// For the renewal that follows.
 const RENEWAL_LIMIT: Duration = Duration::from_secs(900);

@@ -154,7 +154,7 @@ pub(crate) fn old_image(world: &mut World) -> Result<()> {
         "-o",
         "jsonpath={.items[0].spec.rules[0].name}",
     ])?;
-    // A lower minimum has to be asked for in so many words.
+    // A lower minimum needs an annotation that names it.
     let consent = format!("pratique.dev/lower-min-svn={}=1", rule.trim());
     cluster.lab.kubectl(&[
         "annotate",
@@ -241,7 +241,7 @@ impl crate::world::Cluster {
     fn replace_release(&self, name: &str, object: &str) -> Result<()> {
         let file = self.lab.dir.join("release.json");
         let mut value: serde_json::Value = serde_json::from_str(object).unwrap_or_default();
-        // An object that was deleted is created anew; what the server set is not for us to say.
+        // A deleted object is created again, without the fields that the server sets.
         value["metadata"] = serde_json::json!({ "name": name });
         std::fs::write(&file, value.to_string()).map_err(file_error("cannot write", &file))?;
         self.lab.kubectl(&["delete", "imagerelease", name])?;

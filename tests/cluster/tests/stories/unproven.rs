@@ -1,4 +1,4 @@
-//! A machine without a TPM: out, until a rule says in so many words that it may come in on a person's word.
+//! A machine without a TPM: refused until a rule explicitly admits it with a person's approval.
 
 use crate::world::{World, expect};
 use serde_json::{Value, json};

@@ -8,8 +8,9 @@ use tests_harness::{Result, file_error};
 /// The stories' images are of 1.
 const SVN: u64 = 2;
 
-/// A newer image, which carries its machines' user-data and names none of them, is allowed by its release and the digest of that
-/// user-data. The worker gets it in the place of the old one, and joins without anybody's doing, under the inventory's name.
+/// A newer image, which carries its machines' user-data and names none of them, is allowed by its
+/// release and the digest of that user-data. The worker gets it in the place of the old one, and
+/// joins without further action, under the inventory's name.
 pub(crate) fn newer_image(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (file, own) = (

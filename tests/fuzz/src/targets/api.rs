@@ -50,7 +50,7 @@ impl Server {
         let (status, body) = self.runtime.block_on(async {
             let response = self.api.handle(request, Peer::default()).await;
             let status = response.status();
-            // A watch goes on for ever; its first frame is made by the same code as all others.
+            // A watch never ends; its first frame is made by the same code as all others.
             if endless && status.is_success() {
                 return (status, None);
             }
@@ -85,7 +85,8 @@ impl Server {
     }
 }
 
-/// Upstream too says 500 to an applied field that no schema declares, and to a group that is impersonated without a user.
+/// Upstream too answers 500 to an applied field that no schema declares, and to a group that is
+/// impersonated without a user.
 fn expected(status: &Value) -> bool {
     let known = ["typed patch object", "without impersonating a user"];
     status["message"]

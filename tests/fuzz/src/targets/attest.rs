@@ -1,4 +1,4 @@
-//! What a caller may send to the attestation service, and what others may send to a node or an admin.
+//! Messages to the attestation service, and messages to a node or an admin.
 
 use crate::run::{Shape, Target};
 use config_attest::bootstrap::{AdminStatement, Root};
@@ -55,7 +55,7 @@ fn target(
     }
 }
 
-/// What is decoded and written again is the same.
+/// A decoded value encodes to the same bytes.
 fn same(written: &[u8], input: &[u8]) {
     assert!(written == input, "parsing lost something");
 }
@@ -80,7 +80,7 @@ pub(super) fn targets() -> Vec<Target> {
     targets
 }
 
-/// The form of a log of verdicts; its signatures are nobody's.
+/// The form of a log of verdicts, with invalid signatures.
 fn verdict_log() -> Vec<u8> {
     let segment = config_verdicts::Segment {
         format: config_verdicts::FORMAT.to_owned(),
@@ -405,7 +405,7 @@ fn whole() -> Vec<Target> {
                 }
             },
         ),
-        // A machine that proves itself and asks for whatever the mutation made of its requests.
+        // A machine that proves itself and sends mutated requests.
         target(
             "config-attest/requests",
             Shape::Bytes,

@@ -1,4 +1,4 @@
-//! What registries say, and what people write about registries: image names, challenges, pull secrets.
+//! Input from registries and about them: image names, challenges, pull secrets.
 
 use crate::run::{Shape, Target};
 use agent_runtime::{Challenge, DOCKER_HUB, Keyring, PullSecret, Reference};

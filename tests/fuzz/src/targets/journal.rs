@@ -1,4 +1,4 @@
-//! What asks for a node's own logs, and what stands in them.
+//! Queries for a node's own logs, and the logs' content.
 
 use crate::run::{Shape, Target};
 use agent_journal::{Query, Service, record};
@@ -24,7 +24,7 @@ pub(super) fn targets() -> Vec<Target> {
                 if let (Some(since), Some(until)) = (query.since, query.until) {
                     assert!(since <= until);
                 }
-                // What was accepted is answered in the time of a line.
+                // An accepted query matches a line in bounded time.
                 if let Some(pattern) = query.pattern {
                     assert!(pattern.as_str().len() <= 1024);
                     pattern.is_match(&"ab 1".repeat(1024));

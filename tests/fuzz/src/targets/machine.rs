@@ -1,4 +1,4 @@
-//! What PID 1 reads from disks, firmware and the kernel.
+//! PID 1's input from disks, firmware and the kernel.
 
 use crate::run::{Shape, Target};
 use agent_clock::{Bounds, judge, sntp, step};
@@ -108,7 +108,7 @@ fn target(name: &'static str, seed: Vec<u8>, decode: fn(&[u8])) -> Target {
     }
 }
 
-/// What is read before the state is believed.
+/// Data that is read before the state is trusted.
 fn state() -> Vec<Target> {
     vec![
         target("agent-volume/header", header(), |input| {

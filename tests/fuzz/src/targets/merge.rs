@@ -109,7 +109,7 @@ pub(super) fn targets() -> Vec<Target> {
     ]
 }
 
-/// An object, its managed fields and a configuration, whatever they hold.
+/// Any object, managed fields and configuration.
 fn applies() -> Target {
     let pods = Pods::new();
     let seed = json!({"live": pod("x"), "managed": managed(), "config": pod("y")});
@@ -132,7 +132,8 @@ fn applies() -> Target {
             let list = document.get("managed").map(ToString::to_string);
             let by = write(&pods, "m");
             if let Ok(once) = apply(&live, list.as_deref(), &config, true, &by) {
-                // What an apply wrote can be read again: its managed fields never stand in the way of the next.
+                // The result of an apply can be read again: its managed fields never break the next
+                // apply.
                 let again = apply(&once.object, once.managed.as_deref(), &config, true, &by);
                 assert!(again.is_ok(), "an apply can be repeated: {again:?}");
             }

@@ -1,13 +1,15 @@
-//! What a client sends through a tunnel to a pod: frames, and what stands in them.
+//! A client's input through a tunnel to a pod: frames and their content.
 
 use crate::run::{Shape, Target};
-use config_tunnel::command::{Input, Said, Version};
+use config_tunnel::command::{Input, STDOUT, Said, Version};
 use config_tunnel::forward::{self, Session};
 use config_tunnel::spdy::{self, Headers, Opener, Why};
+use config_tunnel::streams;
 use config_tunnel::websocket::{Decoder, Event, Fault, Kind, Sender, masked_frame};
 use std::collections::BTreeMap;
 
-/// What comes of a client's bytes, cut into pieces of this size: all input of the command, and what else was said.
+/// The result of a client's bytes, cut into pieces of this size: all input of the command, and the
+/// other messages.
 fn read(bytes: &[u8], cut: usize) -> Result<(Vec<u8>, Vec<String>), Fault> {
     let (mut decoder, mut command) = (Decoder::new(Sender::Client), Input::new(Version::V5));
     let (mut input, mut other) = (Vec::new(), Vec::new());
@@ -41,7 +43,8 @@ fn read(bytes: &[u8], cut: usize) -> Result<(Vec<u8>, Vec<String>), Fault> {
     Ok((input, other))
 }
 
-/// What comes of a client's bytes: all input of each connection, what else was asked for, and what the client is told.
+/// The result of a client's bytes: all input of each connection, further requests, and the answers
+/// to the client.
 type Forwarded = (BTreeMap<u32, Vec<u8>>, Vec<String>, Vec<u8>);
 
 fn forward(bytes: &[u8], cut: usize) -> Result<Forwarded, spdy::Fault> {
@@ -99,6 +102,47 @@ fn forwarding() -> Vec<u8> {
     seed
 }
 
+/// What comes of the streams of a command: its input, how often that ended, the last size, and what the client is told.
+type Commanded = (Vec<u8>, usize, Option<(u16, u16)>, Vec<u8>);
+
+fn command(bytes: &[u8], cut: usize) -> Result<Commanded, spdy::Fault> {
+    let mut session = streams::Session::default();
+    let (mut input, mut ends, mut size, mut told) = (Vec::new(), 0, None, Vec::new());
+    for piece in bytes.chunks(cut.max(1)) {
+        let mut rest = piece;
+        while let (used, Some(said)) = session.take(rest, &mut told)? {
+            match said {
+                Said::Input(bytes) => input.extend_from_slice(bytes),
+                Said::EndOfInput => ends += 1,
+                Said::Size { width, height } => size = Some((width, height)),
+            }
+            rest = &rest[used..];
+        }
+    }
+    assert!(ends <= 1, "the input ends once");
+    session.output(STDOUT, b"out", &mut told);
+    session.end(b"{}", &mut told);
+    Ok((input, ends, size, told))
+}
+
+/// All streams of a command, one twice, with input, a size in two frames, a ping and the end of the input.
+fn commanding() -> Vec<u8> {
+    let (mut opener, mut seed) = (Opener::default(), Vec::new());
+    let names = ["error", "stdin", "stdout", "stderr", "resize", "stdin"];
+    for (stream, name) in (1..).step_by(2).zip(names) {
+        let headers = Headers::from([("streamtype", name)]);
+        opener.open(stream, &headers, &mut seed);
+    }
+    spdy::data(3, b"echo hello\n", false, &mut seed);
+    spdy::data(9, b"{\"Width\":80,", false, &mut seed);
+    spdy::data(9, b"\"Height\":24}\n", false, &mut seed);
+    spdy::ping(1, &mut seed);
+    spdy::reset(7, Why::Cancelled, &mut seed);
+    spdy::data(3, b"exit\n", true, &mut seed);
+    spdy::go_away(0, false, &mut seed);
+    seed
+}
+
 pub(super) fn targets() -> Vec<Target> {
     let mut seed = Vec::new();
     for (kind, payload) in [
@@ -123,8 +167,19 @@ pub(super) fn targets() -> Vec<Target> {
             assert_eq!(forward(bytes, 7), whole, "the outcome depends on the cut");
         }),
     };
+    let commands = Target {
+        name: "config-tunnel/streams",
+        shape: Shape::Bytes,
+        seeds: vec![commanding()],
+        decode: Box::new(|bytes| {
+            let whole = command(bytes, bytes.len());
+            assert_eq!(command(bytes, 1), whole, "the outcome depends on the cut");
+            assert_eq!(command(bytes, 7), whole, "the outcome depends on the cut");
+        }),
+    };
     vec![
         forwards,
+        commands,
         Target {
             name: "config-tunnel/websocket",
             shape: Shape::Bytes,

@@ -1,4 +1,4 @@
-//! What a node tells of its use and of its pods'.
+//! A node's report of its usage and its pods'.
 
 use crate::run::{Shape, Target};
 use master_usage::Answer;
@@ -17,7 +17,7 @@ pub(super) fn targets() -> Vec<Target> {
         seeds: vec![text.to_vec()],
         decode: Box::new(|bytes| {
             let whole = Answer::parse(bytes, 1);
-            // What stands behind the last line changes nothing of it, unless it completes the line's end.
+            // Bytes after the last line don't change it, unless they complete its newline.
             if !bytes.ends_with(b"\r") {
                 let more = [bytes, b"\n# the end\nunknown 1\n"].concat();
                 let more = Answer::parse(&more, 1);

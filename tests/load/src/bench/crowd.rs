@@ -15,7 +15,7 @@ const LISTERS: usize = 4;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 /// Connections over which nodes renew their leases.
 const RENEWERS: usize = 10;
-/// Pause between two nodes of one such connection: each node is heard of in half of what makes it silent.
+/// Pause between two nodes of one such connection: each node renews in half of the grace period.
 const RENEWAL: Duration = Duration::from_millis(40);
 
 /// Deletes a namespace's pods that run nowhere.
@@ -117,7 +117,8 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
     site.stop()
 }
 
-/// Has a part of the nodes say that they live, over and over: otherwise they are written off, and that is measured.
+/// Renews the leases of a part of the nodes again and again: otherwise they become not ready, and
+/// that would be measured.
 async fn renew(access: Access, part: usize) -> Result<()> {
     let mut connection = access.connect().await?;
     for round in 0.. {

@@ -1,7 +1,8 @@
-//! The figures of the API: what each is held against, and how it is measured.
+//! The figures of the API: the target of each, and how it is measured.
 //!
-//! Load shapes as upstream's figures were taken with: 16 connections, TLS 1.3, JSON, a flush to disk before each
-//! answer to a write. CPU is the master's own, user and kernel, as /proc counts it; the load's is not in it.
+//! The load has the shape with which upstream's figures were measured: 16 connections, TLS 1.3,
+//! JSON, a flush to disk before each answer to a write. CPU is the master's own, user and kernel,
+//! as /proc counts it; the load's is not in it.
 
 mod crowd;
 mod objects;

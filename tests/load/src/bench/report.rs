@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// What a figure is held against, and which way is better.
+/// A figure's target, and which direction is better.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     key: &'static str,
@@ -110,7 +110,7 @@ impl Report {
             .push([what.to_owned(), measured, target, upstream, times]);
     }
 
-    /// A figure that is only told.
+    /// A figure without a target.
     pub(super) fn note(&mut self, what: &str, value: f64, unit: &str) {
         self.figure(what, "", value, unit);
     }

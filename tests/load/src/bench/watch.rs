@@ -1,4 +1,4 @@
-//! How soon watchers hear: one of them, and a thousand.
+//! The latency of watches: one watcher, and a thousand.
 
 use super::report::{Report, float, percentile};
 use crate::objects::config_map;

@@ -1,15 +1,14 @@
 //! `cargo xtask bench control`: what controllers and the scheduler cost in a large cluster. Tests measure, in one process with the API
 //! server and its store: `scale` of `master/controllers`, and `pace` and `throughput` of `master/schedule`. Here they get more pods.
 
-use crate::host::repository;
-use crate::steps::{Failure, Outcome};
-use std::process::Command;
+use super::measure;
+use crate::steps::Outcome;
 
 /// Nodes and pods of the clusters in which pods are bound, and whether the pods are there before the scheduler begins.
 const BOUND: [(u32, u32, bool); 2] = [(1_000, 5_000, false), (5_000, 50_000, true)];
 
-/// Prints the share of a core that idle controllers take, and fails where a changed pod leads to plans of other keys; then what
-/// decisions of the scheduler cost, and how many pods it binds.
+/// Prints the share of a core that idle controllers take, and fails where a changed pod leads to
+/// plans of other keys; then the cost of the scheduler's decisions, and how many pods it binds.
 pub(super) fn control(pods: u32) -> Outcome {
     let idle = ["-p", "master-controllers", "--test", "scale"];
     measure(&idle, &[("PRATIQUE_PODS", pods)])?;
@@ -25,28 +24,4 @@ pub(super) fn control(pods: u32) -> Outcome {
         }
     }
     Ok(())
-}
-
-/// Runs a test that measures, with these numbers in its environment.
-fn measure(test: &[&str], numbers: &[(&str, u32)]) -> Outcome {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let numbers = numbers.iter();
-    let status = Command::new(cargo)
-        .current_dir(repository())
-        .args(["test", "--locked"])
-        .args(test)
-        .args(["--", "--nocapture"])
-        .envs(numbers.map(|(name, number)| (name, number.to_string())))
-        .status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Failure::new(
-            format!("the measurement ended with {status}"),
-            "what it printed says which promise did not hold",
-        )),
-        Err(error) => Err(Failure::new(
-            format!("cargo cannot be started: {error}"),
-            "run this by `cargo xtask`",
-        )),
-    }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench disk`: what the encryption of the state costs, in machines and in one run.
+//! `cargo xtask bench disk`: the cost of encrypting the state, measured in machines in one run.
 //!
 //! Rates come from a machine that boots the images' kernel with an initrd of this command's own ([`super::guest`]): one disk,
 //! plain, encrypted as the state is, and encrypted with authentication over dm-integrity. The time to unlock comes from the
@@ -58,7 +58,7 @@ pub(super) fn disk(part: Option<DiskPart>, built: bool) -> Outcome {
     Ok(())
 }
 
-/// Boots the guest and takes what it says.
+/// Boots the guest and parses its output.
 fn measure() -> Outcome<Vec<Figure>> {
     let tools = Tools::find(&host::repository())?;
     let dir = workshop().join("bench-disk");
@@ -273,7 +273,7 @@ fn initrd(tools: &Tools, dir: &Path, kernel: &Kernel) -> Outcome<PathBuf> {
     Ok(file)
 }
 
-/// What the loader of this host loads for a program of this host, by `ldd`.
+/// The libraries that this host's loader loads for a program, by `ldd`.
 fn libraries_of(program: &Path) -> Outcome<Vec<PathBuf>> {
     let mut ldd = Command::new("ldd");
     ldd.arg(program);

@@ -14,7 +14,8 @@ const DISK: &str = "/dev/vda";
 /// Each kind is measured so often, in turns.
 const ROUNDS: usize = 3;
 const MIB: usize = 1 << 20;
-/// What is written and read in one go, in MiB: the whole volume, as what was never written has no valid tags.
+/// How much is written and read sequentially, in MiB: the whole volume, as unwritten blocks have no
+/// valid tags.
 const SEQUENTIAL: usize = 128;
 /// The volume, in sectors of 512 bytes.
 const SECTORS: u64 = (SEQUENTIAL * MIB / 512) as u64;
@@ -22,7 +23,7 @@ const SECTORS: u64 = (SEQUENTIAL * MIB / 512) as u64;
 const FSYNCS: u32 = 200;
 const BLOCK: u64 = 4096;
 
-/// What was measured of one kind in one round.
+/// One kind's measurements in one round.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Figure {
     /// The kind's name.
@@ -60,13 +61,13 @@ impl Figure {
     }
 }
 
-/// What lies over the disk.
+/// The layer over the disk.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Plain,
     Xts,
-    /// XTS with HMAC-SHA-256 over dm-integrity, in this mode: J, with a journal, or D, without. (Its bitmap wants a hash
-    /// of dm-integrity's own, and takes no tags of dm-crypt's.)
+    /// XTS with HMAC-SHA-256 over dm-integrity, in this mode: J, with a journal, or D, without.
+    /// (Its bitmap mode needs dm-integrity's own hash, and does not support dm-crypt's tags.)
     Authenticated(char),
 }
 
@@ -87,7 +88,7 @@ impl Kind {
         }
     }
 
-    /// Makes the volume, measures it, and takes it away.
+    /// Makes the volume, measures it, and removes it.
     fn measure(self) -> Outcome<Figure> {
         let mut devices = vec!["volume"];
         match self {

@@ -177,7 +177,7 @@ fn phases(
     Ok(seen)
 }
 
-/// The resident memory that a program tells of itself, in MiB.
+/// The resident memory that a program reports, in MiB.
 fn memory(lab: &Lab, path: &str) -> Outcome<u64> {
     let figures = lab.kubectl(&["get", "--raw", path])?;
     figures

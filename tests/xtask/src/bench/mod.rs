@@ -6,16 +6,19 @@ mod disk;
 mod guest;
 mod image;
 mod join;
+mod network;
 
 pub(crate) use api::soak;
 
-use crate::steps::Outcome;
+use crate::host::repository;
+use crate::steps::{Failure, Outcome};
 use clap::{Subcommand, ValueEnum};
+use std::process::Command;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// What the images weigh, part by part, and what in them can be executed.
+    /// The sizes of the images, part by part, and their executable files.
     Image,
     /// From power-on to Ready, memory on the nodes, the verifier's rate.
     Join {
@@ -34,6 +37,12 @@ pub(crate) enum Bench {
         /// Pods in the cluster.
         #[arg(long, value_name = "N", default_value_t = 50_000)]
         pods: u32,
+    },
+    /// What services, names, network policies and sandboxes cost one node of a large cluster.
+    Network {
+        /// Services in the cluster.
+        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        services: u32,
     },
     /// What the encryption of the state costs.
     Disk {
@@ -65,7 +74,32 @@ pub(crate) fn bench(what: Bench) -> Outcome {
         Bench::Join { built } => join::join(built),
         Bench::Api { only } => api::api(only.as_deref()),
         Bench::Control { pods } => control::control(pods),
+        Bench::Network { services } => network::network(services),
         Bench::Disk { part, built } => disk::disk(part, built),
         Bench::DiskGuest => guest::guest(),
+    }
+}
+
+/// Runs a test that measures, with these numbers in its environment.
+fn measure(test: &[&str], numbers: &[(&str, u32)]) -> Outcome {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let numbers = numbers.iter();
+    let status = Command::new(cargo)
+        .current_dir(repository())
+        .args(["test", "--locked"])
+        .args(test)
+        .args(["--", "--nocapture"])
+        .envs(numbers.map(|(name, number)| (name, number.to_string())))
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::new(
+            format!("the measurement ended with {status}"),
+            "what it printed says which promise did not hold",
+        )),
+        Err(error) => Err(Failure::new(
+            format!("cargo cannot be started: {error}"),
+            "run this by `cargo xtask`",
+        )),
     }
 }

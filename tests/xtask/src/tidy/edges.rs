@@ -275,7 +275,7 @@ fn within(room: &Room, other: &Room, faults: &mut Vec<String>) {
     }
 }
 
-/// Rows of the table that name no room or an edge that is not there any more: what nobody needs, nobody may.
+/// Rows of the table that name no room or a missing edge: unused permissions are removed.
 pub(super) fn unused(rooms: &[Room], faults: &mut Vec<String>) {
     for (address, may) in EDGES {
         let folder = address.split('/').next().unwrap_or_default();

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// The longest file that a reader should meet.
 const LONGEST_FILE: usize = 700;
-/// What may stand at the top of the repository.
+/// Files and folders that are allowed at the top of the repository.
 const TOP: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
@@ -48,9 +48,10 @@ const NOT_IN_CONFIG: &[&str] = &[
 const UNPROVEN: (&str, [&str; 2]) = ("unproven_probe_server", ["config/tls/", "agent/handlers/"]);
 /// The files whose tables say which test enforces which promise.
 const PROMISES: [&str; 2] = ["tests/PROMISES.md", "config/attest/SECURITY.md"];
-/// Bytes of README at most: it is the door, and the guides lie beside their rooms.
+/// Bytes of README at most: it is the entry, and the guides are beside their rooms.
 const LONGEST_README: usize = 12 << 10;
-/// Where a policy is called by its name, tests aside: the table of them, their own files, and the rule that a bootstrap chooses.
+/// Where a policy may be called by its name, except in tests: the table of policies, their own
+/// files, and the rule that a bootstrap chooses.
 const POLICIES: &[&str] = &[
     "config/kube/src/policy.rs",
     "master/attest/src/policy/",
@@ -95,6 +96,7 @@ pub(crate) fn tidy() -> Outcome {
     }
     words::vocabulary(&texts, &mut faults);
     words::names(&texts, &mut faults);
+    words::prose(&texts, &mut faults);
     commits::commits(&root, &mut faults);
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
     door(&read("README.md"), &mut faults);

@@ -1,4 +1,5 @@
-//! One meaning for a name: types of the trust rooms, and names that say nothing to a Kubernetes or TPM engineer.
+//! One meaning for a name: types of the trust rooms, names without meaning for a Kubernetes or TPM
+//! engineer, and riddles in comments.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,6 +28,15 @@ const RIDDLES: &[(&str, &str)] = &[
     ("Shelf", "Cache, Folder"),
     ("Speech", "Log, Output"),
     ("Temper", "State"),
+];
+/// Phrases of comments that make a new reader stop, with what they stand for.
+const RIDDLES_IN_PROSE: &[(&str, &str)] = &[
+    ("at sight", "without a decision"),
+    ("heard of", "reported"),
+    ("nobody's word", "no approval"),
+    ("of whom", "of which, whose"),
+    ("on the word of", "with the approval of"),
+    ("person's word", "approval"),
 ];
 
 /// A type that two trust rooms declare under one name.
@@ -71,6 +81,36 @@ pub(super) fn names(texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>)
             }
         }
     }
+}
+
+/// A phrase of a comment from which a stranger learns nothing.
+pub(super) fn prose(texts: &BTreeMap<PathBuf, String>, faults: &mut Vec<String>) {
+    for (file, text) in texts {
+        for (index, line) in text.lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else {
+                continue;
+            };
+            for (riddle, meaning) in RIDDLES_IN_PROSE {
+                if holds(&comment.to_lowercase(), riddle) {
+                    faults.push(format!(
+                        "{}:{}: \"{riddle}\" is a riddle; say what it means: {meaning}",
+                        file.display(),
+                        index + 1
+                    ));
+                }
+            }
+        }
+    }
+}
+
+/// Whether a text has a phrase as whole words.
+fn holds(text: &str, phrase: &str) -> bool {
+    let is_letter = |found: Option<char>| found.is_some_and(char::is_alphanumeric);
+    text.match_indices(phrase).any(|(start, _)| {
+        let before = text.get(..start).and_then(|head| head.chars().next_back());
+        let after = text.get(start + phrase.len()..);
+        !is_letter(before) && !is_letter(after.and_then(|tail| tail.chars().next()))
+    })
 }
 
 /// The name of the type that a line declares. Types inside of traits, functions and tests are indented and no concern here.
@@ -149,5 +189,18 @@ mod tests {
         assert_eq!(faults_of("struct Desk(u8);"), 1);
         assert_eq!(faults_of("// struct Desk"), 0);
         assert_eq!(faults_of("struct DeskSize;"), 0);
+    }
+
+    #[test]
+    fn a_riddle_in_a_comment_is_a_fault() {
+        let faults_of = |text: &str| {
+            let mut faults = Vec::new();
+            prose(&texts(&[("agent/init/src/x.rs", text)]), &mut faults);
+            faults.len()
+        };
+        assert_eq!(faults_of("    /// A person's word lets it in."), 1);
+        assert_eq!(faults_of("//! Of whom it is heard of."), 2);
+        assert_eq!(faults_of("// An unheard of length."), 0);
+        assert_eq!(faults_of("let text = \"at sight\";"), 0);
     }
 }

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_and_all_their_faults_told_at_once() {
+    fn options_are_read_and_all_their_faults_reported_at_once() {
         let options = Options::parse(&json!({
             "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 3, "propagationPolicy": "Orphan",
             "preconditions": {"uid": "u"}, "dryRun": ["All"],

@@ -70,7 +70,7 @@ fn pod(name: &str) -> Pod {
     object(json!({"metadata": {"name": name, "labels": {"app": "p"}}, "spec": spec}))
 }
 
-/// Waits for something; panics with its name if it does not come.
+/// Waits for a condition; panics with its name after the time limit.
 async fn within_limit<T>(what: &str, coming: impl Future<Output = T>) -> T {
     tokio::time::timeout(TIME_LIMIT, coming)
         .await
@@ -365,7 +365,7 @@ async fn scale_and_status_are_written_and_read() {
 }
 
 #[tokio::test]
-async fn a_pods_logs_debuggers_and_eviction_are_asked_for() {
+async fn a_pods_logs_debug_and_eviction_requests_reach_their_subresources() {
     let cluster = cluster().await;
     cluster
         .server

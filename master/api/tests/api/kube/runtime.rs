@@ -26,7 +26,7 @@ async fn next<T: std::fmt::Debug>(
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_is_and_what_comes() {
+async fn a_watch_returns_existing_objects_and_changes() {
     let cluster = cluster().await;
     let maps = cluster.api::<ConfigMap>();
     let first = maps
@@ -77,7 +77,7 @@ async fn a_watch_tells_what_is_and_what_comes() {
     cluster.server.stop().await;
 }
 
-/// Nobody listens while history goes on and is thrown away; d is there afterwards.
+/// No watch is open while history advances and is compacted; d exists afterwards.
 async fn forget_history(cluster: &Cluster, maps: &Api<ConfigMap>) {
     maps.create(&PostParams::default(), &config_map("c"))
         .await
@@ -97,7 +97,7 @@ async fn forget_history(cluster: &Cluster, maps: &Api<ConfigMap>) {
 }
 
 #[tokio::test]
-async fn a_watcher_lists_by_stream_and_begins_anew_where_history_is_lost() {
+async fn a_watcher_lists_by_stream_and_relists_after_lost_history() {
     let cluster = cluster().await;
     let maps = cluster.api::<ConfigMap>();
     maps.create(&PostParams::default(), &config_map("a"))

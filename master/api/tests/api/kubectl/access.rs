@@ -5,7 +5,7 @@ use crate::common;
 use crate::common::kubectl::Cluster;
 
 #[tokio::test]
-async fn people_learn_who_they_are_and_what_they_may() {
+async fn whoami_and_can_i_answer_for_the_caller() {
     play(&[("roles", ROLES)], AUTH).await;
 }
 
@@ -70,7 +70,7 @@ $ auth can-i list pods --as=system:serviceaccount:default:robot
 ";
 
 #[tokio::test]
-async fn certificates_are_asked_for_and_judged() {
+async fn certificates_are_requested_approved_and_denied() {
     let cluster = Cluster::start().await;
     let request = |name: &str| {
         let pem = common::signing_request("jane");

@@ -4,7 +4,7 @@ use super::{DEPLOYMENT, POD, play};
 use crate::common::kubectl::Cluster;
 
 #[tokio::test]
-async fn what_was_applied_is_compared_kept_and_pruned() {
+async fn applied_objects_are_diffed_kept_and_pruned() {
     let other = POD.replace("name: web", "name: other");
     let changed = POD.replace("reg/x:1", "reg/x:2");
     let renamed = POD.replace("name: c", "name: d");
@@ -96,7 +96,7 @@ $ get configmap m -n kube-public --show-labels
 ";
 
 #[tokio::test]
-async fn the_server_says_who_owns_which_field() {
+async fn managed_fields_name_the_owner_of_each_field() {
     let scaled = DEPLOYMENT.replace("replicas: 2", "replicas: 5");
     let status =
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nstatus: {replicas: 3}\n";

@@ -70,7 +70,7 @@ $ get pod web -o jsonpath={.status.message}
 ";
 
 #[tokio::test]
-async fn labels_and_annotations_come_and_go() {
+async fn labels_and_annotations_are_set_and_removed() {
     play(&[("pod", POD)], LABELS).await;
 }
 

@@ -49,7 +49,7 @@ $ delete --raw /api/v1/namespaces/default/configmaps/raw
 ";
 
 #[tokio::test]
-async fn a_deletion_says_what_becomes_of_what_an_object_owns() {
+async fn a_deletion_sets_the_propagation_policy() {
     play(&[("deployment", DEPLOYMENT)], CASCADE).await;
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 #[tokio::test]
-async fn what_is_there_already_is_not_waited_for() {
+async fn a_wait_ends_at_once_if_its_condition_holds() {
     play(&[("pod", POD)], WAIT).await;
 }
 

@@ -1,4 +1,4 @@
-//! What a registry, or a person who may name one, tries through the machine's client.
+//! Attacks of a registry, or of a user who may name one, through the machine's client.
 
 use super::upstream::{Authority, Body, Reply, Upstream};
 use super::{keys, pem};
@@ -142,7 +142,7 @@ async fn a_token_service_elsewhere_gets_no_credential_unless_the_configuration_n
     let image = format!("{}/busybox:1", registry.host());
     let pod = keys(&registry.host(), "puller", "hunter2");
 
-    // The thief's address is one that may be asked: it is a registry, too.
+    // The thief's address is allowed: it is a registry, too.
     let list = vec![known(&registry), known(&thief)];
     let (_dir, agent) = agent(list, Some(&authority));
     let told = refused_with(&agent, &image, &pod).await;

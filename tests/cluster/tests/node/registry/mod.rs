@@ -30,7 +30,7 @@ fn keys_of(secret: &str, host: &str, user: &str, password: &str) -> Keyring {
     keys
 }
 
-/// The authority's root as the agent takes it.
+/// The authority's root in the agent's form.
 fn pem(authority: &Authority) -> Vec<CertificateDer<'static>> {
     vec![CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap()]
 }

@@ -13,7 +13,7 @@ use tests_harness::oci::Image;
 /// Of `puller:hunter2`.
 const BASIC: &str = "Basic cHVsbGVyOmh1bnRlcjI=";
 
-/// What a registry gives to a known caller, and the challenge for the others.
+/// A registry's answer to a known caller, and the challenge for others.
 pub(super) fn basic(image: &Image, seen: &Seen) -> Reply {
     match seen.authorization.as_deref() {
         Some(BASIC) => serves(image, seen),

@@ -1,0 +1,181 @@
+//! What pods' sandboxes and network policies cost a node. Run by hand, it measures; in the test command a few show that it runs.
+//! Needs root.
+//!
+//! `PACE_SANDBOXES=100 PACE_POLICIES=1000 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
+//! Processor time is that of the process, as namespaces are made on threads of their own.
+
+use agent_cluster::policy::model::{Pod, Policy};
+use agent_cluster::policy::{Policies, World, plan};
+use agent_cluster::{Places, Sandboxes, Wanted};
+use agent_sys::namespace::{Kind, in_new};
+use agent_sys::netlink::links::{LOOPBACK, Links};
+use nix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Pods and applications of one namespace.
+const PODS: usize = 10;
+const APPS: usize = 5;
+
+fn number(name: &str, usual: usize) -> usize {
+    let number = std::env::var(name).ok();
+    number
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(usual)
+}
+
+/// Wall and processor time of some work.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration, Duration) {
+    let spent = || {
+        let spent = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("Linux");
+        Duration::from(spent)
+    };
+    let (begun, before) = (Instant::now(), spent());
+    let done = work();
+    (done, begun.elapsed(), spent().saturating_sub(before))
+}
+
+/// Median and the 99th of a hundred.
+fn spread(times: &mut [Duration]) -> String {
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    format!("p50 {:?}, p99 {:?}", at(50), at(99))
+}
+
+#[test]
+fn sandboxes_one_after_the_other() {
+    let count = number("PACE_SANDBOXES", 5);
+    let dir = tempfile::tempdir().expect("a folder");
+    in_new(&[Kind::Network], || {
+        Links::open()?.switch_on(LOOPBACK)?;
+        let sandboxes = Sandboxes::open(Places {
+            run: dir.path().join("pods"),
+            ledger: dir.path().join("addresses.json"),
+            alone: true,
+            tunnel: false,
+        });
+        let sandboxes = sandboxes.expect("a place");
+        let range = "10.1.0.0/22".parse().expect("a range");
+        sandboxes.give_ranges(&[range]).expect("the kernel");
+        let (mut walls, mut cpus) = (Vec::new(), Vec::new());
+        let uid = |at: usize| format!("pod-{at}");
+        for at in 0..count {
+            let wanted = Wanted {
+                uid: uid(at),
+                network: true,
+                ipc: true,
+                hostname: Some(uid(at)),
+                settings: Vec::new(),
+            };
+            let (made, wall, cpu) = timed(|| sandboxes.make(&wanted));
+            made.expect("a sandbox");
+            walls.push(wall);
+            cpus.push(cpu);
+        }
+        println!(
+            "{count} sandboxes made: {}; CPU {}",
+            spread(&mut walls),
+            spread(&mut cpus)
+        );
+        let (mut walls, mut cpus) = (Vec::new(), Vec::new());
+        for at in 0..count {
+            let (removed, wall, cpu) = timed(|| sandboxes.remove(&uid(at)));
+            removed.expect("it goes");
+            walls.push(wall);
+            cpus.push(cpu);
+        }
+        println!("removed: {}; CPU {}", spread(&mut walls), spread(&mut cpus));
+        Ok(())
+    })
+    .expect("a network");
+}
+
+fn namespace(at: usize) -> String {
+    format!("team-{at}")
+}
+
+fn pod(at: usize, address: Ipv4Addr) -> (String, Arc<Pod>) {
+    let labels = json!({"app": format!("app-{}", at % APPS), "tier": if at.is_multiple_of(2) { "front" } else { "back" }});
+    let object = json!({
+        "metadata": {"namespace": namespace(at / PODS), "name": format!("pod-{at}"), "uid": format!("uid-{at}"), "labels": labels},
+        "spec": {"containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 8080}]}]},
+        "status": {"podIPs": [{"ip": address}]},
+    });
+    let (uid, pod) = Pod::read(serde_json::from_value(object).expect("a pod"));
+    (uid, Arc::new(pod))
+}
+
+/// A policy for the pods of one application in one of so many namespaces, from pods and a block of addresses to two ports.
+fn policy(at: usize, namespaces: usize, port: u16) -> ((String, String), Arc<Policy>) {
+    let app = |at: usize| json!({"matchLabels": {"app": format!("app-{}", at % APPS)}});
+    let from: Value = json!([
+        {"podSelector": app(at + 1)},
+        {"namespaceSelector": {}, "podSelector": app(at + 2)},
+        {"ipBlock": {"cidr": format!("198.51.{}.0/24", at % 256), "except": [format!("198.51.{}.128/25", at % 256)]}},
+    ]);
+    let object = json!({
+        "metadata": {"namespace": namespace(at % namespaces), "name": format!("policy-{at}")},
+        "spec": {
+            "podSelector": app(at), "policyTypes": ["Ingress"],
+            "ingress": [{"from": from, "ports": [{"port": port}, {"port": "http"}]}],
+        },
+    });
+    let (key, policy) = Policy::keyed(serde_json::from_value(object).expect("a policy"));
+    (key, Arc::new(policy.expect("one that is read")))
+}
+
+#[test]
+fn policies_over_the_pods_of_a_node() {
+    let (pods, policies) = (number("PACE_PODS", 20), number("PACE_POLICIES", 20));
+    let namespaces = pods.div_ceil(PODS);
+    let address = |at: usize| {
+        let [high, low] = u16::try_from(at + 2).expect("fewer pods").to_be_bytes();
+        Ipv4Addr::new(10, 1, high, low)
+    };
+    let all: Vec<_> = (0..pods).map(|at| pod(at, address(at))).collect();
+    let own: BTreeMap<_, _> = all
+        .iter()
+        .zip(0..)
+        .map(|((_, pod), at)| (address(at), Arc::clone(pod)))
+        .collect();
+    let mut world = World {
+        pods: Some(all.into_iter().collect()),
+        namespaces: Some(
+            (0..namespaces)
+                .map(|at| (namespace(at), Arc::default()))
+                .collect(),
+        ),
+        policies: Some((0..policies).map(|at| policy(at, namespaces, 80)).collect()),
+    };
+    in_new(&[Kind::Network], || {
+        let rules = Policies::default();
+        let put = |world: &World| {
+            let table = plan::table(world, &own).expect("all is known");
+            rules.apply(table).expect("the kernel");
+        };
+        let ((), wall, cpu) = timed(|| put(&world));
+        println!("{policies} policies over {pods} pods, cold: {wall:?}, CPU {cpu:?}");
+        let (mut walls, mut cpus) = (Vec::new(), Vec::new());
+        for at in 0..number("PACE_CHANGES", 20) {
+            let at = at * 7919 % policies;
+            let ((), wall, cpu) = timed(|| {
+                let (key, changed) = policy(at, namespaces, 81);
+                let known = world.policies.get_or_insert_default();
+                known.insert(key, changed);
+                put(&world);
+            });
+            walls.push(wall);
+            cpus.push(cpu);
+        }
+        println!(
+            "one policy, from its JSON to the commit: {}; CPU {}",
+            spread(&mut walls),
+            spread(&mut cpus)
+        );
+        Ok(())
+    })
+    .expect("a network");
+}

@@ -1,0 +1,90 @@
+//! Other resources for a pod that runs: whether the node has room for them, and what its containers are given.
+
+use super::Worker;
+use crate::cleanup;
+use agent_pods::{find, given, has_other_needs, is_resized, later, needs};
+use agent_resources::qos;
+use agent_runtime::{Container as Seen, Resources};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
+use jiff::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long after a failure it is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+impl Worker {
+    /// Decides whether the pod gets the resources that it says now, where those that the node has taken it with are others.
+    pub(super) fn resize(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
+        let Some(taken) = self.taken.pod() else {
+            return;
+        };
+        let before = self.notes.pending.take();
+        if !seen.iter().any(|seen| is_resized(pod, seen)) {
+            self.notes.unresized.clear();
+        }
+        if !has_other_needs(pod, &taken) {
+            return;
+        }
+        self.notes.pending = self.shared.resize(pod, &self.taken);
+        if let Some(pending) = self
+            .notes
+            .pending
+            .as_ref()
+            .filter(|now| before.as_ref() != Some(*now))
+        {
+            let reason = match pending.reason {
+                "Infeasible" => "ResizeInfeasible",
+                _ => "ResizeDeferred",
+            };
+            let events = &self.shared.events;
+            events.warning(pod, reason, pending.message.clone());
+        }
+    }
+
+    /// Gives a container what its pod says now; what stands in the way becomes a note that the status shows.
+    pub(super) async fn give(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
+        let seen = seen.iter().find(|seen| seen.id == id);
+        let (Some(pod), Some(seen)) = (pod, seen) else {
+            return;
+        };
+        let Some((_, container)) = find(pod, &seen.key.container) else {
+            return;
+        };
+        match self.try_give(pod, &container, seen).await {
+            Ok(()) => drop(self.notes.unresized.remove(id)),
+            Err(fault) => {
+                let again = later(Timestamp::now(), RETRY);
+                self.notes.unresized.insert(id.to_owned(), (fault, again));
+            }
+        }
+    }
+
+    async fn try_give(&self, pod: &Pod, container: &Container, seen: &Seen) -> Result<(), String> {
+        let wanted = Resources {
+            pids_limit: Some(self.shared.config.pids.into()),
+            ..qos::resources(container)
+        };
+        let before = Container {
+            resources: given(seen),
+            ..container.clone()
+        };
+        let before = qos::resources(&before).memory_limit;
+        // The kernel would end the container's processes to get below a limit.
+        if let Some(limit) = wanted.memory_limit
+            && before.is_none_or(|before| limit < before)
+        {
+            let group = format!("{}/{}", qos::cgroup(pod, &self.pod.uid), seen.id);
+            let used = cleanup::memory_of(&group).ok_or("the memory that it uses is not known")?;
+            if used >= limit {
+                let name = &container.name;
+                return Err(format!(
+                    "cannot decrease memory limits for container {name}: attempting to set pod memory limit ({limit}) below current usage ({used})"
+                ));
+            }
+        }
+        let text = needs(container).ok_or("its resources are too long a text")?;
+        let resized = self.shared.runtime.resize(&seen.id, &wanted, &text);
+        resized.await.map_err(|error| error.chain())
+    }
+}

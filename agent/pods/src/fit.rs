@@ -1,0 +1,193 @@
+//! Whether a pod fits beside the others of its node: the node judges last, whoever chose it for the pod. Upstream's rules, in its
+//! words.
+
+use crate::containers::{all, is_on_host};
+use crate::status::Refusal;
+use agent_resources::qos;
+use agent_runtime::Kind;
+use config_kube::k8s_openapi::api::core::v1::{ContainerPort, Pod};
+use config_kube::quantity::Amount;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The resources that are counted, in the order in which a lack of them is told.
+const RESOURCES: [(&str, &str); 3] = [
+    ("cpu", "OutOfcpu"),
+    ("memory", "OutOfmemory"),
+    ("ephemeral-storage", "OutOfephemeral-storage"),
+];
+
+/// Why a pod does not fit beside `others`, if it doesn't. `allocatable` is what the node has for all of them, by resource.
+pub fn misfit(
+    pod: &Pod,
+    others: &[Arc<Pod>],
+    allocatable: &BTreeMap<&'static str, Amount>,
+) -> Option<Refusal> {
+    let of = |resource: &str| allocatable.get(resource).copied();
+    let (used, most) = (others.len(), of("pods").map(Amount::ceil_units));
+    if most.is_some_and(|most| i64::try_from(used).is_ok_and(|used| used >= most)) {
+        let most = most.unwrap_or_default();
+        return Some(lack("OutOfpods", "pods", 1, used, most));
+    }
+    let lacking = RESOURCES.iter().find_map(|&(resource, reason)| {
+        let (asked, most) = (asks(pod, resource), of(resource)?);
+        let used = others.iter().map(|other| asks(other, resource)).sum();
+        let number = |amount: Amount| match resource {
+            "cpu" => amount.ceil_milli(),
+            _ => amount.ceil_units(),
+        };
+        (asked > Amount::ZERO && asked + used > most)
+            .then(|| lack(reason, resource, number(asked), number(used), number(most)))
+    });
+    lacking.or_else(|| {
+        let taken: Vec<_> = others.iter().flat_map(|other| ports(other)).collect();
+        let meets = |port: &ContainerPort| taken.iter().any(|other| meet(port, other));
+        ports(pod).any(meets).then(|| Refusal {
+            reason: "NodePorts",
+            message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
+        })
+    })
+}
+
+fn lack(
+    reason: &'static str,
+    resource: &str,
+    asked: i64,
+    used: impl std::fmt::Display,
+    most: i64,
+) -> Refusal {
+    Refusal {
+        reason,
+        message: format!(
+            "Node didn't have enough resource: {resource}, requested: {asked}, used: {used}, capacity: {most}"
+        ),
+    }
+}
+
+/// What a pod asks for, with what its runtime takes beside it.
+fn asks(pod: &Pod, resource: &str) -> Amount {
+    let overhead = pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref());
+    let overhead = overhead.and_then(|overhead| Amount::try_from(overhead.get(resource)?).ok());
+    qos::pod_request(pod, resource) + overhead.unwrap_or(Amount::ZERO)
+}
+
+/// The ports of the node that a pod takes; init containers that end have none.
+fn ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
+    let on_host = is_on_host(pod);
+    let lasting = all(pod).filter(|(kind, _)| *kind != Kind::Init);
+    let ports = lasting.flat_map(|(_, container)| container.ports.iter().flatten());
+    ports.filter(move |port| number(port).is_some() || on_host)
+}
+
+fn number(port: &ContainerPort) -> Option<i32> {
+    port.host_port.filter(|port| *port > 0)
+}
+
+fn protocol(port: &ContainerPort) -> &str {
+    port.protocol.as_deref().unwrap_or("TCP")
+}
+
+fn address(port: &ContainerPort) -> &str {
+    let address = port.host_ip.as_deref().unwrap_or_default();
+    if address.is_empty() {
+        "0.0.0.0"
+    } else {
+        address
+    }
+}
+
+/// Whether two pods can't have these ports at once.
+fn meet(one: &ContainerPort, other: &ContainerPort) -> bool {
+    let own = |port: &ContainerPort| number(port).unwrap_or(port.container_port);
+    let (a, b) = (address(one), address(other));
+    own(one) == own(other)
+        && protocol(one) == protocol(other)
+        && (a == b || [a, b].contains(&"0.0.0.0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::slice::from_ref;
+
+    fn pod(container: Value) -> Arc<Pod> {
+        let mut container = container;
+        container["name"] = json!("a");
+        let pod = serde_json::from_value(json!({"spec": {"containers": [container]}}));
+        Arc::new(pod.unwrap())
+    }
+
+    fn fault(pod: &Pod, others: &[Arc<Pod>]) -> Option<(&'static str, String)> {
+        let allocatable = BTreeMap::from([
+            ("cpu", Amount::units(2)),
+            ("memory", Amount::units(1 << 30)),
+            ("pods", Amount::units(3)),
+        ]);
+        let refusal = misfit(pod, others, &allocatable);
+        refusal.map(|refusal| (refusal.reason, refusal.message))
+    }
+
+    #[test]
+    fn what_is_asked_for_has_to_be_there_beside_what_others_have() {
+        let asks = |resource: &str, amount: &str| {
+            pod(json!({"resources": {"requests": {resource: amount}}}))
+        };
+        let (half, more) = (asks("cpu", "1"), asks("cpu", "1001m"));
+        assert_eq!(fault(&half, from_ref(&half)), None);
+        let words =
+            "Node didn't have enough resource: cpu, requested: 1001, used: 1000, capacity: 2000";
+        assert_eq!(
+            fault(&more, from_ref(&half)),
+            Some(("OutOfcpu", words.to_owned()))
+        );
+        let all = asks("memory", "1Gi");
+        assert_eq!(fault(&all, from_ref(&half)), None);
+        assert_eq!(
+            fault(&all, &[asks("memory", "1")]).unwrap().0,
+            "OutOfmemory"
+        );
+        let plain = pod(json!({}));
+        assert_eq!(
+            fault(&plain, &[asks("cpu", "9")]),
+            None,
+            "who asks for nothing lacks nothing"
+        );
+        assert_eq!(fault(&asks("example.com/none", "1"), &[]), None);
+        let words = "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3";
+        let three = [plain.clone(), plain.clone(), plain.clone()];
+        assert_eq!(fault(&plain, &three), Some(("OutOfpods", words.to_owned())));
+    }
+
+    #[test]
+    fn no_two_pods_have_the_same_port_of_the_node() {
+        let port = |port: Value| pod(json!({"ports": [port]}));
+        let any = port(json!({"containerPort": 80, "hostPort": 8080}));
+        let one = port(
+            json!({"containerPort": 81, "hostPort": 8080, "hostIP": "192.0.2.7", "protocol": "TCP"}),
+        );
+        let two = port(json!({"containerPort": 81, "hostPort": 8080, "hostIP": "192.0.2.8"}));
+        for (a, b) in [(&any, &any), (&any, &one), (&one, &any), (&one, &one)] {
+            assert_eq!(
+                fault(a, from_ref(b)).map(|(reason, _)| reason),
+                Some("NodePorts")
+            );
+        }
+        assert_eq!(fault(&one, &[two]), None);
+        let udp = port(json!({"containerPort": 80, "hostPort": 8080, "protocol": "UDP"}));
+        assert_eq!(fault(&udp, from_ref(&any)), None);
+        let own = port(json!({"containerPort": 80}));
+        assert_eq!(
+            fault(&own, from_ref(&own)),
+            None,
+            "ports of a pod's own network"
+        );
+        let mut on_host = port(json!({"containerPort": 8080}));
+        Arc::make_mut(&mut on_host)
+            .spec
+            .as_mut()
+            .unwrap()
+            .host_network = Some(true);
+        assert!(fault(&on_host, &[any]).is_some());
+    }
+}

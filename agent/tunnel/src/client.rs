@@ -1,0 +1,248 @@
+//! A client of a command or of a container's own streams: what it says and what it is told, in messages of a WebSocket or over
+//! streams of SPDY.
+
+use crate::handshake::{Offer, Refusal};
+use crate::link::{LINGER, Leave, Link, push};
+use crate::query;
+use agent_runtime::{Control, Input, Outputs};
+use config_tunnel::command::{self, ERROR, STDERR, STDOUT, Said, Version};
+use config_tunnel::spdy::Fault;
+use config_tunnel::streams::{self, Session};
+use config_tunnel::websocket::{NORMAL, PROTOCOL_ERROR};
+use http::Request;
+use std::convert::Infallible;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::time::timeout;
+
+/// Time for a client of SPDY to open its streams (upstream's `DefaultStreamCreationTimeout`).
+const OPENING: Duration = Duration::from_secs(30);
+/// Input that is held before they are open.
+const EARLY: usize = 64 * 1024;
+
+/// What was agreed on with a client.
+#[derive(Debug)]
+pub(crate) enum Agreed {
+    /// Messages, each of which names its channel.
+    Channels(Version),
+    /// Streams, for these channels at least.
+    Streams(Vec<u8>),
+}
+
+impl Agreed {
+    /// What a client offers, and the best protocol of it.
+    ///
+    /// # Errors
+    /// The request is not in order, or offers no protocol that is spoken.
+    pub(crate) fn negotiated<B>(request: &Request<B>) -> Result<(Offer, Self), Refusal> {
+        let offer = Offer::of(request)?;
+        let chosen = if offer.is_spdy() {
+            let query = request.uri().query().unwrap_or_default();
+            offer
+                .names(streams::PROTOCOL)
+                .then(|| Self::Streams(query::channels(query)))
+        } else {
+            Version::choose(&offer.protocols).map(Self::Channels)
+        };
+        let Some(chosen) = chosen else {
+            let all = Version::ALL.map(Version::name).join(", ");
+            let known = if offer.is_spdy() {
+                streams::PROTOCOL
+            } else {
+                &all
+            };
+            return Err(offer.unknown(known));
+        };
+        Ok((offer, chosen))
+    }
+
+    /// The protocol's name.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Channels(version) => version.name(),
+            Self::Streams(_) => streams::PROTOCOL,
+        }
+    }
+}
+
+/// How a client's bytes are understood.
+enum Reader {
+    Channels(command::Input),
+    Streams(Box<Session>, Vec<u8>),
+}
+
+/// What the process gets next.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) end: bool,
+    pub(crate) size: Option<(u16, u16)>,
+    pub(crate) leave: Option<Leave>,
+}
+
+impl Pending {
+    fn note(&mut self, said: &Said<'_>) {
+        match *said {
+            Said::Input(bytes) => self.bytes.extend_from_slice(bytes),
+            Said::EndOfInput => self.end = true,
+            Said::Size { width, height } => self.size = Some((width, height)),
+        }
+    }
+
+    /// Gives the terminal the size that the client asked for last.
+    pub(crate) async fn resize(&mut self, control: &Control) {
+        if let Some((width, height)) = self.size.take()
+            && let Err(error) = control.resize(width, height).await
+        {
+            tracing::debug!(%error, "terminal not resized");
+        }
+    }
+}
+
+/// A client. The halves of its link are read and written in the arms of its owner's `select!`.
+pub(crate) struct Client<S> {
+    pub(crate) link: Link<S>,
+    reader: Reader,
+    outputs: Outputs,
+}
+
+impl<S: AsyncRead + AsyncWrite> Client<S> {
+    pub(crate) fn new(stream: S, agreed: Agreed, outputs: Outputs) -> Self {
+        let (link, reader) = match agreed {
+            Agreed::Channels(version) => (
+                Link::websocket(stream),
+                Reader::Channels(command::Input::new(version)),
+            ),
+            Agreed::Streams(awaited) => {
+                (Link::spdy(stream), Reader::Streams(Box::default(), awaited))
+            }
+        };
+        Self {
+            link,
+            reader,
+            outputs,
+        }
+    }
+
+    /// Waits until the client has opened its streams, where it has any: what a command writes must have a place. Returns why
+    /// there is nothing more to do for it, if so.
+    pub(crate) async fn opens(&mut self, pending: &mut Pending) -> io::Result<Option<Leave>> {
+        let opening = timeout(OPENING, async {
+            while !self.has_opened() {
+                let link = &mut self.link;
+                let (hears, writes) = (link.hears(), link.writes());
+                // Each arm is cancel-safe: bytes were read or written, or not.
+                tokio::select! {
+                    came = link.reader.read(&mut link.inbox), if hears => match came? {
+                        0 => return Ok(Some(Leave::Gone)),
+                        count => self.take(count, pending),
+                    },
+                    count = push(&mut link.writer, &link.outbox), if writes => self.link.pushed(count?),
+                }
+                if pending.leave.is_some() || pending.bytes.len() > EARLY {
+                    return Ok(Some(pending.leave.unwrap_or(Leave::Close(PROTOCOL_ERROR))));
+                }
+            }
+            Ok(None)
+        });
+        let late = Ok(Some(Leave::Close(PROTOCOL_ERROR)));
+        opening.await.unwrap_or(late)
+    }
+
+    fn has_opened(&self) -> bool {
+        match &self.reader {
+            Reader::Channels(_) => true,
+            Reader::Streams(session, awaited) => session.has_opened(awaited),
+        }
+    }
+
+    /// Reads what the client said in the first bytes of the inbox.
+    pub(crate) fn take(&mut self, count: usize, pending: &mut Pending) {
+        pending.leave = match &mut self.reader {
+            Reader::Channels(input) => self.link.take(count, |piece| {
+                if let Some(said) = input.take(piece.starts, piece.bytes, piece.ends) {
+                    pending.note(&said);
+                }
+                Ok::<_, Infallible>(())
+            }),
+            Reader::Streams(session, _) => {
+                let mut answers = Vec::new();
+                let leave = self.link.take(count, |piece| {
+                    let mut rest = piece.bytes;
+                    while let (used, Some(said)) = session.take(rest, &mut answers)? {
+                        pending.note(&said);
+                        rest = &rest[used..];
+                    }
+                    Ok::<_, Fault>(())
+                });
+                self.link.tell(&[], &answers);
+                leave
+            }
+        };
+    }
+
+    /// What a process wrote. What the client did not ask for is dropped.
+    pub(crate) fn tell(&mut self, channel: u8, bytes: &[u8]) {
+        if bytes.is_empty() || !wants(self.outputs, channel) {
+            return;
+        }
+        match &self.reader {
+            Reader::Channels(_) => self.link.tell(&[channel], bytes),
+            Reader::Streams(session, _) => session.output(channel, bytes, &mut self.link.outbox),
+        }
+    }
+
+    /// Tells the client how it ended, and waits until it goes.
+    pub(crate) async fn end(mut self, status: &[u8]) -> io::Result<()> {
+        match &mut self.reader {
+            Reader::Channels(input) => {
+                if let Some(told) = input.end(status) {
+                    self.link.tell(&[ERROR], &told);
+                }
+            }
+            Reader::Streams(session, _) => session.end(status, &mut self.link.outbox),
+        }
+        self.close(Leave::Close(NORMAL)).await
+    }
+
+    /// Lets a client go that leaves by itself.
+    pub(crate) async fn part(self, leave: Leave) -> io::Result<()> {
+        let parted = timeout(LINGER, self.close(leave)).await;
+        parted.unwrap_or(Ok(()))
+    }
+
+    async fn close(mut self, leave: Leave) -> io::Result<()> {
+        if let (Reader::Streams(session, _), Leave::Close(code)) = (&self.reader, leave) {
+            session.go_away(code != NORMAL, &mut self.link.outbox);
+        }
+        self.link.part(leave).await
+    }
+}
+
+/// Whether a client asked for an output.
+fn wants(outputs: Outputs, channel: u8) -> bool {
+    match outputs {
+        Outputs::Terminal => true,
+        Outputs::Pipes { stdout, stderr } => {
+            (channel == STDOUT && stdout) || (channel == STDERR && stderr)
+        }
+    }
+}
+
+/// Lets a program that reads its input come to its end.
+pub(crate) async fn end_input(control: &Control) {
+    if let Err(error) = control.end_input().await {
+        tracing::debug!(%error, "cannot close a process's stdin");
+    }
+}
+
+pub(crate) async fn give(stdin: Option<&Input>, bytes: &[u8]) -> io::Result<usize> {
+    match stdin {
+        Some(stdin) => stdin.write(bytes).await,
+        None => Ok(bytes.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! `DenyServiceExternalIPs`: a Service gets no new external addresses (KEP-2438).
+//!
+//! Every node sends what is for such an address and port to the Service, its own requests among it: whoever may write Services
+//! could cut all nodes from the master, or stand in front of any address that pods ask (CVE-2020-8554). So it is enabled unless
+//! an admin disables it, other than upstream's.
+
+use crate::plugin::{Admitted, Operation, Plugin, Request, name_of};
+use master_client::BoxFuture;
+use master_schema::error::ApiError;
+use master_schema::validate::{Fields, items, object};
+use serde_json::Value;
+
+/// The plugin.
+#[derive(Debug)]
+pub(crate) struct DenyServiceExternalIps;
+
+impl Plugin for DenyServiceExternalIps {
+    fn concerns(&self, request: &Request<'_>) -> bool {
+        request.operation != Operation::Delete && request.writes("", "services")
+    }
+
+    fn check<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        service: &'a Fields,
+        _admitted: &'a mut Admitted,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let before = request.old.map(addresses).unwrap_or_default();
+        let kept = |address: &Value| before.contains(address);
+        let answer = if addresses(service).iter().all(kept) {
+            Ok(())
+        } else {
+            // Upstream's words.
+            let why = "Use of external IPs is denied by admission control.";
+            Err(request.forbidden(name_of(service), why))
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+fn addresses(service: &Fields) -> &[Value] {
+    object(service, "spec").map_or(&[], |spec| items(spec, "externalIPs"))
+}

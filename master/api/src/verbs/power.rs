@@ -1,0 +1,75 @@
+//! `POST /api/v1/nodes/NAME/power?action=reboot|poweroff`: the end of a node's machine.
+//!
+//! The right is `create` on `nodes/power`. The log of verdicts has who ordered it before the node hears of it; what the node
+//! refuses is written down behind that. The node's agent gives containers their grace and hands the order to init.
+
+use super::{Call, answer, gateway};
+use bytes::Bytes;
+use config_machine::power::Order;
+use http::header::HOST;
+use http::{Method, Request, Response, StatusCode};
+use master_client::{Body, body};
+use master_gateway::Expected;
+use master_schema::error::{ApiError, Reason};
+
+/// Bytes of a node's refusal that are shown.
+const REFUSAL: usize = 1024;
+
+/// Orders the end.
+pub(super) async fn order(call: &Call) -> Result<Response<Body>, ApiError> {
+    let action = call.query.get("action");
+    let order = Order::of(action).ok_or_else(|| {
+        let known = Order::ALL.map(Order::word).join(" or ");
+        let text = format!("`action` is {action:?}, and must be {known}");
+        ApiError::new(Reason::BadRequest, text)
+    })?;
+    let node = &call.target.name;
+    // Before the record: what can't be asked was not ordered.
+    let target = gateway::target(call, node).await?;
+    if !call.query.has("dryRun") {
+        record(call, order, "").await?;
+        if let Err(error) = ask(call, target, order).await {
+            // The refusal is what the caller must hear, also where the log takes no more.
+            let not_done = format!("not done: {}", error.message);
+            if let Err(error) = record(call, order, &not_done).await {
+                tracing::error!(node, %error, "a refused order is missing in the log of verdicts");
+            }
+            return Err(error);
+        }
+    }
+    answer::success(StatusCode::CREATED, None, call.accept()?)
+}
+
+/// Writes into the log of verdicts that the caller gives this order, or what became of it.
+async fn record(call: &Call, order: Order, outcome: &str) -> Result<(), ApiError> {
+    let nowhere = || {
+        let text = "this server keeps no log of verdicts, without which no machine is ended";
+        ApiError::new(Reason::ServiceUnavailable, text)
+    };
+    let extensions = call.api.extensions().ok_or_else(nowhere)?;
+    let by = &call.user.name;
+    let recorded = extensions.order_given(&call.target.name, by, order.word(), outcome);
+    recorded.ok_or_else(nowhere)?.await
+}
+
+/// Hands the order to the node.
+///
+/// # Errors
+/// The node refuses, in its words, or can't be asked.
+async fn ask(call: &Call, target: crate::hooks::NodeTarget, order: Order) -> Result<(), ApiError> {
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(order.path())
+        .header(HOST, format!("{}:{}", target.name, target.port))
+        .body(body(Bytes::new()))
+        .map_err(|error| gateway::unreachable("no such request", &error))?;
+    let answer = gateway::send(call, target, request, Expected::default()).await?;
+    let reason = match answer.status() {
+        StatusCode::ACCEPTED => return Ok(()),
+        StatusCode::BAD_REQUEST => Reason::BadRequest,
+        StatusCode::SERVICE_UNAVAILABLE => Reason::ServiceUnavailable,
+        _ => Reason::InternalError,
+    };
+    let text = answer.into_body().beginning(REFUSAL).await;
+    Err(ApiError::new(reason, text.trim_end()))
+}

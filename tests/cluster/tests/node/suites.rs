@@ -1,0 +1,291 @@
+//! What upstream's node suites ask of a node beyond the plain life of a pod. Between the master's API, in process, and the real
+//! containerd.
+
+use crate::api::InProcess;
+use crate::cluster::{Cluster, shell};
+use crate::lifecycle::told;
+use crate::site::{IMAGE, LIMIT, eventually, texts};
+use agent_api::{Api, Call, STRATEGIC_MERGE};
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use http::Method;
+use master_client::{Patch, UserInfo};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Runs until it is asked to end.
+const HOLD: &str = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+
+/// Sees the whole of a volume at `/all`, and at `/part` what its variables name.
+fn with_part(script: &str, path: &str, value: &Value) -> Value {
+    let mut main = shell(script);
+    let mut variable = json!({"name": "PART"});
+    for (key, value) in value.as_object().into_iter().flatten() {
+        variable[key] = value.clone();
+    }
+    main["env"] = json!([variable]);
+    main["volumeMounts"] = json!([
+        {"name": "v", "mountPath": "/all"},
+        {"name": "v", "mountPath": "/part", "subPathExpr": path},
+    ]);
+    json!({"containers": [main], "volumes": [{"name": "v", "emptyDir": {}}], "restartPolicy": "Never"})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_of_a_volume_is_named_by_variables_which_may_come_later() {
+    let cluster = Cluster::new().await;
+    let value = |text: &str| json!({"value": text});
+    let mut fine = with_part(
+        "test -d /all/mine/x && echo there",
+        "$(PART)/x",
+        &value("mine"),
+    );
+    // Labels mean nothing to a kernel without SELinux, as on upstream's nodes.
+    fine["securityContext"] = json!({"seLinuxOptions": {"level": "s0:c0,c1"}});
+    cluster.create("fine", fine).await;
+    cluster
+        .create("dots", with_part(HOLD, "$(PART)", &value("..")))
+        .await;
+    cluster
+        .create("rooted", with_part(HOLD, "$(PART)", &value("/tmp")))
+        .await;
+    let annotation =
+        json!({"valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['part']"}}});
+    cluster
+        .create("later", with_part(HOLD, "$(PART)/x", &annotation))
+        .await;
+
+    cluster.reaches("fine", "/phase", json!("Succeeded")).await;
+    let pod = cluster.pod("fine").await.unwrap();
+    assert_eq!(texts(&cluster.log(&pod, 0)), ["there"]);
+    let words = "seLinuxOptions have no effect: this machine does not use SELinux";
+    told(&cluster, "SELinuxNotInUse", words).await;
+    let waits = "/containerStatuses/0/state/waiting/reason";
+    for name in ["dots", "rooted", "later"] {
+        cluster
+            .reaches(name, waits, json!("CreateContainerConfigError"))
+            .await;
+    }
+    let change = Patch::Merge(json!({"metadata": {"annotations": {"part": "mine"}}}));
+    cluster
+        .admin
+        .patch::<Pod>(Some("default"), "later", &change)
+        .await
+        .unwrap();
+    cluster.reaches("later", "/phase", json!("Running")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_finds_no_room_or_no_port_is_rejected_and_its_successor_is_taken() {
+    let cluster = Cluster::new().await;
+    let with_port = || {
+        let mut main = shell(HOLD);
+        main["ports"] = json!([{"containerPort": 54_321, "hostPort": 54_321}]);
+        json!({"containers": [main]})
+    };
+    cluster.create("first", with_port()).await;
+    cluster.reaches("first", "/phase", json!("Running")).await;
+    cluster.create("second", with_port()).await;
+    let status = cluster.reaches("second", "/phase", json!("Failed")).await;
+    assert_eq!(status["reason"], "NodePorts");
+    assert_eq!(
+        status["message"],
+        "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
+    );
+    let mut huge = shell(HOLD);
+    huge["resources"] = json!({"requests": {"cpu": "1000000"}});
+    cluster.create("huge", json!({"containers": [huge]})).await;
+    let status = cluster.reaches("huge", "/phase", json!("Failed")).await;
+    assert_eq!(status["reason"], "OutOfcpu");
+    assert_eq!(status["observedGeneration"], 1);
+
+    for name in ["first", "second"] {
+        cluster.delete(name, 1).await;
+        eventually("the pod to be gone", || async {
+            cluster.pod(name).await.is_none().then_some(())
+        })
+        .await;
+    }
+    cluster.create("third", with_port()).await;
+    cluster.reaches("third", "/phase", json!("Running")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_image_is_taken_by_a_running_pod_whatever_its_policy() {
+    let cluster = Cluster::new().await;
+    let spec = json!({"containers": [shell(HOLD)], "restartPolicy": "Never"});
+    cluster.create("moves", spec).await;
+    let status = cluster.reaches("moves", "/phase", json!("Running")).await;
+    assert_eq!(status["containerStatuses"][0]["image"], IMAGE);
+    // It is on the machine, as part of its image.
+    let image = "preloaded.example/busybox:1";
+    let change =
+        Patch::Strategic(json!({"spec": {"containers": [{"name": "main", "image": image}]}}));
+    cluster
+        .admin
+        .patch::<Pod>(Some("default"), "moves", &change)
+        .await
+        .unwrap();
+    let state = "/containerStatuses/0/restartCount";
+    cluster.reaches("moves", state, json!(1)).await;
+    let status = cluster
+        .reaches("moves", "/containerStatuses/0/ready", json!(true))
+        .await;
+    assert_eq!(status["containerStatuses"][0]["image"], image);
+    assert_eq!(status["phase"], "Running");
+    let words = "Container main definition changed, will be restarted";
+    told(&cluster, "Killing", words).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_is_being_deleted_is_ready_as_long_as_its_probe_says_so() {
+    let cluster = Cluster::new().await;
+    let script =
+        "echo > /tmp/ready; trap 'busybox rm /tmp/ready' TERM; while :; do sleep 0.1; done";
+    let mut main = shell(script);
+    main["readinessProbe"] =
+        json!({"exec": {"command": ["/bin/sh", "-c", "test -e /tmp/ready"]}, "periodSeconds": 1});
+    main["lifecycle"] = json!({"preStop": {"exec": {"command": ["/bin/sh", "-c", "while test ! -e /tmp/go; do sleep 0.1; done"]}}});
+    let ready = "/containerStatuses/0/ready";
+    cluster
+        .create(
+            "serves",
+            json!({"containers": [main], "terminationGracePeriodSeconds": 300}),
+        )
+        .await;
+    cluster.reaches("serves", ready, json!(true)).await;
+    cluster.delete("serves", 300).await;
+    let killing = "Stopping container main";
+    told(&cluster, "Killing", killing).await;
+    let status = serde_json::to_value(cluster.pod("serves").await.unwrap().status).unwrap();
+    assert_eq!(
+        status.pointer(ready),
+        Some(&json!(true)),
+        "its hook runs still"
+    );
+
+    let id = status["containerStatuses"][0]["containerID"]
+        .as_str()
+        .unwrap();
+    let id = id.trim_start_matches("containerd://");
+    let go = ["/bin/sh", "-c", "echo > /tmp/go"].map(str::to_owned);
+    let agent = cluster.site.agent();
+    agent_runtime::Runtime::exec(&*agent, id, &go, LIMIT)
+        .await
+        .unwrap();
+    let status = cluster.reaches("serves", ready, json!(false)).await;
+    assert!(
+        status["containerStatuses"][0]["state"]["running"].is_object(),
+        "{status}"
+    );
+    let empty = json!({});
+    let path = "/api/v1/namespaces/default/pods/serves?gracePeriodSeconds=0";
+    cluster.ask(Method::DELETE, path, &empty).await;
+}
+
+/// Asks for other resources of a pod's container.
+async fn resize(cluster: &Cluster, pod: &str, resources: &Value) {
+    let change = json!({"spec": {"containers": [{"name": "main", "resources": resources}]}});
+    let api = InProcess {
+        server: cluster.server.clone(),
+        user: UserInfo::admin("admin"),
+        away: Arc::default(),
+    };
+    let call = Call {
+        method: Method::PATCH,
+        path: format!("/api/v1/namespaces/default/pods/{pod}/resize"),
+        content_type: STRATEGIC_MERGE,
+        body: change.to_string().into(),
+    };
+    api.call(call).await.unwrap();
+}
+
+fn amounts(cpu: &str, memory: &str) -> Value {
+    json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}})
+}
+
+fn condition<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut all = status["conditions"].as_array().unwrap().iter();
+    all.find(|condition| condition["type"] == name)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_runs_is_given_other_resources_with_a_restart_only_where_its_policy_says_so() {
+    let cluster = Cluster::new().await;
+    let mut main = shell(HOLD);
+    main["resources"] = amounts("100m", "64Mi");
+    main["resizePolicy"] = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    cluster.create("grows", json!({"containers": [main]})).await;
+    let (has, cpu) = (
+        "/containerStatuses/0/resources",
+        "/containerStatuses/0/resources/limits/cpu",
+    );
+    cluster.reaches("grows", "/phase", json!("Running")).await;
+    cluster.reaches("grows", has, amounts("100m", "64Mi")).await;
+
+    resize(&cluster, "grows", &amounts("150m", "64Mi")).await;
+    let status = cluster.reaches("grows", cpu, json!("150m")).await;
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    assert_eq!(
+        status["containerStatuses"][0]["allocatedResources"]["cpu"],
+        "150m"
+    );
+    let quota = group_file(&cluster, "grows", ["cpu.max", "cpu/cpu.cfs_quota_us"]).await;
+    assert!(quota.starts_with("15000"), "{quota}");
+
+    resize(&cluster, "grows", &amounts("150m", "80Mi")).await;
+    let restarts = "/containerStatuses/0/restartCount";
+    cluster.reaches("grows", restarts, json!(1)).await;
+    cluster.reaches("grows", has, amounts("150m", "80Mi")).await;
+    told(
+        &cluster,
+        "Killing",
+        "Container main resize requires restart",
+    )
+    .await;
+
+    // More than the node has: what runs keeps what it has, and the condition goes when the wish does.
+    resize(&cluster, "grows", &amounts("1000000", "80Mi")).await;
+    let waits = eventually("the resize to wait", || async {
+        let status = serde_json::to_value(cluster.pod("grows").await.unwrap().status).unwrap();
+        condition(&status, "PodResizePending").cloned()
+    })
+    .await;
+    assert_eq!(
+        (&waits["status"], &waits["reason"]),
+        (&json!("True"), &json!("Infeasible"))
+    );
+    let status = cluster.reaches("grows", has, amounts("150m", "80Mi")).await;
+    assert_eq!(
+        status["containerStatuses"][0]["allocatedResources"]["cpu"],
+        "150m"
+    );
+    resize(&cluster, "grows", &amounts("120m", "80Mi")).await;
+    cluster.reaches("grows", cpu, json!("120m")).await;
+    eventually("the conditions to go", || async {
+        let status = serde_json::to_value(cluster.pod("grows").await.unwrap().status).unwrap();
+        let there = ["PodResizePending", "PodResizeInProgress"]
+            .map(|name| condition(&status, name).is_some());
+        (there == [false; 2]).then_some(())
+    })
+    .await;
+    cluster.reaches("grows", restarts, json!(1)).await;
+}
+
+/// A file of a container's control group, by its name in version 2 or 1.
+async fn group_file(cluster: &Cluster, pod: &str, names: [&str; 2]) -> String {
+    let pod = cluster.pod(pod).await.unwrap();
+    let status = serde_json::to_value(pod.status).unwrap();
+    let id = status["containerStatuses"][0]["containerID"]
+        .as_str()
+        .unwrap();
+    let script = names
+        .map(|name| format!("busybox cat /sys/fs/cgroup/{name}"))
+        .join(" || ");
+    let agent = cluster.site.agent();
+    let command = ["/bin/sh", "-c", &script].map(str::to_owned);
+    let id = id.trim_start_matches("containerd://");
+    let done = agent_runtime::Runtime::exec(&*agent, id, &command, LIMIT)
+        .await
+        .unwrap();
+    String::from_utf8(done.output).unwrap()
+}
