@@ -121,7 +121,7 @@ pub(crate) struct RunArguments {
     /// The address of this machine's master, on the machine that founds the cluster.
     #[arg(long, default_value = "127.0.0.1:6443", hide = true)]
     pub(crate) own_master: std::net::SocketAddr,
-    /// Whether whoever started the agent ends the machine where its exit code says so, as init does; by default as with
+    /// Whether the agent's parent ends the machine when the agent's exit code asks for it, as init does. Default: the value of
     /// `--manage-network`.
     #[arg(long, hide = true)]
     pub(crate) ends_machine: Option<bool>,

@@ -31,7 +31,7 @@ pub(crate) async fn connect(place: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 impl Lookups {
-    /// Waits for a turn and for the answer. The turn is over when the lookup is, whoever still waits.
+    /// Waits for a turn and for the answer. The turn ends with the lookup, also if the caller no longer waits.
     async fn find(
         &'static self,
         lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,

@@ -1,5 +1,5 @@
-//! Whether a pod fits beside the others of its node: the node judges last, whoever chose it for the pod. Upstream's rules, in its
-//! words.
+//! Whether a pod fits beside the others of its node: the kubelet decides last, no matter who bound the pod. Rules, reasons and
+//! messages are upstream's.
 
 use crate::containers::{all, is_on_host};
 use crate::status::Refusal;

@@ -122,7 +122,7 @@ pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
 pub(crate) enum Source {
     /// From the control plane, which gives it to no other: a cluster IP, a node port.
     Allocated,
-    /// It names the address itself, or whoever balances its load does.
+    /// It names the address itself, or its load balancer does.
     Claimed,
 }
 

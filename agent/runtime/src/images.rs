@@ -71,7 +71,7 @@ pub(crate) struct Images {
     registries: Registries,
     /// Root of containerd's state, synced to disk before an unpacked layer counts.
     state: PathBuf,
-    /// Pulls under way, by reference: whoever needs the same image waits for that pull, and for no other.
+    /// Pulls under way, by reference: every caller that needs the same image waits for that one pull.
     incoming: std::sync::Mutex<HashMap<String, Weak<Mutex<()>>>>,
     /// One layer is unpacked at a time: they share snapshots and the machine's disk.
     unpacking: Mutex<()>,

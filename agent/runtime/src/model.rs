@@ -321,7 +321,7 @@ pub enum ErrorClass {
     NotFound,
 }
 
-/// What went wrong, in words for the pod's events, and its class.
+/// The failure as text for the pod's events, and its class.
 #[derive(Debug, Error)]
 #[error("{message}")]
 pub struct Error {

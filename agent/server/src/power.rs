@@ -52,7 +52,7 @@ fn asked(
     order.ok_or((StatusCode::NOT_FOUND, "there is no such order\n"))
 }
 
-/// The way to whoever ends the machine.
+/// The way to the supervisor that ends the machine.
 fn taken(
     orders: Option<&mpsc::Sender<Order>>,
 ) -> Result<mpsc::Sender<Order>, (StatusCode, &'static str)> {

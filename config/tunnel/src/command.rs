@@ -27,7 +27,7 @@ pub(crate) const MAX_RESIZE: usize = 256;
 /// Which of the protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// `channel.k8s.io`: as version 4, but that a client is told of a failure in words, and of success nothing.
+    /// `channel.k8s.io`: like version 4, but a failure is plain text and success sends nothing.
     V1,
     /// `v4.channel.k8s.io`.
     V4,
@@ -108,7 +108,7 @@ impl Input {
         }
     }
 
-    /// What this client is told of a command's end on [`ERROR`], if anything: `status` is the `Status`.
+    /// The message on [`ERROR`] for the end of a command, if any; `status` is the `Status`.
     pub fn end<'a>(&self, status: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         #[derive(Deserialize)]
         struct Status {

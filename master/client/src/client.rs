@@ -661,7 +661,7 @@ fn decode<T: Seen>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
     let raw: Raw<'_> = serde_json::from_slice(line).map_err(|e| undecodable(&e))?;
     let object = |event: fn(T) -> WatchEvent<T>| match readable(raw.object) {
         Some(object) => Ok(event(object)),
-        // Nothing is told of it but that the watch has come so far.
+        // The object is left out; the bookmark only moves the watch's revision forward.
         None => Ok(WatchEvent::Bookmark(told(raw.object).resource_version)),
     };
     match raw.r#type {

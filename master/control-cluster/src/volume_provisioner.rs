@@ -277,7 +277,7 @@ fn for_volume(name: &str, volume: &Volume) -> Option<Action> {
 /// A node's answer.
 enum Answer {
     Done,
-    /// The node has no room, in its words.
+    /// The node has no room; its message.
     Full(String),
     /// Something else is in the way.
     Fault(String),

@@ -332,7 +332,7 @@ struct Zones {
     parts: Lookup<NodeView>,
 }
 
-/// How the zones stood when somebody was told of it last.
+/// The states of the zones for which nodes were last queued.
 #[derive(Debug, Default)]
 struct Told {
     none_ready: bool,

@@ -2,8 +2,8 @@
 //! what older clients speak instead of one.
 //!
 //! A server's side of it, as far as such clients go: streams that a client opens, data, half-close, resets, pings. Frames that
-//! a server of tunnels has no use for (settings, windows) are passed over: the clients of Kubernetes have no flow control of
-//! SPDY's, announce no window and read none, so that whoever waited for one would wait for ever. TCP's own holds them back.
+//! a server of tunnels has no use for (settings, windows) are passed over: the clients of Kubernetes have no SPDY flow control.
+//! They send no window updates and read none, so a server that waited for one would wait for ever. TCP's flow control limits them.
 
 mod headers;
 

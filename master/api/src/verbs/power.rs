@@ -55,7 +55,7 @@ async fn record(call: &Call, order: Order, outcome: &str) -> Result<(), ApiError
 /// Hands the order to the node.
 ///
 /// # Errors
-/// The node refuses, in its words, or can't be asked.
+/// The node refuses (its message is passed on), or can't be reached.
 async fn ask(call: &Call, target: crate::hooks::NodeTarget, order: Order) -> Result<(), ApiError> {
     let request = Request::builder()
         .method(Method::POST)
