@@ -1,5 +1,5 @@
 use super::*;
-use crate::view::{Port, SlicePort};
+use crate::view::{Endpoint, Hints, Port, SlicePort};
 use agent_sys::namespace::{self, Kind, hold, in_new, inside, release};
 use agent_sys::netlink::filter::Filter;
 use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
