@@ -277,7 +277,7 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     }
     let name = &volume.name;
     Some(format!(
-        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected and persistentVolumeClaim are available yet"
+        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected, persistentVolumeClaim and ephemeral are available"
     ))
 }
 
