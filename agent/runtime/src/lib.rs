@@ -34,6 +34,7 @@ pub mod logs;
 mod memory;
 mod model;
 mod open;
+mod pids;
 mod process;
 mod programs;
 mod reach;

@@ -4,6 +4,7 @@ use crate::containerd::Containerd;
 use crate::exec;
 use crate::log::Fifos;
 use crate::model::{Error, ErrorClass};
+use crate::pids::Depth;
 use crate::process::{Attached, Command, Control, Input, Output, Outputs, Process};
 use nix::errno::Errno;
 use serde_json::{Value, json};
@@ -46,7 +47,9 @@ pub(crate) async fn start(
         stdout.as_ref().map(open).transpose()?,
         stderr.as_ref().map(open).transpose()?,
     );
-    let control = control.begin(process(spec, command), terminal, all).await?;
+    let depth = Depth::of(&engine.options.socket).await.map_err(local)?;
+    let process = process(spec, command);
+    let control = control.begin(process, terminal, all, depth).await?;
     let stdin = match &stdin {
         Some(path) => Some(Input(open_input(path).await.map_err(local)?)),
         None => None,

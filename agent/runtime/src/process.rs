@@ -8,6 +8,7 @@
 use crate::connection::{failed, request, settled, unlimited};
 use crate::log::read_rest;
 use crate::model::{Error, ErrorClass};
+use crate::pids::{Depth, kill_session};
 use crate::taps::Tap;
 use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::{
@@ -16,8 +17,6 @@ use containerd_client::services::v1::{
 };
 use containerd_client::tonic::Code;
 use containerd_client::tonic::transport::Channel;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getsid};
 use prost_types::Any;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -137,8 +136,8 @@ pub struct Control {
     exec_id: String,
     /// Where its FIFOs are.
     folder: PathBuf,
-    /// As the engine counts; none before the start.
-    pid: u32,
+    /// Its number, and in which namespace that is one; none before the start.
+    started: Option<(u32, Depth)>,
     /// The container's control group.
     cgroup: String,
     over: bool,
@@ -166,7 +165,7 @@ impl Control {
             container: container.to_owned(),
             exec_id,
             folder,
-            pid: 0,
+            started: None,
             cgroup: cgroup.to_owned(),
             over: false,
         }
@@ -183,12 +182,13 @@ impl Control {
         TasksClient::new(self.channel.clone())
     }
 
-    /// Starts it, with FIFOs for its streams.
+    /// Starts it, with FIFOs for its streams, by an engine that counts in the namespace `depth`.
     pub(crate) async fn begin(
         mut self,
         process: Value,
         terminal: bool,
         streams: [&Option<PathBuf>; 3],
+        depth: Depth,
     ) -> Result<Self, Error> {
         let fail = || failed(ErrorClass::NotFound, "start the command");
         let [stdin, stdout, stderr] = streams.map(|path| {
@@ -210,7 +210,7 @@ impl Control {
             exec_id: self.exec_id.clone(),
         };
         let started = self.tasks().start(request(start)).await.map_err(fail())?;
-        self.pid = started.into_inner().pid;
+        self.started = Some((started.into_inner().pid, depth));
         Ok(self)
     }
 
@@ -267,42 +267,6 @@ impl Control {
         self.over = true;
         clear(self.tasks(), &self.container, &self.exec_id, &self.folder).await;
     }
-
-    /// Kills the process and what it started: all of its session that is in the container's control group, so that a
-    /// command of a shell ends with the shell. runc gives each process a session of its own.
-    fn kill_session(&self) {
-        if self.pid == 0 || self.cgroup.len() < 2 {
-            return;
-        }
-        let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
-        // Control groups of version 2, and of version 1 by the controller that counts processes.
-        let trees = ["/sys/fs/cgroup", "/sys/fs/cgroup/pids"];
-        let members = trees.map(|tree| read(format!("{tree}{}/cgroup.procs", self.cgroup)));
-        let members: Vec<i32> = members
-            .iter()
-            .flat_map(|members| members.lines())
-            .filter_map(|line| line.parse().ok())
-            .collect();
-        // The engine may count in another PID namespace than this process does: the kernel tells all numbers of each.
-        let pid = self.pid.to_string();
-        let is_first = |member: &&i32| {
-            let status = read(format!("/proc/{member}/status"));
-            let mut numbers = status
-                .lines()
-                .filter_map(|line| line.strip_prefix("NSpid:"));
-            numbers.any(|line| line.split_whitespace().any(|number| number == pid))
-        };
-        let Some(first) = members.iter().find(is_first) else {
-            return;
-        };
-        for member in &members {
-            let member = Pid::from_raw(*member);
-            if getsid(Some(member)) == Ok(Pid::from_raw(*first)) {
-                // What has ended meanwhile needs no signal.
-                kill(member, Signal::SIGKILL).ok();
-            }
-        }
-    }
 }
 
 impl Drop for Control {
@@ -310,7 +274,9 @@ impl Drop for Control {
         if self.over {
             return;
         }
-        self.kill_session();
+        if let Some((pid, depth)) = self.started.filter(|_| self.cgroup.len() > 1) {
+            kill_session(&self.cgroup, pid, depth);
+        }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
