@@ -73,7 +73,7 @@ async fn a_terminal_over_spdy_follows_the_size_of_the_clients() {
     site.runs("talks", "sleep 100000").await;
     // The command says when its terminal is small, and the shell around kubectl makes its own large then, until that is heard:
     // kubectl forgets a size that comes while another waits to be sent, and stty changes rows and columns one after another.
-    // What the command says does not stand in its own text, with which `script` begins its file.
+    // Neither command line holds the words that are looked for: `script` begins its file with both.
     let inside = "until busybox stty size | grep -q '24 80'; do sleep 0.1; done; echo sm\"\"all; \
         until busybox stty size | grep -q '43 132'; do sleep 0.1; done; echo lar\"\"ge; read word; echo got $word; exit 5";
     let log = site.cluster.site.dir.path().join("terminal");
@@ -88,8 +88,8 @@ async fn a_terminal_over_spdy_follows_the_size_of_the_clients() {
         .map(quoted)
         .collect();
     let around = format!(
-        "stty rows 24 cols 80; (until grep -q small {log}; do sleep 0.1; done; \
-         until grep -q large {log}; do stty rows 43 cols 131 </dev/tty; sleep 0.1; stty cols 132 </dev/tty; sleep 0.3; done) & {}",
+        "stty rows 24 cols 80; (until grep -q '[s]mall' {log}; do sleep 0.1; done; \
+         until grep -q '[l]arge' {log}; do stty rows 43 cols 131 </dev/tty; sleep 0.1; stty cols 132 </dev/tty; sleep 0.3; done) & {}",
         words.join(" "),
         log = log.display()
     );
