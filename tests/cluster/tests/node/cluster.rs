@@ -126,7 +126,7 @@ impl Cluster {
             host_paths: self.host_paths.clone(),
             pids: 512,
             logs: path("pods"),
-            max_pods: 20,
+            max_pods: 120,
             privileged: false,
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,

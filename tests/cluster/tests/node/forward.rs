@@ -16,13 +16,13 @@ use tokio::time::timeout;
 const FILE: usize = 3_000_000;
 
 /// A kubectl that forwards ports, and the local one of each.
-struct Forward {
+pub(crate) struct Forward {
     kubectl: Child,
     ports: Vec<u16>,
 }
 
 impl Forward {
-    async fn new(site: &Site, what: &str, remote: &[&str]) -> Self {
+    pub(crate) async fn new(site: &Site, what: &str, remote: &[&str]) -> Self {
         let mut words = vec!["port-forward", what, "--address", "127.0.0.1"];
         words.extend(remote);
         let mut kubectl = site.kubectl(&words).spawn().unwrap();
@@ -46,7 +46,7 @@ impl Forward {
         Self { kubectl, ports }
     }
 
-    async fn connect(&self, which: usize) -> TcpStream {
+    pub(crate) async fn connect(&self, which: usize) -> TcpStream {
         TcpStream::connect(("127.0.0.1", self.ports[which]))
             .await
             .unwrap()

@@ -19,6 +19,7 @@ mod journal;
 mod lifecycle;
 mod machine;
 mod network;
+mod pace;
 mod pods;
 mod port;
 mod pressure;

@@ -7,6 +7,7 @@ mod guest;
 mod image;
 mod join;
 mod network;
+mod node;
 
 pub(crate) use api::soak;
 
@@ -44,6 +45,12 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "N", default_value_t = 10_000)]
         services: u32,
     },
+    /// How fast pods come to run, and commands, forwarded ports and logs are; what they cost the agent.
+    Node {
+        /// Pods of the node.
+        #[arg(long, value_name = "N", default_value_t = 110)]
+        pods: u32,
+    },
     /// What the encryption of the state costs.
     Disk {
         /// One of the two parts.
@@ -75,6 +82,7 @@ pub(crate) fn bench(what: Bench) -> Outcome {
         Bench::Api { only } => api::api(only.as_deref()),
         Bench::Control { pods } => control::control(pods),
         Bench::Network { services } => network::network(services),
+        Bench::Node { pods } => node::node(pods),
         Bench::Disk { part, built } => disk::disk(part, built),
         Bench::DiskGuest => guest::guest(),
     }
