@@ -354,6 +354,14 @@ impl Lab {
         run(logs)
     }
 
+    /// `pratique node reboot` or `poweroff`.
+    pub fn end_machine(&self, word: &str, node: &str) -> Result<String> {
+        let mut order = self.pratique();
+        order.args(["node", word, node, "--kubeconfig"]);
+        order.arg(self.kubeconfig());
+        run(order)
+    }
+
     /// Runs kubectl with the admin's kubeconfig and returns what it printed.
     pub fn kubectl(&self, words: &[&str]) -> Result<String> {
         let mut kubectl = self.tools.command("kubectl");

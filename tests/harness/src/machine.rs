@@ -484,8 +484,13 @@ impl Machine {
 
     /// Presses the power button and waits until the machine is off.
     pub fn power_off(&self, limit: Duration) -> Result<Duration> {
-        let start = Instant::now();
         qmp::execute(&self.monitor(), "system_powerdown")?;
+        self.wait_off(limit)
+    }
+
+    /// Waits until the machine is off, and says how long that took.
+    pub fn wait_off(&self, limit: Duration) -> Result<Duration> {
+        let start = Instant::now();
         let hint = format!("see {}", self.dir.join("console.log").display());
         eventually(&format!("{} to power off", self.name), limit, &hint, || {
             Ok((!self.alive()).then_some(()))

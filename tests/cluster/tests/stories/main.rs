@@ -127,6 +127,10 @@ const STORIES: &[(&str, Story)] = &[
     ("refuse_a_flipped_byte_in_the_root", refuse::flipped_root),
     ("power_cut_in_pod_churn_loses_nothing", power::cut_worker),
     (
+        "an_admins_order_reboots_a_machine_and_turns_it_off",
+        power::ended_by_order,
+    ),
+    (
         "power_cut_of_the_master_lets_nodes_go_on",
         power::cut_master,
     ),

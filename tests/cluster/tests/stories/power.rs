@@ -1,4 +1,4 @@
-//! Power cuts: what was acknowledged is there afterwards.
+//! Power cuts, after which what was acknowledged is there, and ends of a machine by an admin's order.
 
 use crate::join::pod;
 use crate::world::{World, expect};
@@ -151,4 +151,65 @@ pub(crate) fn cut_master(world: &mut World) -> Result<()> {
         cluster.machine_field("worker-1", ".status.nkName")? == key,
         "the worker has another key",
     )
+}
+
+/// `pratique node reboot` gives pods their grace, and the machine comes back by a new proof; `pratique node poweroff` ends it. Both
+/// orders are in the verdict log.
+pub(crate) fn ended_by_order(world: &mut World) -> Result<()> {
+    let cluster = world.cluster()?;
+    let script = "trap '/bin/busybox sleep 3; echo in peace; exit 0' TERM; echo up; while :; do /bin/busybox sleep 1; done";
+    let patient = pod("ordered", "worker-1", script).replace(
+        "terminationGracePeriodSeconds: 1\n",
+        "terminationGracePeriodSeconds: 60\n",
+    );
+    cluster.apply("ordered", &patient)?;
+    cluster.pod_log("ordered", "up")?;
+    let key = cluster.machine_field("worker-1", ".status.nkName")?;
+    let mark = cluster.worker.mark();
+    let lab = &cluster.lab;
+    lab.end_machine("reboot", "worker-1")?;
+    cluster
+        .worker
+        .wait_after(mark, "state opened generation=", BOOT_LIMIT)?;
+    let words = [
+        "get",
+        "machine",
+        "worker-1",
+        "-o",
+        "jsonpath={.status.nkName}",
+    ];
+    lab.kubectl_until(&words, "a new node key", BOOT_LIMIT, |text| {
+        text != key && !text.is_empty()
+    })?;
+    lab.wait_ready("worker-1", BOOT_LIMIT)?;
+    let words = [
+        "get",
+        "pod",
+        "ordered",
+        "-o",
+        "jsonpath={.status.containerStatuses[0].restartCount} {.status.phase}",
+    ];
+    lab.kubectl_until(&words, "the pod to come back", BOOT_LIMIT, |text| {
+        text.ends_with(" Running") && !text.starts_with("0 ")
+    })?;
+    let before = lab.kubectl(&["logs", "ordered", "--previous"])?;
+    expect(
+        before.contains("in peace"),
+        &format!("the pod was not given its grace:\n{before}"),
+    )?;
+    lab.kubectl(&["delete", "pod", "ordered", "--timeout=600s"])?;
+    lab.end_machine("poweroff", "worker-1")?;
+    cluster.worker.wait_off(BOOT_LIMIT)?;
+    let verdicts = lab.kubectl(&["get", "--raw", "/verdicts"])?;
+    for order in ["reboot: ", "poweroff: "] {
+        let record =
+            |line: &&str| line.contains(&format!("\"{order}")) && line.contains("worker-1");
+        expect(
+            verdicts.lines().filter(record).count() == 1,
+            &format!("no single record of {order}in the verdict log:\n{verdicts}"),
+        )?;
+    }
+    let blueprint = cluster.worker_blueprint.clone();
+    cluster.restart_worker(&blueprint)?;
+    cluster.lab.wait_ready("worker-1", BOOT_LIMIT)
 }
