@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 /// Longest wait for kubelet and server to end; the next agent continues their work.
@@ -103,14 +103,15 @@ pub(crate) async fn serve(
         server = server.ending_by(orders);
     }
     let (end, ended) = watch::channel(false);
-    let mut parts = JoinSet::new();
+    // Those that end when they are told to, and those that never end.
+    let (mut parts, mut endless) = (JoinSet::new(), JoinSet::new());
     let answering = ended.clone();
     parts.spawn(async move {
         agent_server::serve(listener, tls, server, answering).await;
         "kubelet's server"
     });
-    parts.spawn(async move { match condition.await {} });
-    parts.spawn(services.run());
+    endless.spawn(async move { match condition.await {} });
+    endless.spawn(services.run());
     parts.spawn(async move {
         kubelet.run(ended).await;
         "kubelet"
@@ -124,10 +125,8 @@ pub(crate) async fn serve(
         Some(part) = tasks.join_next() => {
             part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| End::Done)
         }
-        Some(part) = parts.join_next() => Err(match part {
-            Ok(part) => Error::Part(part, "it should never end".into()),
-            Err(error) => Error::Part("node", error.into()),
-        }),
+        Some(part) = parts.join_next() => Err(ended_early(part)),
+        Some(part) = endless.join_next() => Err(ended_early(part)),
     };
     end.send_replace(true);
     if timeout(DRAIN, async { while parts.join_next().await.is_some() {} })
@@ -144,6 +143,14 @@ pub(crate) async fn serve(
         End::Ordered(order) => Some(order),
         End::Asked | End::Done => None,
     })
+}
+
+/// The error of a part that ended before it was told to.
+fn ended_early(part: Result<&'static str, JoinError>) -> Error {
+    match part {
+        Ok(part) => Error::Part(part, "it should never end".into()),
+        Err(error) => Error::Part("node", error.into()),
+    }
 }
 
 async fn end_containers(drain: Drain) {
