@@ -147,11 +147,8 @@ impl MachineDenyList {
         self.change(|known| known.machines.insert(uid, fresh.clone()) != Some(fresh));
     }
 
-    /// Removes a deleted Machine.
-    pub(crate) fn remove(&self, machine: &Machine) {
-        let Some(uid) = machine.metadata.uid.as_ref() else {
-            return;
-        };
+    /// Removes a deleted Machine, by its UID.
+    pub(crate) fn remove(&self, uid: &str) {
         self.change(|known| known.machines.remove(uid).is_some());
     }
 
@@ -553,7 +550,7 @@ mod tests {
             "the node that it is"
         );
         assert!(list.node_denied("a").is_some() && list.node_denied("b").is_none());
-        list.remove(&object);
+        list.remove(object.metadata.uid.as_deref().unwrap());
         assert!(
             list.node_denied("a").is_some(),
             "a Machine that was deleted"
@@ -567,7 +564,7 @@ mod tests {
         (status.state, status.node_key) = (MachineState::Trusted, Some("sha256:cc".to_owned()));
         list.set(&other);
         assert_eq!(list.node_denied("a"), None);
-        list.remove(&other);
+        list.remove(other.metadata.uid.as_deref().unwrap());
         list.set_node_object("a", false);
         assert_eq!(
             list.node_denied("a"),

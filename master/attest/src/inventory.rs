@@ -7,7 +7,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::policy::POLICY_NAME;
 use config_kube::pratique::ImageReleaseStatus;
 use config_kube::{CertificatePolicy, ImageRelease, Machine};
-use master_client::Change;
+use master_client::{Change, Gone};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
@@ -59,9 +59,11 @@ struct Tables {
     /// Uids of the last deleted Machines. The response to an own write may arrive after the watch has reported the deletion; it must
     /// not bring the Machine back.
     gone: VecDeque<String>,
+    /// Machines whose names others have taken by own writes, before the watch has reported that they were deleted.
+    replaced: VecDeque<Machine>,
 }
 
-/// How many deleted Machines are remembered.
+/// How many deleted Machines are remembered, and how many replaced ones.
 const GONE: usize = 1024;
 
 /// The tables that were filled once.
@@ -150,6 +152,7 @@ impl ReferenceTables {
                 };
                 let machines: Vec<Machine> = machines.into_iter().map(newest).collect();
                 self.deny.fill(machines.iter());
+                tables.replaced.clear();
                 tables.machines = machines
                     .into_iter()
                     .map(|m| (name(&m.metadata), m))
@@ -170,22 +173,27 @@ impl ReferenceTables {
                 if let Some(replaced) =
                     known.filter(|known| known.metadata.uid != machine.metadata.uid)
                 {
-                    self.deny.remove(replaced);
+                    self.deny.remove(&Gone::of(&replaced.metadata).uid);
+                    tables.replaced.push_back(replaced.clone());
+                    if tables.replaced.len() > GONE {
+                        tables.replaced.pop_front();
+                    }
                 }
                 self.deny.set(&machine);
                 tables.machines.insert(name(&machine.metadata), machine);
             }
-            Change::Deleted(machine) => {
-                self.deny.remove(&machine);
-                if let Some(uid) = machine.metadata.uid.clone() {
-                    tables.gone.push_back(uid);
-                    if tables.gone.len() > GONE {
-                        tables.gone.pop_front();
-                    }
+            Change::Deleted(gone) => {
+                self.deny.remove(&gone.uid);
+                let known = tables.machines.get(&gone.key.name);
+                if known.is_some_and(|known| Gone::of(&known.metadata).is(&gone)) {
+                    tables.machines.remove(&gone.key.name);
                 }
-                let known = tables.machines.get(&name(&machine.metadata));
-                if known.is_some_and(|known| known.metadata.uid == machine.metadata.uid) {
-                    tables.machines.remove(&name(&machine.metadata));
+                tables
+                    .replaced
+                    .retain(|one| !Gone::of(&one.metadata).is(&gone));
+                tables.gone.push_back(gone.uid);
+                if tables.gone.len() > GONE {
+                    tables.gone.pop_front();
                 }
             }
         }
@@ -201,7 +209,7 @@ impl ReferenceTables {
                 self.filled.send_modify(|filled| filled.nodes = true);
             }
             Change::Set(node) => self.deny.set_node_object(&node, true),
-            Change::Deleted(node) => self.deny.set_node_object(&node, false),
+            Change::Deleted(gone) => self.deny.set_node_object(&gone.key.name, false),
         }
     }
 
@@ -266,8 +274,8 @@ impl ReferenceTables {
                     .releases
                     .insert(name(&release.metadata), open(release));
             }
-            Change::Deleted(release) => {
-                tables.releases.remove(&name(&release.metadata));
+            Change::Deleted(gone) => {
+                tables.releases.remove(&gone.key.name);
             }
         }
         tables.known = None;
@@ -289,11 +297,19 @@ impl ReferenceTables {
                     .policies
                     .insert(name(&policy.metadata), Arc::new(policy));
             }
-            Change::Deleted(policy) => {
-                tables.policies.remove(&name(&policy.metadata));
+            Change::Deleted(gone) => {
+                tables.policies.remove(&gone.key.name);
             }
         }
         self.rules_changed.send_modify(|version| *version += 1);
+    }
+
+    /// The last known state of a machine that was deleted, also if its name is another's by now.
+    pub(crate) fn last(&self, gone: &Gone) -> Option<Machine> {
+        let tables = self.read();
+        let known = tables.machines.get(&gone.key.name).into_iter();
+        let mut all = known.chain(&tables.replaced);
+        all.find(|one| Gone::of(&one.metadata).is(gone)).cloned()
     }
 
     /// One machine.

@@ -18,7 +18,7 @@ use config_kube::k8s_openapi::api::certificates::v1::{
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_protocol::Code;
-use master_client::{ApiError, Change, Client, DeleteParams, Reason};
+use master_client::{ApiError, Change, Client, DeleteParams, Gone, Key, Reason};
 use master_journal::APPROVED_REQUEST;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -147,9 +147,10 @@ pub(crate) async fn drop_request(
         Err(error) if !error.is_not_found() => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    let mut gone = CertificateSigningRequest::default();
-    gone.metadata.name = Some(name.to_owned());
-    queue.take(&Change::Deleted(gone));
+    queue.take(&Change::Deleted(Gone {
+        key: Key::cluster(name),
+        ..Gone::default()
+    }));
     Ok(())
 }
 

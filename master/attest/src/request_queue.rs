@@ -12,7 +12,7 @@ use config_limits::{Network, networks};
 use config_protocol::Code;
 use config_tpm::Digest;
 use jiff::{SignedDuration, Timestamp};
-use master_client::Change;
+use master_client::{Change, Gone};
 use master_journal::RequestDecision;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -254,8 +254,8 @@ impl RequestQueue {
                     by,
                 })
             }
-            Change::Deleted(object) => {
-                requests.remove(&name(object));
+            Change::Deleted(gone) => {
+                requests.remove(&gone.key.name);
                 None
             }
         }
@@ -548,7 +548,9 @@ mod tests {
             decide(&queue, &claimant, NOW),
             PolicyDecision::Refuse(Code::RequestDenied)
         );
-        queue.take(&Change::Deleted(object(&claimant, &name, None)));
+        queue.take(&Change::Deleted(Gone::of(
+            &object(&claimant, &name, None).metadata,
+        )));
         assert!(queued(decide(&queue, &claimant, NOW)).1);
     }
 

@@ -1,6 +1,6 @@
 //! Finds the changes of policies and releases for the log of verdicts.
 
-use master_client::{Change, Object};
+use master_client::{Change, Gone, Object};
 use std::sync::Arc;
 
 /// The objects that were created, changed or deleted since `known`, each with whether it is gone.
@@ -19,7 +19,11 @@ pub(crate) fn told<T: Object + Clone>(
     let made = |new: &T| (new.clone(), false);
     match change {
         Change::Set(new) => Some(new).filter(is_new).map(made).into_iter().collect(),
-        Change::Deleted(old) => vec![(old.clone(), true)],
+        Change::Deleted(gone) => {
+            let is_it = |old: &&Arc<T>| Gone::of(old.metadata()).is(gone);
+            let old = known.iter().find(is_it);
+            old.map(|old| (T::clone(old), true)).into_iter().collect()
+        }
         Change::Listed(now) => {
             let gone = known
                 .iter()
@@ -78,7 +82,10 @@ mod tests {
             [] as [&str; 0],
             "a known object, again"
         );
-        assert_eq!(heard(&known, &Change::Deleted(open.clone())), ["-default"]);
+        assert_eq!(
+            heard(&known, &Change::Deleted(Gone::of(&open.metadata))),
+            ["-default"]
+        );
         let again = policy("default", "3", "open");
         assert_eq!(
             heard(&known, &Change::Set(again.clone())),

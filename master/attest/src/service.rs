@@ -185,7 +185,10 @@ impl AttestationService {
                     .map(|new| (known(new), Some(new.clone())))
                     .collect(),
                 Change::Set(new) => vec![(known(new), Some(new.clone()))],
-                Change::Deleted(old) => vec![(Some(old.clone()), None)],
+                Change::Deleted(gone) => {
+                    let old = self.inventory.last(gone);
+                    old.map(|old| (Some(old), None)).into_iter().collect()
+                }
             };
             began = true;
             // Sent before the inventory is updated, because the admin's request waits for the inventory.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
+use master_schema::error::{ApiError, Reason};
 use std::convert::Infallible;
 
 /// The reason why a body ended early.
@@ -15,4 +16,20 @@ pub fn body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into())
         .map_err(|never: Infallible| match never {})
         .boxed_unsync()
+}
+
+/// The error that a body ended early.
+pub(crate) fn broken(error: &dyn std::error::Error) -> ApiError {
+    ApiError::new(
+        Reason::InternalError,
+        format!("the connection failed during the answer: {error}"),
+    )
+}
+
+/// The error that a body is not what was asked for.
+pub(crate) fn undecodable(error: &serde_json::Error) -> ApiError {
+    ApiError::new(
+        Reason::InternalError,
+        format!("the answer cannot be read as the kind asked for: {error}"),
+    )
 }

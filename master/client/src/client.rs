@@ -1,10 +1,11 @@
 //! The client for callers inside the process: the same request path without a socket.
 
-use crate::body::{Body, body};
+use crate::body::{Body, body, broken, undecodable};
 use crate::resources::{Resource as Served, Seen};
 use crate::transport::Transport;
 use crate::user::UserInfo;
-use bytes::{Buf, Bytes, BytesMut};
+use crate::watch::{Watcher, readable};
+use bytes::Bytes;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use config_kube::k8s_openapi::{Metadata, Resource};
 use config_kube::{FromJson, ToJson};
@@ -15,7 +16,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt::Write as _;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The traits that a kind needs for this client: every kind of `k8s-openapi` and `config-kube` has
@@ -100,19 +100,6 @@ pub enum Patch {
     Strategic(Value),
     /// RFC 6902.
     Json(Value),
-}
-
-/// One event of a watch.
-#[derive(Debug, Clone)]
-pub enum WatchEvent<T> {
-    /// It was created, or matches now.
-    Added(T),
-    /// It changed.
-    Modified(T),
-    /// It was deleted, or no longer matches; its last state.
-    Deleted(T),
-    /// Progress: everything up to this resource version has been sent.
-    Bookmark(String),
 }
 
 impl Client {
@@ -249,11 +236,7 @@ impl Client {
         let response = self
             .request(accept, Method::GET, &path, None, Bytes::new())
             .await?;
-        Ok(Watcher {
-            body: response,
-            buffer: BytesMut::new(),
-            kind: PhantomData,
-        })
+        Ok(Watcher::new(response))
     }
 
     /// Creates an object in its own namespace.
@@ -478,58 +461,6 @@ impl Client {
 
 const JSON: &str = "application/json";
 
-fn broken(error: &dyn std::error::Error) -> ApiError {
-    ApiError::new(
-        Reason::InternalError,
-        format!("the connection failed during the answer: {error}"),
-    )
-}
-
-/// An object of a list or watch as its kind. One that can't be read must not keep the others from being known: it is left out.
-fn readable<T: FromJson>(object: &RawValue) -> Option<T> {
-    let read = T::from_json(object.get().as_bytes());
-    read.inspect_err(|error| {
-        let Told {
-            namespace, name, ..
-        } = told(object);
-        let (kind, column) = (std::any::type_name::<T>(), error.column());
-        // The error's own words may quote what is secret.
-        tracing::error!(
-            kind,
-            namespace,
-            name,
-            column,
-            "cannot decode a stored object; ignoring it"
-        );
-    })
-    .ok()
-}
-
-/// What of an object's metadata can be read whatever the rest is.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Told {
-    namespace: String,
-    name: String,
-    resource_version: String,
-}
-
-fn told(object: &RawValue) -> Told {
-    #[derive(Default, Deserialize)]
-    struct Object {
-        metadata: Told,
-    }
-    let object: Object = serde_json::from_str(object.get()).unwrap_or_default();
-    object.metadata
-}
-
-fn undecodable(error: &serde_json::Error) -> ApiError {
-    ApiError::new(
-        Reason::InternalError,
-        format!("the answer cannot be read as the kind asked for: {error}"),
-    )
-}
-
 pub(crate) fn encode(object: &impl ToJson) -> Result<Bytes, ApiError> {
     let bytes = object.to_json().map_err(|e| {
         ApiError::new(
@@ -612,76 +543,6 @@ fn escape(value: &str, into: &mut String) {
             into.push(char::from(byte));
         } else if write!(into, "%{byte:02X}").is_err() {
             // Writing to a String does not fail.
-        }
-    }
-}
-
-/// An open watch.
-#[derive(Debug)]
-pub struct Watcher<T> {
-    body: Body,
-    buffer: BytesMut,
-    kind: PhantomData<fn() -> T>,
-}
-
-impl<T: Seen> Watcher<T> {
-    /// The next event; `None` if the server ended the watch (continue from the last resource
-    /// version). Cancel-safe.
-    ///
-    /// # Errors
-    /// [`ApiError::is_expired`] if the history no longer reaches back (list again), or the error
-    /// that ended the stream.
-    pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ApiError> {
-        loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line = self.buffer.split_to(end);
-                self.buffer.advance(1);
-                return decode(&line).map(Some);
-            }
-            match self.body.frame().await {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(broken(&*error)),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn decode<T: Seen>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
-    #[derive(serde::Deserialize)]
-    struct Raw<'a> {
-        r#type: &'a str,
-        #[serde(borrow)]
-        object: &'a RawValue,
-    }
-    let raw: Raw<'_> = serde_json::from_slice(line).map_err(|e| undecodable(&e))?;
-    let object = |event: fn(T) -> WatchEvent<T>| match readable(raw.object) {
-        Some(object) => Ok(event(object)),
-        // The object is left out; the bookmark only moves the watch's revision forward.
-        None => Ok(WatchEvent::Bookmark(told(raw.object).resource_version)),
-    };
-    match raw.r#type {
-        "ADDED" => object(WatchEvent::Added),
-        "MODIFIED" => object(WatchEvent::Modified),
-        "DELETED" => object(WatchEvent::Deleted),
-        kind => {
-            let value: Value =
-                serde_json::from_str(raw.object.get()).map_err(|e| undecodable(&e))?;
-            if kind == "BOOKMARK" {
-                let version = value
-                    .pointer("/metadata/resourceVersion")
-                    .and_then(Value::as_str);
-                return Ok(WatchEvent::Bookmark(version.unwrap_or_default().to_owned()));
-            }
-            let code = value
-                .get("code")
-                .and_then(Value::as_u64)
-                .and_then(|code| u16::try_from(code).ok());
-            Err(ApiError::from_status(code.unwrap_or(500), &value))
         }
     }
 }

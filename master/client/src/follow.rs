@@ -1,9 +1,10 @@
 //! A list and its watch, resumed after every failure: the source of events for schedulers and
 //! controllers.
 
-use crate::client::{Client, ListParams, Object, WatchEvent, Watcher};
+use crate::client::{Client, ListParams, Object};
 use crate::resources::{Partial, Resource, Seen, Source};
 use crate::transport::BoxFuture;
+use crate::watch::{Gone, WatchEvent, Watcher};
 use master_schema::error::ApiError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ pub enum Change<T> {
     Listed(Vec<T>),
     /// An object was created or changed.
     Set(T),
-    /// An object was deleted; its last state.
-    Deleted(T),
+    /// An object was deleted, or no longer matches.
+    Deleted(Gone),
 }
 
 /// Converts an object to the value that is kept.
@@ -247,22 +248,26 @@ fn change_of<T: Seen, V>(
     version: &mut String,
     read: &dyn Fn(T) -> V,
 ) -> Option<Change<V>> {
-    let (change, object): (fn(V) -> Change<V>, T) = match event {
-        WatchEvent::Added(object) | WatchEvent::Modified(object) => (Change::Set, object),
-        WatchEvent::Deleted(object) => (Change::Deleted, object),
+    match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            object.resource_version().clone_into(version);
+            Some(Change::Set(read(object)))
+        }
+        WatchEvent::Deleted(gone) => {
+            version.clone_from(&gone.resource_version);
+            Some(Change::Deleted(gone))
+        }
         WatchEvent::Bookmark(reached) => {
             *version = reached;
-            return None;
+            None
         }
-    };
-    object.resource_version().clone_into(version);
-    Some(change(read(object)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Body, Transport, UserInfo, body};
+    use crate::{Body, Key, Transport, UserInfo, body};
     use config_kube::k8s_openapi::api::core::v1::Pod;
     use http::{Request, Response};
     use serde_json::{Value, json};
@@ -281,9 +286,13 @@ mod tests {
             let (none, unreadable) = (json!([]), json!([null]));
             let query = request.uri().query().unwrap_or_default();
             let answer = if query.contains("watch=true") {
-                let event = |pod| json!({"type": "ADDED", "object": pod}).to_string() + "\n";
                 let told = query.contains("resourceVersion=7");
-                let pods = [pod("c", "8", &unreadable), pod("d", "9", &none)];
+                let pods = [
+                    ("ADDED", pod("c", "8", &unreadable)),
+                    ("ADDED", pod("d", "9", &none)),
+                    ("DELETED", pod("d", "10", &unreadable)),
+                ];
+                let event = |(what, pod)| json!({"type": what, "object": pod}).to_string() + "\n";
                 pods.into_iter().filter(|_| told).map(event).collect()
             } else {
                 let items = [pod("a", "5", &unreadable), pod("b", "6", &none)];
@@ -297,15 +306,29 @@ mod tests {
         }
     }
 
+    fn follower() -> Follower<Pod> {
+        let client = Client::new(Arc::new(Fixed), UserInfo::admin("test"));
+        Follower::new(client, None, ListParams::default())
+    }
+
     #[tokio::test]
     async fn an_object_that_nobody_can_read_keeps_no_other_from_being_known() {
-        let client = Client::new(Arc::new(Fixed), UserInfo::admin("test"));
-        let mut follower = Follower::<Pod>::new(client, None, ListParams::default());
+        let mut follower = follower();
         let name = |pod: &Pod| pod.metadata.name.clone().unwrap_or_default();
         let listed = follower.next().await;
         assert!(matches!(&listed, Change::Listed(all) if all.iter().map(name).eq(["b"])));
         let next = follower.next().await;
         assert!(matches!(&next, Change::Set(pod) if name(pod) == "d"));
         assert_eq!(follower.reached(), 9);
+    }
+
+    #[tokio::test]
+    async fn an_object_that_nobody_can_read_is_known_to_be_gone() {
+        let mut follower = follower();
+        let (_listed, _set) = (follower.next().await, follower.next().await);
+        let next = tokio::time::timeout(Duration::from_secs(60), follower.next()).await;
+        let next = next.expect("the deletion is told");
+        assert!(matches!(&next, Change::Deleted(gone) if gone.key == Key::cluster("d")));
+        assert_eq!(follower.reached(), 10);
     }
 }

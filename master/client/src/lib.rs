@@ -12,23 +12,25 @@
 mod body;
 mod client;
 mod follow;
+mod key;
 mod recent;
 mod record;
 mod resources;
 mod store;
 mod transport;
 mod user;
+mod watch;
 
 pub use body::{Body, BodyError, body};
-pub use client::{
-    Client, DeleteParams, ListParams, Object, ObjectList, Patch, WatchEvent, Watcher,
-};
+pub use client::{Client, DeleteParams, ListParams, Object, ObjectList, Patch};
 pub use follow::{Change, Follower};
+pub use key::Key;
 /// The API's errors, in upstream's form.
 pub use master_schema::error::{ApiError, Cause, Details, Reason};
 pub use recent::Recent;
 pub use record::{Happening, Notice, Recorder, Severity, reference};
 pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
-pub use store::{Delta, Entries, Index, Item, Key, Lookup, Progress, Scope, Store, View};
+pub use store::{Delta, Entries, Index, Item, Lookup, Progress, Scope, Store, View};
 pub use transport::{BoxFuture, Transport};
 pub use user::UserInfo;
+pub use watch::{Gone, WatchEvent, Watcher};

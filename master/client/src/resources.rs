@@ -1,8 +1,9 @@
 //! Calls for objects of any served kind, for components that do not know the kinds at compile time.
 
 use crate::client::{
-    Client, DeleteParams, ListParams, Object, ObjectList, Patch, Watcher, encode, path_to, query,
+    Client, DeleteParams, ListParams, Object, ObjectList, Patch, encode, path_to, query,
 };
+use crate::watch::Watcher;
 use bytes::Bytes;
 use config_kube::{FromJson, ToJson};
 use http::Method;

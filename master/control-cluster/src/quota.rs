@@ -227,7 +227,7 @@ fn freed(
             releases.release(&object.metadata.namespace, keys);
         }
         Change::Set(_) => {}
-        Change::Deleted(object) => releases.release(&object.metadata.namespace, keys),
+        Change::Deleted(gone) => releases.release(&gone.key.namespace, keys),
     }
 }
 

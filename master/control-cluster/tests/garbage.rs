@@ -59,7 +59,7 @@ fn meta(number: usize, thing: &Thing) -> Meta {
 impl World {
     fn put(&mut self, number: usize, thing: Thing) {
         if thing.deleting && thing.finalizers.is_empty() {
-            self.graph.gone(&meta(number, &thing));
+            self.graph.gone(&meta(number, &thing).uid);
             self.things.remove(&number);
             self.gone.push(number);
         } else {
@@ -246,7 +246,7 @@ proptest! {
         let mut changed = world.clone();
         for number in &missing {
             if let Some(thing) = changed.things.get(number).cloned() {
-                changed.graph.gone(&meta(*number, &thing));
+                changed.graph.gone(&meta(*number, &thing).uid);
             }
         }
         let mut listed = world.clone();

@@ -7,9 +7,10 @@ use crate::options::Options;
 use crate::queue::Outcome;
 use crate::rights;
 use crate::writer::{Stores, Writer};
+use config_kube::k8s_openapi::Metadata;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_client::{
-    Change, Client, Delta, Follower, Item, Key, Object, Progress, Recorder, Store, View,
+    Change, Client, Delta, Follower, Gone, Item, Key, Object, Progress, Recorder, Store, View,
 };
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -333,8 +334,8 @@ impl Stand {
     }
 
     /// The object went at a resource version, as a watch shows it; the keys that this concerns.
-    pub fn miss<V: View>(&mut self, object: V::Object, revision: u64) -> Vec<Key> {
-        self.apply(Change::Deleted(Item::<V>::read(object)), revision)
+    pub fn miss<V: View>(&mut self, object: &V::Object, revision: u64) -> Vec<Key> {
+        self.apply::<V>(Change::Deleted(Gone::of(object.metadata())), revision)
     }
 
     fn apply<V: View>(&mut self, change: Change<Item<V>>, revision: u64) -> Vec<Key> {

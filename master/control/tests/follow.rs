@@ -38,8 +38,8 @@ fn learn(known: &mut BTreeSet<String>, change: Change<ConfigMap>) {
         Change::Set(map) => {
             known.insert(name(&map));
         }
-        Change::Deleted(map) => {
-            known.remove(&name(&map));
+        Change::Deleted(gone) => {
+            known.remove(&gone.key.name);
         }
     }
 }

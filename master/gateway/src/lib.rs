@@ -1,5 +1,6 @@
 //! The way to nodes' kubelets: limits on their answers, places of open calls, and the bytes of a tunnel; and what a program
-//! behind the API's proxy is ([`Backend`]), gets and gives: headers ([`Front`]), bodies ([`Upload`]), pages ([`Page`]).
+//! behind the API's proxy is ([`Backend`]), gets and gives: headers ([`Front`]), bodies ([`Upload`]), pages ([`Page`]). An
+//! answer can go to its client over a WebSocket ([`Socket`]).
 
 mod answer;
 mod backend;
@@ -13,6 +14,7 @@ mod secure;
 mod slash;
 mod target;
 mod upload;
+mod websocket;
 
 pub use answer::{Driver, Expected, NodeBody, NodeCall, NodeCalls, NodeLimits};
 pub use backend::{Backend, of_pod, of_service};
@@ -26,3 +28,4 @@ pub use secure::secure;
 pub use slash::with_slash;
 pub use target::ProxyTarget;
 pub use upload::{Progress, Upload};
+pub use websocket::{Carried, Socket};

@@ -2,6 +2,7 @@
 
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use master_client::Key;
 use std::fmt;
 
 /// A pod's namespace and name.
@@ -26,6 +27,12 @@ impl PodKey {
             namespace: text(&meta.namespace),
             name: text(&meta.name),
         }
+    }
+}
+
+impl From<Key> for PodKey {
+    fn from(Key { namespace, name }: Key) -> Self {
+        Self { namespace, name }
     }
 }
 

@@ -258,7 +258,7 @@ impl Scheduler {
                 self.listed.insert("budgets");
             }
             Change::Set(budget) => drop(self.budgets.insert(budget.key.clone(), budget)),
-            Change::Deleted(budget) => drop(self.budgets.remove(&budget.key)),
+            Change::Deleted(gone) => drop(self.budgets.remove(&PodKey::from(gone.key))),
         }
     }
 
@@ -274,8 +274,8 @@ impl Scheduler {
                 true
             }
             Change::Set((name, labels)) => self.snapshot.set_namespace(name, labels),
-            Change::Deleted((name, _)) => {
-                self.snapshot.remove_namespace(&name);
+            Change::Deleted(gone) => {
+                self.snapshot.remove_namespace(&gone.key.name);
                 false
             }
         };
@@ -308,7 +308,7 @@ impl Scheduler {
                     self.wake(&Event::Node(node));
                 }
             }
-            Change::Deleted(node) => self.snapshot.remove_node(node.name()),
+            Change::Deleted(gone) => self.snapshot.remove_node(&gone.key.name),
         }
     }
 
@@ -333,7 +333,7 @@ impl Scheduler {
                 Some(Event::Anything)
             }
             Change::Set(pod) => self.pod_set(pod),
-            Change::Deleted(pod) => self.pod_gone(&pod.key),
+            Change::Deleted(gone) => self.pod_gone(&PodKey::from(gone.key)),
         };
         if let Some(event) = event {
             self.wake(&event);

@@ -120,9 +120,9 @@ fn take(change: Change<Partial>, rota: &mut Rota, usage: &Usage) {
             usage.retain(&names);
         }
         Change::Set(node) => rota.add(&node.metadata.name, Instant::now()),
-        Change::Deleted(node) => {
-            rota.remove(&node.metadata.name);
-            usage.forget(&node.metadata.name);
+        Change::Deleted(gone) => {
+            rota.remove(&gone.key.name);
+            usage.forget(&gone.key.name);
         }
     }
 }

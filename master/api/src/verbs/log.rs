@@ -1,4 +1,4 @@
-//! The log of a container, streamed from the kubelet of its node.
+//! The log of a container, streamed from the kubelet of its node, over WebSocket where the client asks for one.
 
 use super::{Call, gateway};
 use crate::hooks::NodeTarget;
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use master_client::{Body, body};
-use master_gateway::Expected;
+use master_gateway::{Carried, Expected};
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::{Fields, items, object as inner, text};
 
@@ -31,6 +31,7 @@ fn bad(text: String) -> ApiError {
 
 /// Streams a container's log.
 pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
+    let carry = call.carrier(Carried::Log)?;
     let entry = call.entry().await?;
     let pod = master_objects::decode_bare(&call.kind, &entry)?;
     let name = &call.target.name;
@@ -42,7 +43,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
     }
     let target = gateway::target(call, node).await?;
     let path = log_path(call, &container)?;
-    ask(call, target, &path).await
+    ask(call, target, &path).await.map(carry)
 }
 
 /// The requested container, which the pod must have.

@@ -37,6 +37,7 @@ use http::{HeaderMap, Method, Response, Uri};
 use hyper::upgrade::OnUpgrade;
 use master_admission::{Admitted, Chain, Operation};
 use master_client::{Body, UserInfo};
+use master_gateway::{Carried, Socket};
 use master_listener::Peer;
 use master_metrics::About;
 use master_objects::store_error;
@@ -178,6 +179,28 @@ impl Call {
             Some(caller) => caller.denial(&self.api),
             None => self.api.denial(&self.user, &self.peer),
         }
+    }
+
+    /// Sends an answer over the WebSocket that the client asks for; as it is where it asks for none.
+    fn carrier(
+        &self,
+        what: Carried,
+    ) -> Result<impl FnOnce(Response<Body>) -> Response<Body> + use<>, ApiError> {
+        let socket = Socket::asked(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
+        let socket = socket.map(|socket| (socket, self.clone()));
+        Ok(move |answer| match socket {
+            Some((socket, call)) => {
+                let draining = call.api.draining().cancelled_owned();
+                let cut = async move {
+                    tokio::select! {
+                        why = call.api.until_denied(|_| call.denial()) => why,
+                        () = call.peer.displaced() => "another connection took its place".to_owned(),
+                    }
+                };
+                socket.carry(answer, cut, draining)
+            }
+            None => answer,
+        })
     }
 
     /// The same request by a client that accepts plain JSON, for verbs that convert the answer.

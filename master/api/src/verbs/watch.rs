@@ -1,4 +1,4 @@
-//! Watch: the store's events as lines of JSON, selected, with bookmarks.
+//! Watch: the store's events as lines of JSON, selected, with bookmarks; over WebSocket a message for each line.
 //!
 //! A watch is the body of its answer: it works only while its client reads. It ends at its time
 //! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
@@ -14,6 +14,7 @@ use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use master_client::{Body, BodyError};
+use master_gateway::Carried;
 use master_metrics::LongRunning;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
@@ -79,6 +80,7 @@ struct Watch {
 
 /// Opens a watch.
 pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
+    let carry = call.carrier(Carried::Watch)?;
     let frames = Frames::new(&call)?;
     let selector = call.selector()?;
     let permit = call.api.watch_permit(&call.peer)?;
@@ -124,9 +126,8 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
         _permit: permit,
         call,
     };
-    Ok(answer(
-        StreamBody::new(stream::unfold(watch, step)).boxed_unsync(),
-    ))
+    let answer = answer(StreamBody::new(stream::unfold(watch, step)).boxed_unsync());
+    Ok(carry(answer))
 }
 
 /// The first entries of a watch, and the revision after which it continues.

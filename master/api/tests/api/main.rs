@@ -28,3 +28,4 @@ mod tunnels;
 mod upstream;
 mod verbs;
 mod watching;
+mod websockets;

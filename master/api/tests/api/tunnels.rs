@@ -76,7 +76,7 @@ impl NodeDialer for Echo {
 }
 
 /// A request's or an answer's head.
-async fn head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
+pub(crate) async fn head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
@@ -86,12 +86,17 @@ async fn head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
 
 /// A server with a node, a pod on it, a pod without one, and this kubelet.
 async fn server(kubelet: &Echo, limits: NodeLimits) -> Server {
+    server_with(Arc::new(kubelet.clone()), limits).await
+}
+
+/// The same, with a kubelet of any kind.
+pub(crate) async fn server_with(kubelet: Arc<dyn NodeDialer>, limits: NodeLimits) -> Server {
     let local = Local::with(Options {
         nodes: limits,
         ..Options::default()
     })
     .await;
-    assert!(local.api.set_node_dialer(Arc::new(kubelet.clone())));
+    assert!(local.api.set_node_dialer(kubelet));
     let address = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
     let node = json!({"metadata": {"name": "n"}, "status": {"addresses": address}});
     let containers = json!([{"name": "c", "image": "x:1"}]);
@@ -393,10 +398,15 @@ async fn a_nodes_refusal_is_passed_on_and_an_invalid_answer_is_an_error() {
 
 /// Denies users and nodes by these names.
 #[derive(Debug)]
-struct List(tokio::sync::watch::Sender<u64>, Mutex<Vec<&'static str>>);
+pub(crate) struct List(tokio::sync::watch::Sender<u64>, Mutex<Vec<&'static str>>);
 
 impl List {
-    fn deny(&self, name: &'static str) {
+    pub(crate) fn new() -> Arc<Self> {
+        let changed = tokio::sync::watch::Sender::new(0);
+        Arc::new(Self(changed, Mutex::default()))
+    }
+
+    pub(crate) fn deny(&self, name: &'static str) {
         self.1.lock().unwrap().push(name);
         self.0.send_modify(|generation| *generation += 1);
     }
@@ -425,7 +435,7 @@ impl DenyList for List {
 async fn a_tunnel_ends_with_the_right_of_its_caller_of_its_node_and_with_the_server() {
     let kubelet = Echo::new(AGREES);
     let server = server(&kubelet, NodeLimits::default()).await;
-    let list = Arc::new(List(tokio::sync::watch::Sender::new(0), Mutex::default()));
+    let list = List::new();
     assert!(server.local.api.set_deny_list(list.clone()));
     let bad = server.authority.issue("bad", &["system:masters"], &[]);
     let (mut denied, _) = ask(&server, &bad, EXEC).await;

@@ -26,7 +26,7 @@ async fn next(watcher: &mut Watcher<ConfigMap>) -> (&'static str, String) {
     match &event {
         WatchEvent::Added(object) => ("ADDED", name(object)),
         WatchEvent::Modified(object) => ("MODIFIED", name(object)),
-        WatchEvent::Deleted(object) => ("DELETED", name(object)),
+        WatchEvent::Deleted(gone) => ("DELETED", gone.key.name.clone()),
         WatchEvent::Bookmark(version) => ("BOOKMARK", version.clone()),
     }
 }

@@ -164,9 +164,9 @@ impl Graph {
         }
     }
 
-    /// An object is gone.
-    pub fn gone(&mut self, meta: &Meta) {
-        self.remove(Uid::of(&meta.uid));
+    /// The object of a UID is gone.
+    pub fn gone(&mut self, uid: &str) {
+        self.remove(Uid::of(uid));
     }
 
     /// All objects of a kind; what is not among them is gone.

@@ -75,7 +75,7 @@ impl Controller for Garbage {
                         graph.listed(number, &all);
                     }
                     Change::Set(object) => graph.set(number, &object.metadata),
-                    Change::Deleted(object) => graph.gone(&object.metadata),
+                    Change::Deleted(gone) => graph.gone(&gone.uid),
                 }
                 keys.extend(graph.touched());
             },

@@ -187,9 +187,8 @@ macro_rules! kinds {
             fn show(&self, stand: &mut Stand, gone: Option<u64>) -> Vec<master_client::Key> {
                 match self {
                     $(Self::$name(object) => {
-                        let object = (**object).clone();
                         match gone {
-                            None => stand.see::<$view>(object),
+                            None => stand.see::<$view>((**object).clone()),
                             Some(revision) => stand.miss::<$view>(object, revision),
                         }
                     })+

@@ -45,7 +45,7 @@ impl Scheduler {
                 }
                 Event::Claim(key)
             }
-            Change::Deleted((key, _)) => return storage.remove_claim(&key),
+            Change::Deleted(gone) => return storage.remove_claim(&gone.key),
         };
         self.wake(&event);
     }
@@ -66,7 +66,7 @@ impl Scheduler {
                     return;
                 }
             }
-            Change::Deleted((key, _)) => return storage.remove_volume(&key.name),
+            Change::Deleted(gone) => return storage.remove_volume(&gone.key.name),
         }
         self.wake(&Event::Volume);
     }
@@ -87,7 +87,7 @@ impl Scheduler {
                     return;
                 }
             }
-            Change::Deleted((key, _)) => return storage.remove_class(&key.name),
+            Change::Deleted(gone) => return storage.remove_class(&gone.key.name),
         }
         self.wake(&Event::Class);
     }

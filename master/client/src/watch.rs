@@ -1,0 +1,186 @@
+//! An open watch: the lines of its answer as events.
+
+use crate::body::{Body, broken, undecodable};
+use crate::key::Key;
+use bytes::{Buf, BytesMut};
+use config_kube::FromJson;
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use http_body_util::BodyExt;
+use master_schema::error::ApiError;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::marker::PhantomData;
+
+/// One event of a watch.
+#[derive(Debug, Clone)]
+pub enum WatchEvent<T> {
+    /// It was created, or matches now.
+    Added(T),
+    /// It changed.
+    Modified(T),
+    /// It was deleted, or no longer matches.
+    Deleted(Gone),
+    /// Progress: everything up to this resource version has been sent.
+    Bookmark(String),
+}
+
+/// An object that was deleted, or no longer matches: what identifies it, which can be read whatever the rest of the object is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gone {
+    /// Namespace and name.
+    pub key: Key,
+    /// Its UID, by which it differs from an earlier or later object of the same name.
+    pub uid: String,
+    /// The resource version of its deletion.
+    pub resource_version: String,
+}
+
+impl Gone {
+    /// What identifies an object of which the metadata is known.
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self {
+            key: Key::of(meta),
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Whether both name the same object, and not only objects of one name.
+    pub fn is(&self, other: &Self) -> bool {
+        self.key == other.key && self.uid == other.uid
+    }
+}
+
+/// An open watch.
+#[derive(Debug)]
+pub struct Watcher<T> {
+    body: Body,
+    buffer: BytesMut,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T: FromJson> Watcher<T> {
+    /// The watch whose events come as the lines of an answer.
+    pub(crate) fn new(body: Body) -> Self {
+        Self {
+            body,
+            buffer: BytesMut::new(),
+            kind: PhantomData,
+        }
+    }
+
+    /// The next event; `None` if the server ended the watch (continue from the last resource
+    /// version). Cancel-safe.
+    ///
+    /// # Errors
+    /// [`ApiError::is_expired`] if the history no longer reaches back (list again), or the error
+    /// that ended the stream.
+    pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ApiError> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(end);
+                self.buffer.advance(1);
+                return decode(&line).map(Some);
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(broken(&*error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn decode<T: FromJson>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
+    #[derive(Deserialize)]
+    struct Raw<'a> {
+        r#type: &'a str,
+        #[serde(borrow)]
+        object: &'a RawValue,
+    }
+    let raw: Raw<'_> = serde_json::from_slice(line).map_err(|e| undecodable(&e))?;
+    let object = |event: fn(T) -> WatchEvent<T>| match readable(raw.object) {
+        Some(object) => Ok(event(object)),
+        // The object is left out; the bookmark only moves the watch's revision forward.
+        None => Ok(WatchEvent::Bookmark(told(raw.object).resource_version)),
+    };
+    match raw.r#type {
+        "ADDED" => object(WatchEvent::Added),
+        "MODIFIED" => object(WatchEvent::Modified),
+        "DELETED" => Ok(WatchEvent::Deleted(gone(raw.object))),
+        kind => {
+            let value: Value =
+                serde_json::from_str(raw.object.get()).map_err(|e| undecodable(&e))?;
+            if kind == "BOOKMARK" {
+                let version = value
+                    .pointer("/metadata/resourceVersion")
+                    .and_then(Value::as_str);
+                return Ok(WatchEvent::Bookmark(version.unwrap_or_default().to_owned()));
+            }
+            let code = value
+                .get("code")
+                .and_then(Value::as_u64)
+                .and_then(|code| u16::try_from(code).ok());
+            Err(ApiError::from_status(code.unwrap_or(500), &value))
+        }
+    }
+}
+
+/// A deletion is known by the object's identity alone: a follower must not keep an object because its last state is unreadable.
+fn gone(object: &RawValue) -> Gone {
+    let Told {
+        namespace,
+        name,
+        uid,
+        resource_version,
+    } = told(object);
+    Gone {
+        key: Key { namespace, name },
+        uid,
+        resource_version,
+    }
+}
+
+/// An object of a list or watch as its kind. One that can't be read must not keep the others from being known: it is left out.
+pub(crate) fn readable<T: FromJson>(object: &RawValue) -> Option<T> {
+    let read = T::from_json(object.get().as_bytes());
+    read.inspect_err(|error| {
+        let Told {
+            namespace, name, ..
+        } = told(object);
+        let (kind, column) = (std::any::type_name::<T>(), error.column());
+        // The error's own words may quote what is secret.
+        tracing::error!(
+            kind,
+            namespace,
+            name,
+            column,
+            "cannot decode a stored object; ignoring it"
+        );
+    })
+    .ok()
+}
+
+/// What of an object's metadata can be read whatever the rest is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Told {
+    namespace: String,
+    name: String,
+    uid: String,
+    resource_version: String,
+}
+
+fn told(object: &RawValue) -> Told {
+    #[derive(Default, Deserialize)]
+    struct Object {
+        metadata: Told,
+    }
+    let object: Object = serde_json::from_str(object.get()).unwrap_or_default();
+    object.metadata
+}
