@@ -267,6 +267,7 @@ impl Prober {
                 return;
             }
             let (name, took) = (&self.target.container.name, begun.elapsed());
+            let events = self.events.of(&self.pod, name);
             self.probed
                 .count(&self.pod, name, role.name(), outcome.is_ok(), took);
             match outcome {
@@ -274,13 +275,13 @@ impl Prober {
                     (good, bad) = (good.saturating_add(1), 0);
                     if let Some(warning) = warning {
                         let text = format!("{} probe warning: {warning}", role.name());
-                        self.events.warning(&self.pod, "ProbeWarning", text);
+                        events.warning("ProbeWarning", text);
                     }
                 }
                 Err(why) => {
                     (good, bad) = (0, bad.saturating_add(1));
                     let text = format!("{} probe failed: {why}", role.name());
-                    self.events.warning(&self.pod, "Unhealthy", text);
+                    events.warning("Unhealthy", text);
                 }
             }
             if good >= needed && self.passed(role) {

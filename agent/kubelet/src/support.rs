@@ -227,10 +227,6 @@ fn container_fault(container: &Container) -> Option<&'static str> {
             "mountPropagation is not available yet",
         ),
         (
-            mounts().any(|mount| mount.recursive_read_only.as_deref() == Some("Enabled")),
-            "recursiveReadOnly: Enabled is not available yet",
-        ),
-        (
             security.proc_mount.as_deref() == Some("Unmasked"),
             "procMount: Unmasked is not available yet",
         ),

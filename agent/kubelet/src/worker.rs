@@ -232,9 +232,9 @@ impl Worker {
                 Some(Ok(())) => {
                     self.notes.failures.remove(name);
                     // The engine makes and starts it in one step; upstream tells of two.
-                    let events = &self.shared.events;
-                    events.normal(pod, "Created", format!("Created container: {name}"));
-                    events.normal(pod, "Started", format!("Started container {name}"));
+                    let events = self.shared.events.of(pod, name);
+                    events.normal("Created", format!("Created container: {name}"));
+                    events.normal("Started", format!("Started container {name}"));
                     let id = container_id(&self.pod.uid, name, ended.number);
                     let host = self.host(pod);
                     self.hooks.begin_post_start(pod, name, &id, host);
@@ -446,7 +446,8 @@ impl Worker {
             return;
         };
         let text = agent_pods::killing(pod, &self.notes, seen);
-        self.shared.events.normal(pod, "Killing", text);
+        let events = self.shared.events.of(pod, &seen.key.container);
+        events.normal("Killing", text);
     }
 
     /// Removes an attempt with its log: nobody can ask for it any more.
@@ -517,15 +518,15 @@ impl Worker {
 
     /// Tells of a start that failed, and remembers it.
     fn put_off(&mut self, pod: &Pod, name: &str, error: &Error) {
-        let events = &self.shared.events;
+        let events = self.shared.events.of(pod, name);
         if error.class == ErrorClass::ImagePull {
             let container = find(pod, name).and_then(|(_, container)| container.image.clone());
             let image = container.unwrap_or_default();
             let text = format!("Failed to pull image {image:?}: {}", error.chain());
-            events.warning(pod, "Failed", text);
-            events.warning(pod, "Failed", "Error: ErrImagePull");
+            events.warning("Failed", text);
+            events.warning("Failed", "Error: ErrImagePull");
         } else {
-            events.warning(pod, "Failed", format!("Error: {}", error.chain()));
+            events.warning("Failed", format!("Error: {}", error.chain()));
         }
         agent_pods::remember(&mut self.notes, name, error, Timestamp::now());
     }

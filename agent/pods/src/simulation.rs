@@ -263,6 +263,7 @@ impl World {
             backoff,
             this_boot: true,
             needs: None,
+            user: None,
         };
         let nature = self.natures[self.started.len() % self.natures.len()];
         self.half.insert(id.clone(), (seen, nature));

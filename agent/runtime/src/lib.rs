@@ -54,7 +54,7 @@ pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
     Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Mount, Pending, PodNamespaces,
-    PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, container_id,
+    PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, User, container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;
