@@ -175,7 +175,7 @@ impl Worker {
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
-        self.refuse(pod, &seen);
+        self.refuse(pod, &seen).await;
         self.resize(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
         let view = View {
@@ -310,7 +310,7 @@ impl Worker {
     }
 
     /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
-    fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
+    async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
         // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
         let decided = self.taken.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
@@ -321,9 +321,13 @@ impl Worker {
             self.taken.set(Arc::new(as_given(pod, seen)));
             return;
         }
-        let refusal = support::refusal(pod, &self.shared.config)
-            .or_else(|| self.shared.under_pressure(pod))
-            .or_else(|| self.shared.admit(pod, &self.taken));
+        let refusal =
+            support::refusal(pod, &self.shared.config).or_else(|| self.shared.under_pressure(pod));
+        let refusal = match refusal {
+            None => self.shared.misplaced(pod).await,
+            refused => refused,
+        };
+        let refusal = refusal.or_else(|| self.shared.admit(pod, &self.taken));
         let events = &self.shared.events;
         if let Some(refusal) = &refusal {
             events.warning(pod, refusal.reason, refusal.message.clone());
