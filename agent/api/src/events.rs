@@ -56,6 +56,15 @@ impl Recorder {
         self.tell(pod_reference(pod), true, reason, &message.into());
     }
 
+    /// Records events of one container of a pod.
+    pub fn of<'a>(&'a self, pod: &'a Pod, container: &'a str) -> OfContainer<'a> {
+        OfContainer {
+            recorder: self,
+            pod,
+            container,
+        }
+    }
+
     /// Records an event of the node.
     pub fn node(
         &self,
@@ -90,6 +99,51 @@ impl Recorder {
     }
 }
 
+/// Records events of a container: they are the pod's, and name the container's place in its spec.
+#[derive(Debug, Clone, Copy)]
+pub struct OfContainer<'a> {
+    recorder: &'a Recorder,
+    pod: &'a Pod,
+    container: &'a str,
+}
+
+impl OfContainer<'_> {
+    /// Records a `Normal` event.
+    pub fn normal(&self, reason: &'static str, message: impl Into<String>) {
+        self.tell(false, reason, &message.into());
+    }
+
+    /// Records a `Warning` event.
+    pub fn warning(&self, reason: &'static str, message: impl Into<String>) {
+        self.tell(true, reason, &message.into());
+    }
+
+    fn tell(&self, warning: bool, reason: &'static str, message: &str) {
+        let about = ObjectReference {
+            field_path: field_path(self.pod, self.container),
+            ..pod_reference(self.pod)
+        };
+        self.recorder.tell(about, warning, reason, message);
+    }
+}
+
+/// A container's place in its pod, as upstream writes it: `spec.containers{name}`.
+fn field_path(pod: &Pod, name: &str) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    let mut inits = spec.init_containers.iter().flatten();
+    let mut debuggers = spec.ephemeral_containers.iter().flatten();
+    let list = if spec.containers.iter().any(|one| one.name == name) {
+        "containers"
+    } else if inits.any(|one| one.name == name) {
+        "initContainers"
+    } else if debuggers.any(|one| one.name == name) {
+        "ephemeralContainers"
+    } else {
+        return None;
+    };
+    Some(format!("spec.{list}{{{name}}}"))
+}
+
 fn pod_reference(pod: &Pod) -> ObjectReference {
     ObjectReference {
         kind: Some("Pod".to_owned()),
@@ -108,9 +162,12 @@ pub struct Queue {
     receiver: mpsc::Receiver<News>,
 }
 
+/// What repetitions of an event have in common: whose it is, reason and message.
+type Key = ((Option<String>, Option<String>), &'static str, String);
+
 /// Writes events until every recorder is gone.
 pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
-    let mut known: HashMap<(Option<String>, &'static str, String), (String, i32)> = HashMap::new();
+    let mut known: HashMap<Key, (String, i32)> = HashMap::new();
     while let Some(news) = queue.receiver.recv().await {
         let namespace = news
             .about
@@ -118,7 +175,8 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             .clone()
             .unwrap_or_else(|| "default".to_owned());
         let path = format!("/api/v1/namespaces/{namespace}/events");
-        let key = (news.about.uid.clone(), news.reason, news.message.clone());
+        let about = (news.about.uid.clone(), news.about.field_path.clone());
+        let key = (about, news.reason, news.message.clone());
         let result = if let Some((name, count)) = known.get_mut(&key) {
             *count = count.saturating_add(1);
             let change = json!({"count": *count, "lastTimestamp": Time(news.at)});
@@ -180,5 +238,37 @@ fn event(news: News, name: String, namespace: String, node: &str) -> Event {
         reporting_component: Some(COMPONENT.to_owned()),
         reporting_instance: Some(node.to_owned()),
         ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_of_a_container_names_its_place_in_the_pod() {
+        let (recorder, mut queue) = Recorder::new();
+        let one = |name: &str| json!([{"name": name, "image": "i"}]);
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
+            "containers": one("a"), "initContainers": one("b"), "ephemeralContainers": one("c"),
+        }}))
+        .unwrap();
+        for name in ["a", "b", "c", "d"] {
+            recorder.of(&pod, name).warning("Failed", "why");
+        }
+        recorder.normal(&pod, "Scheduled", "why");
+        let mut told = || {
+            let about = queue.receiver.try_recv().unwrap().about;
+            (about.name.unwrap(), about.field_path)
+        };
+        for place in [
+            Some("spec.containers{a}"),
+            Some("spec.initContainers{b}"),
+            Some("spec.ephemeralContainers{c}"),
+            None,
+            None,
+        ] {
+            assert_eq!(told(), ("p".to_owned(), place.map(str::to_owned)));
+        }
     }
 }

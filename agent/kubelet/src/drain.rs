@@ -271,6 +271,7 @@ mod tests {
             backoff: None,
             this_boot: true,
             needs: None,
+            user: None,
         }
     }
 

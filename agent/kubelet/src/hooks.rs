@@ -87,7 +87,8 @@ impl Hooks {
                     tracing::debug!(container = target.id, why, "postStart hook failed");
                     // No more words: what a hook prints may be secret (upstream's rule).
                     let words = "PostStartHook failed";
-                    events.warning(&pod, "FailedPostStartHook", words);
+                    let events = events.of(&pod, &target.container.name);
+                    events.warning("FailedPostStartHook", words);
                     Progress::Failed
                 }
             };
@@ -124,7 +125,8 @@ impl Hooks {
                 if let Ok(Err(why)) = done {
                     tracing::debug!(container = id, why, "preStop hook failed");
                     let words = "PreStopHook failed";
-                    events.warning(&pod, "FailedPreStopHook", words);
+                    let events = events.of(&pod, &target.container.name);
+                    events.warning("FailedPreStopHook", words);
                 }
             }
             if let Some(entry) = lock(&course).pre_stop.get_mut(&id) {

@@ -59,6 +59,7 @@ impl Kubelet {
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
             listed: AtomicBool::default(),
+            node: tokio::sync::Mutex::default(),
         };
         Self {
             shared: Arc::new(shared),

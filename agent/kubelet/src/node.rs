@@ -7,6 +7,7 @@
 use crate::capacity;
 use crate::config::Config;
 use crate::notices::{Notice, news};
+use crate::sandbox::HANDLER;
 use crate::shared::Shared;
 use agent_api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use agent_pressure::Condition;
@@ -15,7 +16,7 @@ use config_kube::identity::{ARCH_LABELS, NODE_LEASE_NAMESPACE, OS, OS_LABELS};
 use config_kube::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use config_kube::k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
-    NodeFeatures, NodeStatus, NodeSystemInfo,
+    NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus, NodeSystemInfo,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
@@ -284,7 +285,19 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
         features: Some(NodeFeatures {
             supplemental_groups_policy: Some(true),
         }),
+        runtime_handlers: Some(["", HANDLER].map(handler).to_vec()),
         ..NodeStatus::default()
+    }
+}
+
+/// What containers of a RuntimeClass' handler can have; the first one is that of pods without a class.
+fn handler(name: &str) -> NodeRuntimeHandler {
+    NodeRuntimeHandler {
+        name: Some(name.to_owned()),
+        features: Some(NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(true),
+            user_namespaces: Some(false),
+        }),
     }
 }
 

@@ -236,8 +236,7 @@ impl Prober {
         own.is_some_and(|verdict| verdict.started)
     }
 
-    /// Probes until it is decided: a startup probe that passes, or one that declares the container dead. Of a pod that is being
-    /// deleted only readiness is of interest.
+    /// Probes until it is decided (a startup probe that passes, or one that declares the container dead) or of no interest.
     async fn repeat(&self, role: Role, probe: &Probe) {
         let seconds = |value: Option<i32>, default: u64| {
             Duration::from_secs(
@@ -260,10 +259,15 @@ impl Prober {
         let period = seconds(probe.period_seconds, PERIOD).max(Duration::from_secs(1));
         sleep(seconds(probe.initial_delay_seconds, 0)).await;
         let (mut good, mut bad) = (0_u32, 0_u32);
-        while role == Role::Readiness || !self.ends.load(Ordering::Relaxed) {
+        while self.matters(role) {
             let begun = Instant::now();
             let outcome = self.target.probe(probe, limit).await;
+            // One that was under way when the pod's end began may have failed because of that.
+            if !self.matters(role) {
+                return;
+            }
             let (name, took) = (&self.target.container.name, begun.elapsed());
+            let events = self.events.of(&self.pod, name);
             self.probed
                 .count(&self.pod, name, role.name(), outcome.is_ok(), took);
             match outcome {
@@ -271,13 +275,13 @@ impl Prober {
                     (good, bad) = (good.saturating_add(1), 0);
                     if let Some(warning) = warning {
                         let text = format!("{} probe warning: {warning}", role.name());
-                        self.events.warning(&self.pod, "ProbeWarning", text);
+                        events.warning("ProbeWarning", text);
                     }
                 }
                 Err(why) => {
                     (good, bad) = (0, bad.saturating_add(1));
                     let text = format!("{} probe failed: {why}", role.name());
-                    self.events.warning(&self.pod, "Unhealthy", text);
+                    events.warning("Unhealthy", text);
                 }
             }
             if good >= needed && self.passed(role) {
@@ -288,6 +292,11 @@ impl Prober {
             }
             sleep(period).await;
         }
+    }
+
+    /// Whether anybody asks for the result: of a pod that is being deleted only readiness is of interest.
+    fn matters(&self, role: Role) -> bool {
+        role == Role::Readiness || !self.ends.load(Ordering::Relaxed)
     }
 
     /// True if that decides the probe.
@@ -322,5 +331,84 @@ impl Prober {
                 self.news.notify_one();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kubelet::tests::shared;
+    use config_kube::k8s_openapi::api::core::v1::{HTTPGetAction, PodSpec};
+    use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+    use tokio::net::TcpListener;
+
+    /// A container that one failed liveness probe declares dead, and its task.
+    fn prober(dir: &std::path::Path, port: u16) -> Prober {
+        let shared = shared(dir);
+        let get = HTTPGetAction {
+            port: IntOrString::Int(port.into()),
+            ..HTTPGetAction::default()
+        };
+        let liveness = Probe {
+            http_get: Some(get),
+            failure_threshold: Some(1),
+            timeout_seconds: Some(60),
+            ..Probe::default()
+        };
+        let container = Container {
+            name: "a".to_owned(),
+            liveness_probe: Some(liveness),
+            ..Container::default()
+        };
+        let spec = PodSpec {
+            containers: vec![container.clone()],
+            ..PodSpec::default()
+        };
+        let pod = Pod {
+            spec: Some(spec),
+            ..Pod::default()
+        };
+        let verdicts = Verdicts::default();
+        let well = Verdict {
+            started: true,
+            ready: true,
+            dead: None,
+        };
+        lock(&verdicts).insert("id".to_owned(), well);
+        Prober {
+            events: shared.events.clone(),
+            probed: shared.figures.probed(),
+            news: Arc::default(),
+            verdicts,
+            pod: Arc::new(pod),
+            target: Target {
+                runtime: shared.runtime.clone(),
+                id: "id".to_owned(),
+                container,
+                host: None,
+            },
+            started: true,
+            ends: Arc::default(),
+        }
+    }
+
+    /// What a liveness probe makes of an answer that breaks off.
+    async fn verdict(deleted_meanwhile: bool) -> Option<Death> {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let prober = prober(dir.path(), listener.local_addr().unwrap().port());
+        let (verdicts, ends) = (prober.verdicts.clone(), prober.ends.clone());
+        let running = tokio::spawn(prober.run());
+        let (connection, _) = listener.accept().await.unwrap();
+        ends.store(deleted_meanwhile, Ordering::Relaxed);
+        drop(connection);
+        running.await.unwrap();
+        lock(&verdicts)["id"].dead
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_is_under_way_when_its_pod_is_deleted_counts_no_failure() {
+        assert_eq!(verdict(false).await, Some(Death::Liveness));
+        assert_eq!(verdict(true).await, None);
     }
 }

@@ -107,19 +107,18 @@ impl Puller {
         let image = container.image.as_deref().unwrap_or_default();
         let policy = pull_policy(container);
         let keys = self.read(shared, pod, reference).await;
-        let (runtime, events) = (&shared.runtime, &shared.events);
+        let (runtime, events) = (&shared.runtime, shared.events.of(pod, &container.name));
         if policy == PullPolicy::IfNotPresent
             && let Ok(there) = runtime.obtain_image(image, PullPolicy::Never, &keys).await
         {
             events.normal(
-                pod,
                 "Pulled",
                 format!("Container image {image:?} already present on machine"),
             );
             return Ok(there);
         }
         if policy != PullPolicy::Never {
-            events.normal(pod, "Pulling", format!("Pulling image {image:?}"));
+            events.normal("Pulling", format!("Pulling image {image:?}"));
         }
         let start = Instant::now();
         let fetched = runtime.obtain_image(image, policy, &keys).await?;
@@ -129,7 +128,7 @@ impl Puller {
                 "Successfully pulled image {image:?} in {took}ms. Image size: {} bytes.",
                 fetched.size
             );
-            events.normal(pod, "Pulled", text);
+            events.normal("Pulled", text);
         }
         Ok(fetched)
     }

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The handler of RuntimeClasses that this node has.
-const HANDLER: &str = "runc";
+pub(crate) const HANDLER: &str = "runc";
 
 /// The sandbox of one pod.
 #[derive(Debug)]

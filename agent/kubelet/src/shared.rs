@@ -4,22 +4,29 @@ use crate::capacity;
 use crate::config::Config;
 use crate::garbage::Images;
 use crate::handle::{Handle, Taken};
-use agent_api::Api;
 use agent_api::events::Recorder;
+use agent_api::{Api, get};
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
-use agent_pods::{Pending, Refusal, misfit};
+use agent_pods::{Pending, Refusal, misfit, misplaced};
 use agent_pressure::Pressure;
 use agent_resources::Figures;
 use agent_resources::machine::Facts;
 use agent_runtime::{PodRef, Runtime};
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::quantity::Amount;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// How old the Node may be by which a pod is taken.
+const NODE_AGE: Duration = Duration::from_secs(10);
+/// How long the master may take to give it.
+const NODE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the tasks share.
 pub(crate) struct Shared {
@@ -47,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) pods: Mutex<HashMap<String, Handle>>,
     /// The master has listed all pods once.
     pub(crate) listed: AtomicBool,
+    /// This node's Node, and when it was read.
+    pub(crate) node: tokio::sync::Mutex<Option<(Arc<Node>, Instant)>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -77,6 +86,32 @@ impl Shared {
             taken.set(pod.clone());
         }
         refusal
+    }
+
+    /// Why the pod may not run on this node, by labels and taints that are ten seconds old at most, or new where they speak
+    /// against the pod. A master that does not give them has other ways to end a pod.
+    pub(crate) async fn misplaced(&self, pod: &Pod) -> Option<Refusal> {
+        let asked = async {
+            let node = self.own_node(NODE_AGE).await?;
+            misplaced(pod, &node)?;
+            let node = self.own_node(Duration::ZERO).await?;
+            misplaced(pod, &node)
+        };
+        timeout(NODE_PATIENCE, asked).await.ok()?
+    }
+
+    /// The Node, read anew where the last one is older than this.
+    async fn own_node(&self, age: Duration) -> Option<Arc<Node>> {
+        let mut known = self.node.lock().await;
+        if let Some((node, at)) = &*known
+            && at.elapsed() < age
+        {
+            return Some(node.clone());
+        }
+        let path = format!("/api/v1/nodes/{}", self.config.node_name);
+        let node: Arc<Node> = Arc::new(get(&*self.api, path).await.ok()?);
+        *known = Some((node.clone(), Instant::now()));
+        Some(node)
     }
 
     /// Takes a pod that the node has taken already with other resources; why that waits, if it does.

@@ -206,7 +206,8 @@ async fn start(
             order.container.name,
             withheld.join(", ")
         );
-        shared.events.normal(pod, "CapabilitiesNarrowed", text);
+        let events = shared.events.of(pod, &order.container.name);
+        events.normal("CapabilitiesNarrowed", text);
     }
     let _turn = shared.turns.acquire().await;
     let staged = Staged::make(&shared.config, &launch.id, &launch.wanted).map_err(config)?;
@@ -240,6 +241,7 @@ mod tests {
             backoff: None,
             this_boot: true,
             needs: None,
+            user: None,
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::network;
 use crate::volumes;
-use agent_pods::Refusal;
+use agent_pods::{Refusal, foreign};
 use agent_runtime::capability_fault;
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerRestartRule, Pod, PodSpec, Volume,
@@ -21,6 +21,9 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     let Some(spec) = &pod.spec else {
         return Some(unsupported("the pod has no spec"));
     };
+    if let Some(refusal) = foreign(pod) {
+        return Some(refusal);
+    }
     if let Some(message) = network::setting_fault(spec) {
         return Some(Refusal {
             reason: "SysctlForbidden",
@@ -146,10 +149,6 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
             "resources of the whole pod are not available yet: set them on its containers",
         ),
         (
-            spec.os.as_ref().is_some_and(|os| os.name != "linux"),
-            "its os is not linux",
-        ),
-        (
             security.windows_options.is_some(),
             "windowsOptions are not available on this machine",
         ),
@@ -225,10 +224,6 @@ fn container_fault(container: &Container) -> Option<&'static str> {
                     .is_some_and(|kind| kind != "None")
             }),
             "mountPropagation is not available yet",
-        ),
-        (
-            mounts().any(|mount| mount.recursive_read_only.as_deref() == Some("Enabled")),
-            "recursiveReadOnly: Enabled is not available yet",
         ),
         (
             security.proc_mount.as_deref() == Some("Unmasked"),

@@ -175,7 +175,7 @@ impl Worker {
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
-        self.refuse(pod, &seen);
+        self.refuse(pod, &seen).await;
         self.resize(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
         let view = View {
@@ -232,9 +232,9 @@ impl Worker {
                 Some(Ok(())) => {
                     self.notes.failures.remove(name);
                     // The engine makes and starts it in one step; upstream tells of two.
-                    let events = &self.shared.events;
-                    events.normal(pod, "Created", format!("Created container: {name}"));
-                    events.normal(pod, "Started", format!("Started container {name}"));
+                    let events = self.shared.events.of(pod, name);
+                    events.normal("Created", format!("Created container: {name}"));
+                    events.normal("Started", format!("Started container {name}"));
                     let id = container_id(&self.pod.uid, name, ended.number);
                     let host = self.host(pod);
                     self.hooks.begin_post_start(pod, name, &id, host);
@@ -310,7 +310,7 @@ impl Worker {
     }
 
     /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
-    fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
+    async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
         // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
         let decided = self.taken.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
@@ -321,9 +321,13 @@ impl Worker {
             self.taken.set(Arc::new(as_given(pod, seen)));
             return;
         }
-        let refusal = support::refusal(pod, &self.shared.config)
-            .or_else(|| self.shared.under_pressure(pod))
-            .or_else(|| self.shared.admit(pod, &self.taken));
+        let refusal =
+            support::refusal(pod, &self.shared.config).or_else(|| self.shared.under_pressure(pod));
+        let refusal = match refusal {
+            None => self.shared.misplaced(pod).await,
+            refused => refused,
+        };
+        let refusal = refusal.or_else(|| self.shared.admit(pod, &self.taken));
         let events = &self.shared.events;
         if let Some(refusal) = &refusal {
             events.warning(pod, refusal.reason, refusal.message.clone());
@@ -446,7 +450,8 @@ impl Worker {
             return;
         };
         let text = agent_pods::killing(pod, &self.notes, seen);
-        self.shared.events.normal(pod, "Killing", text);
+        let events = self.shared.events.of(pod, &seen.key.container);
+        events.normal("Killing", text);
     }
 
     /// Removes an attempt with its log: nobody can ask for it any more.
@@ -517,15 +522,15 @@ impl Worker {
 
     /// Tells of a start that failed, and remembers it.
     fn put_off(&mut self, pod: &Pod, name: &str, error: &Error) {
-        let events = &self.shared.events;
+        let events = self.shared.events.of(pod, name);
         if error.class == ErrorClass::ImagePull {
             let container = find(pod, name).and_then(|(_, container)| container.image.clone());
             let image = container.unwrap_or_default();
             let text = format!("Failed to pull image {image:?}: {}", error.chain());
-            events.warning(pod, "Failed", text);
-            events.warning(pod, "Failed", "Error: ErrImagePull");
+            events.warning("Failed", text);
+            events.warning("Failed", "Error: ErrImagePull");
         } else {
-            events.warning(pod, "Failed", format!("Error: {}", error.chain()));
+            events.warning("Failed", format!("Error: {}", error.chain()));
         }
         agent_pods::remember(&mut self.notes, name, error, Timestamp::now());
     }

@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use std::time::Duration;
 
 /// Grace of a pod that takes more of the disk than it may (upstream's).
-const EVICTION_GRACE: Duration = Duration::from_secs(1);
+pub(crate) const EVICTION_GRACE: Duration = Duration::from_secs(1);
 
 /// How often a resize that waits for room is tried.
 const PENDING_RETRY: Duration = Duration::from_secs(5);

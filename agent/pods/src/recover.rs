@@ -2,8 +2,8 @@
 
 use crate::containers::find;
 use crate::names::pod_ref;
-use agent_runtime::{Container as Seen, ContainerState as State, Kind};
-use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use agent_runtime::{Container as Seen, ContainerState as State, Kind, User};
+use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, ContainerUser, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
@@ -63,5 +63,18 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Opti
         backoff: None,
         this_boot: false,
         needs: None,
+        user: status.user.as_ref().and_then(user),
+    })
+}
+
+/// Who the first process was, as the status says.
+fn user(user: &ContainerUser) -> Option<User> {
+    let user = user.linux.as_ref()?;
+    let number = |id: i64| u32::try_from(id).ok();
+    let groups = user.supplemental_groups.iter().flatten();
+    Some(User {
+        uid: number(user.uid)?,
+        gid: number(user.gid)?,
+        groups: groups.copied().map(number).collect::<Option<_>>()?,
     })
 }

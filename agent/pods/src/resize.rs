@@ -134,6 +134,7 @@ mod tests {
             backoff: None,
             this_boot: true,
             needs: needs(&pod.spec.as_ref().unwrap().containers[0]),
+            user: None,
         }
     }
 

@@ -5,7 +5,9 @@
 use crate::backoff::later;
 use crate::containers::{find, initial, kind_of_initial, latest, mains};
 use crate::ending::LEAST;
-use crate::machine::{Action, View, initial_done, is_finished, main_started, plan};
+use crate::machine::{
+    Action, EVICTION_GRACE, View, end_of, initial_done, is_finished, main_started, plan,
+};
 use crate::notes::{Begun, Death, Notes, Progress, Verdict};
 use crate::policy::is_replaced;
 use crate::simulation_story::{Fault, Nature, Story, Traits, described};
@@ -100,6 +102,15 @@ impl World {
             notes: &self.notes,
             refused: false,
             now: self.now,
+        }
+    }
+
+    /// How long containers may take to end.
+    fn grace(&self) -> Duration {
+        if self.notes.evicted.is_some() {
+            EVICTION_GRACE
+        } else {
+            self.grace
         }
     }
 
@@ -252,6 +263,7 @@ impl World {
             backoff,
             this_boot: true,
             needs: None,
+            user: None,
         };
         let nature = self.natures[self.started.len() % self.natures.len()];
         self.half.insert(id.clone(), (seen, nature));
@@ -333,7 +345,7 @@ impl World {
     fn check_stop(&self, id: &str) -> Result<(), TestCaseError> {
         let hook = self.notes.pre_stop.get(id);
         let began = self.notes.ending.or(hook.map(|hook| hook.at));
-        let in_time = began.is_none_or(|began| self.now < later(began, self.grace));
+        let in_time = began.is_none_or(|began| self.now < later(began, self.grace()));
         let seen = self.seen_of(id).unwrap();
         prop_assert!(
             self.runs(&seen.key.container),
@@ -380,7 +392,7 @@ impl World {
                 backoff,
             } => self.start(&container, kind, attempt, backoff)?,
             Action::PreStop { id, limit } => {
-                prop_assert!(self.has_pre_stop(&id) && limit <= self.grace);
+                prop_assert!(self.has_pre_stop(&id) && limit <= self.grace());
                 prop_assert!(
                     !self.notes.asked.contains_key(&id),
                     "a hook before the stop comes before it"
@@ -412,7 +424,7 @@ impl World {
                 let asked = self.notes.asked.get(&id);
                 let late = asked.is_some_and(|asked| self.now >= later(*asked, LEAST));
                 prop_assert!(
-                    self.grace.is_zero() || late,
+                    self.grace().is_zero() || late,
                     "killed without its least time"
                 );
                 self.end(&id, 137);
@@ -539,6 +551,11 @@ impl World {
                 let first = &mut self.pod.spec.as_mut().unwrap().containers[0];
                 first.image.as_mut().unwrap().push('0');
             }
+            Fault::Evict if end_of(&self.pod, self.now).is_none() => {
+                let why = "The node was low on resource: memory.".to_owned();
+                self.notes.evicted.get_or_insert(why);
+            }
+            Fault::Evict => {}
             Fault::AgentRestart => {
                 self.forget();
                 self.break_off(|nature| nature.hook.1);

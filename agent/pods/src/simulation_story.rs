@@ -54,6 +54,8 @@ pub(crate) enum Fault {
     Debug,
     /// The first main container gets another image.
     Image,
+    /// The node is under pressure and has chosen the pod.
+    Evict,
     AgentRestart,
     Reboot,
 }

@@ -35,6 +35,7 @@ fn story() -> impl Strategy<Value = Story> {
             Just(Fault::Delete),
             Just(Fault::Debug),
             Just(Fault::Image),
+            Just(Fault::Evict),
             Just(Fault::AgentRestart),
             Just(Fault::Reboot)
         ],
@@ -283,6 +284,36 @@ fn a_pod_that_is_deleted_is_ready_until_its_containers_end() {
     after(&mut world, 1);
     assert!(world.finished);
     assert!(!status_of(&world, "main0").ready);
+}
+
+#[test]
+fn a_pod_that_is_evicted_or_was_active_for_too_long_has_failed_when_its_containers_have_ended() {
+    let mut nature = Nature::plain(None);
+    nature.obeys = false;
+    let mut story = plain("Always", nature);
+    story.grace = 30;
+    for (reason, lasts) in [("Evicted", 2), ("DeadlineExceeded", 30)] {
+        let mut world = World::new(&story);
+        after(&mut world, 5);
+        if reason == "Evicted" {
+            world.fault(Fault::Evict);
+        } else {
+            world.pod.status.clone_from(&world.written);
+            world.pod.spec.as_mut().unwrap().active_deadline_seconds = Some(5);
+        }
+        after(&mut world, lasts - 1);
+        assert_eq!(world.asked, ["main0"], "{reason}");
+        let status = world.written.clone().unwrap();
+        assert_eq!(phase(&world), "Running", "{reason}");
+        assert_eq!((status.reason, status.message), (None, None), "{reason}");
+        assert!(!is_true(&world, "DisruptionTarget"), "{reason}");
+        after(&mut world, 1);
+        let status = world.written.clone().unwrap();
+        assert_eq!(phase(&world), "Failed");
+        assert_eq!(status.reason.as_deref(), Some(reason));
+        let disrupted = is_true(&world, "DisruptionTarget");
+        assert_eq!(disrupted, reason == "Evicted");
+    }
 }
 
 /// A pod with an init container between two sidecars, and one main container.

@@ -7,10 +7,11 @@ use crate::notes::{Failure, Progress};
 use crate::policy::waits;
 use crate::resize::given;
 use crate::status::Scene;
-use agent_runtime::{Container as Seen, ContainerState as State, Kind};
+use agent_runtime::{Container as Seen, ContainerState as State, Kind, User};
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-    ContainerStateWaiting, ContainerStatus, ResourceRequirements,
+    ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser,
+    ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::time::Duration;
@@ -57,6 +58,8 @@ impl Scene<'_> {
             last_state: Some(last.unwrap_or_default()),
             allocated_resources: self.allocated(container, kind).and_then(|own| own.requests),
             resources: self.resources(container, kind, seen),
+            volume_mounts: volume_mounts(container),
+            user: seen.and_then(|seen| seen.user.as_ref()).map(user),
             ..ContainerStatus::default()
         }
     }
@@ -225,6 +228,32 @@ impl Scene<'_> {
     }
 }
 
+/// The mounts of volumes. What is mounted read-only here is so with all that is mounted below it.
+fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let status = |mount: &VolumeMount| {
+        let read_only = mount.read_only == Some(true);
+        VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: mount.read_only,
+            recursive_read_only: read_only.then(|| "Enabled".to_owned()),
+            ..VolumeMountStatus::default()
+        }
+    };
+    let mounts = container.volume_mounts.as_ref()?;
+    Some(mounts.iter().map(status).collect())
+}
+
+fn user(user: &User) -> ContainerUser {
+    ContainerUser {
+        linux: Some(LinuxContainerUser {
+            uid: user.uid.into(),
+            gid: user.gid.into(),
+            supplemental_groups: Some(user.groups.iter().copied().map(i64::from).collect()),
+        }),
+    }
+}
+
 fn waiting(reason: &str, message: &str) -> ContainerState {
     let message = (!message.is_empty()).then(|| message.to_owned());
     let waiting = ContainerStateWaiting {
@@ -244,5 +273,26 @@ fn spoken(wait: Duration) -> String {
         format!("{seconds}s")
     } else {
         format!("{minutes}m{seconds}s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_status_of_a_mount_says_that_read_only_means_all_of_it() {
+        let mounts = json!([
+            {"name": "a", "mountPath": "/a", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+            {"name": "b", "mountPath": "/b"},
+        ]);
+        let container = json!({"name": "c", "volumeMounts": mounts});
+        let told = volume_mounts(&serde_json::from_value(container).unwrap());
+        let wanted = json!([
+            {"name": "a", "mountPath": "/a", "readOnly": true, "recursiveReadOnly": "Enabled"},
+            {"name": "b", "mountPath": "/b"},
+        ]);
+        assert_eq!(serde_json::to_value(told).unwrap(), wanted);
     }
 }

@@ -50,8 +50,21 @@ pub fn base(pod: &Pod, written: Option<&PodStatus>) -> PodStatus {
         base.conditions = Some(foreign.chain(own.clone().cloned()).collect());
         base.start_time.clone_from(&written.start_time);
         base.qos_class.clone_from(&written.qos_class);
+        // A phase that is the last stays, whoever wrote it.
+        if !is_last(base.phase.as_ref()) {
+            base.phase.clone_from(&written.phase);
+            if is_last(base.phase.as_ref()) {
+                base.reason.clone_from(&written.reason);
+                base.message.clone_from(&written.message);
+            }
+        }
     }
     base
+}
+
+/// Whether a pod in this phase is over.
+fn is_last(phase: Option<&String>) -> bool {
+    phase.is_some_and(|phase| matches!(phase.as_str(), "Succeeded" | "Failed"))
 }
 
 /// The status of a pod. `messages` gives the termination message of an attempt by its id. Conditions of others
@@ -209,7 +222,19 @@ impl Scene<'_> {
             reason: Some(reason.to_owned()),
             message,
         };
+        let as_before = |phase: Option<String>| Outcome {
+            phase: phase.unwrap_or_default(),
+            reason: old.reason.clone(),
+            message: old.message.clone(),
+        };
         match (self.end, refusal) {
+            // No phase is the last one while something still runs (upstream's rule).
+            (Some(End::Deadline | End::Evicted), _)
+                if is_last(old.phase.as_ref()) || !self.over =>
+            {
+                let phase = old.phase.clone();
+                as_before(phase.or_else(|| Some("Pending".to_owned())))
+            }
             (Some(End::Deadline), _) => {
                 let text = "Pod was active on the node longer than the specified deadline";
                 failed("DeadlineExceeded", Some(text.to_owned()))
@@ -220,16 +245,8 @@ impl Scene<'_> {
                 refusal.reason,
                 Some(format!("Pod was rejected: {}", refusal.message)),
             ),
-            (Some(End::Over), _) => Outcome {
-                phase: old.phase.clone().unwrap_or_default(),
-                reason: old.reason.clone(),
-                message: old.message.clone(),
-            },
-            (Some(End::Deleted), _) | (None, None) => Outcome {
-                phase: self.phase(),
-                reason: old.reason.clone(),
-                message: old.message.clone(),
-            },
+            (Some(End::Over), _) => as_before(old.phase.clone()),
+            (Some(End::Deleted), _) | (None, None) => as_before(Some(self.phase())),
         }
     }
 
@@ -257,10 +274,10 @@ impl Scene<'_> {
         Some(said(RESIZE_IN_PROGRESS, reason, failed))
     }
 
-    /// The condition that tells controllers why an evicted pod goes.
+    /// The condition that tells controllers why an evicted pod went.
     fn disruption(&self, before: &[PodCondition]) -> Option<PodCondition> {
         let message = self.view.notes.evicted.as_ref();
-        let message = message.filter(|_| self.end == Some(End::Evicted))?;
+        let message = message.filter(|_| self.end == Some(End::Evicted) && self.over)?;
         Some(PodCondition {
             reason: Some("TerminationByKubelet".to_owned()),
             message: Some(message.clone()),

@@ -5,8 +5,8 @@ use crate::policy::{has_new_image, is_replaced, restarts};
 use agent_runtime::{Container as Seen, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-/// The events of containers that wait between two attempts: reason, words, and whether they are a warning.
-pub fn waits(status: &PodStatus, pod: &str) -> Vec<(bool, String)> {
+/// The events of containers that wait between two attempts: which container, whether it is a warning, and its words.
+pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<(&'a str, bool, String)> {
     let all = status
         .init_container_statuses
         .iter()
@@ -16,6 +16,7 @@ pub fn waits(status: &PodStatus, pod: &str) -> Vec<(bool, String)> {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
         match waiting.reason.as_deref()? {
             "CrashLoopBackOff" => Some((
+                container.name.as_str(),
                 true,
                 format!(
                     "Back-off restarting failed container {} in pod {pod}",
@@ -23,6 +24,7 @@ pub fn waits(status: &PodStatus, pod: &str) -> Vec<(bool, String)> {
                 ),
             )),
             "ImagePullBackOff" => Some((
+                container.name.as_str(),
                 false,
                 format!("Back-off pulling image {:?}", container.image),
             )),

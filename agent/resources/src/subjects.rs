@@ -153,6 +153,7 @@ mod tests {
             backoff: None,
             this_boot: true,
             needs: None,
+            user: None,
         }
     }
 

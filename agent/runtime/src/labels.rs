@@ -1,6 +1,6 @@
 //! A container's identity and end, as labels in containerd: what an agent that starts anew reads back.
 
-use crate::model::{ContainerKey, Kind, PodRef};
+use crate::model::{ContainerKey, Kind, PodRef, User};
 use jiff::Timestamp;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -21,14 +21,20 @@ const BOOT: &str = "pratique.dev/boot-id";
 const STOP_SIGNAL: &str = "pratique.dev/stop-signal";
 const CREATED: &str = "pratique.dev/created-at";
 pub(crate) const NEEDS: &str = "pratique.dev/needs";
+pub(crate) const USER: &str = "pratique.dev/user";
 pub(crate) const STARTED: &str = "pratique.dev/started-at";
 pub(crate) const FINISHED: &str = "pratique.dev/finished-at";
 pub(crate) const EXIT_CODE: &str = "pratique.dev/exit-code";
 pub(crate) const OOM: &str = "pratique.dev/oom-killed";
 pub(crate) const START_ERROR: &str = "pratique.dev/start-error";
 
+/// Type of a runtime specification in containerd's messages.
+pub(crate) const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
+
 /// Longest start error that is kept; containerd refuses labels beyond 4,096 bytes.
 const MAX_ERROR: usize = 1024;
+/// Longest list of a user's groups that is kept.
+const MAX_USER: usize = 3072;
 
 /// Labels as containerd has them.
 pub(crate) type Labels = HashMap<String, String>;
@@ -44,6 +50,7 @@ pub(crate) struct Record {
     pub(crate) boot: String,
     pub(crate) stop_signal: u32,
     pub(crate) needs: Option<String>,
+    pub(crate) user: Option<User>,
     pub(crate) created_at: Timestamp,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) end: Option<End>,
@@ -106,6 +113,7 @@ impl Record {
             self.backoff.map(|backoff| backoff.as_secs().to_string()),
         );
         add(NEEDS, self.needs.clone());
+        add(USER, self.user.as_ref().and_then(user_text));
         add(STARTED, self.started_at.map(|at| at.to_string()));
         add(OOM, self.oom_killed.then(|| "true".to_owned()));
         for (key, value) in self.end.iter().flat_map(End::labels) {
@@ -160,12 +168,31 @@ impl Record {
                 .and_then(|signal| signal.parse().ok())
                 .unwrap_or(15),
             needs: text(NEEDS),
+            user: labels.get(USER).and_then(|text| read_user(text)),
             created_at: time(CREATED)?,
             started_at: time(STARTED),
             end,
             oom_killed: labels.contains_key(OOM),
         })
     }
+}
+
+/// A user as a label: its numbers and those of its groups. None where that is too long for a label.
+pub(crate) fn user_text(user: &User) -> Option<String> {
+    let numbers = [user.uid, user.gid]
+        .into_iter()
+        .chain(user.groups.iter().copied());
+    let texts: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    Some(texts.join(" ")).filter(|text| text.len() <= MAX_USER)
+}
+
+fn read_user(text: &str) -> Option<User> {
+    let mut numbers = text.split(' ').map(|word| word.parse().ok());
+    Some(User {
+        uid: numbers.next()??,
+        gid: numbers.next()??,
+        groups: numbers.collect::<Option<_>>()?,
+    })
 }
 
 /// The first `limit` bytes of a text, or fewer, cut between characters.
@@ -243,6 +270,11 @@ mod tests {
                         boot: "b".into(),
                         stop_signal: 15,
                         needs: oom_killed.then(|| "{}".into()),
+                        user: oom_killed.then(|| User {
+                            uid: attempt,
+                            gid: 7,
+                            groups: vec![7, attempt],
+                        }),
                         created_at,
                         started_at,
                         end,
@@ -262,6 +294,18 @@ mod tests {
     #[test]
     fn containers_of_others_are_not_ours() {
         assert_eq!(Record::read(&Labels::new()), None);
+    }
+
+    #[test]
+    fn a_user_of_more_groups_than_a_label_holds_is_not_kept() {
+        let user = |groups: u32| User {
+            uid: 1,
+            gid: 0,
+            groups: (0..groups).map(|group| 1_000_000_000 + group).collect(),
+        };
+        assert_eq!(read_user(&user_text(&user(100)).unwrap()), Some(user(100)));
+        assert_eq!(user_text(&user(400)), None);
+        assert_eq!(read_user("1 0 x"), None);
     }
 
     #[test]

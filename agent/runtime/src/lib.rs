@@ -8,7 +8,7 @@
 //! Images: `registry` says where one may be had and by which credentials, `session` proves to a registry who asks, `http`
 //! and `reach` keep requests from where they must not go, `access` remembers who may run what was fetched.
 //!
-//! Logs: `log` writes what containers print, [`logs`] reads it for who asks.
+//! Logs: `log` writes what containers print; `agent_server` reads it for who asks.
 //!
 //! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit into a
 //! record on the container; each running container has one log pump, a task that reads its two FIFOs.
@@ -30,7 +30,6 @@ mod images;
 mod keyring;
 mod labels;
 mod log;
-pub mod logs;
 mod memory;
 mod model;
 mod open;
@@ -54,7 +53,7 @@ pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
     Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Mount, Pending, PodNamespaces,
-    PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, container_id,
+    PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, User, container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;

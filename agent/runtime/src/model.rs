@@ -280,6 +280,19 @@ pub struct Container {
     pub this_boot: bool,
     /// What it was given of the machine last, as who gave it wrote it.
     pub needs: Option<String>,
+    /// Who its first process was at its start; none before that, and where there are too many groups to be kept.
+    pub user: Option<User>,
+}
+
+/// Who a process is to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// All groups that count for what it may open, that one too.
+    pub groups: Vec<u32>,
 }
 
 /// What a command in a container printed and how it ended.

@@ -3,7 +3,7 @@
 use crate::confine;
 use crate::confine::paths::{self, Device, Tpms};
 use crate::confine::seccomp::{Asked, filter};
-use crate::model::{ContainerSpec, Error, ErrorClass, GroupsPolicy, Resources};
+use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
 use crate::users::Identity;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -105,16 +105,10 @@ fn process(
     let oom_score = host
         .lowest_oom_score
         .map_or(spec.oom_score_adj, |lowest| spec.oom_score_adj.max(lowest));
-    let mut groups = match spec.groups_policy {
-        GroupsPolicy::Merge => identity.groups.clone(),
-        GroupsPolicy::Strict => vec![identity.gid],
-    };
-    groups.extend(&spec.supplemental_groups);
-    groups.sort_unstable();
-    groups.dedup();
+    let User { uid, gid, groups } = identity.user(spec);
     Ok(json!({
         "terminal": spec.tty,
-        "user": {"uid": identity.uid, "gid": identity.gid, "additionalGids": groups},
+        "user": {"uid": uid, "gid": gid, "additionalGids": groups},
         "args": arguments(spec, image)?,
         "env": environment(spec, image),
         "cwd": cwd,
@@ -344,8 +338,8 @@ fn config(message: impl Into<String>) -> Error {
 mod tests {
     use super::*;
     use crate::model::{
-        Capabilities, Confinement, ContainerKey, Kind, Mount, PodNamespaces, PodRef, Seccomp,
-        SharedNamespaces,
+        Capabilities, Confinement, ContainerKey, GroupsPolicy, Kind, Mount, PodNamespaces, PodRef,
+        Seccomp, SharedNamespaces,
     };
 
     fn host() -> Host {

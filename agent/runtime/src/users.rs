@@ -3,7 +3,7 @@
 //! The files are read from the layers' directories on the host, without a mount. Nothing of the image is
 //! trusted: symbolic links are not followed, sizes are bounded.
 
-use crate::model::{Error, ErrorClass};
+use crate::model::{ContainerSpec, Error, ErrorClass, GroupsPolicy, User};
 use containerd_client::types::Mount;
 use std::fs::File;
 use std::io::Read;
@@ -21,6 +21,24 @@ pub(crate) struct Identity {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
+}
+
+impl Identity {
+    /// Who the first process of a container is: with the groups that its pod names, and those of the image where the pod wants them.
+    pub(crate) fn user(&self, spec: &ContainerSpec) -> User {
+        let mut groups = match spec.groups_policy {
+            GroupsPolicy::Merge => self.groups.clone(),
+            GroupsPolicy::Strict => vec![self.gid],
+        };
+        groups.extend(&spec.supplemental_groups);
+        groups.sort_unstable();
+        groups.dedup();
+        User {
+            uid: self.uid,
+            gid: self.gid,
+            groups,
+        }
+    }
 }
 
 /// User and group in the pod's spec.

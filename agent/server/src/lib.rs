@@ -10,6 +10,7 @@
 
 mod logs;
 mod power;
+mod reader;
 mod reviews;
 
 use agent_api::Api;

@@ -1,10 +1,10 @@
 //! Logs of containers, whole or followed.
 
 use crate::Parts;
+use crate::reader::{Reader, Wish};
 use agent_pods::{MAX_LOGS, is_plain, log_file, log_folder, log_name};
 use agent_port::{Body, text};
 use agent_runtime::ContainerState;
-use agent_runtime::logs::{Reader, Wish};
 use agent_sys::beneath::Beneath;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};

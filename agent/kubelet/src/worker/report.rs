@@ -53,11 +53,12 @@ impl Worker {
 
     /// An event for each container that begins to wait between two attempts.
     fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
-        for (failed, text) in agent_pods::waits(status, &self.pod.name) {
+        for (name, failed, text) in agent_pods::waits(status, &self.pod.name) {
+            let events = self.shared.events.of(pod, name);
             if failed {
-                self.shared.events.warning(pod, "BackOff", text);
+                events.warning("BackOff", text);
             } else {
-                self.shared.events.normal(pod, "BackOff", text);
+                events.normal("BackOff", text);
             }
         }
     }

@@ -23,8 +23,6 @@ use prost_types::{Any, FieldMask};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Type of a runtime specification in containerd's messages.
-const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 /// Exit code of an attempt whose first process could not be started (upstream's).
 const CODE_START_ERROR: i32 = 128;
 
@@ -89,6 +87,7 @@ impl Containerd {
                 .find_map(|name| signal_number(name))
                 .unwrap_or(15),
             needs: spec.needs.clone(),
+            user: None,
             created_at: Timestamp::now(),
             started_at: None,
             end: None,
@@ -100,7 +99,7 @@ impl Containerd {
             image: ready.image.name.clone(),
             runtime: Some(programs::runtime(self.options.programs.as_ref())),
             spec: Some(Any {
-                type_url: SPEC_TYPE.to_owned(),
+                type_url: labels::SPEC_TYPE.to_owned(),
                 value: b"{}".to_vec(),
             }),
             snapshotter: SNAPSHOTTER.to_owned(),
@@ -171,18 +170,19 @@ impl Containerd {
         };
         let document =
             runtime_spec(spec, &stored.id, &ready.defaults, &identity, &host)?.to_string();
-        let spec_any = Any {
-            type_url: SPEC_TYPE.to_owned(),
+        let mut stored = stored;
+        stored.spec = Some(Any {
+            type_url: labels::SPEC_TYPE.to_owned(),
             value: document.into_bytes(),
-        };
+        });
+        let mut paths = vec!["spec".to_owned()];
+        if let Some(user) = labels::user_text(&identity.user(spec)) {
+            paths.push(format!("labels.{}", labels::USER));
+            stored.labels.insert(labels::USER.to_owned(), user);
+        }
         let update = UpdateContainerRequest {
-            container: Some(Stored {
-                spec: Some(spec_any),
-                ..stored
-            }),
-            update_mask: Some(FieldMask {
-                paths: vec!["spec".to_owned()],
-            }),
+            container: Some(stored),
+            update_mask: Some(FieldMask { paths }),
         };
         self.containers()
             .update(request(update))
@@ -204,7 +204,7 @@ impl Containerd {
         }
     }
 
-    async fn prepare(&self, id: &str, parent: &str) -> Result<Vec<Mount>, Status> {
+    pub(super) async fn prepare(&self, id: &str, parent: &str) -> Result<Vec<Mount>, Status> {
         let remove = RemoveSnapshotRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
             key: id.to_owned(),

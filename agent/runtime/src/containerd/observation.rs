@@ -181,6 +181,7 @@ impl Containerd {
             backoff: record.backoff,
             this_boot: record.boot == self.boot,
             needs: record.needs,
+            user: record.user,
         }
     }
 

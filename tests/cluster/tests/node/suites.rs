@@ -2,11 +2,11 @@
 //! containerd.
 
 use crate::api::InProcess;
-use crate::cluster::{Cluster, shell};
+use crate::cluster::{Cluster, NODE, shell};
 use crate::lifecycle::told;
 use crate::site::{IMAGE, LIMIT, eventually, texts};
 use agent_api::{Api, Call, STRATEGIC_MERGE};
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use http::Method;
 use master_client::{Patch, UserInfo};
 use serde_json::{Value, json};
@@ -107,6 +107,34 @@ async fn a_pod_that_finds_no_room_or_no_port_is_rejected_and_its_successor_is_ta
     }
     cluster.create("third", with_port()).await;
     cluster.reaches("third", "/phase", json!("Running")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_selects_other_nodes_or_does_not_tolerate_this_one_is_rejected() {
+    let cluster = Cluster::new().await;
+    let selects =
+        |value: &str| json!({"containers": [shell(HOLD)], "nodeSelector": {"disk": value}});
+    cluster.create("elsewhere", selects("ssd")).await;
+    let status = cluster
+        .reaches("elsewhere", "/phase", json!("Failed"))
+        .await;
+    assert_eq!(status["reason"], "NodeAffinity");
+    assert_eq!(
+        status["message"],
+        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+    );
+    // Known at once, for what speaks against a pod is asked anew.
+    let change = Patch::Merge(json!({"metadata": {"labels": {"disk": "ssd"}}}));
+    let patched = cluster.admin.patch::<Node>(None, NODE, &change).await;
+    patched.unwrap();
+    cluster.create("here", selects("ssd")).await;
+    cluster.reaches("here", "/phase", json!("Running")).await;
+
+    let mut foreign = json!({"containers": [shell(HOLD)]});
+    foreign["os"] = json!({"name": "windows"});
+    cluster.create("foreign", foreign).await;
+    let status = cluster.reaches("foreign", "/phase", json!("Failed")).await;
+    assert_eq!(status["reason"], "PodOSNotSupported");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

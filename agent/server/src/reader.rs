@@ -1,6 +1,6 @@
 //! Reading container logs: from the CRI format back to what the container wrote, with the limits of a request.
 
-use crate::log::rotated;
+use agent_runtime::rotated;
 use agent_sys::beneath::Beneath;
 use jiff::Timestamp;
 use std::fs::File;
@@ -17,21 +17,21 @@ const MAX_LINE: u64 = 64 * 1024;
 
 /// What a request wants of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wish {
+pub(crate) struct Wish {
     /// What comes later, too.
-    pub follow: bool,
+    pub(crate) follow: bool,
     /// The log of the attempt before the newest.
-    pub previous: bool,
+    pub(crate) previous: bool,
     /// Each line begins with its time.
-    pub timestamps: bool,
+    pub(crate) timestamps: bool,
     /// So many lines from the end.
-    pub tail_lines: Option<u64>,
+    pub(crate) tail_lines: Option<u64>,
     /// Lines from then on.
-    pub since: Option<Timestamp>,
+    pub(crate) since: Option<Timestamp>,
     /// So many bytes of what the container wrote.
-    pub limit_bytes: Option<u64>,
+    pub(crate) limit_bytes: Option<u64>,
     /// `Stdout` or `Stderr` alone.
-    pub stream: Option<&'static str>,
+    pub(crate) stream: Option<&'static str>,
 }
 
 impl Wish {
@@ -39,7 +39,7 @@ impl Wish {
     ///
     /// # Errors
     /// Names the parameter that is not understood.
-    pub fn parse(query: &str, now: Timestamp) -> Result<Self, String> {
+    pub(crate) fn parse(query: &str, now: Timestamp) -> Result<Self, String> {
         let mut wish = Self::default();
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             let value = unescape(value);
@@ -85,7 +85,7 @@ fn unescape(text: &str) -> String {
 
 /// Reads one container's log, file after file; never blocks for more to come.
 #[derive(Debug)]
-pub struct Reader {
+pub(crate) struct Reader {
     wish: Wish,
     /// The folder of the container's logs, and the name of this one.
     dir: Beneath,
@@ -105,7 +105,7 @@ impl Reader {
     ///
     /// # Errors
     /// If the log is no regular file: a link, say, is followed by nobody.
-    pub fn open(dir: Beneath, name: &str, wish: Wish) -> io::Result<Self> {
+    pub(crate) fn open(dir: Beneath, name: &str, wish: Wish) -> io::Result<Self> {
         let left = wish.limit_bytes;
         let mut older = rotated(&dir, name)?;
         older.reverse();
@@ -163,7 +163,7 @@ impl Reader {
     ///
     /// # Errors
     /// The file can't be read.
-    pub fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
         while !self.finished() {
             let Some((file, _)) = &mut self.file else {
                 return Ok(None);
@@ -212,7 +212,7 @@ impl Reader {
     }
 
     /// The limit is reached.
-    pub fn finished(&self) -> bool {
+    pub(crate) fn finished(&self) -> bool {
         self.left == Some(0)
     }
 
