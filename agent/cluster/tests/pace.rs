@@ -5,7 +5,7 @@
 //! Processor time is that of the process, as namespaces are made on threads of their own.
 
 use agent_cluster::policy::model::{Pod, Policy};
-use agent_cluster::policy::{Policies, World, plan};
+use agent_cluster::policy::{Policies, World};
 use agent_cluster::{Places, Sandboxes, Wanted};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
@@ -153,8 +153,7 @@ fn policies_over_the_pods_of_a_node() {
     in_new(&[Kind::Network], || {
         let rules = Policies::default();
         let put = |world: &World| {
-            let table = plan::table(world, &own).expect("all is known");
-            rules.apply(table).expect("the kernel");
+            assert!(rules.follow(world, &own).expect("the kernel"));
         };
         let ((), wall, cpu) = timed(|| put(&world));
         println!("{policies} policies over {pods} pods, cold: {wall:?}, CPU {cpu:?}");

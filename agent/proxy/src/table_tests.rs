@@ -325,6 +325,7 @@ impl Model {
                 | Change::AddMemory { .. }
                 | Change::AddSet { .. }
                 | Change::AddRanges { .. }
+                | Change::ClearChain { .. }
                 | Change::RemoveChain { .. }
                 | Change::RemoveSet { .. }
                 | Change::AddRule { .. } => {}

@@ -2,7 +2,7 @@
 //! anything of it runs, and is cut off by the packet filter until then.
 
 use super::model::Pod as Known;
-use super::{Policies, World, plan};
+use super::{Policies, World};
 use crate::Sandboxes;
 use agent_proxy::View;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -95,10 +95,7 @@ impl Keeper {
             told.mark_unchanged();
             let (own, uids) = self.own(&known, sandboxes.addresses());
             let policies = Arc::clone(&self.policies);
-            let apply = move || match plan::table(&known, &own) {
-                Some(table) => policies.apply(table).map(|()| true),
-                None => Ok(false),
-            };
+            let apply = move || policies.follow(&known, &own);
             match tokio::task::spawn_blocking(apply).await {
                 Ok(Ok(true)) => drop(self.in_force.send_replace(uids)),
                 Ok(Ok(false)) => {}

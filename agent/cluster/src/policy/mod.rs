@@ -14,11 +14,22 @@ pub use model::World;
 pub use plan::Table;
 
 use agent_sys::netlink::filter::Filter;
-use std::sync::{Mutex, PoisonError};
+use model::Pod;
+use plan::Planner;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Keeps the packet filter as policies say. Calls block for a few milliseconds.
 #[derive(Debug, Default)]
-pub struct Policies(Mutex<Option<Held>>);
+pub struct Policies(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    planner: Planner,
+    /// None before the first table.
+    held: Option<Held>,
+}
 
 /// The rules that the kernel has.
 #[derive(Debug)]
@@ -28,14 +39,28 @@ struct Held {
 }
 
 impl Policies {
-    /// Brings the kernel to this table in one transaction: by the difference where it is known what it holds, else as a
-    /// whole. What an earlier agent left is in force until the first call.
+    /// Brings the kernel to what the world says for the pods of this node, by address, in one transaction: by the difference
+    /// where it is known what it holds, else as a whole. What an earlier agent left is in force until the first call that
+    /// does so. False where pods, namespaces or policies are not known yet.
     ///
     /// # Errors
     /// If the kernel refuses; then all is as before.
-    pub fn apply(&self, wanted: Table) -> agent_sys::Result<()> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(held) = held.as_mut() {
+    pub fn follow(
+        &self,
+        world: &World,
+        own: &BTreeMap<Ipv4Addr, Arc<Pod>>,
+    ) -> agent_sys::Result<bool> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(wanted) = state.planner.table(world, own) else {
+            return Ok(false);
+        };
+        state.apply(wanted).map(|()| true)
+    }
+}
+
+impl State {
+    fn apply(&mut self, wanted: Table) -> agent_sys::Result<()> {
+        if let Some(held) = self.held.as_mut() {
             let changes = table::difference(&held.table, &wanted);
             if changes.is_empty() {
                 return Ok(());
@@ -53,7 +78,7 @@ impl Policies {
         }
         let mut filter = Filter::open()?;
         filter.apply(&table::all(&wanted))?;
-        *held = Some(Held {
+        self.held = Some(Held {
             filter,
             table: wanted,
         });
@@ -62,5 +87,6 @@ impl Policies {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+mod changes_tests;
+#[cfg(test)]
 mod tests;

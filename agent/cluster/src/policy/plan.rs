@@ -5,13 +5,17 @@
 //! in both directions with the change of the policy, and what was known before decides nothing.
 //!
 //! A map leads from the address of a pod of this node to the chain of what may come to it, another to the chain of where it
-//! may go; pods without a policy for a direction are in none. Chains and the sets of addresses in them are named by what
-//! they say, so that pods with the same policies share them, and a pod that comes or goes elsewhere changes elements of sets.
+//! may go; pods without a policy for a direction are in none. Such a chain asks the chains of the policies that select the
+//! pod, one after the other, and drops what none of them accepts.
+//!
+//! A chain of pods is named by the policies that it asks, so that pods with the same policies share it. A policy's chain is
+//! named by the policy, and a set by what selects its addresses: a policy that changes has its rules exchanged where they
+//! are, and a pod that comes or goes changes elements of sets.
 
 use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
 use agent_sys::netlink::filter::{Step, Verdict};
 use sha2::{Digest as _, Sha256};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -25,23 +29,26 @@ pub enum Set {
     Ranges(Vec<(u32, u32)>),
 }
 
-/// What the table holds beside what never changes.
+/// The steps of each rule of a chain.
+pub type Rules = Vec<Vec<Step>>;
+
+/// What the table holds beside what never changes. Sets and rules are shared with the planner and with later tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     /// Sets by name.
-    pub sets: BTreeMap<String, Set>,
-    /// Chains by name, with the steps of each rule.
-    pub chains: BTreeMap<String, Vec<Vec<Step>>>,
+    pub sets: BTreeMap<Arc<str>, Arc<Set>>,
+    /// Chains by name.
+    pub chains: BTreeMap<Arc<str>, Arc<Rules>>,
     /// Pods of this node with policies for what comes to them, and their chains.
-    pub ingress: BTreeMap<Ipv4Addr, String>,
+    pub ingress: BTreeMap<Ipv4Addr, Arc<str>>,
     /// Those with policies for where they go.
-    pub egress: BTreeMap<Ipv4Addr, String>,
+    pub egress: BTreeMap<Ipv4Addr, Arc<str>>,
     /// All pods of this node.
     pub known: BTreeSet<Ipv4Addr>,
 }
 
 /// Which end of the connection the pod of this node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Side {
     /// It answers.
     Ingress,
@@ -49,28 +56,94 @@ enum Side {
     Egress,
 }
 
-/// The table for the pods of this node; none before pods, namespaces and policies are known.
-///
-/// `own`: the pods of this node, by address.
-pub fn table(world: &World, own: &BTreeMap<Ipv4Addr, Arc<Pod>>) -> Option<Table> {
-    let maker = Maker {
-        pods: world.pods.as_ref()?,
-        namespaces: world.namespaces.as_ref()?,
-        own,
-        table: Table::default(),
-    };
-    Some(maker.make(world.policies.as_ref()?))
+impl Side {
+    /// What a policy says of it; none where it says nothing.
+    fn of(self, policy: &Policy) -> Option<&[Rule]> {
+        match self {
+            Self::Ingress => policy.ingress.as_deref(),
+            Self::Egress => policy.egress.as_deref(),
+        }
+    }
+}
+
+/// Namespace and name.
+type Key = (String, String);
+
+/// Makes tables. A table follows from the world and the node's pods alone: what is kept of earlier ones only saves work, for
+/// policies that have not changed.
+#[derive(Debug, Default)]
+pub struct Planner {
+    made: BTreeMap<Key, Made>,
+}
+
+/// What was made of a policy.
+#[derive(Debug)]
+struct Made {
+    policy: Arc<Policy>,
+    branches: Vec<Branch>,
+}
+
+/// A policy's chain for one side of pods that have these of its named ports.
+#[derive(Debug)]
+struct Branch {
+    side: Side,
+    ports: Vec<NamedPort>,
+    name: Arc<str>,
+    rules: Arc<Rules>,
+    sets: Vec<(Arc<str>, Content)>,
+}
+
+/// What a set holds.
+#[derive(Debug, Clone)]
+enum Content {
+    /// Addresses of pods that some of these mean.
+    Pods(Vec<Peer>),
+    /// Ports of this name and protocol at pods that some of these mean, or at all pods where there are none.
+    NamedPort(Vec<Peer>, String, u8),
+    /// These ranges.
+    Ranges(Arc<Set>),
+}
+
+impl Planner {
+    /// The table for the pods of this node; none before pods, namespaces and policies are known.
+    ///
+    /// `own`: the pods of this node, by address.
+    pub fn table(&mut self, world: &World, own: &BTreeMap<Ipv4Addr, Arc<Pod>>) -> Option<Table> {
+        let policies = world.policies.as_ref()?;
+        let maker = Maker {
+            sight: Sight {
+                pods: world.pods.as_ref()?,
+                namespaces: world.namespaces.as_ref()?,
+                own,
+            },
+            before: std::mem::take(&mut self.made),
+            made: BTreeMap::new(),
+            table: Table::default(),
+        };
+        let (table, made) = maker.make(policies);
+        self.made = made;
+        Some(table)
+    }
 }
 
 /// Which policies select a pod, and its named ports.
-type Alike<'a> = (Vec<*const Policy>, &'a [NamedPort]);
+type Alike<'a> = (Vec<&'a Key>, &'a [NamedPort]);
 /// What may come, and where it may go.
-type Chains = (Option<String>, Option<String>);
+type Chains = (Option<Arc<str>>, Option<Arc<str>>);
 
-struct Maker<'a> {
+/// What is known of pods.
+#[derive(Clone, Copy)]
+struct Sight<'a> {
     pods: &'a BTreeMap<String, Arc<Pod>>,
     namespaces: &'a BTreeMap<String, Arc<Labels>>,
     own: &'a BTreeMap<Ipv4Addr, Arc<Pod>>,
+}
+
+struct Maker<'a> {
+    sight: Sight<'a>,
+    /// What the last table was made of; what is still in use moves to `made`.
+    before: BTreeMap<Key, Made>,
+    made: BTreeMap<Key, Made>,
     table: Table,
 }
 
@@ -80,25 +153,22 @@ const PROTOCOL: u32 = 1;
 const PORT: u32 = 2;
 
 impl Maker<'_> {
-    fn make(mut self, policies: &BTreeMap<(String, String), Arc<Policy>>) -> Table {
-        let mut of_namespace: HashMap<&str, Vec<&Policy>> = HashMap::new();
-        for policy in policies.values() {
+    fn make(mut self, policies: &BTreeMap<Key, Arc<Policy>>) -> (Table, BTreeMap<Key, Made>) {
+        let mut of_namespace: HashMap<&str, Vec<(&Key, &Arc<Policy>)>> = HashMap::new();
+        for (key, policy) in policies {
             let own = of_namespace.entry(&policy.namespace).or_default();
-            own.push(policy);
+            own.push((key, policy));
         }
         // Pods that the same policies select have the same rules, but for the numbers of their named ports.
         let mut alike: HashMap<Alike<'_>, Chains> = HashMap::new();
-        for (address, pod) in self.own {
+        for (address, pod) in self.sight.own {
             self.table.known.insert(*address);
             let near = of_namespace.get(&*pod.namespace).into_iter().flatten();
-            let of_it: Vec<&Policy> = near
+            let of_it: Vec<(&Key, &Arc<Policy>)> = near
                 .copied()
-                .filter(|policy| policy.selects.matches(&pod.labels))
+                .filter(|(_, policy)| policy.selects.matches(&pod.labels))
                 .collect();
-            let same: Alike<'_> = (
-                of_it.iter().copied().map(std::ptr::from_ref).collect(),
-                &pod.ports,
-            );
+            let same: Alike<'_> = (of_it.iter().map(|(key, _)| *key).collect(), &pod.ports);
             let (ingress, egress) = alike
                 .entry(same)
                 .or_insert_with(|| {
@@ -110,104 +180,107 @@ impl Maker<'_> {
             table.ingress.extend(ingress.map(|name| (*address, name)));
             table.egress.extend(egress.map(|name| (*address, name)));
         }
-        self.table
+        (self.table, self.made)
     }
 
     /// The chain of a pod that these policies select; none where they say nothing of the direction.
-    fn direction(&mut self, pod: &Pod, policies: &[&Policy], side: Side) -> Option<String> {
-        let lists = policies.iter().filter_map(|policy| match side {
-            Side::Ingress => policy.ingress.as_ref(),
-            Side::Egress => policy.egress.as_ref(),
-        });
-        let lists: Vec<&Vec<Rule>> = lists.collect();
-        if lists.is_empty() {
+    fn direction(
+        &mut self,
+        pod: &Pod,
+        policies: &[(&Key, &Arc<Policy>)],
+        side: Side,
+    ) -> Option<Arc<str>> {
+        let asked = policies.iter();
+        let asked = asked.filter_map(|(key, policy)| self.branch(key, policy, pod, side));
+        let asked: Vec<Arc<str>> = asked.collect();
+        if asked.is_empty() {
             return None;
         }
-        let rules = lists.into_iter().flatten();
-        let rules: Vec<Vec<Step>> = rules.flat_map(|rule| self.rule(pod, rule, side)).collect();
-        Some(self.chain(rules))
-    }
-
-    /// The chain of these rules: what none of them lets through is dropped.
-    fn chain(&mut self, mut rules: Vec<Vec<Step>>) -> String {
-        let mut seen = BTreeSet::new();
-        let mut digests = Vec::new();
-        rules.retain(|rule| {
-            let digest = digest(rule);
-            let is_new = seen.insert(digest);
-            digests.extend(is_new.then_some(digest));
-            is_new
-        });
-        let name = named("chain", &digests);
-        self.table.chains.entry(name.clone()).or_insert_with(|| {
-            rules.push(vec![Step::Count, Step::Verdict(Verdict::Drop)]);
-            rules
-        });
-        name
-    }
-
-    /// What a policy's rule lets through, as rules of the packet filter: one for each way to name the other end, times one
-    /// for each port.
-    fn rule(&mut self, pod: &Pod, rule: &Rule, side: Side) -> Vec<Vec<Step>> {
-        let ends = self.ends(&pod.namespace, &rule.peers, side);
-        let ports = rule.ports.iter();
-        let mut all = Vec::new();
-        for (protocol, ports) in ports.clone() {
-            let numbers: Vec<(u16, u16)> = match (ports, side) {
-                (Ports::All, _) => vec![(0, u16::MAX)],
-                (Ports::Range(first, last), _) => vec![(*first, *last)],
-                (Ports::Named(name), Side::Ingress) => named_ports(pod, name, *protocol)
-                    .map(|port| (port, port))
-                    .collect(),
-                (Ports::Named(name), Side::Egress) => {
-                    all.push(self.at_named(&pod.namespace, &rule.peers, name, *protocol));
-                    continue;
-                }
+        let name = named("chain", &asked);
+        let chains = &mut self.table.chains;
+        chains.entry(Arc::clone(&name)).or_insert_with(|| {
+            let ask = |branch: &Arc<str>| {
+                let branch = branch.to_string().into();
+                vec![Step::Verdict(Verdict::Jump(branch))]
             };
-            for (first, last) in numbers {
-                all.extend(
-                    ends.iter()
-                        .map(|end| [end.clone(), at(*protocol, first, last)].concat()),
-                );
-            }
-        }
-        if rule.ports.is_empty() {
-            all = ends;
-        }
-        all.into_iter()
-            .map(|steps| [steps, vec![Step::Verdict(Verdict::Return)]].concat())
-            .collect()
+            let mut rules: Rules = asked.iter().map(ask).collect();
+            rules.push(vec![Step::Count, Step::Verdict(Verdict::Drop)]);
+            Arc::new(rules)
+        });
+        Some(name)
     }
 
-    /// Steps that hold where the other end is one of these, in as many ways as it takes.
-    fn ends(&mut self, namespace: &str, peers: &[Peer], side: Side) -> Vec<Vec<Step>> {
-        if peers.is_empty() {
-            return vec![Vec::new()];
+    /// The chain of a policy for such pods, put into the table with its sets; none where it says nothing of the direction.
+    fn branch(
+        &mut self,
+        key: &Key,
+        policy: &Arc<Policy>,
+        pod: &Pod,
+        side: Side,
+    ) -> Option<Arc<str>> {
+        let rules = side.of(policy)?;
+        if !self.made.contains_key(key) {
+            let (key, made) = self
+                .before
+                .remove_entry(key)
+                .filter(|(_, made)| made.policy == *policy)
+                .unwrap_or_else(|| (key.clone(), Made::of(policy)));
+            self.made.insert(key, made);
         }
-        let load = match side {
-            Side::Ingress => Step::LoadClient(ADDRESS),
-            Side::Egress => Step::LoadServer(ADDRESS),
-        };
-        let of_pods = |peer: &&Peer| matches!(peer, Peer::Pods { .. });
-        let pods: Vec<Peer> = peers.iter().filter(of_pods).cloned().collect();
-        let mut sets = Vec::new();
-        if !pods.is_empty() {
-            let name = named("pods", &format!("{namespace} {pods:?}"));
-            if !self.table.sets.contains_key(&name) {
-                let keys = self.addresses(namespace, &pods);
+        let made = self.made.get_mut(key)?;
+        let ports = ports_in_use(rules, pod, side);
+        let mut branches = made.branches.iter();
+        let place = branches.position(|one| one.side == side && one.ports == ports);
+        let place = place.unwrap_or_else(|| {
+            made.branches.push(Branch::new(key, rules, side, ports));
+            made.branches.len() - 1
+        });
+        let branch = made.branches.get(place)?;
+        for (name, content) in &branch.sets {
+            let sets = &mut self.table.sets;
+            sets.entry(Arc::clone(name))
+                .or_insert_with(|| self.sight.set(&policy.namespace, content));
+        }
+        let name = Arc::clone(&branch.name);
+        let chains = &mut self.table.chains;
+        chains.insert(Arc::clone(&name), Arc::clone(&branch.rules));
+        Some(name)
+    }
+}
+
+impl Made {
+    fn of(policy: &Arc<Policy>) -> Self {
+        Self {
+            policy: Arc::clone(policy),
+            branches: Vec::new(),
+        }
+    }
+}
+
+impl Sight<'_> {
+    fn set(&self, namespace: &str, content: &Content) -> Arc<Set> {
+        match content {
+            Content::Pods(peers) => {
+                let keys = self.addresses(namespace, peers);
                 let keys = keys.map(|(address, _)| address.octets().to_vec()).collect();
-                self.table.sets.insert(name.clone(), Set::Keys(4, keys));
+                Arc::new(Set::Keys(4, keys))
             }
-            sets.push(name);
+            Content::NamedPort(peers, name, protocol) => {
+                let key = |(at, pod): (Ipv4Addr, &Pod)| {
+                    let ports: Vec<u16> = named_ports(&pod.ports, name, *protocol).collect();
+                    let keys = ports.into_iter().map(move |port| {
+                        let [high, low] = port.to_be_bytes();
+                        let mut key = at.octets().to_vec();
+                        key.extend([*protocol, 0, 0, 0, high, low, 0, 0]);
+                        key
+                    });
+                    keys.collect::<Vec<_>>()
+                };
+                let keys = self.addresses(namespace, peers).flat_map(key).collect();
+                Arc::new(Set::Keys(12, keys))
+            }
+            Content::Ranges(ranges) => Arc::clone(ranges),
         }
-        let ranges = blocks(peers);
-        if !ranges.is_empty() {
-            let name = named("block", &format!("{ranges:?}"));
-            self.table.sets.insert(name.clone(), Set::Ranges(ranges));
-            sets.push(name);
-        }
-        let steps = |name: String| vec![load.clone(), Step::In(ADDRESS, name.into())];
-        sets.into_iter().map(steps).collect()
     }
 
     /// Pods that some of these mean, with their addresses; all pods where the list is empty.
@@ -226,38 +299,133 @@ impl Maker<'_> {
             peers.is_empty() || peers.iter().any(one)
         })
     }
+}
+
+impl Branch {
+    fn new(key: &Key, rules: &[Rule], side: Side, ports: Vec<NamedPort>) -> Self {
+        let name = named("policy", &(key, side, &ports));
+        let mut writer = Writer {
+            namespace: &key.0,
+            side,
+            ports: &ports,
+            sets: Vec::new(),
+        };
+        let mut written: Rules = rules.iter().flat_map(|rule| writer.rule(rule)).collect();
+        let mut seen = HashSet::new();
+        written.retain(|rule| seen.insert(rule.clone()));
+        let sets = writer.sets;
+        Self {
+            side,
+            name,
+            rules: Arc::new(written),
+            sets,
+            ports,
+        }
+    }
+}
+
+/// Writes the rules of a policy.
+struct Writer<'a> {
+    namespace: &'a str,
+    side: Side,
+    /// The named ports of the pods that the rules are for.
+    ports: &'a [NamedPort],
+    /// The sets that the rules ask.
+    sets: Vec<(Arc<str>, Content)>,
+}
+
+impl Writer<'_> {
+    /// What a policy's rule lets through, as rules of the packet filter: one for each way to name the other end, times one
+    /// for each port.
+    fn rule(&mut self, rule: &Rule) -> Rules {
+        let ends = self.ends(&rule.peers);
+        let mut all = Vec::new();
+        for (protocol, ports) in &rule.ports {
+            let numbers: Vec<(u16, u16)> = match (ports, self.side) {
+                (Ports::All, _) => vec![(0, u16::MAX)],
+                (Ports::Range(first, last), _) => vec![(*first, *last)],
+                (Ports::Named(name), Side::Ingress) => named_ports(self.ports, name, *protocol)
+                    .map(|port| (port, port))
+                    .collect(),
+                (Ports::Named(name), Side::Egress) => {
+                    all.push(self.at_named(&rule.peers, name, *protocol));
+                    continue;
+                }
+            };
+            for (first, last) in numbers {
+                all.extend(
+                    ends.iter()
+                        .map(|end| [end.clone(), at(*protocol, first, last)].concat()),
+                );
+            }
+        }
+        if rule.ports.is_empty() {
+            all = ends;
+        }
+        all.into_iter()
+            .map(|steps| [steps, vec![Step::Verdict(Verdict::Accept)]].concat())
+            .collect()
+    }
+
+    /// Steps that hold where the other end is one of these, in as many ways as it takes.
+    fn ends(&mut self, peers: &[Peer]) -> Rules {
+        if peers.is_empty() {
+            return vec![Vec::new()];
+        }
+        let load = match self.side {
+            Side::Ingress => Step::LoadClient(ADDRESS),
+            Side::Egress => Step::LoadServer(ADDRESS),
+        };
+        let of_pods = |peer: &&Peer| matches!(peer, Peer::Pods { .. });
+        let pods: Vec<Peer> = peers.iter().filter(of_pods).cloned().collect();
+        let mut sets = Vec::new();
+        if !pods.is_empty() {
+            let name = named("pods", &format!("{} {pods:?}", self.namespace));
+            sets.push((name, Content::Pods(pods)));
+        }
+        let ranges = blocks(peers);
+        if !ranges.is_empty() {
+            let name = named("block", &format!("{ranges:?}"));
+            sets.push((name, Content::Ranges(Arc::new(Set::Ranges(ranges)))));
+        }
+        let steps = |(name, _): &(Arc<str>, Content)| {
+            let set = name.to_string().into();
+            vec![load.clone(), Step::In(ADDRESS, set)]
+        };
+        let steps = sets.iter().map(steps).collect();
+        self.sets.extend(sets);
+        steps
+    }
 
     /// Steps that hold where the other end is one of these and its port has the name.
-    fn at_named(&mut self, namespace: &str, peers: &[Peer], name: &str, protocol: u8) -> Vec<Step> {
-        let set = named("ports", &format!("{namespace} {peers:?} {name} {protocol}"));
+    fn at_named(&mut self, peers: &[Peer], name: &str, protocol: u8) -> Vec<Step> {
+        let content = format!("{} {peers:?} {name} {protocol}", self.namespace);
+        let set = named("ports", &content);
         let steps = vec![
             Step::LoadServer(ADDRESS),
             Step::LoadProtocol(PROTOCOL),
             Step::LoadServerPort(PORT),
-            Step::In(ADDRESS, set.clone().into()),
+            Step::In(ADDRESS, set.to_string().into()),
         ];
-        if self.table.sets.contains_key(&set) {
-            return steps;
-        }
-        let key = |(at, pod): (Ipv4Addr, &Pod)| {
-            let ports: Vec<u16> = named_ports(pod, name, protocol).collect();
-            let keys = ports.into_iter().map(move |port| {
-                let [high, low] = port.to_be_bytes();
-                let mut key = at.octets().to_vec();
-                key.extend([protocol, 0, 0, 0, high, low, 0, 0]);
-                key
-            });
-            keys.collect::<Vec<_>>()
-        };
-        let keys = self.addresses(namespace, peers).flat_map(key).collect();
-        self.table.sets.insert(set, Set::Keys(12, keys));
+        let content = Content::NamedPort(peers.to_vec(), name.to_owned(), protocol);
+        self.sets.push((set, content));
         steps
     }
 }
 
-fn named_ports(pod: &Pod, name: &str, protocol: u8) -> impl Iterator<Item = u16> {
-    let of_it = pod.ports.iter();
-    of_it
+/// The named ports of a pod that rules for what comes to it ask for; those of other pods are in sets.
+fn ports_in_use(rules: &[Rule], pod: &Pod, side: Side) -> Vec<NamedPort> {
+    let asks = |port: &NamedPort| {
+        let mut ports = rules.iter().flat_map(|rule| &rule.ports);
+        ports.any(|(_, ports)| matches!(ports, Ports::Named(name) if *name == port.name))
+    };
+    let of_it = pod.ports.iter().filter(|_| side == Side::Ingress);
+    of_it.filter(|port| asks(port)).cloned().collect()
+}
+
+fn named_ports(ports: &[NamedPort], name: &str, protocol: u8) -> impl Iterator<Item = u16> {
+    ports
+        .iter()
         .filter(move |port| port.name == name && port.protocol == protocol)
         .map(|port| port.port)
 }
@@ -330,16 +498,12 @@ fn edges(range: &config_model::format::Cidr) -> Option<(u32, u32)> {
 
 /// A name that says what something is and differs by what it says. Authors of policies choose the content: two with one name
 /// must not be found by search, so it has 128 bits of the digest.
-fn named(kind: &str, content: &impl Hash) -> String {
-    let digits = digest(content);
-    let digits = digits.iter().take(16).map(|byte| format!("{byte:02x}"));
-    format!("{kind}-{}", digits.collect::<String>())
-}
-
-fn digest(content: &impl Hash) -> [u8; 32] {
-    let mut own = Digester(Sha256::new());
-    content.hash(&mut own);
-    own.0.finalize().into()
+fn named(kind: &str, content: &impl Hash) -> Arc<str> {
+    let mut digester = Digester(Sha256::new());
+    content.hash(&mut digester);
+    let digest: [u8; 32] = digester.0.finalize().into();
+    let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+    format!("{kind}-{}", digits.collect::<String>()).into()
 }
 
 /// SHA-256 of what values say of themselves. Derived `Hash` tells lengths and variants, so that no two values say the same.

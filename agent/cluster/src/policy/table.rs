@@ -1,10 +1,11 @@
 //! From what the packet filter should hold for network policies to the changes that bring it there (pure).
 
-use super::plan::{Set, Table};
+use super::plan::{Rules, Set, Table};
 use crate::rules::LINKS;
 use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 /// The table.
 pub const TABLE: &str = "pratique-policies";
@@ -14,8 +15,10 @@ const EGRESS: &str = "egress";
 /// The pods of this node, and each with itself.
 const KNOWN: &str = "known";
 const ITSELF: &str = "itself";
-/// The chain that sees all packets that are passed on.
-const JUDGED: &str = "judged";
+/// The chains that see all packets that are passed on: the first judges for the pods that they come to, the second for those
+/// that they come from. What one accepts goes on to the other.
+const TO_PODS: &str = "to-pods";
+const FROM_PODS: &str = "from-pods";
 /// After the pods' own table (`NF_IP_PRI_FILTER`).
 const AFTER_FILTER: i32 = 10;
 /// Places in packets (RFC 791).
@@ -35,22 +38,18 @@ pub fn all(table: &Table) -> Vec<Change> {
         map(EGRESS),
         set(KNOWN.into(), 4),
         set(ITSELF.into(), 8),
-        Change::AddChain {
-            table: TABLE,
-            name: JUDGED,
-            kind: ChainKind::Filter,
-            hook: Hook::Forward,
-            priority: AFTER_FILTER,
-        },
+        judge(TO_PODS, AFTER_FILTER),
+        judge(FROM_PODS, AFTER_FILTER + 1),
     ];
-    changes.extend(judged().map(|steps| rule(JUDGED.into(), steps)));
+    changes.extend(to_pods().map(|steps| rule(TO_PODS.into(), steps)));
+    changes.extend(from_pods().map(|steps| rule(FROM_PODS.into(), steps)));
     changes.extend(difference(&Table::default(), table));
     changes
 }
 
-/// The rules that all packets pass which are passed on: what the machine itself sends and takes is not among them, since
-/// the node of a pod reaches it whatever its policies.
-pub(super) fn judged() -> [Vec<Step>; 5] {
+/// What all packets pass which are passed on, for the pods that they come to: what the machine itself sends and takes is not
+/// among them, since the node of a pod reaches it whatever its policies.
+pub(super) fn to_pods() -> [Vec<Step>; 4] {
     let unknown = |side: Step, address: u32| {
         vec![
             side,
@@ -69,53 +68,31 @@ pub(super) fn judged() -> [Vec<Step>; 5] {
         // A pod whose policies are not known yet.
         unknown(Step::LoadInName(0), SOURCE),
         unknown(Step::LoadOutName(0), DESTINATION),
-        vec![
-            Step::LoadClient(0),
-            Step::LoadServer(1),
-            Step::In(0, ITSELF.into()),
-            Step::Verdict(Verdict::Accept),
-        ],
+        itself(),
         vec![Step::LoadServer(0), Step::Follow(0, INGRESS)],
-        vec![Step::LoadClient(0), Step::Follow(0, EGRESS)],
     ]
 }
 
-/// What makes of one table another.
+/// The same for the pods that they come from.
+pub(super) fn from_pods() -> [Vec<Step>; 2] {
+    [itself(), vec![Step::LoadClient(0), Step::Follow(0, EGRESS)]]
+}
+
+/// A pod reaches itself whatever its policies.
+fn itself() -> Vec<Step> {
+    vec![
+        Step::LoadClient(0),
+        Step::LoadServer(1),
+        Step::In(0, ITSELF.into()),
+        Step::Verdict(Verdict::Accept),
+    ]
+}
+
+/// What makes of one table another. Whatever is referred to is there before, and goes after, what refers to it.
 pub fn difference(before: &Table, after: &Table) -> Vec<Change> {
     let mut changes = Vec::new();
-    let nothing = BTreeSet::new();
-    for (name, wanted) in &after.sets {
-        match (before.sets.get(name), wanted) {
-            (Some(held), wanted) if held == wanted => {}
-            (held, Set::Keys(length, keys)) => {
-                let held = match held {
-                    Some(Set::Keys(_, held)) => held,
-                    Some(Set::Ranges(_)) | None => {
-                        changes.push(set(name.clone().into(), *length));
-                        &nothing
-                    }
-                };
-                elements(&name.clone().into(), held, keys, &mut changes);
-            }
-            // Named by its content: one that is there is the same.
-            (_, Set::Ranges(ranges)) => changes.push(Change::AddRanges {
-                table: TABLE,
-                name: name.clone().into(),
-                ranges: ranges.clone(),
-            }),
-        }
-    }
-    for (name, rules) in &after.chains {
-        if before.chains.contains_key(name) {
-            continue;
-        }
-        let name: Name = name.clone().into();
-        changes.push(Change::AddBranch {
-            table: TABLE,
-            name: name.clone(),
-        });
-        changes.extend(rules.iter().map(|steps| rule(name.clone(), steps.clone())));
-    }
+    sets(&before.sets, &after.sets, &mut changes);
+    chains(&before.chains, &after.chains, &mut changes);
     leads(INGRESS, &before.ingress, &after.ingress, &mut changes);
     leads(EGRESS, &before.egress, &after.egress, &mut changes);
     let key = |address: &Ipv4Addr| address.octets().to_vec();
@@ -127,29 +104,100 @@ pub fn difference(before: &Table, after: &Table) -> Vec<Change> {
         let keys = |table: &Table| table.known.iter().map(key).collect::<BTreeSet<_>>();
         elements(&name.into(), &keys(before), &keys(after), &mut changes);
     }
-    let gone = before
-        .chains
-        .keys()
-        .filter(|name| !after.chains.contains_key(*name));
-    changes.extend(gone.map(|name| Change::RemoveChain {
-        table: TABLE,
-        name: name.clone().into(),
-    }));
-    let gone = before
-        .sets
-        .keys()
-        .filter(|name| !after.sets.contains_key(*name));
-    changes.extend(gone.map(|name| Change::RemoveSet {
-        table: TABLE,
-        name: name.clone().into(),
-    }));
+    // Chains that go may ask one another.
+    let gone: Vec<Name> = gone(&before.chains, &after.chains).collect();
+    changes.extend(gone.iter().cloned().map(clear));
+    changes.extend(
+        gone.into_iter()
+            .map(|name| Change::RemoveChain { table: TABLE, name }),
+    );
+    changes.extend(
+        self::gone(&before.sets, &after.sets).map(|name| Change::RemoveSet { table: TABLE, name }),
+    );
     changes
+}
+
+/// Names that the second does not have any more.
+fn gone<'a, T>(
+    before: &'a BTreeMap<Arc<str>, T>,
+    after: &'a BTreeMap<Arc<str>, T>,
+) -> impl Iterator<Item = Name> {
+    let names = before.keys().filter(|name| !after.contains_key(*name));
+    names.map(|name| name.to_string().into())
+}
+
+/// Adds sets, and changes the elements of those that are there.
+fn sets(
+    before: &BTreeMap<Arc<str>, Arc<Set>>,
+    after: &BTreeMap<Arc<str>, Arc<Set>>,
+    changes: &mut Vec<Change>,
+) {
+    let nothing = BTreeSet::new();
+    for (name, wanted) in after {
+        let held = before.get(name);
+        // Sets that are shared are compared by where they are.
+        if held == Some(wanted) {
+            continue;
+        }
+        let name: Name = name.to_string().into();
+        match &**wanted {
+            Set::Keys(length, keys) => {
+                let held = match held.map(|held| &**held) {
+                    Some(Set::Keys(_, held)) => held,
+                    Some(Set::Ranges(_)) | None => {
+                        changes.push(set(name.clone(), *length));
+                        &nothing
+                    }
+                };
+                elements(&name, held, keys, changes);
+            }
+            // Named by its content: one that is there is the same.
+            Set::Ranges(ranges) => changes.push(Change::AddRanges {
+                table: TABLE,
+                name,
+                ranges: ranges.clone(),
+            }),
+        }
+    }
+}
+
+/// Adds chains, and exchanges the rules of those that are there.
+fn chains(
+    before: &BTreeMap<Arc<str>, Arc<Rules>>,
+    after: &BTreeMap<Arc<str>, Arc<Rules>>,
+    changes: &mut Vec<Change>,
+) {
+    let differ = after
+        .iter()
+        .filter(|(name, rules)| before.get(*name) != Some(rules));
+    let differ: Vec<(Name, bool, &Rules)> = differ
+        .map(|(name, rules)| {
+            let is_there = before.contains_key(name);
+            (name.to_string().into(), is_there, &**rules)
+        })
+        .collect();
+    // All of them are there before one asks another.
+    changes.extend(differ.iter().map(|(name, is_there, _)| {
+        let name = name.clone();
+        if *is_there {
+            clear(name)
+        } else {
+            Change::AddBranch { table: TABLE, name }
+        }
+    }));
+    for (name, _, rules) in differ {
+        changes.extend(rules.iter().map(|steps| rule(name.clone(), steps.clone())));
+    }
+}
+
+fn clear(name: Name) -> Change {
+    Change::ClearChain { table: TABLE, name }
 }
 
 fn leads(
     map: &'static str,
-    before: &BTreeMap<Ipv4Addr, String>,
-    after: &BTreeMap<Ipv4Addr, String>,
+    before: &BTreeMap<Ipv4Addr, Arc<str>>,
+    after: &BTreeMap<Ipv4Addr, Arc<str>>,
     changes: &mut Vec<Change>,
 ) {
     let goes = before
@@ -167,7 +215,10 @@ fn leads(
         .iter()
         .filter(|(address, chain)| before.get(*address) != Some(chain));
     let entries: Vec<(Vec<u8>, Value)> = comes
-        .map(|(address, chain)| (address.octets().to_vec(), Value::Jump(chain.clone().into())))
+        .map(|(address, chain)| {
+            let chain = chain.to_string().into();
+            (address.octets().to_vec(), Value::Jump(chain))
+        })
         .collect();
     if !entries.is_empty() {
         changes.push(Change::AddEntries {
@@ -193,6 +244,16 @@ fn elements(
     let keys: Vec<Vec<u8>> = after.difference(before).cloned().collect();
     if !keys.is_empty() {
         changes.push(Change::AddElements { table, set, keys });
+    }
+}
+
+fn judge(name: &'static str, priority: i32) -> Change {
+    Change::AddChain {
+        table: TABLE,
+        name,
+        kind: ChainKind::Filter,
+        hook: Hook::Forward,
+        priority,
     }
 }
 

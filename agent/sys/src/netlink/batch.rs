@@ -17,6 +17,7 @@ const REMOVE_TABLE: u16 = 2;
 const NEW_CHAIN: u16 = 3;
 const REMOVE_CHAIN: u16 = 5;
 const NEW_RULE: u16 = 6;
+const REMOVE_RULE: u16 = 8;
 const NEW_SET: u16 = 9;
 const REMOVE_SET: u16 = 11;
 const NEW_ELEMENTS: u16 = 12;
@@ -82,6 +83,11 @@ fn written((change, id): (&Change, u32)) -> Vec<Message> {
             CREATE,
             chain(table, name, *kind, *hook, *priority),
         )],
+        Change::ClearChain { table, name } => {
+            // Without a handle it means all rules of the chain.
+            let rules = Attributes::new().text(1, table).text(2, name);
+            vec![request(REMOVE_RULE, 0, rules)]
+        }
         Change::RemoveChain { table, name } => {
             let chain = Attributes::new().text(1, table).text(3, name);
             vec![request(REMOVE_CHAIN, 0, chain)]
@@ -174,6 +180,7 @@ fn of_set(change: &Change, id: u32) -> Vec<Message> {
         Change::AddTable(_)
         | Change::RemoveTable(_)
         | Change::AddChain { .. }
+        | Change::ClearChain { .. }
         | Change::RemoveChain { .. }
         | Change::AddBranch { .. }
         | Change::AddRule { .. } => Vec::new(),

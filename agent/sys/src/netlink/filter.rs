@@ -293,6 +293,13 @@ pub enum Change {
         /// First and last number of each, in order; they do not touch.
         ranges: Vec<(u32, u32)>,
     },
+    /// Removes all rules of a chain, which stays.
+    ClearChain {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: Name,
+    },
     /// Removes a chain with its rules; nothing may lead to it.
     RemoveChain {
         /// Its table.

@@ -1,0 +1,166 @@
+//! Changes of policies, one after the other: against a model of the kernel's tables, and against the kernel of this host. The
+//! last needs root.
+
+use super::tests::{Own, fresh, world};
+use super::*;
+use agent_sys::namespace::{Kind, in_new};
+use agent_sys::netlink::filter::{Change, Step, Value, Verdict};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// Worlds one after the other. Each keeps some policies of the one before, as the same objects or as others that say the same.
+fn history() -> impl Strategy<Value = Vec<(World, Own)>> {
+    let state = (world(), any::<[bool; 5]>(), any::<bool>());
+    proptest::collection::vec(state, 1..6).prop_map(|mut states| {
+        for at in 1..states.len() {
+            let before = states[at - 1].0.0.policies.clone().unwrap();
+            let ((world, _), keeps, same) = &mut states[at];
+            let policies = world.policies.get_or_insert_default();
+            let kept = before.into_iter().zip(*keeps).filter(|(_, keeps)| *keeps);
+            policies.extend(kept.map(|((key, policy), _)| {
+                if *same {
+                    (key, policy)
+                } else {
+                    (key, Arc::new((*policy).clone()))
+                }
+            }));
+        }
+        states.into_iter().map(|(state, ..)| state).collect()
+    })
+}
+
+/// What the kernel would hold after changes; it refuses what the kernel refuses.
+#[derive(Debug, Default, PartialEq)]
+struct Model {
+    chains: BTreeMap<String, Vec<Vec<Step>>>,
+    /// Elements of sets and maps, and the first and last of ranges.
+    sets: BTreeMap<String, BTreeMap<Vec<u8>, Option<Value>>>,
+}
+
+impl Model {
+    /// Chains and sets that something refers to.
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "other steps refer to nothing by its name"
+    )]
+    fn in_use(&self) -> BTreeSet<String> {
+        let steps = self.chains.values().flatten().flatten();
+        let of_rules = steps.filter_map(|step| match step {
+            Step::Verdict(Verdict::Jump(name)) | Step::In(_, name) | Step::NotIn(_, name) => {
+                Some(name.to_string())
+            }
+            Step::Follow(_, map) => Some((*map).to_owned()),
+            _ => None,
+        });
+        let values = self.sets.values().flat_map(BTreeMap::values).flatten();
+        let of_maps = values.map(|value| match value {
+            Value::Jump(name) => name.to_string(),
+            other => panic!("policies have no such value: {other:?}"),
+        });
+        of_rules.chain(of_maps).collect()
+    }
+
+    fn add(&mut self, set: &str, key: Vec<u8>, value: Option<Value>) {
+        let held = self.sets.get_mut(set).expect(set);
+        assert_eq!(held.insert(key, value), None, "{set} has it already");
+    }
+
+    fn apply(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::AddTable(_) => {}
+                Change::RemoveTable(_) => *self = Self::default(),
+                Change::AddChain { name, .. } => {
+                    assert_eq!(self.chains.insert(name.to_owned(), Vec::new()), None);
+                }
+                Change::AddBranch { name, .. } => {
+                    assert_eq!(self.chains.insert(name.into_owned(), Vec::new()), None);
+                }
+                Change::ClearChain { name, .. } => self.chains.get_mut(&*name).unwrap().clear(),
+                Change::RemoveChain { name, .. } => {
+                    self.chains.remove(&*name).unwrap();
+                    assert!(!self.in_use().contains(&*name), "{name} is in use");
+                }
+                Change::AddRule { chain, steps, .. } => {
+                    self.chains.get_mut(&*chain).unwrap().push(steps);
+                    let known = |name: &String| {
+                        self.chains.contains_key(name) || self.sets.contains_key(name)
+                    };
+                    assert!(self.in_use().iter().all(known), "{chain} asks for more");
+                }
+                Change::AddMap { name, .. } => {
+                    assert_eq!(self.sets.insert(name.to_owned(), BTreeMap::new()), None);
+                }
+                Change::AddSet { name, .. } => {
+                    assert_eq!(self.sets.insert(name.into_owned(), BTreeMap::new()), None);
+                }
+                Change::AddRanges { name, ranges, .. } => {
+                    let key = |(first, last): (u32, u32)| {
+                        ([first.to_be_bytes(), last.to_be_bytes()].concat(), None)
+                    };
+                    let ranges = ranges.into_iter().map(key).collect();
+                    assert_eq!(self.sets.insert(name.into_owned(), ranges), None);
+                }
+                Change::RemoveSet { name, .. } => {
+                    self.sets.remove(&*name).unwrap();
+                    assert!(!self.in_use().contains(&*name), "{name} is in use");
+                }
+                Change::AddEntries { map, entries, .. } => {
+                    for (key, value) in entries {
+                        self.add(map, key, Some(value));
+                    }
+                }
+                Change::AddElements { set, keys, .. } => {
+                    for key in keys {
+                        self.add(&set, key, None);
+                    }
+                }
+                Change::RemoveElements { set, keys, .. } => {
+                    let held = self.sets.get_mut(&*set).unwrap();
+                    assert!(keys.iter().all(|key| held.remove(key).is_some()));
+                }
+                Change::AddMemory { .. } => panic!("policies have no memory"),
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn step_by_step_and_at_once_give_the_same(history in history()) {
+        let (mut model, mut planner, mut held) = (Model::default(), Planner::default(), Table::default());
+        model.apply(table::all(&held));
+        for (world, own) in &history {
+            let wanted = planner.table(world, own).unwrap();
+            prop_assert_eq!(&wanted, &fresh(world, own));
+            model.apply(table::difference(&held, &wanted));
+            let mut whole = Model::default();
+            whole.apply(table::all(&wanted));
+            prop_assert_eq!(&model, &whole);
+            prop_assert!(table::difference(&wanted, &wanted).is_empty());
+            held = wanted;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn the_kernel_takes_every_change_of_policies(history in history()) {
+        in_new(&[Kind::Network], || {
+            let mut filter = Filter::open()?;
+            let (mut planner, mut held) = (Planner::default(), Table::default());
+            filter.apply(&table::all(&held))?;
+            for (world, own) in &history {
+                let wanted = planner.table(world, own).unwrap();
+                let changes = table::difference(&held, &wanted);
+                if !changes.is_empty() {
+                    filter.apply(&changes)?;
+                }
+                held = wanted;
+            }
+            filter.apply(&table::all(&held))
+        })
+        .unwrap();
+    }
+}
