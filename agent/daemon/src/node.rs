@@ -92,11 +92,7 @@ pub(crate) async fn serve(
         tunnel,
     };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone(), sandboxes);
-    let journal = Journal::new(Places {
-        folder: arguments.machine_logs.clone(),
-        ..Places::default()
-    });
-    let (mut server, drain) = (kubelet.server(journal), kubelet.drain());
+    let (mut server, drain) = (kubelet.server(journal(arguments)), kubelet.drain());
     // One place: the first order counts.
     let (orders, mut ordered) = mpsc::channel(1);
     if arguments.ends_machine.unwrap_or(on_machine) {
@@ -118,23 +114,9 @@ pub(crate) async fn serve(
     });
     let following = tokio::spawn(async move { engine.run().await });
     say(&format!("node {} is served", identity.node));
-    // Cancel-safe: every arm only waits for an end.
-    let outcome = tokio::select! {
-        () = ending.asked() => Ok(End::Asked),
-        Some(order) = ordered.recv() => Ok(End::Ordered(order)),
-        Some(part) = tasks.join_next() => {
-            part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| End::Done)
-        }
-        Some(part) = parts.join_next() => Err(ended_early(part)),
-        Some(part) = endless.join_next() => Err(ended_early(part)),
-    };
+    let outcome = first_end(ending, &mut ordered, tasks, [&mut parts, &mut endless]).await;
     end.send_replace(true);
-    if timeout(DRAIN, async { while parts.join_next().await.is_some() {} })
-        .await
-        .is_err()
-    {
-        tracing::warn!("the kubelet did not stop in time; going on without it");
-    }
+    drain_parts(&mut parts).await;
     if on_machine && matches!(outcome, Ok(End::Asked | End::Ordered(_))) {
         end_containers(drain).await;
     }
@@ -200,6 +182,43 @@ async fn listen(port: u16) -> Result<TcpListener, Error> {
         Err(_no_ipv6) => TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port)))
             .await
             .map_err(fault),
+    }
+}
+
+/// The machine's own logs, for the kubelet's server.
+fn journal(arguments: &RunArguments) -> Journal {
+    Journal::new(Places {
+        folder: arguments.machine_logs.clone(),
+        ..Places::default()
+    })
+}
+
+/// Waits for the node's parts to end, for a limited time.
+async fn drain_parts(parts: &mut JoinSet<&'static str>) {
+    if timeout(DRAIN, async { while parts.join_next().await.is_some() {} })
+        .await
+        .is_err()
+    {
+        tracing::warn!("the kubelet did not stop in time; going on without it");
+    }
+}
+
+/// Waits until the node is to end, or a part of it ends by itself.
+async fn first_end(
+    ending: &mut Ending,
+    ordered: &mut mpsc::Receiver<Order>,
+    tasks: &mut JoinSet<Result<(), Error>>,
+    [parts, endless]: [&mut JoinSet<&'static str>; 2],
+) -> Result<End, Error> {
+    // Cancel-safe: every arm only waits for an end.
+    tokio::select! {
+        () = ending.asked() => Ok(End::Asked),
+        Some(order) = ordered.recv() => Ok(End::Ordered(order)),
+        Some(part) = tasks.join_next() => {
+            part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| End::Done)
+        }
+        Some(part) = parts.join_next() => Err(ended_early(part)),
+        Some(part) = endless.join_next() => Err(ended_early(part)),
     }
 }
 

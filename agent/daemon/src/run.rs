@@ -112,14 +112,7 @@ async fn operate(
     };
     state_record::note_admission(&arguments.data, image.svn);
     if founds {
-        let (run, data) = (arguments.run.clone(), arguments.data.clone());
-        tasks.spawn(async move {
-            state_record::publish_recovery_copy(run, data).await;
-            // An idle task must not end the agent.
-            std::future::pending().await
-        });
-        let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
-        tasks.spawn(async move { match roots::follow(path, pins).await {} });
+        follow_own_master(arguments, &identity, &mut tasks);
     }
     state_cluster::spawn(&arguments.data, &identity, &mut tasks);
     tasks.spawn(async move {
@@ -140,6 +133,22 @@ async fn operate(
     .await;
     tasks.shutdown().await;
     outcome
+}
+
+/// On a master's machine: publishes the recovery copy of the state's key, and the pin of the roots for the machine's own master.
+fn follow_own_master(
+    arguments: &RunArguments,
+    identity: &Identity,
+    tasks: &mut JoinSet<Result<(), Error>>,
+) {
+    let (run, data) = (arguments.run.clone(), arguments.data.clone());
+    tasks.spawn(async move {
+        state_record::publish_recovery_copy(run, data).await;
+        // An idle task must not end the agent.
+        std::future::pending().await
+    });
+    let (path, pins) = (arguments.run.join("ca-pin"), identity.pins.clone());
+    tasks.spawn(async move { match roots::follow(path, pins).await {} });
 }
 
 /// The boots for which the master's keys are sealed; `None` if nothing says which, and then nothing

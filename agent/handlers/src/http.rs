@@ -4,7 +4,8 @@
 //! [`config_tls::unproven_probe_server`]); if `host` is a name, it is sent as SNI. One exchange of
 //! HTTP/1.1, of which only the head is read.
 
-use crate::{address, dial, redirect};
+use crate::redirect::{self, Place};
+use crate::{address, dial};
 use bytes::Bytes;
 use config_http::{Body, Connection, HttpError, Limits};
 use config_kube::k8s_openapi::api::core::v1::HTTPGetAction;
@@ -46,33 +47,6 @@ impl From<Failure> for String {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::InTheClear(why) | Failure::Other(why) => why,
-        }
-    }
-}
-
-/// What is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// In small letters.
-    pub(crate) scheme: String,
-    /// A name, or an address without brackets.
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    /// With its query.
-    pub(crate) path: String,
-}
-
-impl Place {
-    /// The place of an action whose host and port are known.
-    pub(crate) fn of(get: &HTTPGetAction, host: &str, port: u16) -> Self {
-        let scheme = get.scheme.as_deref().unwrap_or("HTTP");
-        let path = get.path.as_deref().unwrap_or_default();
-        let slash = if path.starts_with('/') { "" } else { "/" };
-        Self {
-            scheme: scheme.to_ascii_lowercase(),
-            host: host.to_owned(),
-            port,
-            path: format!("{slash}{path}"),
         }
     }
 }

@@ -13,7 +13,8 @@ mod grpc;
 mod http;
 mod redirect;
 
-use crate::http::{Answer, Failure, Place};
+use crate::http::{Answer, Failure};
+use crate::redirect::Place;
 use agent_runtime::Runtime;
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerPort, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe,

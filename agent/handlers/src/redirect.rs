@@ -1,7 +1,35 @@
-//! Where a redirect leads (pure): probes follow those that stay at their host (upstream's rule).
+//! The place of a request over HTTP, and where a redirect leads from there (pure): probes follow redirects that stay at their
+//! host (upstream's rule).
 
-use crate::http::Place;
+use config_kube::k8s_openapi::api::core::v1::HTTPGetAction;
 use http::Uri;
+
+/// The place of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// In small letters.
+    pub(crate) scheme: String,
+    /// A name, or an address without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// With its query.
+    pub(crate) path: String,
+}
+
+impl Place {
+    /// The place of an action whose host and port are known.
+    pub(crate) fn of(get: &HTTPGetAction, host: &str, port: u16) -> Self {
+        let scheme = get.scheme.as_deref().unwrap_or("HTTP");
+        let path = get.path.as_deref().unwrap_or_default();
+        let slash = if path.starts_with('/') { "" } else { "/" };
+        Self {
+            scheme: scheme.to_ascii_lowercase(),
+            host: host.to_owned(),
+            port,
+            path: format!("{slash}{path}"),
+        }
+    }
+}
 
 /// The place that a redirect to `location` names, seen from `from`; none where it leads to another host, or to nowhere.
 pub(crate) fn next(from: &Place, location: &str) -> Option<Place> {

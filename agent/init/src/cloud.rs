@@ -13,7 +13,7 @@ use agent_sys::process::Program;
 
 use crate::console::Console;
 use crate::errand;
-use crate::source::{Found, SourceError, read_file};
+use crate::user_data::{Found, SourceError, read_file};
 
 const AGENT: &str = "/usr/bin/agent";
 const BYTES: &str = "/run/pratique/metadata";

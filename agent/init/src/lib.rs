@@ -50,3 +50,4 @@ pub mod stage2;
 pub mod state;
 pub mod supervisor;
 pub mod unlock;
+pub mod user_data;

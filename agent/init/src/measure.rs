@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use sha2::{Digest, Sha256};
 
 use crate::fatal::Fatal;
-use crate::source::Found;
+use crate::user_data::Found;
 
 /// The register of the configuration.
 pub const PCR: u32 = 13;
@@ -97,7 +97,7 @@ fn write(path: &str, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{Measurement, digest, record};
-    use crate::source::Found;
+    use crate::user_data::Found;
     use sha2::{Digest, Sha256};
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::Read as _;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use agent_metadata::Platform;
@@ -15,13 +15,11 @@ use agent_sys::mount::{Limits, mount, unmount};
 use crate::cloud;
 use crate::console::Console;
 use crate::disks::{self, Device};
-use crate::errand::ErrandError;
 use crate::label::{self, Kind};
 use crate::mounts::directory;
 use crate::smbios::{self, SmbiosError};
+use crate::user_data::{Found, SourceError, read_file};
 
-/// Most bytes of a configuration.
-pub const MAX_BYTES: usize = agent_metadata::MAX_BYTES;
 /// How long a volume may take to appear.
 const APPEAR_LIMIT: Duration = Duration::from_secs(10);
 /// The same in a cloud with a metadata service, where a volume is the exception and the root's disk was there first.
@@ -38,61 +36,6 @@ const SMBIOS_ENTRIES: &str = "/sys/firmware/dmi/entries";
 const MOST_STRUCTURES: usize = 64;
 /// Most bytes of one structure: base64 of the largest configuration and some.
 const STRUCTURE_BYTES: u64 = 128 << 10;
-
-/// A configuration as found, not parsed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Found {
-    /// The source's name, which is part of the measurement.
-    pub label: &'static str,
-    /// The exact bytes.
-    pub bytes: Vec<u8>,
-}
-
-impl std::fmt::Debug for Found {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Found({}, {} bytes)", self.label, self.bytes.len())
-    }
-}
-
-/// Why there is no configuration. No content is in the text.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// Nothing was found.
-    #[error(
-        "no configuration was found on a volume labelled CIDATA, in SMBIOS, in fw_cfg or in the image, and this machine \
-         has no metadata service that the image knows or allows"
-    )]
-    None,
-    /// The metadata service was asked and has nothing for this machine.
-    #[error(
-        "no configuration was found on the machine, and the metadata service of {0} has no user-data for it"
-    )]
-    NoUserData(&'static str),
-    /// The metadata service's answer is not usable.
-    #[error("what the metadata service of {0} answered can't be used (see the lines above)")]
-    Service(&'static str),
-    /// The metadata service could not be reached.
-    #[error("the metadata service of {0} gave no answer in time (see the lines above)")]
-    NoAnswer(&'static str),
-    /// The program that asks the metadata service failed.
-    #[error("the program that asks the metadata service of {0} failed")]
-    Errand(&'static str, #[source] ErrandError),
-    /// More than one was found.
-    #[error("more than one configuration was found: {0}")]
-    Several(String),
-    /// The volume could not be mounted.
-    #[error("the volume on {0} can't be mounted")]
-    Mount(String, #[source] agent_sys::Error),
-    /// The volume has no readable `user-data`.
-    #[error("user-data on {0} can't be read")]
-    Read(String, #[source] std::io::Error),
-    /// `user-data` is empty, not a plain file, or too long.
-    #[error("user-data on {0} is {1}")]
-    Unusable(String, &'static str),
-    /// An SMBIOS string is unusable.
-    #[error("the SMBIOS configuration is unusable")]
-    Smbios(#[source] SmbiosError),
-}
 
 /// Finds the one configuration. Several sources are an error even if their bytes are the same; `service` is asked only
 /// where there is none.
@@ -231,28 +174,6 @@ fn read_volume(device: &Device, kind: Kind) -> Result<Found, SourceError> {
     })
 }
 
-/// The bytes of a plain file, 1 to [`MAX_BYTES`]; `node` is its name in messages.
-pub(crate) fn read_file(path: &str, node: &str) -> Result<Vec<u8>, SourceError> {
-    let read = |cause| SourceError::Read(node.to_owned(), cause);
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let file = File::options()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)
-        .map_err(read)?;
-    if !file.metadata().map_err(read)?.is_file() {
-        return Err(SourceError::Unusable(node.to_owned(), "not a plain file"));
-    }
-    let mut bytes = Vec::new();
-    let most = u64::try_from(MAX_BYTES + 1).unwrap_or(u64::MAX);
-    file.take(most).read_to_end(&mut bytes).map_err(read)?;
-    match bytes.len() {
-        0 => Err(SourceError::Unusable(node.to_owned(), "empty")),
-        1..=MAX_BYTES => Ok(bytes),
-        _ => Err(SourceError::Unusable(node.to_owned(), "longer than 64 KiB")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Found, SourceError, decide, file_source};
@@ -325,7 +246,7 @@ mod tests {
         );
         for (name, bytes) in [
             ("empty", vec![]),
-            ("long", vec![b'x'; super::MAX_BYTES + 1]),
+            ("long", vec![b'x'; agent_metadata::MAX_BYTES + 1]),
         ] {
             std::fs::write(path(name), bytes).expect("written");
             assert!(

@@ -17,9 +17,9 @@ use crate::fatal::{Fatal, Then};
 use crate::mounts::{self, directory};
 use crate::services::{self, Service, UNHEALTHY_LIMIT};
 use crate::settings::{self, Image};
-use crate::source::SourceError;
 use crate::state::Opened;
 use crate::supervisor::Terms;
+use crate::user_data::SourceError;
 use crate::{allowed, cloud, hardening, measure, modules, source, state};
 
 const CGROUPS: &str = "/sys/fs/cgroup";

@@ -28,7 +28,7 @@ use crate::fatal::{Fatal, Then};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
-use crate::unlock::{self, UnlockError};
+use crate::unlock::{self, Asked, UnlockError};
 use crate::{allowed, ext4, generation};
 
 /// The finished partition's label.
@@ -192,14 +192,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             ..
         } => {
             brought_by = *admin;
-            let node = decrypt(&place, key)?;
-            if let Err(cause) = usable(&node, *generation) {
-                // The agent writes the next generation's header before it exits; the mark overwrites it.
-                drop(asked.finish(console, None));
-                return Err(damaged(&place, master, cause));
-            }
-            let admitted = admitted();
-            moved(console, asked.finish(console, Some(Answer { admitted })))?;
+            own_state(console, asked, &place, (key, *generation), master)?;
             console.milestone(&told(&report));
         }
         Report::Recovered {
@@ -209,19 +202,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             keys,
         } => {
             brought_by = Some(*admin);
-            let node = decrypt(&place, key)?;
-            // The header on the disk is still of the generation before.
-            let ready = usable(&node, generation.saturating_sub(1))
-                .and_then(|()| take_over(keys).map_err(Cause::from))
-                .and_then(|()| allowed::forget(Path::new(allowed::LIST)).map_err(Cause::from));
-            if let Err(cause) = ready {
-                drop(asked.finish(console, None));
-                return Err(Fatal::hold("STATE", CURE, cause));
-            }
-            // By now the state is bound to this board, or a reboot recovers it again.
-            asked
-                .finish(console, Some(Answer { admitted: 0 }))
-                .map_err(later)?;
+            recovered_state(console, asked, &place, (key, *generation), keys)?;
             console.milestone(&told(&report));
         }
         Report::Made {
@@ -260,6 +241,47 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
         approvals: place.root.hashes.node(),
         brought_by,
     })
+}
+
+/// Mounts the state of this machine, by its key and its header's generation, and has the agent move it to the next generation.
+fn own_state(
+    console: &Console,
+    asked: Asked,
+    place: &Place,
+    (key, generation): (&VolumeKey, u64),
+    master: bool,
+) -> Result<(), Fatal> {
+    let node = decrypt(place, key)?;
+    if let Err(cause) = usable(&node, generation) {
+        // The agent writes the next generation's header before it exits; the mark overwrites it.
+        drop(asked.finish(console, None));
+        return Err(damaged(place, master, cause));
+    }
+    let admitted = admitted();
+    moved(console, asked.finish(console, Some(Answer { admitted })))
+}
+
+/// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys into it.
+fn recovered_state(
+    console: &Console,
+    asked: Asked,
+    place: &Place,
+    (key, generation): (&VolumeKey, u64),
+    keys: &[u8],
+) -> Result<(), Fatal> {
+    let node = decrypt(place, key)?;
+    // The header on the disk is still of the generation before.
+    let ready = usable(&node, generation.saturating_sub(1))
+        .and_then(|()| take_over(keys).map_err(Cause::from))
+        .and_then(|()| allowed::forget(Path::new(allowed::LIST)).map_err(Cause::from));
+    if let Err(cause) = ready {
+        drop(asked.finish(console, None));
+        return Err(Fatal::hold("STATE", CURE, cause));
+    }
+    // By now the state is bound to this board, or a reboot recovers it again.
+    asked
+        .finish(console, Some(Answer { admitted: 0 }))
+        .map_err(later)
 }
 
 /// The milestone line of an existing state.

@@ -475,7 +475,7 @@ fn set_difference(
 }
 
 /// The rules by which callers of fronts without endpoints are refused at once. A reset comes before TCP: a caller that is
-/// still sending its first packet hears of ICMP only when it sends the next, a second later.
+/// still sending its first packet sees the ICMP error only when it sends the next, a second later.
 fn refusals(chain: &'static str) -> [Change; 2] {
     let told = |answer| {
         let of_empty = vec![Step::In(0, EMPTY.into()), Step::Count, answer];

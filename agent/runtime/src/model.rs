@@ -126,7 +126,7 @@ pub enum Seccomp {
     Unconfined,
 }
 
-/// What becomes of the groups that an image names for its user (KEP-3619).
+/// Whether a process has the groups that its image names for its user (KEP-3619).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum GroupsPolicy {
     /// The process has them, too.

@@ -285,11 +285,11 @@ async fn the_machine_s_logs_are_for_who_may_and_no_other_file_is() {
     let own = Ipv4Addr::LOCALHOST;
     let folder = lab.dir.path().join("machine");
     std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("agent.log"), "said of old\n").unwrap();
+    std::fs::write(folder.join("agent.log"), "an earlier line\n").unwrap();
     let told = lab.ask_whole(own, Some(APISERVER_KUBELET_USER), "/logs/?query=kubelet");
     let told = told.await.expect("an answer");
     assert!(told.starts_with("HTTP/1.1 200 OK\r\n"), "{told}");
-    assert!(told.contains(" agent: said of old\n"), "{told}");
+    assert!(told.contains(" agent: an earlier line\n"), "{told}");
     for path in [
         "/logs/agent.log",
         "/logs/../../etc/shadow",

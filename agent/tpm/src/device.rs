@@ -1,12 +1,12 @@
 //! The open TPM: sessions, loading and flushing, registers.
 
-use crate::endorsement::EndorsementKey;
 use crate::error::{Authorized, Step};
-use crate::keys::{AttestationKey, LoadedTemplate};
+use crate::held::{AttestationKey, EndorsementKey, LoadedTemplate};
 use crate::{Error, PcrValue};
 use config_tpm::pcr::QUOTE_PCRS;
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use tss_esapi::Context;
 use tss_esapi::constants::ecc::EccCurveIdentifier;
 use tss_esapi::constants::{CapabilityType, SessionType};
 use tss_esapi::handles::{KeyHandle, ObjectHandle, PcrHandle, SessionHandle};
@@ -19,7 +19,6 @@ use tss_esapi::structures::{
 };
 use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::utils::TpmsContext;
-use tss_esapi::{Context, constants::Tss2ResponseCodeKind};
 
 /// Attempts to see the registers at rest; they are extended a handful of times in a boot.
 pub(crate) const STEADY_ATTEMPTS: u32 = 8;
@@ -270,12 +269,4 @@ pub(crate) fn flush_after<T>(
         .step("flush a handle");
     let value = outcome?;
     flushed.map(|()| value)
-}
-
-/// Whether a command failed with the given response code.
-pub(crate) fn failed_with(error: tss_esapi::Error, kind: Tss2ResponseCodeKind) -> bool {
-    match error {
-        tss_esapi::Error::Tss2Error(code) => code.kind() == Some(kind),
-        tss_esapi::Error::WrapperError(_) => false,
-    }
 }

@@ -2,6 +2,8 @@
 
 use crate::device::{Device, flush_after};
 use crate::error::{Authorized, Step};
+use crate::held::EndorsementKey;
+use crate::templates::EkKind;
 use crate::{Error, templates};
 use tss_esapi::abstraction::nv;
 use tss_esapi::constants::CapabilityType;
@@ -26,51 +28,6 @@ pub(crate) const POLICY_C_SHA384: [u8; 48] = [
 const HANDLES: u32 = 254;
 /// Largest certificate that is read; EK certificates take 1 to 2 KiB.
 const CERTIFICATE_LIMIT: usize = 8 * 1024;
-
-/// The supported types of endorsement keys, in the order of preference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EkKind {
-    /// RSA 2048, template L-1.
-    Rsa2048,
-    /// ECC NIST P-256, template L-2.
-    P256,
-    /// ECC NIST P-384, template H-3.
-    P384,
-}
-
-impl EkKind {
-    /// RSA first: nearly every TPM is delivered with this key, so inventories have it.
-    const ALL: [Self; 3] = [Self::Rsa2048, Self::P256, Self::P384];
-
-    /// Where the TCG's registry of handles lets a manufacturer persist the key.
-    fn persisted_handle(self) -> u32 {
-        match self {
-            Self::P384 => 0x8101_0016,
-            Self::P256 => 0x8101_0002,
-            Self::Rsa2048 => 0x8101_0001,
-        }
-    }
-
-    /// Where the EK Credential Profile puts the certificate.
-    fn certificate_index(self) -> u32 {
-        match self {
-            Self::P384 => 0x01c0_0016,
-            Self::P256 => 0x01c0_000a,
-            Self::Rsa2048 => 0x01c0_0002,
-        }
-    }
-}
-
-/// An endorsement key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EndorsementKey {
-    /// Its kind.
-    pub kind: EkKind,
-    /// `TPMT_PUBLIC`, without a size before it.
-    pub public: Vec<u8>,
-    /// Its X.509 certificate in DER, where the TPM holds one.
-    pub certificate: Option<Vec<u8>>,
-}
 
 impl Device {
     /// The endorsement keys of which the TPM holds a copy or a certificate; RSA and P-256 by

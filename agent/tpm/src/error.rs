@@ -1,6 +1,5 @@
 //! Errors of the TPM.
 
-use crate::device::failed_with;
 use std::time::Duration;
 use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
 use tss_esapi::interface_types::resource_handles::Hierarchy;
@@ -206,5 +205,13 @@ impl<T> Authorized<T> for Result<T, tss_esapi::Error> {
                 Error::Command { step, source }
             }
         })
+    }
+}
+
+/// Whether a command failed with the given response code.
+pub(crate) fn failed_with(error: tss_esapi::Error, kind: Tss2ResponseCodeKind) -> bool {
+    match error {
+        tss_esapi::Error::Tss2Error(code) => code.kind() == Some(kind),
+        tss_esapi::Error::WrapperError(_) => false,
     }
 }

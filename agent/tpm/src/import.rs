@@ -2,11 +2,12 @@
 //! sign, or unsealed.
 
 use crate::device::{Device, flush_after};
-use crate::endorsement::EkKind;
 use crate::error::Step;
-use crate::keys::{LoadedTemplate, PublicKey, ecdsa, no_ticket, p256_key};
+use crate::held::{LoadedTemplate, PublicKey};
+use crate::keys::{ecdsa, no_ticket, p256_key};
 use crate::prove::{name_hash, satisfy_endorsement_policy};
 use crate::state::{Flow, Unlock, approval};
+use crate::templates::EkKind;
 use crate::{Error, PcrValue};
 use config_tpm::{Duplicate, Public as Area};
 use config_unlock::approvals::Use;

@@ -1,7 +1,8 @@
 //! The attestation key and the node key.
 
-use crate::device::{Device, STEADY_ATTEMPTS, failed_with, selection};
-use crate::error::Step;
+use crate::device::{Device, STEADY_ATTEMPTS, selection};
+use crate::error::{Step, failed_with};
+use crate::held::{AttestationKey, LoadedTemplate, PublicKey};
 use crate::{Error, templates};
 use config_tpm::pcr::NK_PCRS;
 use p256::pkcs8::EncodePublicKey;
@@ -15,33 +16,9 @@ use tss_esapi::structures::{
 };
 use tss_esapi::traits::Marshall;
 use tss_esapi::tss2_esys::TPMT_TK_HASHCHECK;
-use tss_esapi::utils::TpmsContext;
 
 /// Length of the attestation key's auth value, the longest that SHA-256 keys take.
 const AUTH_LENGTH: usize = 32;
-
-/// A public key as the TPM returns it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublicKey {
-    /// `TPMT_PUBLIC`, without a size before it.
-    pub public: Vec<u8>,
-    /// The same key as a SubjectPublicKeyInfo in DER.
-    pub spki: Vec<u8>,
-}
-
-/// A primary key that can be loaded again without deriving it.
-#[derive(Debug, Clone)]
-pub(crate) struct LoadedTemplate {
-    pub(crate) saved: TpmsContext,
-    pub(crate) public: PublicKey,
-}
-
-/// The attestation key with the auth value that this thread set.
-#[derive(Debug, Clone)]
-pub(crate) struct AttestationKey {
-    pub(crate) key: LoadedTemplate,
-    pub(crate) auth: Auth,
-}
 
 impl Device {
     /// The attestation key, derived on first use.

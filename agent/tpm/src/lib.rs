@@ -16,6 +16,7 @@
 mod device;
 mod endorsement;
 mod error;
+mod held;
 mod import;
 mod keys;
 mod presence;
@@ -26,14 +27,14 @@ mod templates;
 mod worker;
 
 use config_tpm::Digest as PcrValue;
-pub use endorsement::{EkKind, EndorsementKey};
 pub use error::Error;
+pub use held::{EndorsementKey, PublicKey};
 pub use import::WrappedKey;
-pub use keys::PublicKey;
 pub use presence::Presence;
 pub use prove::{Attestation, Quote};
 pub use seal::{Seal, Sealing};
 pub use state::{SLOT_SIZE, SLOTS, Slot, Unlock};
+pub use templates::EkKind;
 pub use worker::Tpm;
 
 /// Most bytes that [`Tpm::seal`] takes.

@@ -1,8 +1,8 @@
 //! Evidence: quote, certify, and the answer to a credential challenge.
 
 use crate::device::{Device, STEADY_ATTEMPTS, flush_after, selection};
-use crate::endorsement::EkKind;
 use crate::error::{Authorized, Step};
+use crate::templates::EkKind;
 use crate::{Error, PcrValue, endorsement};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;

@@ -4,7 +4,6 @@
 //! guess of it, and a few of them lock every protected key for hours. There is nothing to guess:
 //! these auth values are empty, or 32 random bytes.
 
-use crate::endorsement::EkKind;
 use tss_esapi::Result;
 use tss_esapi::abstraction::{AsymmetricAlgorithmSelection, ek};
 use tss_esapi::attributes::{ObjectAttributes, ObjectAttributesBuilder};
@@ -16,6 +15,40 @@ use tss_esapi::structures::{
     PublicBuilder, PublicEccParametersBuilder, PublicKeyedHashParameters,
     SymmetricDefinitionObject,
 };
+
+/// The supported types of endorsement keys, in the order of preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EkKind {
+    /// RSA 2048, template L-1.
+    Rsa2048,
+    /// ECC NIST P-256, template L-2.
+    P256,
+    /// ECC NIST P-384, template H-3.
+    P384,
+}
+
+impl EkKind {
+    /// RSA first: nearly every TPM is delivered with this key, so inventories have it.
+    pub(crate) const ALL: [Self; 3] = [Self::Rsa2048, Self::P256, Self::P384];
+
+    /// Where the TCG's registry of handles lets a manufacturer persist the key.
+    pub(crate) fn persisted_handle(self) -> u32 {
+        match self {
+            Self::P384 => 0x8101_0016,
+            Self::P256 => 0x8101_0002,
+            Self::Rsa2048 => 0x8101_0001,
+        }
+    }
+
+    /// Where the EK Credential Profile puts the certificate.
+    pub(crate) fn certificate_index(self) -> u32 {
+        match self {
+            Self::P384 => 0x01c0_0016,
+            Self::P256 => 0x01c0_000a,
+            Self::Rsa2048 => 0x01c0_0002,
+        }
+    }
+}
 
 /// An endorsement key by the TCG EK Credential Profile's template (annex B: L-1, H-3 and L-2).
 pub(crate) fn endorsement(kind: EkKind) -> Result<Public> {

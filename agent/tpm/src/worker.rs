@@ -1,9 +1,8 @@
 //! The thread that owns the TPM, and the handle that others use.
 
 use crate::device::Device;
-use crate::endorsement::EndorsementKey;
+use crate::held::{EndorsementKey, PublicKey};
 use crate::import::WrappedKey;
-use crate::keys::PublicKey;
 use crate::prove::{Attestation, Quote};
 use crate::seal::{Seal, Sealing};
 use crate::state::{Slot, Unlock};

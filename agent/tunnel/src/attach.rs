@@ -1,27 +1,29 @@
-//! A container's own streams over one connection of a client: what it writes from now on, beside its log, and what it reads.
+//! `attach`: the streams of a container's own process over one connection of a client. The client gets what the process writes
+//! from now on, which also goes to the log, and may write to its stdin.
 //!
-//! One task moves everything, as for a command. The container goes on when the client goes; its input ends then where its pod says
-//! `stdinOnce`, so that a program that reads to the end comes to it.
+//! One task moves all bytes, as for a command. The container goes on when the client leaves. If its pod says `stdinOnce`, the
+//! first client that leaves also ends the process's stdin.
 
-use crate::client::{Agreed, Client, Pending, end_input, give};
+use crate::client::{Agreed, Client, Pending, end_input};
 use crate::handshake::Refusal;
-use crate::link::{Leave, push};
+use crate::link::Leave;
 use crate::{Tunnel, Tunnels, query};
 use agent_runtime::{Attached, Control, Input, Runtime, Stream, Tap};
 use config_tunnel::command::{self, STDERR, STDOUT};
 use http::Request;
 use std::io;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What is said to a client that was cut.
+/// The error for a client that is cut off.
 const TOO_SLOW: &str = "the client read nothing for too long while the container wrote";
 
 impl Tunnels {
-    /// The own streams of the running container `id`, as a request asks for them. With `once` its input ends with this client.
+    /// Attaches to the running container `id`, with the streams that the request asks for. With `once` the container's stdin
+    /// ends with this client.
     ///
     /// # Errors
-    /// The request is not in order, or the node has as many tunnels as it may.
+    /// The request is invalid, or the node has as many tunnels as it may.
     pub fn attach<B>(
         &self,
         request: &mut Request<B>,
@@ -46,9 +48,9 @@ impl Tunnels {
     }
 }
 
-/// Why there is nothing more to do for a client.
+/// Why the pump ends.
 enum End {
-    /// The container writes no more, or the client has nothing more to say.
+    /// The container's output has ended, or the client's input.
     Output,
     /// The client leaves.
     Client(Leave),
@@ -75,7 +77,7 @@ async fn run<S: AsyncRead + AsyncWrite>(
         &control,
     )
     .await;
-    // Before anything is waited for, and also where the connection broke.
+    // First of all, and also if the connection broke: the program must not wait for input any longer.
     drop(stdin);
     if once && writes {
         end_input(&control).await;
@@ -102,37 +104,24 @@ async fn pump<S: AsyncRead + AsyncWrite>(
         }
         if pending.bytes.is_empty() && std::mem::take(&mut pending.end) {
             if !once {
-                // The input stays open for others; a client that has said all is done (upstream's rule).
+                // The input stays open for other clients. This one is done once its own input has ended (upstream's rule).
                 return Ok(End::Output);
             }
             if stdin.take().is_some() {
                 end_input(control).await;
             }
         }
-        let link = &mut client.link;
-        let room = link.has_room();
-        let idle = pending.bytes.is_empty();
-        let (hears, writes) = (link.hears() && idle, link.writes());
-        // Each arm is cancel-safe: reads and writes have happened or not, and a tap keeps what was not taken.
+        let room = client.link.has_room();
+        // Each arm is cancel-safe: a step with the client has happened or not, and a tap keeps what was not taken.
         tokio::select! {
-            came = link.reader.read(&mut link.inbox), if hears => match came? {
-                0 => return Ok(End::Client(Leave::Gone)),
-                count => client.take(count, &mut pending),
-            },
-            count = push(&mut link.writer, &link.outbox), if writes => client.link.pushed(count?),
-            given = give(stdin.as_ref(), &pending.bytes), if !idle => if let Ok(count) = given {
-                pending.bytes.drain(..count);
-            } else {
-                // It reads no more: what comes is lost, as in a pipe of a shell.
-                *stdin = None;
-                pending.bytes.clear();
+            gone = client.step(&mut pending, stdin) => if let Some(leave) = gone? {
+                return Ok(End::Client(leave));
             },
             piece = output.next(), if room => match piece {
                 Some((Stream::Stdout, bytes)) => client.tell(STDOUT, &bytes),
                 Some((Stream::Stderr, bytes)) => client.tell(STDERR, &bytes),
                 None => return Ok(End::Output),
             },
-            _ = link.ping.tick(), if room => client.link.ask(),
         }
     }
 }

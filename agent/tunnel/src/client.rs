@@ -1,5 +1,5 @@
-//! A client of a command or of a container's own streams: what it says and what it is told, in messages of a WebSocket or over
-//! streams of SPDY.
+//! The client of a command or of an attached container: its input, sizes of its terminal, the output for it and the final status,
+//! as messages of a WebSocket or as streams of SPDY.
 
 use crate::handshake::{Offer, Refusal};
 use crate::link::{LINGER, Leave, Link, push};
@@ -18,10 +18,10 @@ use tokio::time::timeout;
 
 /// Time for a client of SPDY to open its streams (upstream's `DefaultStreamCreationTimeout`).
 const OPENING: Duration = Duration::from_secs(30);
-/// Input that is held before they are open.
+/// Bytes of input that are held until then.
 const EARLY: usize = 64 * 1024;
 
-/// What was agreed on with a client.
+/// The protocol that was negotiated with a client.
 #[derive(Debug)]
 pub(crate) enum Agreed {
     /// Messages, each of which names its channel.
@@ -31,10 +31,10 @@ pub(crate) enum Agreed {
 }
 
 impl Agreed {
-    /// What a client offers, and the best protocol of it.
+    /// Negotiates the protocol: returns what the client offers, and the best protocol among that.
     ///
     /// # Errors
-    /// The request is not in order, or offers no protocol that is spoken.
+    /// The request is invalid, or offers no protocol that is supported.
     pub(crate) fn negotiated<B>(request: &Request<B>) -> Result<(Offer, Self), Refusal> {
         let offer = Offer::of(request)?;
         let chosen = if offer.is_spdy() {
@@ -66,13 +66,13 @@ impl Agreed {
     }
 }
 
-/// How a client's bytes are understood.
+/// The decoder of a client's bytes.
 enum Reader {
     Channels(command::Input),
     Streams(Box<Session>, Vec<u8>),
 }
 
-/// What the process gets next.
+/// What the client sent and the process has not got yet.
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) bytes: Vec<u8>,
@@ -125,8 +125,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
-    /// Waits until the client has opened its streams, where it has any: what a command writes must have a place. Returns why
-    /// there is nothing more to do for it, if so.
+    /// Waits until a client of SPDY has opened its streams, as a command's output needs them. Returns how the client leaves, if it
+    /// left or broke the protocol meanwhile.
     pub(crate) async fn opens(&mut self, pending: &mut Pending) -> io::Result<Option<Leave>> {
         let opening = timeout(OPENING, async {
             while !self.has_opened() {
@@ -157,7 +157,38 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
-    /// Reads what the client said in the first bytes of the inbox.
+    /// One step: reads from the client, writes to it, passes its input on to the process, or pings it. While input waits for the
+    /// process, nothing more is read from the client. Returns [`Leave::Gone`] if the client closed the connection.
+    ///
+    /// Cancel-safe: each step is one read, write or tick, which has happened or not.
+    pub(crate) async fn step(
+        &mut self,
+        pending: &mut Pending,
+        stdin: &mut Option<Input>,
+    ) -> io::Result<Option<Leave>> {
+        let link = &mut self.link;
+        let (room, idle) = (link.has_room(), pending.bytes.is_empty());
+        let (hears, writes) = (link.hears() && idle, link.writes());
+        // At least one arm is enabled: an empty outbox has room. Each arm is cancel-safe.
+        tokio::select! {
+            came = link.reader.read(&mut link.inbox), if hears => match came? {
+                0 => return Ok(Some(Leave::Gone)),
+                count => self.take(count, pending),
+            },
+            count = push(&mut link.writer, &link.outbox), if writes => self.link.pushed(count?),
+            given = give(stdin.as_ref(), &pending.bytes), if !idle => if let Ok(count) = given {
+                pending.bytes.drain(..count);
+            } else {
+                // The process reads no more: further input is lost, as with a shell's pipe.
+                *stdin = None;
+                pending.bytes.clear();
+            },
+            _ = link.ping.tick(), if room => self.link.ask(),
+        }
+        Ok(None)
+    }
+
+    /// Decodes the first `count` bytes of the inbox.
     pub(crate) fn take(&mut self, count: usize, pending: &mut Pending) {
         pending.leave = match &mut self.reader {
             Reader::Channels(input) => self.link.take(count, |piece| {
@@ -182,7 +213,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         };
     }
 
-    /// What a process wrote. What the client did not ask for is dropped.
+    /// Queues output of the process for the client; drops it if the client did not ask for this channel.
     pub(crate) fn tell(&mut self, channel: u8, bytes: &[u8]) {
         if bytes.is_empty() || !wants(self.outputs, channel) {
             return;
@@ -193,7 +224,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
-    /// Tells the client how it ended, and waits until it goes.
+    /// Sends the final status, and waits until the client closes the connection.
     pub(crate) async fn end(mut self, status: &[u8]) -> io::Result<()> {
         match &mut self.reader {
             Reader::Channels(input) => {
@@ -206,7 +237,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         self.close(Leave::Close(NORMAL)).await
     }
 
-    /// Lets a client go that leaves by itself.
+    /// Closes the connection of a client that leaves.
     pub(crate) async fn part(self, leave: Leave) -> io::Result<()> {
         let parted = timeout(LINGER, self.close(leave)).await;
         parted.unwrap_or(Ok(()))
@@ -230,14 +261,14 @@ fn wants(outputs: Outputs, channel: u8) -> bool {
     }
 }
 
-/// Lets a program that reads its input come to its end.
+/// Ends a process's stdin, so that a program that reads it sees its end.
 pub(crate) async fn end_input(control: &Control) {
     if let Err(error) = control.end_input().await {
         tracing::debug!(%error, "cannot close a process's stdin");
     }
 }
 
-pub(crate) async fn give(stdin: Option<&Input>, bytes: &[u8]) -> io::Result<usize> {
+async fn give(stdin: Option<&Input>, bytes: &[u8]) -> io::Result<usize> {
     match stdin {
         Some(stdin) => stdin.write(bytes).await,
         None => Ok(bytes.len()),

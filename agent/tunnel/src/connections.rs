@@ -1,7 +1,7 @@
-//! The connections of one port-forward, all moved by one task.
+//! The connections of one port-forward, all served by one task.
 //!
-//! None has a buffer of its own for what its program writes: that waits in the kernel until the client takes it. What the client
-//! sends and a program does not read yet is held here, within a bound for all of them ([`Connections::held`]).
+//! A program's output has no buffer here: it stays in the kernel until the client takes it. A client's input that a program has
+//! not read yet is held here, within one bound for all connections ([`Connections::held`]).
 
 use std::future::poll_fn;
 use std::io;

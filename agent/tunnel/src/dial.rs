@@ -15,12 +15,12 @@ use tokio::time::timeout;
 /// Longest wait for a connection. Loopback answers at once; a program whose queue is full does not.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A pod whose ports are asked for.
+/// The pod whose ports are forwarded.
 #[derive(Debug, Clone)]
 pub struct Ports {
     /// The pod.
     pub pod: PodRef,
-    /// Where its network is held; the machine's network is its own where there is none.
+    /// The file that holds its network namespace; `None` for a pod on the machine's network.
     pub network: Option<PathBuf>,
 }
 

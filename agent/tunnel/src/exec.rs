@@ -1,28 +1,28 @@
-//! A remote command: the streams of a process over one connection of a client.
+//! `exec`: a command in a container, with its streams over one connection of a client.
 //!
-//! One task moves everything. It reads from the client while there is room for what it may have to answer, and from the
-//! process only while the client takes what came before.
+//! One task moves all bytes. It reads from the client while there is room for its own answers, and from the process only while
+//! the client takes the output before.
 
-use crate::client::{Agreed, Client, Pending, end_input, give};
+use crate::client::{Agreed, Client, Pending, end_input};
 use crate::handshake::Refusal;
-use crate::link::{Leave, push};
+use crate::link::Leave;
 use crate::{Tunnel, Tunnels, query};
 use agent_runtime::{Command, Control, Input, Output, Process, Runtime};
 use config_tunnel::command::{self, STDERR, STDOUT};
 use http::Request;
 use std::io;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Bytes for the client once the process has ended, which are kept in any case: what pipes and the shim held, and what
-/// processes write that it left behind.
+/// Most bytes for the client that are kept after the process has ended: what pipes and the shim still hold, and what processes
+/// write that it left behind.
 const LAST: usize = 1 << 20;
 
 impl Tunnels {
-    /// A command in the running container `id`, as a request asks for it.
+    /// Runs the command of a request in the running container `id`.
     ///
     /// # Errors
-    /// The request is not in order, or the node has as many tunnels as it may.
+    /// The request is invalid, or the node has as many tunnels as it may.
     pub fn exec<B>(
         &self,
         request: &mut Request<B>,
@@ -40,9 +40,9 @@ impl Tunnels {
     }
 }
 
-/// Why there is nothing more to do for a client.
+/// Why the pump ends.
 enum End {
-    /// The process has ended with a code, or nobody knows with which.
+    /// The process has ended, with this exit code or with one that could not be read.
     Process(Result<i32, agent_runtime::Error>),
     /// The client leaves.
     Client(Leave),
@@ -75,7 +75,7 @@ async fn run<S: AsyncRead + AsyncWrite>(
         .await?
         {
             End::Client(leave) => {
-                // Killed before anything is waited for: a client that leaves may not read any more.
+                // This kills the process. First of all, as a client that leaves may not read any more.
                 drop(control);
                 return client.part(leave).await;
             }
@@ -108,29 +108,16 @@ async fn pump<S: AsyncRead + AsyncWrite>(
         if let Some(leave) = pending.leave {
             return Ok(End::Client(leave));
         }
-        let link = &mut client.link;
-        let room = link.has_room();
-        let idle = pending.bytes.is_empty();
-        let (hears, writes) = (link.hears() && idle, link.writes());
-        // Each arm is cancel-safe: reads and writes have happened or not, an output appends what it read, the wait is
+        let room = client.link.has_room();
+        // Each arm is cancel-safe: a step with the client has happened or not, an output appends what it read, the wait is
         // polled again.
         tokio::select! {
-            came = link.reader.read(&mut link.inbox), if hears => match came? {
-                0 => return Ok(End::Client(Leave::Gone)),
-                count => client.take(count, &mut pending),
-            },
-            count = push(&mut link.writer, &link.outbox), if writes => client.link.pushed(count?),
-            given = give(stdin.as_ref(), &pending.bytes), if !idle => if let Ok(count) = given {
-                pending.bytes.drain(..count);
-            } else {
-                // It reads no more: what comes is lost, as in a pipe of a shell.
-                stdin = None;
-                pending.bytes.clear();
+            gone = client.step(&mut pending, &mut stdin) => if let Some(leave) = gone? {
+                return Ok(End::Client(leave));
             },
             read = take_from(stdout, &mut out), if room => read?,
             read = take_from(stderr, &mut err), if room => read?,
             code = &mut ended => return Ok(End::Process(code)),
-            _ = link.ping.tick(), if room => client.link.ask(),
         }
         tell(client, STDOUT, &mut out);
         tell(client, STDERR, &mut err);
@@ -142,7 +129,7 @@ fn tell<S: AsyncRead + AsyncWrite>(client: &mut Client<S>, channel: u8, bytes: &
     bytes.clear();
 }
 
-/// Takes all that an ended process wrote: the shim holds it for some seconds only, however slow the client is.
+/// Reads all that an ended process wrote: the shim keeps it for some seconds only, however slow the client is.
 async fn last_words<S: AsyncRead + AsyncWrite>(
     client: &mut Client<S>,
     stdout: Option<Output>,
@@ -153,7 +140,7 @@ async fn last_words<S: AsyncRead + AsyncWrite>(
     let (mut out, mut err) = (Vec::new(), Vec::new());
     loop {
         let room = client.link.outbox.len() < LAST;
-        // An output that can't be read any more has nothing more to say; the end of clearing away comes in any case.
+        // An output that fails has no more to read. The clean-up ends in any case.
         tokio::select! {
             () = &mut cleared => break,
             Ok(()) = take_from(stdout.as_ref(), &mut out), if room => {}

@@ -1,7 +1,7 @@
 //! Forwarded ports: a client's connections to programs in a pod, over streams of SPDY, inside a WebSocket or without one.
 //!
-//! One task moves everything, as for a command: it reads from the client while programs take what came before, and from programs
-//! while the client does.
+//! One task moves all bytes, as for a command: it reads from the client while programs take the input before, and from programs
+//! while the client takes the output before.
 
 use crate::connections::{Connections, Turn};
 use crate::dial::Ports;
@@ -18,17 +18,17 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Connections of a tunnel at once. A browser has some six to a site.
+/// Most connections of a tunnel at once. A browser opens about six to a site.
 const MOST: usize = 128;
-/// Buffered bytes above which reading from the client pauses. Inside a tunnel nothing says which
-/// connection must wait, so that all of them do.
+/// Buffered bytes above which reading from the client pauses. SPDY has no flow control for one connection
+/// here, so that all of them wait.
 const QUEUE: usize = 256 * 1024;
 
 impl Tunnels {
-    /// Connections to ports of a pod, as a request asks for them.
+    /// Forwards ports of a pod.
     ///
     /// # Errors
-    /// The request is not in order, or the node has as many tunnels as it may.
+    /// The request is invalid, or the node has as many tunnels as it may.
     pub fn forward<B>(&self, request: &mut Request<B>, ports: Ports) -> Result<Tunnel, Refusal> {
         let offer = Offer::of(request)?;
         let spdy = offer.is_spdy();
@@ -76,7 +76,7 @@ impl<S: AsyncRead + AsyncWrite> Forward<S> {
     /// Moves bytes until the client leaves.
     async fn run(mut self) -> io::Result<()> {
         let leave = self.pump().await?;
-        // Programs hear of the end before the client is waited for.
+        // Programs see the end before the client's close is waited for.
         drop(self.connections);
         if let (true, Leave::Close(code)) = (self.link.is_spdy(), leave) {
             self.session.go_away(code != NORMAL, &mut self.link.outbox);
@@ -112,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite> Forward<S> {
         }
     }
 
-    /// Reads what the client said in the first bytes of the inbox.
+    /// Decodes the first `count` bytes of the inbox.
     fn take(&mut self, count: usize) -> Option<Leave> {
         let Self {
             link,

@@ -1,4 +1,4 @@
-//! What a client asks to upgrade to, and the answer.
+//! The upgrade of a client's request to WebSocket or SPDY.
 
 use http::header::{
     CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
@@ -12,12 +12,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 pub struct Refusal {
     /// The answer's status.
     pub status: StatusCode,
-    /// For a person.
+    /// The message for the client's user.
     pub message: String,
 }
 
 impl Refusal {
-    /// With a status and words for a person.
+    /// A refusal with this status and message.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { status, message }
@@ -54,7 +54,7 @@ const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-v
 /// How SPDY is called in `Upgrade`.
 const SPDY: &str = "SPDY/3.1";
 
-/// A client's handshake, of a WebSocket (RFC 6455, 4.2.1) or of SPDY, in order but for the protocols inside.
+/// A client's handshake for WebSocket (RFC 6455, 4.2.1) or SPDY. It is valid; the subprotocols are not negotiated yet.
 #[derive(Debug)]
 pub(crate) struct Offer {
     upgrade: Upgrade,
@@ -66,7 +66,7 @@ impl Offer {
     /// Reads a request's handshake.
     ///
     /// # Errors
-    /// It is no upgrade, one to something else, or not in order.
+    /// It is no upgrade, an upgrade to another protocol, or invalid.
     pub(crate) fn of<B>(request: &Request<B>) -> Result<Self, Refusal> {
         let headers = request.headers();
         if !has(headers, &CONNECTION, "upgrade") || !headers.contains_key(UPGRADE) {
@@ -116,7 +116,7 @@ impl Offer {
             .any(|name| name.trim() == protocol)
     }
 
-    /// The refusal of one that offers none of these protocols.
+    /// The refusal if none of the offered protocols is among these.
     pub(crate) fn unknown(&self, known: &str) -> Refusal {
         Refusal::bad(format!(
             "unable to negotiate protocol: client supports [{}], server supports [{known}]",

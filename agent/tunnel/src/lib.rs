@@ -52,7 +52,7 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Tunnel {
     /// The answer's head: 101, and what was agreed on.
     pub head: Response<()>,
-    /// What is to be run until its end; the tunnel ends where it is dropped.
+    /// The future that serves the tunnel; dropping it ends the tunnel.
     pub work: Work,
 }
 

@@ -11,13 +11,12 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 /// Bytes taken from the client at once.
 const INBOX: usize = 32 * 1024;
-/// Bytes for the client beyond which nothing more is made for it.
+/// Bytes for the client above which the process is not read.
 const OUTBOX: usize = 32 * 1024;
-/// Bytes for the client beyond which nothing is read from it: each ping adds an answer. A client that reads nothing is heard
-/// until then, so that it can still say that it leaves.
+/// Bytes for the client above which the client is not read, as each of its pings adds an answer. Until then a client that reads
+/// nothing is still read, so that its goodbye arrives.
 const ANSWERS: usize = 256 * 1024;
-/// Between two pings: a client's machine that is gone is found when its kernel answers none, and a connection is never idle
-/// for those who watch it on the way.
+/// Time between two pings. They find a client whose machine is gone, and keep proxies on the way from closing an idle connection.
 const PING: Duration = Duration::from_secs(30);
 /// Time for a client to close its side, so that the last bytes reach it.
 pub(crate) const LINGER: Duration = Duration::from_secs(10);
@@ -25,9 +24,9 @@ pub(crate) const LINGER: Duration = Duration::from_secs(10);
 /// How a client leaves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Leave {
-    /// It has gone without a word.
+    /// It closed the connection.
     Gone,
-    /// It is told with this code that the connection ends.
+    /// The connection is closed with this code.
     Close(u16),
 }
 
@@ -39,11 +38,11 @@ pub(crate) struct Piece<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// What lies on the connection.
+/// The framing of the connection.
 #[derive(Debug)]
 enum Framing {
     WebSocket(Box<Decoder>),
-    /// Frames of SPDY, which the owner reads and makes, but for pings; the number of the next one.
+    /// Frames of SPDY, which the owner decodes and encodes, except for pings; the number of the next ping.
     Spdy(u32),
 }
 
@@ -88,7 +87,7 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         }
     }
 
-    /// Whether more may be made for the client.
+    /// Whether there is room for more output.
     pub(crate) fn has_room(&self) -> bool {
         self.outbox.len() < OUTBOX
     }
@@ -125,7 +124,7 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         }
     }
 
-    /// Asks the client whether it is there.
+    /// Pings the client.
     pub(crate) fn ask(&mut self) {
         match &mut self.framing {
             Framing::WebSocket(_) => websocket::frame(Kind::Ping, &[], &[], &mut self.outbox),
@@ -136,8 +135,8 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         }
     }
 
-    /// Reads what the client said in the first bytes of the inbox, and hands on what its messages hold. An error of `each` is
-    /// the client's: it broke the protocol inside.
+    /// Decodes the first `count` bytes of the inbox and calls `each` with the content of messages. An error of `each` means that
+    /// the client broke the inner protocol. Returns how the client leaves, if it does.
     pub(crate) fn take<E: std::fmt::Display>(
         &mut self,
         count: usize,

@@ -1,7 +1,7 @@
 //! Turns raw values into checked ones: helpers of all sections. Each records a fault and continues.
 
 use crate::fault::{FaultKind, Place, Sink, shorten};
-use crate::format::FormatError;
+use crate::format::{DnsLabel, FormatError};
 use crate::raw::Texts;
 use crate::read::At;
 use std::fmt::Display;
@@ -40,6 +40,22 @@ impl Sink<'_> {
             error.suggestion,
         );
         None
+    }
+
+    /// Parses a required list that is not empty.
+    pub(crate) fn required_list<T>(
+        &mut self,
+        raw: Option<&At<Texts>>,
+        table: &Place,
+        key: &str,
+        expected: &str,
+    ) -> Option<Vec<T>>
+    where
+        T: FromStr<Err = FormatError> + PartialEq + Display,
+    {
+        let list = self.required(raw.cloned(), table, key, expected)?;
+        self.not_empty(&list, expected);
+        Some(self.parse_list(Some(&list)))
     }
 
     /// Parses all texts of a list; duplicates are faults.
@@ -148,4 +164,17 @@ impl Names {
     pub(crate) fn list(&self) -> Vec<&str> {
         self.0.iter().map(String::as_str).collect()
     }
+}
+
+/// The required and unique name of a list entry.
+pub(crate) fn named(
+    name: Option<At<String>>,
+    place: &Place,
+    names: &mut Names,
+    sink: &mut Sink<'_>,
+) -> Option<DnsLabel> {
+    let text = sink.required(name, place, "name", "a name to refer to it by")?;
+    let name: DnsLabel = sink.parse(&text)?;
+    names.add(name.as_str(), &text.place, sink);
+    Some(name)
 }

@@ -1,7 +1,7 @@
 //! `kind = "cluster"`, and the same sections in the first master's machine document.
 
 use crate::api::{self, ApiConfig};
-use crate::check::Names;
+use crate::check::{Names, named};
 use crate::defaults::{CLUSTER_NAME, NODE_PORTS, SERVICE_CIDR};
 use crate::fault::{FaultKind, Sink};
 use crate::format::{Cidr, DnsLabel, FormatError, Host, Pin, one_of};
@@ -34,7 +34,7 @@ pub struct ClusterConfig {
     pub node_ports: RangeInclusive<u16>,
     /// Authentication, authorization, admission and limits of the API.
     pub api: ApiConfig,
-    /// The scheduler's profiles beside or in the place of the default one.
+    /// The scheduler's profiles beside or in place of the default one.
     pub schedulers: Vec<SchedulerProfile>,
     /// Keys that sign accepted images, by name.
     pub release_keys: Vec<ReleaseKey>,
@@ -260,17 +260,4 @@ fn ek_issuer(entry: At<RawEkIssuer>, names: &mut Names, sink: &mut Sink<'_>) -> 
         name: name?,
         certificates: certificates?,
     })
-}
-
-/// The required and unique name of a list entry.
-pub(crate) fn named(
-    name: Option<At<String>>,
-    place: &crate::fault::Place,
-    names: &mut Names,
-    sink: &mut Sink<'_>,
-) -> Option<DnsLabel> {
-    let text = sink.required(name, place, "name", "a name to refer to it by")?;
-    let name: DnsLabel = sink.parse(&text)?;
-    names.add(name.as_str(), &text.place, sink);
-    Some(name)
 }

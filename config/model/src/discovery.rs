@@ -3,7 +3,6 @@
 
 use crate::fault::{FaultKind, Sink};
 use crate::format::{FormatError, Host, HostPort, Pin, text_type};
-use crate::machine;
 use crate::raw::RawDiscovery;
 use crate::read::At;
 use std::fmt;
@@ -163,7 +162,7 @@ impl FromStr for DiscoveryUri {
 pub(crate) fn check(section: &At<RawDiscovery>, sink: &mut Sink<'_>) -> Option<Discovery> {
     let At { value: raw, place } = section;
     let expected = "at least one address of the form http://HOST:PORT/v1/clusters/ID; `pratique discovery create` prints it";
-    let uris = machine::list(raw.uris.as_ref(), place, "uris", expected, sink);
+    let uris = sink.required_list(raw.uris.as_ref(), place, "uris", expected);
     let min_generation = raw
         .min_generation
         .as_ref()
@@ -184,7 +183,8 @@ pub(crate) fn check(section: &At<RawDiscovery>, sink: &mut Sink<'_>) -> Option<D
     } else {
         let expected = "at least one `sha256:…` of the cluster's discovery key, which `pratique discovery create` prints; \
                         without pins any endpoint would be trusted, which only `insecure_trust_on_first_use = true` allows";
-        machine::list(raw.pins.as_ref(), place, "pins", expected, sink).map(DiscoveryTrust::Pins)
+        sink.required_list(raw.pins.as_ref(), place, "pins", expected)
+            .map(DiscoveryTrust::Pins)
     };
     Some(Discovery {
         uris: uris?,

@@ -35,6 +35,8 @@ pub mod reference;
 pub mod registry;
 pub mod rule;
 pub mod scheduler;
+mod secret;
+mod shape;
 mod suggest;
 mod syntax;
 

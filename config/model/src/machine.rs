@@ -285,40 +285,22 @@ fn membership(
 
 fn location(master: &At<RawMaster>, sink: &mut Sink<'_>) -> Option<MasterLocation> {
     let At { value: raw, place } = master;
-    let endpoints = list(
+    let endpoints = sink.required_list(
         raw.endpoints.as_ref(),
         place,
         "endpoints",
         "at least one address of the form https://HOST:PORT",
-        sink,
     );
-    let ca_pins = list(
+    let ca_pins = sink.required_list(
         raw.ca_pins.as_ref(),
         place,
         "ca_pins",
         "at least one `sha256:…` of the cluster's root; `pratique bootstrap` prints it",
-        sink,
     );
     Some(MasterLocation {
         endpoints: endpoints?,
         ca_pins: ca_pins?,
     })
-}
-
-/// A required list that is not empty.
-pub(crate) fn list<T>(
-    raw: Option<&At<crate::raw::Texts>>,
-    table: &Place,
-    key: &str,
-    expected: &str,
-    sink: &mut Sink<'_>,
-) -> Option<Vec<T>>
-where
-    T: std::str::FromStr<Err = FormatError> + PartialEq + std::fmt::Display,
-{
-    let list = sink.required(raw.cloned(), table, key, expected)?;
-    sink.not_empty(&list, expected);
-    Some(sink.parse_list(Some(&list)))
 }
 
 fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {

@@ -3,8 +3,8 @@
 
 use crate::fault::{Place, Sink};
 use crate::read::{At, Entries, Read, raw, wrong_type};
-use crate::reference::Shape;
-use crate::registry::Secret;
+use crate::secret::Secret;
+use crate::shape::Shape;
 use toml::de::DeValue;
 
 /// Keys of every document.

@@ -2,8 +2,8 @@
 
 use crate::defaults::{MAX_DEPTH, MAX_LIST};
 use crate::fault::{FaultKind, Place, Sink, shorten};
-use crate::reference::Shape;
-use crate::registry::Secret;
+use crate::secret::Secret;
+use crate::shape::Shape;
 use crate::suggest::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -236,7 +236,7 @@ macro_rules! raw {
             /// Every key.
             pub(crate) const KEYS: &'static [&'static str] = &[$(stringify!($field)),*];
             /// Every key with its type and its meaning.
-            pub(crate) const TABLE: &'static [crate::reference::Key] = &[$(crate::reference::Key {
+            pub(crate) const TABLE: &'static [crate::shape::Key] = &[$(crate::shape::Key {
                 name: stringify!($field),
                 shape: <$type as crate::read::Read>::shape,
                 help: $help,
@@ -256,8 +256,8 @@ macro_rules! raw {
         }
 
         impl crate::read::Read for $name {
-            fn shape() -> crate::reference::Shape {
-                crate::reference::Shape::Table($name::TABLE)
+            fn shape() -> crate::shape::Shape {
+                crate::shape::Shape::Table($name::TABLE)
             }
 
             fn read(

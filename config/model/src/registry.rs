@@ -8,35 +8,13 @@ use crate::format::{FormatError, HostPort, MirrorUrl};
 use crate::pem;
 use crate::raw::{RawRegistries, RawRegistry};
 use crate::read::At;
-use std::fmt;
-use zeroize::Zeroizing;
+
+pub use crate::secret::Secret;
 
 /// Bytes of a user name.
 const MAX_USERNAME: usize = 255;
 /// Bytes of a password or token: tokens of clouds have a few thousand.
 const MAX_SECRET: usize = 16 * 1024;
-
-/// A text that neither faults nor `Debug` show. Its memory is zeroed when it is dropped.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(Zeroizing<String>);
-
-impl Secret {
-    /// Takes a text over.
-    pub fn new(text: impl Into<Zeroizing<String>>) -> Self {
-        Self(text.into())
-    }
-
-    /// The secret text.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("…")
-    }
-}
 
 /// Sources of container images.
 #[derive(Debug, Clone, PartialEq, Eq)]

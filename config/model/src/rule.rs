@@ -1,7 +1,6 @@
 //! `[[rule]]` and `kind = "policy"`: the rules that decide certificate requests.
 
-use crate::check::{Names, quoted};
-use crate::cluster::named;
+use crate::check::{Names, named, quoted};
 use crate::defaults::{
     CERTIFICATE_TTL, CERTIFICATE_TTL_MAX, CERTIFICATE_TTL_MIN, MIN_SVN, QUEUE_MAX_WAITING,
     QUEUE_WAIT_MAX, QUEUE_WAIT_MIN,

@@ -1,7 +1,6 @@
 //! `[[cluster.scheduler]]`: names by which pods ask for the scheduler, and how each weighs the resources of nodes.
 
-use crate::check::Names;
-use crate::cluster::named;
+use crate::check::{Names, named};
 use crate::fault::{FaultKind, Sink};
 use crate::format::{DnsLabel, DnsName, FormatError, one_of, text_type};
 use crate::raw::RawScheduler;

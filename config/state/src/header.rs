@@ -35,7 +35,7 @@ pub const VOLUME_KEY: usize = 64;
 /// Bytes of a key that wraps it.
 pub const WRAPPING_KEY: usize = 32;
 
-/// What init writes in the place of a header when a volume opened and its file system is damaged:
+/// What init writes in place of a header when a volume opened and its file system is damaged:
 /// the next boot makes the volume anew. An attacker who writes it destroys the volume, as with any
 /// other bytes.
 pub const DAMAGED: &[u8; 16] = b"PRATIQUE DAMAGED";

@@ -1,42 +1,42 @@
 //! Connections to ports of a pod, over streams of SPDY (Kubernetes, `portforward`; KEP-4006).
 //!
-//! A client opens two streams for each connection, which its request's id joins: one for errors, on which it reads why the
-//! connection can't be made, and one for data. Each half of the data ends by itself, as the halves of a TCP connection do.
+//! A client opens two streams with one request id for each connection: one for data, and one on which it reads why the connection
+//! can't be made. Each direction of the data ends by itself, as with TCP.
 //!
-//! Enter by [`Session`]: it reads what the client sends and says what is to be done, and writes what the client is to be told.
+//! Enter by [`Session`]: it decodes what the client sends to events, and encodes the answers.
 
-use crate::spdy::{self, Decoder, Fault, Headers, Replies, Why};
+use crate::spdy::{self, Fault, Frames, Headers, Refused, Streams, Why};
 use std::collections::HashMap;
 
-/// The WebSocket subprotocol: SPDY's frames are the bytes of its binary messages.
+/// The WebSocket subprotocol: binary messages whose bytes are SPDY frames.
 pub const PROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
-/// The protocol of a connection that is SPDY itself, as kubectl before 1.31 asks for it.
+/// The subprotocol of SPDY without WebSocket, which kubectl before 1.31 uses.
 pub const PLAIN: &str = "portforward.k8s.io";
-/// Streams of a client at once that wait for the other of their pair. kubectl opens both, one after another.
+/// Most streams of a client that wait for the other stream of their pair. kubectl opens both, one after another.
 const MOST_WAITING: usize = 64;
-/// Longest id of a request; kubectl counts.
+/// Longest request id; kubectl uses a counter.
 const MAX_ID: usize = 64;
 
-/// What a client wants.
+/// What the owner of a session has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A connection to a port.
+    /// Make a connection to a port.
     Connect {
         /// The connection's number.
         connection: u32,
-        /// Which port.
+        /// The port.
         port: u16,
     },
-    /// Some bytes for a connection; may be none.
+    /// Write bytes to a connection; there may be none.
     Input {
         /// The connection's number.
         connection: u32,
         /// The bytes.
         bytes: &'a [u8],
-        /// No more come.
+        /// These are the last.
         ends: bool,
     },
-    /// Nothing more of a connection, in either direction.
+    /// Close a connection: the client reset it.
     Dropped {
         /// The connection's number.
         connection: u32,
@@ -69,8 +69,7 @@ struct Connection {
 /// One client's connections.
 #[derive(Debug, Default)]
 pub struct Session {
-    decoder: Decoder,
-    replies: Replies,
+    frames: Frames,
     /// By the request's id.
     waiting: HashMap<String, Half>,
     connections: HashMap<u32, Connection>,
@@ -78,7 +77,7 @@ pub struct Session {
 
 impl Session {
     /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event
-    /// all of `input` was taken. What the client is to be told is appended to `out`.
+    /// all of `input` was taken. Answers to the client are appended to `out`.
     ///
     /// # Errors
     /// The client broke the protocol.
@@ -87,118 +86,10 @@ impl Session {
         input: &'a [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Option<Event<'a>>), Fault> {
-        let mut used = 0;
-        loop {
-            let (count, event) = self.decoder.take(&input[used..])?;
-            used += count;
-            let Some(event) = event else {
-                return Ok((used, None));
-            };
-            let event = match event {
-                spdy::Event::Open {
-                    stream,
-                    headers,
-                    ends,
-                } => self.open(stream, &headers, ends, out),
-                spdy::Event::Data {
-                    stream,
-                    bytes,
-                    ends,
-                } => self.data(stream, bytes, ends, out),
-                spdy::Event::Reset { stream } => self.dropped(stream, out),
-                spdy::Event::Ping(number) => {
-                    spdy::pong(number, out);
-                    None
-                }
-                // It opens no more; what is open goes on.
-                spdy::Event::GoAway => None,
-            };
-            if event.is_some() {
-                return Ok((used, event));
-            }
-        }
+        spdy::take(self, input, out)
     }
 
-    /// A new stream: accepted and, with the other of its pair, a connection; or refused.
-    fn open(
-        &mut self,
-        stream: u32,
-        headers: &Headers,
-        ends: bool,
-        out: &mut Vec<u8>,
-    ) -> Option<Event<'static>> {
-        let Some((role, port, id)) = asked(headers) else {
-            spdy::reset(stream, Why::Refused, out);
-            return None;
-        };
-        let fits = match self.waiting.get(id) {
-            Some(half) => half.role != role,
-            None => self.waiting.len() < MOST_WAITING,
-        };
-        // Who ends a stream of data as he opens it can't know whether anybody reads it.
-        if !fits || (ends && role == Role::Data) {
-            spdy::reset(stream, Why::Refused, out);
-            return None;
-        }
-        self.replies.reply(stream, out);
-        let Some(other) = self.waiting.remove(id) else {
-            self.waiting.insert(id.to_owned(), Half { role, stream });
-            return None;
-        };
-        let (connection, errors) = match role {
-            Role::Data => (stream, other.stream),
-            Role::Error => (other.stream, stream),
-        };
-        let made = Connection {
-            errors,
-            input_ended: false,
-            output_ended: false,
-        };
-        self.connections.insert(connection, made);
-        Some(Event::Connect { connection, port })
-    }
-
-    fn data<'a>(
-        &mut self,
-        stream: u32,
-        bytes: &'a [u8],
-        ends: bool,
-        out: &mut Vec<u8>,
-    ) -> Option<Event<'a>> {
-        if let Some(own) = self.connections.get_mut(&stream) {
-            if own.input_ended {
-                return None;
-            }
-            own.input_ended = ends;
-            if ends && own.output_ended {
-                self.connections.remove(&stream);
-            }
-            return Some(Event::Input {
-                connection: stream,
-                bytes,
-                ends,
-            });
-        }
-        let is_this = |half: &Half| half.stream == stream && half.role == Role::Data;
-        if self.waiting.values().any(is_this) {
-            // Nobody could be told why what it sent is lost.
-            self.waiting.retain(|_, half| half.stream != stream);
-            spdy::reset(stream, Why::Refused, out);
-        }
-        // A stream of errors is not for the client to write to, and one that is over may have bytes on the way.
-        None
-    }
-
-    fn dropped(&mut self, stream: u32, out: &mut Vec<u8>) -> Option<Event<'static>> {
-        self.waiting.retain(|_, half| half.stream != stream);
-        let own = self.connections.remove(&stream)?;
-        if !own.output_ended {
-            spdy::data(own.errors, &[], true, out);
-        }
-        Some(Event::Dropped { connection: stream })
-    }
-
-    /// Bytes of a connection, for the client. Those of one that is over are dropped.
+    /// Appends output of a connection. If the connection is over, it is dropped.
     pub fn output(&self, connection: u32, bytes: &[u8], out: &mut Vec<u8>) {
         if self
             .connections
@@ -209,7 +100,7 @@ impl Session {
         }
     }
 
-    /// A connection's program writes no more. Its errors end, too: a client waits for that before it lets go.
+    /// Ends the output of a connection. Its stream of errors ends, too: clients wait for that before they close.
     pub fn end_output(&mut self, connection: u32, out: &mut Vec<u8>) {
         let Some(own) = self.connections.get_mut(&connection) else {
             return;
@@ -223,7 +114,7 @@ impl Session {
         }
     }
 
-    /// A connection broke: both of its halves end at once.
+    /// Resets a connection that broke.
     pub fn broken(&mut self, connection: u32, out: &mut Vec<u8>) {
         if let Some(own) = self.connections.remove(&connection) {
             spdy::reset(connection, Why::Cancelled, out);
@@ -233,7 +124,7 @@ impl Session {
         }
     }
 
-    /// A connection can't be made: the client is told why.
+    /// Ends a connection that can't be made, with the reason for the client.
     pub fn refused(&mut self, connection: u32, why: &str, out: &mut Vec<u8>) {
         if let Some(own) = self.connections.remove(&connection) {
             spdy::data(own.errors, why.as_bytes(), true, out);
@@ -241,9 +132,89 @@ impl Session {
         }
     }
 
-    /// The connection with the client is left; `broke` says that the client broke the protocol.
+    /// Says goodbye to the client; `broke` says that it broke the protocol.
     pub fn go_away(&self, broke: bool, out: &mut Vec<u8>) {
-        spdy::go_away(self.decoder.last(), broke, out);
+        self.frames.go_away(broke, out);
+    }
+}
+
+impl Streams for Session {
+    type Event<'a> = Event<'a>;
+
+    fn frames(&mut self) -> &mut Frames {
+        &mut self.frames
+    }
+
+    /// A new stream waits for the other stream of its pair; the second one completes the connection.
+    fn opened<'a>(
+        &mut self,
+        stream: u32,
+        headers: &Headers,
+        ends: bool,
+    ) -> Result<Option<Event<'a>>, Refused> {
+        let (role, port, id) = asked(headers).ok_or(Refused)?;
+        let fits = match self.waiting.get(id) {
+            Some(half) => half.role != role,
+            None => self.waiting.len() < MOST_WAITING,
+        };
+        // A client that ends a stream of data as it opens it can't know whether anybody reads it.
+        if !fits || (ends && role == Role::Data) {
+            return Err(Refused);
+        }
+        let Some(other) = self.waiting.remove(id) else {
+            self.waiting.insert(id.to_owned(), Half { role, stream });
+            return Ok(None);
+        };
+        let (connection, errors) = match role {
+            Role::Data => (stream, other.stream),
+            Role::Error => (other.stream, stream),
+        };
+        let made = Connection {
+            errors,
+            input_ended: false,
+            output_ended: false,
+        };
+        self.connections.insert(connection, made);
+        Ok(Some(Event::Connect { connection, port }))
+    }
+
+    fn data<'a>(
+        &mut self,
+        stream: u32,
+        bytes: &'a [u8],
+        ends: bool,
+    ) -> Result<Option<Event<'a>>, Refused> {
+        if let Some(own) = self.connections.get_mut(&stream) {
+            if own.input_ended {
+                return Ok(None);
+            }
+            own.input_ended = ends;
+            if ends && own.output_ended {
+                self.connections.remove(&stream);
+            }
+            return Ok(Some(Event::Input {
+                connection: stream,
+                bytes,
+                ends,
+            }));
+        }
+        let is_this = |half: &Half| half.stream == stream && half.role == Role::Data;
+        if self.waiting.values().any(is_this) {
+            // Without its stream of errors, the client could not be told why its data is lost.
+            self.waiting.retain(|_, half| half.stream != stream);
+            return Err(Refused);
+        }
+        // The client does not write to a stream of errors, and bytes for a stream that is over may still be on the way.
+        Ok(None)
+    }
+
+    fn reset<'a>(&mut self, stream: u32, out: &mut Vec<u8>) -> Option<Event<'a>> {
+        self.waiting.retain(|_, half| half.stream != stream);
+        let own = self.connections.remove(&stream)?;
+        if !own.output_ended {
+            spdy::data(own.errors, &[], true, out);
+        }
+        Some(Event::Dropped { connection: stream })
     }
 }
 
@@ -262,50 +233,23 @@ fn asked(headers: &Headers) -> Option<(Role, u16, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spdy::Opener;
     use proptest::prelude::*;
 
-    /// A client and the session that serves it.
-    #[derive(Default)]
-    struct Talk {
-        session: Session,
-        opener: Opener,
-        told: Vec<u8>,
+    type Talk = spdy::Talk<Session>;
+
+    fn open(talk: &mut Talk, stream: u32, role: &str, port: &str, id: &str) -> Vec<String> {
+        let headers = Headers::from([("streamtype", role), ("port", port), ("requestid", id)]);
+        talk.open(stream, &headers)
     }
 
-    impl Talk {
-        /// The result of a client's bytes.
-        fn say(&mut self, bytes: &[u8]) -> Vec<String> {
-            let (mut all, mut rest) = (Vec::new(), bytes);
-            while let (used, Some(event)) = self.session.take(rest, &mut self.told).unwrap() {
-                all.push(format!("{event:?}"));
-                rest = &rest[used..];
-            }
-            all
-        }
-
-        fn open(&mut self, stream: u32, role: &str, port: &str, id: &str) -> Vec<String> {
-            let headers = Headers::from([("streamtype", role), ("port", port), ("requestid", id)]);
-            let mut bytes = Vec::new();
-            self.opener.open(stream, &headers, &mut bytes);
-            self.say(&bytes)
-        }
-
-        /// A connection whose streams are 1 and 3.
-        fn connected() -> Self {
-            let mut talk = Self::default();
-            assert!(talk.open(1, "error", "80", "0").is_empty());
-            let made = talk.open(3, "data", "80", "0");
-            assert_eq!(made, ["Connect { connection: 3, port: 80 }"]);
-            talk.told.clear();
-            talk
-        }
-
-        fn send(&mut self, stream: u32, bytes: &[u8], ends: bool) -> Vec<String> {
-            let mut frame = Vec::new();
-            spdy::data(stream, bytes, ends, &mut frame);
-            self.say(&frame)
-        }
+    /// A client with a connection whose streams are 1 and 3.
+    fn connected() -> Talk {
+        let mut talk = Talk::default();
+        assert!(open(&mut talk, 1, "error", "80", "0").is_empty());
+        let made = open(&mut talk, 3, "data", "80", "0");
+        assert_eq!(made, ["Connect { connection: 3, port: 80 }"]);
+        talk.told.clear();
+        talk
     }
 
     fn ends(streams: &[u32]) -> Vec<u8> {
@@ -318,7 +262,7 @@ mod tests {
 
     #[test]
     fn each_half_of_a_connection_ends_by_itself() {
-        let mut talk = Talk::connected();
+        let mut talk = connected();
         let input = talk.send(3, b"ask", true);
         assert_eq!(
             input,
@@ -334,7 +278,7 @@ mod tests {
         assert_eq!(talk.told, ends(&[3, 1]));
         assert!(talk.session.connections.is_empty());
 
-        let mut talk = Talk::connected();
+        let mut talk = connected();
         talk.session.end_output(3, &mut talk.told);
         talk.session.end_output(3, &mut talk.told);
         assert_eq!(talk.told, ends(&[3, 1]), "it ends once");
@@ -348,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_port_that_refuses_is_told_on_the_stream_of_errors() {
-        let mut talk = Talk::connected();
+        let mut talk = connected();
         talk.session
             .refused(3, "connection refused", &mut talk.told);
         let mut told = Vec::new();
@@ -360,14 +304,14 @@ mod tests {
 
     #[test]
     fn a_connection_that_a_side_drops_leaves_nothing() {
-        let mut talk = Talk::connected();
+        let mut talk = connected();
         let mut reset = Vec::new();
         spdy::reset(3, Why::Cancelled, &mut reset);
         assert_eq!(talk.say(&reset), ["Dropped { connection: 3 }"]);
         assert_eq!(talk.told, ends(&[1]));
         assert!(talk.session.connections.is_empty());
 
-        let mut talk = Talk::connected();
+        let mut talk = connected();
         talk.session.broken(3, &mut talk.told);
         assert_eq!(talk.told, [reset, ends(&[1])].concat());
         assert!(talk.session.connections.is_empty());
@@ -386,14 +330,14 @@ mod tests {
             ("error", "80", &"9".repeat(MAX_ID + 1)),
         ] {
             let mut talk = Talk::default();
-            assert!(talk.open(1, role, port, id).is_empty());
+            assert!(open(&mut talk, 1, role, port, id).is_empty());
             assert_eq!(talk.told, refused, "{role} {port} {id}");
         }
         // Two streams of one kind are no pair, and what comes before the pair is whole has no place.
         let mut talk = Talk::default();
-        talk.open(1, "data", "80", "0");
+        open(&mut talk, 1, "data", "80", "0");
         talk.told.clear();
-        talk.open(3, "data", "80", "0");
+        open(&mut talk, 3, "data", "80", "0");
         assert_eq!(talk.told[8..12], [0, 0, 0, 3]);
         talk.told.clear();
         assert!(talk.send(1, b"early", false).is_empty());
@@ -405,7 +349,13 @@ mod tests {
     fn streams_without_their_other_are_bounded() {
         let mut talk = Talk::default();
         for number in 0..200 {
-            talk.open(2 * number + 1, "error", "80", &number.to_string());
+            open(
+                &mut talk,
+                2 * number + 1,
+                "error",
+                "80",
+                &number.to_string(),
+            );
         }
         assert_eq!(talk.session.waiting.len(), MOST_WAITING);
     }
@@ -427,8 +377,8 @@ mod tests {
             let mut sent = vec![Vec::new(); 3];
             for connection in 0..3 {
                 let id = connection.to_string();
-                talk.open(4 * connection + 1, "error", "80", &id);
-                prop_assert_eq!(talk.open(4 * connection + 3, "data", "80", &id).len(), 1);
+                open(&mut talk, 4 * connection + 1, "error", "80", &id);
+                prop_assert_eq!(open(&mut talk, 4 * connection + 3, "data", "80", &id).len(), 1);
             }
             for (connection, piece) in &pieces {
                 spdy::data(4 * connection + 3, piece, false, &mut bytes);
@@ -436,14 +386,12 @@ mod tests {
             }
             let mut read = vec![Vec::new(); 3];
             for piece in bytes.chunks(cut) {
-                let mut rest = piece;
-                while let (used, Some(event)) = talk.session.take(rest, &mut talk.told).unwrap() {
+                talk.each(piece, |event| {
                     let Event::Input { connection, bytes, .. } = event else {
                         unreachable!("nothing but input was sent")
                     };
                     read[usize::try_from((connection - 3) / 4).unwrap()].extend_from_slice(bytes);
-                    rest = &rest[used..];
-                }
+                });
             }
             prop_assert_eq!(read, sent);
         }

@@ -1,10 +1,9 @@
-//! What clients speak inside a tunnel to a pod: WebSocket frames ([`websocket`]), the channels of a remote command
-//! ([`command`]), as kubectl and the client libraries speak them to exec and attach, and connections to ports ([`forward`]) over
-//! the streams of [`spdy`], as kubectl speaks them to port-forward. Older clients speak SPDY to exec and attach, too
-//! ([`streams`]).
+//! The protocols inside a tunnel to a pod. For `exec` and `attach`: the channels of a command ([`command`]) in WebSocket frames
+//! ([`websocket`]) or, for older clients, over SPDY ([`streams`]). For `port-forward`: connections to ports ([`forward`]), always
+//! over SPDY. Both uses of SPDY share frames and session ([`spdy`]).
 //!
-//! All of it is pure: bytes in, events out; the caller reads and writes. Nothing is buffered but what a decision needs (a
-//! frame's header, a control message), so that the length that a peer announces costs no memory.
+//! All of it is pure: bytes in, events out; the caller reads and writes. Only what a decision needs is buffered (a frame's header,
+//! a control message), so that a length that a peer announces costs no memory.
 //!
 //! Between master and node alone there is a plain connection to one port of a pod ([`port`]), on which the API's proxy speaks
 //! HTTP itself.

@@ -1,17 +1,17 @@
 //! A remote command over streams of SPDY (Kubernetes, `remotecommand`), as kubectl before 1.31 and older client libraries ask
 //! for it.
 //!
-//! A client opens a stream for each channel of the command that it wants, which the header `streamtype` names. It writes to
-//! `stdin` and `resize` and reads `stdout`, `stderr` and, once, a `Status` from `error`. Input ends with its stream's half. What
-//! the channels mean is as in [`crate::command`].
+//! A client opens a stream for each channel that it wants, named by the header `streamtype`. It writes to `stdin` and `resize`,
+//! and reads `stdout`, `stderr` and, once, a `Status` from `error`. Input ends when the client ends its half of `stdin`. The
+//! channels mean what they mean in [`crate::command`].
 //!
-//! Enter by [`Session`]: it reads what the client sends, and writes what the client is to be told.
+//! Enter by [`Session`]: it decodes what the client sends, and encodes output and status.
 
 use crate::command::{ERROR, MAX_RESIZE, RESIZE, STDERR, STDIN, STDOUT, Said, size};
-use crate::spdy::{self, Decoder, Fault, Headers, Replies, Why};
+use crate::spdy::{self, Fault, Frames, Headers, Refused, Streams};
 
-/// The one version that is spoken: with a `Status` at the end, as all clients since Kubernetes 1.4. Version 5 is one of
-/// WebSockets alone.
+/// The one supported version, which ends with a `Status`; all clients since Kubernetes 1.4 offer it. Version 5 exists for
+/// WebSockets only.
 pub const PROTOCOL: &str = "v4.channel.k8s.io";
 /// The streams' names, by the numbers of their channels.
 const NAMES: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
@@ -22,7 +22,7 @@ enum Stream {
     /// The client has not opened it.
     #[default]
     Awaited,
-    /// It has this number.
+    /// It has this number, and is open.
     Open(u32),
     /// It is over, and not opened again.
     Over,
@@ -31,20 +31,19 @@ enum Stream {
 /// One client's streams: no more than one for each channel.
 #[derive(Debug, Default)]
 pub struct Session {
-    decoder: Decoder,
-    replies: Replies,
+    frames: Frames,
     /// By the channels' numbers.
     streams: [Stream; NAMES.len()],
-    /// What of a terminal's size has come.
+    /// The bytes of the next terminal size that have come.
     size: Vec<u8>,
-    /// The input's last bytes were told, and its end was not.
+    /// The last input was returned, and its end is due.
     ending: bool,
     input_ended: bool,
 }
 
 impl Session {
-    /// Takes bytes from the front of `input` up to the next thing that is said: how many, and what was said. Where nothing is,
-    /// all of `input` was taken. Of sizes that come together the last is told. Answers to the client are appended to `out`.
+    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event all
+    /// of `input` was taken. Of several terminal sizes in one frame the last counts. Answers to the client are appended to `out`.
     ///
     /// # Errors
     /// The client broke the protocol.
@@ -53,55 +52,7 @@ impl Session {
         input: &'a [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Option<Said<'a>>), Fault> {
-        if std::mem::take(&mut self.ending) {
-            return Ok((0, Some(Said::EndOfInput)));
-        }
-        let mut used = 0;
-        loop {
-            let (count, event) = self.decoder.take(&input[used..])?;
-            used += count;
-            let Some(event) = event else {
-                return Ok((used, None));
-            };
-            let said = match event {
-                spdy::Event::Open {
-                    stream,
-                    headers,
-                    ends,
-                } => {
-                    self.open(stream, &headers, out);
-                    self.data(stream, &[], ends)
-                }
-                spdy::Event::Data {
-                    stream,
-                    bytes,
-                    ends,
-                } => self.data(stream, bytes, ends),
-                spdy::Event::Reset { stream } => self.reset(stream),
-                spdy::Event::Ping(number) => {
-                    spdy::pong(number, out);
-                    None
-                }
-                // It opens no more; what is open goes on.
-                spdy::Event::GoAway => None,
-            };
-            if said.is_some() {
-                return Ok((used, said));
-            }
-        }
-    }
-
-    /// A new stream: accepted as that of its channel, or refused.
-    fn open(&mut self, stream: u32, headers: &Headers, out: &mut Vec<u8>) {
-        let name = headers.get("streamtype");
-        let at = NAMES.iter().position(|own| Some(*own) == name);
-        let place = at.and_then(|at| self.streams.get_mut(at));
-        if let Some(place) = place.filter(|place| **place == Stream::Awaited) {
-            *place = Stream::Open(stream);
-            self.replies.reply(stream, out);
-        } else {
-            spdy::reset(stream, Why::Refused, out);
-        }
+        spdy::take(self, input, out)
     }
 
     /// The channel of an open stream.
@@ -111,23 +62,7 @@ impl Session {
         found.map(|(channel, _)| channel)
     }
 
-    fn data<'a>(&mut self, stream: u32, bytes: &'a [u8], ends: bool) -> Option<Said<'a>> {
-        match self.channel(stream) {
-            Some(STDIN) if !self.input_ended => {
-                self.input_ended = ends;
-                if bytes.is_empty() {
-                    return ends.then_some(Said::EndOfInput);
-                }
-                self.ending = ends;
-                Some(Said::Input(bytes))
-            }
-            Some(RESIZE) => self.resize(bytes),
-            // The other streams are not for the client to write to, and one that is over may have bytes on the way.
-            _ => None,
-        }
-    }
-
-    /// Sizes are objects one after another. None holds another object, so that each ends with the first brace.
+    /// Sizes are JSON objects one after another. They hold no objects themselves, so each ends at the first closing brace.
     fn resize(&mut self, bytes: &[u8]) -> Option<Said<'static>> {
         let mut last = None;
         for byte in bytes {
@@ -142,14 +77,6 @@ impl Session {
         last
     }
 
-    /// The client wants nothing more of a stream.
-    fn reset(&mut self, stream: u32) -> Option<Said<'static>> {
-        let channel = self.channel(stream)?;
-        self.streams[usize::from(channel)] = Stream::Over;
-        let ends = channel == STDIN && !std::mem::replace(&mut self.input_ended, true);
-        ends.then_some(Said::EndOfInput)
-    }
-
     /// Whether the client has opened streams for all of these channels.
     pub fn has_opened(&self, channels: &[u8]) -> bool {
         let opened = |channel: &u8| self.streams.get(usize::from(*channel));
@@ -157,14 +84,14 @@ impl Session {
         opened.all(|stream| stream.is_some_and(|stream| *stream != Stream::Awaited))
     }
 
-    /// Bytes of an output, for the client. Where it has no stream for them, they are dropped.
+    /// Appends output for the client. If it has no open stream for the channel, the bytes are dropped.
     pub fn output(&self, channel: u8, bytes: &[u8], out: &mut Vec<u8>) {
         if let Some(Stream::Open(stream)) = self.streams.get(usize::from(channel)) {
             spdy::data(*stream, bytes, false, out);
         }
     }
 
-    /// The command has ended with a `Status`: all streams end, too.
+    /// Appends the `Status` of a command that has ended, and ends all streams.
     pub fn end(&mut self, status: &[u8], out: &mut Vec<u8>) {
         for channel in [STDOUT, STDERR, ERROR, STDIN, RESIZE] {
             let place = &mut self.streams[usize::from(channel)];
@@ -175,67 +102,97 @@ impl Session {
         }
     }
 
-    /// The connection is left; `broke` says that the client broke the protocol.
+    /// Says goodbye to the client; `broke` says that it broke the protocol.
     pub fn go_away(&self, broke: bool, out: &mut Vec<u8>) {
-        spdy::go_away(self.decoder.last(), broke, out);
+        self.frames.go_away(broke, out);
+    }
+}
+
+impl Streams for Session {
+    type Event<'a> = Said<'a>;
+
+    fn frames(&mut self) -> &mut Frames {
+        &mut self.frames
+    }
+
+    fn due<'a>(&mut self) -> Option<Said<'a>> {
+        std::mem::take(&mut self.ending).then_some(Said::EndOfInput)
+    }
+
+    /// A new stream becomes that of the channel that it names; each channel has one, and once only.
+    fn opened<'a>(
+        &mut self,
+        stream: u32,
+        headers: &Headers,
+        ends: bool,
+    ) -> Result<Option<Said<'a>>, Refused> {
+        let name = headers.get("streamtype");
+        let at = NAMES.iter().position(|own| Some(*own) == name);
+        let place = at.and_then(|at| self.streams.get_mut(at));
+        let place = place.filter(|place| **place == Stream::Awaited);
+        *place.ok_or(Refused)? = Stream::Open(stream);
+        self.data(stream, &[], ends)
+    }
+
+    fn data<'a>(
+        &mut self,
+        stream: u32,
+        bytes: &'a [u8],
+        ends: bool,
+    ) -> Result<Option<Said<'a>>, Refused> {
+        Ok(match self.channel(stream) {
+            Some(STDIN) if !self.input_ended => {
+                self.input_ended = ends;
+                if bytes.is_empty() {
+                    ends.then_some(Said::EndOfInput)
+                } else {
+                    self.ending = ends;
+                    Some(Said::Input(bytes))
+                }
+            }
+            Some(RESIZE) => self.resize(bytes),
+            // The client does not write to the other streams, and bytes for a stream that is over may still be on the way.
+            _ => None,
+        })
+    }
+
+    fn reset<'a>(&mut self, stream: u32, _out: &mut Vec<u8>) -> Option<Said<'a>> {
+        let channel = self.channel(stream)?;
+        self.streams[usize::from(channel)] = Stream::Over;
+        let ends = channel == STDIN && !std::mem::replace(&mut self.input_ended, true);
+        ends.then_some(Said::EndOfInput)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spdy::Opener;
+    use crate::spdy::Why;
     use proptest::prelude::*;
 
-    /// A client and the session that serves it.
-    #[derive(Default)]
-    struct Talk {
-        session: Session,
-        opener: Opener,
-        told: Vec<u8>,
+    type Talk = spdy::Talk<Session>;
+
+    fn open(talk: &mut Talk, stream: u32, name: &str) {
+        let events = talk.open(stream, &Headers::from([("streamtype", name)]));
+        assert!(events.is_empty());
     }
 
-    impl Talk {
-        /// What comes of a client's bytes.
-        fn say(&mut self, bytes: &[u8]) -> Vec<String> {
-            let (mut all, mut rest) = (Vec::new(), bytes);
-            while let (used, Some(said)) = self.session.take(rest, &mut self.told).unwrap() {
-                all.push(format!("{said:?}"));
-                rest = &rest[used..];
-            }
-            all
+    /// A client with all streams but one for errors: 1 for the status, 3 and 5 for input and output, 7 for sizes.
+    fn opened() -> Talk {
+        let mut talk = Talk::default();
+        for (stream, name) in [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "resize")] {
+            assert!(!talk.session.has_opened(&[STDIN, STDOUT, ERROR, RESIZE]));
+            open(&mut talk, stream, name);
         }
-
-        fn open(&mut self, stream: u32, name: &str) {
-            let mut bytes = Vec::new();
-            let headers = Headers::from([("streamtype", name)]);
-            self.opener.open(stream, &headers, &mut bytes);
-            assert!(self.say(&bytes).is_empty());
-        }
-
-        /// A client with all streams: 1 for errors, 3 and 5 for input and output, 7 for sizes.
-        fn opened() -> Self {
-            let mut talk = Self::default();
-            for (stream, name) in [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "resize")] {
-                assert!(!talk.session.has_opened(&[STDIN, STDOUT, ERROR, RESIZE]));
-                talk.open(stream, name);
-            }
-            assert!(talk.session.has_opened(&[STDIN, STDOUT, ERROR, RESIZE]));
-            assert!(!talk.session.has_opened(&[STDERR]));
-            talk.told.clear();
-            talk
-        }
-
-        fn send(&mut self, stream: u32, bytes: &[u8], ends: bool) -> Vec<String> {
-            let mut frame = Vec::new();
-            spdy::data(stream, bytes, ends, &mut frame);
-            self.say(&frame)
-        }
+        assert!(talk.session.has_opened(&[STDIN, STDOUT, ERROR, RESIZE]));
+        assert!(!talk.session.has_opened(&[STDERR]));
+        talk.told.clear();
+        talk
     }
 
     #[test]
     fn each_stream_is_the_channel_of_its_name_and_is_opened_once() {
-        let mut talk = Talk::opened();
+        let mut talk = opened();
         assert_eq!(talk.send(3, b"ab", false), ["Input([97, 98])"]);
         for other in [1, 5, 9] {
             assert!(talk.send(other, b"ab", true).is_empty(), "{other}");
@@ -243,7 +200,7 @@ mod tests {
         for (stream, name) in [(9, "stdout"), (11, "stdlog"), (13, "")] {
             let mut refused = Vec::new();
             spdy::reset(stream, Why::Refused, &mut refused);
-            talk.open(stream, name);
+            open(&mut talk, stream, name);
             assert_eq!(talk.told, refused, "{name}");
             talk.told.clear();
         }
@@ -257,20 +214,20 @@ mod tests {
 
     #[test]
     fn input_ends_once_with_its_half_or_with_its_stream() {
-        let mut talk = Talk::opened();
+        let mut talk = opened();
         assert_eq!(talk.send(3, b"a", true), ["Input([97])", "EndOfInput"]);
         assert!(talk.send(3, b"b", true).is_empty(), "after the end");
-        let mut talk = Talk::opened();
+        let mut talk = opened();
         assert_eq!(talk.send(3, b"", true), ["EndOfInput"]);
         let mut reset = Vec::new();
         spdy::reset(3, Why::Cancelled, &mut reset);
         assert!(talk.say(&reset).is_empty());
-        assert_eq!(Talk::opened().say(&reset), ["EndOfInput"]);
+        assert_eq!(opened().say(&reset), ["EndOfInput"]);
     }
 
     #[test]
     fn the_last_size_of_a_terminal_is_told_and_a_long_one_costs_no_memory() {
-        let mut talk = Talk::opened();
+        let mut talk = opened();
         let sizes = b"{\"Width\":1,\"Height\":2}\n{\"Width\":80,\"Height\":24}\n";
         let (half, rest) = sizes.split_at(30);
         assert_eq!(talk.send(7, half, false), ["Size { width: 1, height: 2 }"]);
@@ -288,7 +245,7 @@ mod tests {
 
     #[test]
     fn the_status_is_told_and_every_stream_ends() {
-        let mut talk = Talk::opened();
+        let mut talk = opened();
         let mut told = Vec::new();
         spdy::data(5, b"", true, &mut told);
         spdy::data(1, b"status", true, &mut told);
@@ -306,7 +263,7 @@ mod tests {
 
     #[test]
     fn pings_are_answered_and_what_a_client_leaves_is_not_written_to() {
-        let (mut talk, mut ping) = (Talk::opened(), Vec::new());
+        let (mut talk, mut ping) = (opened(), Vec::new());
         spdy::ping(5, &mut ping);
         let mut said = ping.clone();
         spdy::ping(4, &mut said);
@@ -321,7 +278,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn input_of_a_stream_arrives_whole_and_in_order(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..500), 0..40), cut in 1_usize..700) {
-            let (mut talk, mut bytes) = (Talk::opened(), Vec::new());
+            let (mut talk, mut bytes) = (opened(), Vec::new());
             for piece in &pieces {
                 spdy::data(3, piece, false, &mut bytes);
                 spdy::data(7, b"{}", false, &mut bytes);
@@ -329,15 +286,11 @@ mod tests {
             spdy::data(3, b"", true, &mut bytes);
             let (mut read, mut ends) = (Vec::new(), 0);
             for piece in bytes.chunks(cut) {
-                let mut rest = piece;
-                while let (used, Some(said)) = talk.session.take(rest, &mut talk.told).unwrap() {
-                    match said {
-                        Said::Input(bytes) => read.extend_from_slice(bytes),
-                        Said::EndOfInput => ends += 1,
-                        Said::Size { .. } => unreachable!("no size was sent"),
-                    }
-                    rest = &rest[used..];
-                }
+                talk.each(piece, |said| match said {
+                    Said::Input(bytes) => read.extend_from_slice(bytes),
+                    Said::EndOfInput => ends += 1,
+                    Said::Size { .. } => unreachable!("no size was sent"),
+                });
             }
             prop_assert_eq!((read, ends), (pieces.concat(), 1));
         }

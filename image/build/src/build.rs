@@ -5,7 +5,7 @@ use crate::error::{Error, Result, at, read, write};
 use crate::options::{Options, SecureBoot};
 use crate::release::{Enrolled, Sizes};
 use crate::root::{Entries, Inputs};
-use crate::{initrd, keys, modules, release, root, uki};
+use crate::{initrd, keys, modules, release, root, rootfiles, uki};
 use config_attest::release::{Executable, MANIFEST_VERSION, Manifest, Part};
 use config_kube::{ImageRelease, ImageReleaseSpec};
 use config_machine::kernel::{self, Lockdown};
@@ -81,7 +81,7 @@ pub fn run(fetcher: &Fetcher, options: &Options) -> Result<Built> {
         options.role.name(),
         tree.kernel
     ));
-    let label = root::Label {
+    let label = rootfiles::Label {
         role: options.role,
         kernel: &tree.kernel,
         id: &id,
@@ -165,7 +165,7 @@ fn contents(
 fn root_disk(
     tools: &Tools,
     entries: &Entries,
-    label: &root::Label<'_>,
+    label: &rootfiles::Label<'_>,
     options: &Options,
     work: &Path,
 ) -> Result<Root> {
@@ -192,7 +192,7 @@ fn kernel(
     options: &Options,
 ) -> Result<Kernel> {
     let command_line = command_line(root_hash, options.lockdown, &options.cmdline_extra)?;
-    let osrel = crate::rootfiles::os_release(options.role, id, options.svn);
+    let osrel = rootfiles::os_release(options.role, id, options.svn);
     let linux = read(&tree.folder.join(format!("boot/vmlinuz-{}", tree.kernel)))?;
     let stub = read(&tree.folder.join(STUB))?;
     let parts = uki::Parts {

@@ -8,10 +8,9 @@ use crate::authorities;
 use crate::error::{Error, Result, at, read, write};
 use crate::modules::Module;
 use crate::options::{Compress, Role};
-use crate::rootfiles;
+use crate::rootfiles::{self, Label};
 use config_attest::release::Executable;
 use config_machine::containerd;
-use config_model::image::Metadata;
 use config_tpm::Digest;
 use image_format::Guid;
 use image_format::tar::{self, Entry};
@@ -71,25 +70,6 @@ pub struct Inputs<'a> {
     pub kernel: &'a str,
     /// User-data for every machine that boots the image.
     pub user_data: Option<&'a [u8]>,
-}
-
-/// What the image says of itself.
-#[derive(Debug, Clone, Copy)]
-pub struct Label<'a> {
-    /// The image's role.
-    pub role: Role,
-    /// Kernel release.
-    pub kernel: &'a str,
-    /// Image id.
-    pub id: &'a str,
-    /// Security version number.
-    pub svn: u64,
-    /// Unix seconds.
-    pub build_time: u64,
-    /// Which metadata service its machines may ask.
-    pub metadata: Metadata,
-    /// The release key that approves its boots, as `config_unlock::approvals::Approver::to_hex` writes it.
-    pub approver: Option<&'a str>,
 }
 
 /// Writes into the root what it is.

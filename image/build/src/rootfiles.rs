@@ -1,7 +1,26 @@
 //! Files of the root that are ours: small texts, links and empty folders.
 
 use crate::options::Role;
-use crate::root::Label;
+use config_model::image::Metadata;
+
+/// What the image says of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Label<'a> {
+    /// The image's role.
+    pub role: Role,
+    /// Kernel release.
+    pub kernel: &'a str,
+    /// Image id.
+    pub id: &'a str,
+    /// Security version number.
+    pub svn: u64,
+    /// Unix seconds.
+    pub build_time: u64,
+    /// Which metadata service its machines may ask.
+    pub metadata: Metadata,
+    /// The release key that approves its boots, as `config_unlock::approvals::Approver::to_hex` writes it.
+    pub approver: Option<&'a str>,
+}
 
 /// Folders of the root and where file systems will be mounted, with their modes.
 pub(crate) const FOLDERS: [(&str, u32); 21] = [

@@ -332,16 +332,21 @@ async fn certify(
     let path = format!("{REQUESTS}/{name}");
     api.must(Method::PUT, &format!("{path}/approval"), Some(&object))
         .await?;
+    signed(api, &path, &name).await
+}
+
+/// Waits for the certificate of an approved request.
+async fn signed(api: &mut Api, path: &str, name: &str) -> Result<String> {
     for _ in 0..LOOKS {
-        let object = api.must(Method::GET, &path, None).await?;
+        let object = api.must(Method::GET, path, None).await?;
         if let Some(certificate) = object
             .pointer("/status/certificate")
             .and_then(Value::as_str)
         {
             let bytes = STANDARD
                 .decode(certificate)
-                .map_err(|e| answer(&path, &e.to_string()))?;
-            return String::from_utf8(bytes).map_err(|e| answer(&path, &e.to_string()));
+                .map_err(|e| answer(path, &e.to_string()))?;
+            return String::from_utf8(bytes).map_err(|e| answer(path, &e.to_string()));
         }
         let conditions = object
             .pointer("/status/conditions")
@@ -365,7 +370,7 @@ async fn certify(
         tokio::time::sleep(PAUSE).await;
     }
     Err(answer(
-        &path,
+        path,
         "no certificate came; `kubectl describe csr` says where it stands",
     ))
 }

@@ -23,7 +23,7 @@ pub(crate) struct RecentEvidence {
 }
 
 impl RecentEvidence {
-    /// Keeps evidence in the place of the machine's earlier one.
+    /// Keeps evidence in place of the machine's earlier one.
     pub(crate) fn keep(&self, shown: RecordedEvidence, now: Timestamp) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert(shown.ek_hash(), (now, Arc::new(shown)));

@@ -85,7 +85,7 @@ impl Records {
             .record(ring::queued(claimant, request, remote(peer), now));
     }
 
-    /// Keeps the evidence of an exchange for dry runs, in the place of the machine's earlier one.
+    /// Keeps the evidence of an exchange for dry runs, in place of the machine's earlier one.
     pub(crate) fn keep_evidence(&self, shown: RecordedEvidence) {
         self.recent.keep(shown, Timestamp::now());
     }

@@ -37,7 +37,7 @@ pub(crate) fn write(
     })
 }
 
-/// Puts a file of mode 0600 in the place of what is there, by a neighbour and a rename: a reader that waits for it never reads a
+/// Puts a file of mode 0600 in place of what is there, by a neighbour and a rename: a reader that waits for it never reads a
 /// part.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut neighbour = path.as_os_str().to_owned();

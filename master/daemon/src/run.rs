@@ -47,10 +47,8 @@ const CA_PIN: &str = "/run/pratique/ca-pin";
 /// Runs the master until it is told to end.
 pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = settings::load(&args.config)?;
-    check_admin(
-        args.state_of.as_deref(),
-        settings.cluster.admin_key.map(|pin| Digest(pin.0)),
-    )?;
+    let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));
+    check_admin(args.state_of.as_deref(), admin_key)?;
     let descriptors = more_descriptors();
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
@@ -70,16 +68,13 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let client = api.client(AttestationService::user());
     let service =
         AttestationService::new(&config, authority.clone(), client).map_err(Error::Attest)?;
-    let admin = api.client(UserInfo::admin("system:apiserver"));
-    let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));
-    let rotator = Rotator::new(
+    let rotator = Arc::new(Rotator::new(
         authority.clone(),
         serving.clone(),
         service.clone(),
-        admin,
+        api.client(UserInfo::admin("system:apiserver")),
         admin_key,
-    );
-    let rotator = Arc::new(rotator);
+    ));
     let own = discovery::endpoints(
         &settings.cluster.api_names,
         &ranges(&settings, listen).advertise,
@@ -91,16 +86,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         rotation: Arc::new(RotationPaths(rotator)),
         controllers: controllers.figures(),
     }));
-    let clients = Arc::new(api::clients(&settings, authority.clone())?);
-    api.set_deny_list(Arc::new(ClientDenyList {
-        authority: authority.clone(),
-        clients: clients.clone(),
-        machines: service.deny_list(),
-    }));
-    api.set_node_dialer(Arc::new(Dialer::new(
-        authority.clone(),
-        service.deny_list(),
-    )?));
+    let clients = guard(&settings, &api, &authority, &service)?;
     if settings.cluster.admin_key.is_none() {
         write_admin_kubeconfig(&args, &settings, &authority, listen)?;
     }
@@ -124,6 +110,26 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
             Err(Error::StoreFailed(why))
         }
     }
+}
+
+/// Gives the API its deny list and its way to nodes; returns which client certificates it accepts.
+fn guard(
+    settings: &Settings,
+    api: &ApiServer,
+    authority: &Arc<Authority>,
+    service: &AttestationService,
+) -> Result<Arc<Clients>, Error> {
+    let clients = Arc::new(api::clients(settings, authority.clone())?);
+    api.set_deny_list(Arc::new(ClientDenyList {
+        authority: authority.clone(),
+        clients: clients.clone(),
+        machines: service.deny_list(),
+    }));
+    api.set_node_dialer(Arc::new(Dialer::new(
+        authority.clone(),
+        service.deny_list(),
+    )?));
+    Ok(clients)
 }
 
 /// Bound before it is announced, since the port may be chosen by the kernel; early connections wait in the backlog.

@@ -137,7 +137,7 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
                         }
                         created.lock().unwrap().insert(name.clone());
                         if number % 3 == 0 {
-                            // Once asked for, it may be gone whether or not we hear of it.
+                            // Once the deletion is sent, the object may be gone even without an answer.
                             created.lock().unwrap().remove(&name);
                             if site.kubectl(&["delete", "configmap", &name]).is_err() {
                                 return;

@@ -59,7 +59,7 @@ impl Disk {
         })
     }
 
-    /// Gives the machine this disk in the place of its own.
+    /// Gives the machine this disk in place of its own.
     ///
     /// # Errors
     /// A file can't be written, or qemu-img fails.

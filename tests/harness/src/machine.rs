@@ -421,6 +421,24 @@ impl Blueprint {
     }
 }
 
+impl stall::Watched for Machine {
+    fn alive(&self) -> bool {
+        self.qemu.alive()
+    }
+
+    fn console_text(&self) -> String {
+        Self::console_text(self)
+    }
+
+    fn console(&self) -> PathBuf {
+        self.dir.join("console.log")
+    }
+
+    fn reset(&self) -> Result<()> {
+        Self::reset(self)
+    }
+}
+
 impl Machine {
     /// Whether QEMU still runs.
     pub fn alive(&self) -> bool {

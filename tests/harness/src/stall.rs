@@ -4,9 +4,10 @@
 //! comes up: this is the emulator's fault, not the image's, and it does not recover by itself. A
 //! stall after init's first line is reported.
 
-use crate::machine::Machine;
+use crate::Result;
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a kernel is watched; it boots much faster, or reports its stall within this time.
@@ -14,8 +15,26 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// Pause between two looks at the console.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// A machine that is watched.
+pub(crate) trait Watched: Send + 'static {
+    /// Whether it still runs.
+    fn alive(&self) -> bool;
+
+    /// The console so far.
+    fn console_text(&self) -> String;
+
+    /// The console's file.
+    fn console(&self) -> PathBuf;
+
+    /// Resets it, as the reset button does.
+    ///
+    /// # Errors
+    /// The machine does not take commands.
+    fn reset(&self) -> Result<()>;
+}
+
 /// Watches a machine that was just started, from the console's byte `mark` on, in parallel to its test.
-pub(crate) fn watch(machine: Machine, mark: usize) {
+pub(crate) fn watch(machine: impl Watched, mark: usize) {
     std::thread::spawn(move || {
         let start = Instant::now();
         while start.elapsed() < LIMIT && machine.alive() {
@@ -39,10 +58,8 @@ pub(crate) fn watch(machine: Machine, mark: usize) {
 }
 
 /// A line among those of the console, where a reader who looks for the cause of a failure looks first.
-fn note(machine: &Machine, text: &str) {
-    let file = OpenOptions::new()
-        .append(true)
-        .open(machine.dir.join("console.log"));
+fn note(machine: &impl Watched, text: &str) {
+    let file = OpenOptions::new().append(true).open(machine.console());
     drop(file.and_then(|mut file| writeln!(file, "\ntest harness: {text}")));
 }
 

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_the_time_gets_it_and_nobody_else_gets_anything() {
+    fn a_request_for_the_time_is_answered_and_no_other_frame() {
         let mut request = [0; 48];
         request[40..].copy_from_slice(b"my nonce");
         let frame = question(&request);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn its_address_is_told_to_whoever_asks_for_that() {
+    fn an_arp_request_for_its_address_is_answered_and_no_other() {
         let ask = |who: Ipv4Addr| {
             let kind = [0, 1, 8, 0, 6, 4, 0, 1];
             [

@@ -315,7 +315,7 @@ impl World {
         self.check(&challenge, &evidence)
     }
 
-    /// A whole join, kept in the place of being checked.
+    /// A whole join, kept in place of being checked.
     pub fn show(&mut self, machine: &SoftMachine) -> Option<RecordedEvidence> {
         let hello = machine.hello();
         let challenge = self.challenge(&hello.0).ok()?;

@@ -45,7 +45,7 @@ use tokio_rustls::server::TlsStream;
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// How the master departs from being good.
+/// How the master misbehaves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Behaviour {
     /// Not at all.
@@ -492,7 +492,7 @@ impl Shared {
                 StatusCode::CREATED,
                 serde_json::to_vec(&challenge).expect("JSON"),
             ),
-            // As the protocol has it, a hello is refused without a reason.
+            // The protocol refuses a hello without a reason.
             Err(_) => refuse("REFUSED"),
         }
     }
@@ -534,7 +534,7 @@ impl Shared {
             serving: self.certify(verified.serving_spki(), &verified),
             roots: self.root_pem.clone(),
             not_after: 2_000_000_000,
-            // Time for a test to look at what it has before it has more.
+            // A test can look at the first certificates before they are renewed.
             renew_after_seconds: 6,
         };
         full(

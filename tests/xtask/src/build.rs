@@ -1,9 +1,9 @@
 //! Builds: the programs for this host, the programs for the images, the tools tree and the images.
 
 use crate::host::{repository, workshop};
-use crate::steps::{Failure, Outcome, Steps};
+use crate::steps::{Failure, Outcome, Steps, watched};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Flags by which init needs no library on the machine.
 const STATIC: &str = "-C target-feature=+crt-static";
@@ -179,23 +179,6 @@ pub(crate) fn image_build(command: &str) -> Command {
     let mut program = Command::new(program_dir().join("image-build"));
     program.arg(command).current_dir(repository());
     program
-}
-
-/// Runs a program whose output the user sees.
-pub(crate) fn watched(mut command: Command, cure: &str) -> Outcome {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|error| Failure::new(format!("cannot start {program}: {error}"), cure))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(Failure::new(
-            format!("{program} failed ({status}); its output is above"),
-            cure,
-        ))
-    }
 }
 
 fn cargo(profile: Profile, packages: &[&str], words: &[&str], flags: Option<&str>) -> Outcome {

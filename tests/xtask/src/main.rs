@@ -17,6 +17,7 @@ mod map;
 mod master;
 mod mutants;
 mod python;
+mod rooms;
 mod soak;
 mod steps;
 mod suite;
@@ -57,7 +58,7 @@ enum Command {
     Status,
     /// Pass all tests.
     Test {
-        /// Stages to run in the place of all; `tail` (every story in machines) runs by its name alone.
+        /// Stages to run in place of all; `tail` (every story in machines) runs by its name alone.
         #[arg(value_enum)]
         stages: Vec<test::Stage>,
     },

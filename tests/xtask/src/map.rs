@@ -6,8 +6,8 @@
 //! Tests inside a file do not count. It reads text, so a path that a macro makes is missed.
 
 use crate::host::repository;
+use crate::rooms::{Room, rooms};
 use crate::steps::{Failure, Outcome};
-use crate::tidy::{Room, rooms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 
 use crate::build;
 use crate::host::{packages, repository};
-use crate::steps::{Failure, Outcome};
+use crate::steps::{Failure, Outcome, watched};
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ fn foreground(
             package,
         ])
         .current_dir(repository());
-    build::watched(cargo, "the compiler's message is above")?;
+    watched(cargo, "the compiler's message is above")?;
     let path = build::target().join("release").join(program);
     let error = Command::new(&path).arg(command).args(arguments).exec();
     Err(Failure::new(

@@ -10,7 +10,7 @@
 
 use crate::build;
 use crate::host;
-use crate::steps::{Failure, Outcome};
+use crate::steps::{Failure, Outcome, watched};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,7 +68,7 @@ fn blind(name: &str, code: Code, ok: bool) -> bool {
 pub(crate) fn mutants(words: &[String]) -> Outcome {
     let copy = host::workshop().join("mutants");
     prepare(&copy)?;
-    build::watched(
+    watched(
         attacks(&copy, &["--no-run"]),
         "the compiler's message is above",
     )?;
@@ -142,7 +142,7 @@ fn prepare(copy: &Path) -> Outcome {
     let mut command = Command::new("cp");
     command.current_dir(&root).arg("-r").args(TOP).arg(copy);
     std::fs::create_dir_all(copy).map_err(failed("make", copy))?;
-    build::watched(command, "is the disk full?")?;
+    watched(command, "is the disk full?")?;
     let place = copy.join("config/attest/src/verdict.rs");
     let source = std::fs::read_to_string(&place).map_err(failed("read", &place))?;
     if source.matches(PLACE).count() != 1 || source.matches(END).count() != 1 {

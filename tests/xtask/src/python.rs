@@ -1,8 +1,7 @@
 //! The Python client that tests judge the API server by, in an environment of its own.
 
-use crate::build::watched;
 use crate::host::workshop;
-use crate::steps::Outcome;
+use crate::steps::{Outcome, watched};
 use std::process::Command;
 
 /// The client, at the version that tests were written against.

@@ -7,7 +7,7 @@
 use crate::bench;
 use crate::build;
 use crate::host::{self, repository};
-use crate::steps::{Failure, Outcome, Steps};
+use crate::steps::{Failure, Outcome, Steps, watched};
 use crate::suite::{self, Program, Search};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -186,7 +186,7 @@ fn pods(wish: &Soak) -> Outcome {
     );
     command.env("PRATIQUE_SOAK_MINUTES", wish.minutes.to_string());
     steps.step("hostile pods", || {
-        build::watched(command, "the round that failed is above")
+        watched(command, "the round that failed is above")
     })
 }
 
@@ -196,7 +196,7 @@ fn fuzz(wish: &Soak, targets: &[String]) -> Outcome {
     let cargo = |words: &[&str]| {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(words).current_dir(repository());
-        build::watched(command, "the compiler's message is above")
+        watched(command, "the compiler's message is above")
     };
     let package = [
         "--package",
@@ -220,7 +220,7 @@ fn fuzz(wish: &Soak, targets: &[String]) -> Outcome {
         let cure = format!(
             "its input is kept in tests/fuzz/corpus; to repeat the search: cargo xtask soak fuzz {targets} --seed {seed} --minutes 0"
         );
-        build::watched(command, &cure)
+        watched(command, &cure)
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// A failed step: what failed, where to look, what to do.
@@ -40,6 +41,23 @@ impl fmt::Display for Failure {
 impl From<tests_harness::Error> for Failure {
     fn from(error: tests_harness::Error) -> Self {
         Self::new(tests_harness::chain(&error), "")
+    }
+}
+
+/// Runs a program whose output the user sees.
+pub(crate) fn watched(mut command: Command, cure: &str) -> Outcome {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| Failure::new(format!("cannot start {program}: {error}"), cure))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::new(
+            format!("{program} failed ({status}); its output is above"),
+            cure,
+        ))
     }
 }
 

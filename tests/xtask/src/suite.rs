@@ -108,7 +108,7 @@ pub(crate) fn compile() -> Outcome<Vec<Program>> {
     }
     let programs = programs(&String::from_utf8_lossy(&output.stdout), &repository());
     if programs.is_empty() {
-        return Err(Failure::new("cargo told of no test program", ""));
+        return Err(Failure::new("cargo reported no test program", ""));
     }
     Ok(programs)
 }

@@ -2,7 +2,7 @@
 
 use crate::build::{self, Profile};
 use crate::host::{self, repository};
-use crate::steps::{Outcome, Steps};
+use crate::steps::{Outcome, Steps, watched};
 use std::path::Path;
 use std::process::Command;
 
@@ -108,5 +108,5 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
 fn cargo(words: &[&str], cure: &str) -> Outcome {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(words).current_dir(repository());
-    build::watched(command, cure)
+    watched(command, cure)
 }

@@ -28,7 +28,7 @@ const PORT: u16 = 53;
 /// Pause after the socket failed, which it does not as a rule.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Where the server listens, and for whom.
+/// Where the server listens, and for which callers.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The address: the node's own in its range of pod addresses. It need not be there yet.

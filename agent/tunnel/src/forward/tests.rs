@@ -135,10 +135,10 @@ async fn text(program: &mut TcpStream) -> String {
     text
 }
 
-#[tokio::test]
-async fn several_connections_go_on_beside_one_another() {
+/// Two connections of a client, with their programs. The second program's first bytes have reached the client, and the first
+/// program has read all of its input.
+async fn two_connections(client: &mut Client) -> ([u32; 2], [TcpStream; 2]) {
     let (listener, port) = listener().await;
-    let mut client = Client::new(8);
     let one = client.connect(port).await;
     let mut first = listener.accept().await.unwrap().0;
     let two = client.connect(port).await;
@@ -147,6 +147,13 @@ async fn several_connections_go_on_beside_one_another() {
     client.until(b"from the second").await;
     client.data(one, b"to the first", true).await;
     assert_eq!(text(&mut first).await, "to the first");
+    ([one, two], [first, second])
+}
+
+#[tokio::test]
+async fn several_connections_go_on_beside_one_another() {
+    let mut client = Client::new(8);
+    let ([one, two], [mut first, mut second]) = two_connections(&mut client).await;
     first.write_all(b"after the end of input").await.unwrap();
     client.until(b"after the end of input").await;
     drop(first);
@@ -248,16 +255,8 @@ async fn a_client_that_breaks_the_protocol_inside_is_closed() {
 
 #[tokio::test]
 async fn connections_over_spdy_itself_go_on_beside_one_another_and_end_with_their_client() {
-    let (listener, port) = listener().await;
     let mut client = Client::over(8, false);
-    let one = client.connect(port).await;
-    let mut first = listener.accept().await.unwrap().0;
-    let two = client.connect(port).await;
-    let mut second = listener.accept().await.unwrap().0;
-    second.write_all(b"from the second").await.unwrap();
-    client.until(b"from the second").await;
-    client.data(one, b"to the first", true).await;
-    assert_eq!(text(&mut first).await, "to the first");
+    let ([one, two], [first, mut second]) = two_connections(&mut client).await;
     drop(first);
     client.until(&end_of(one)).await;
     client.data(two, b"goes on", false).await;

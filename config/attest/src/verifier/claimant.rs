@@ -1,12 +1,12 @@
 //! Step 4: the claimant, a machine whose identity is proved, and the decision on it: by the rule,
 //! by a person, or without a decision.
 
+use super::key_holder::KeyHolder;
 use super::prior_approval::{
     PriorApproval, hex_registers, prior_approval, prior_approval_without_tpm,
 };
 use super::proof::{Attested, check_proof, proven_of, proven_refusal};
 use super::requests::{RequestContext, Requested, check_requests, claimed_addresses, taken};
-use super::unproven::KeyHolder;
 use super::{CertificateGrant, Pending, Reference, Subject};
 use crate::inventory::{Inventory, machine_id};
 use crate::policy::CheckedRule;

@@ -114,7 +114,7 @@ pub fn check_renewal(
     }
 }
 
-/// Step 2 at the bootstrap, by the admin: the same checks, with the root certificate in the place of the requests.
+/// Step 2 at the bootstrap, by the admin: the same checks, with the root certificate in place of the requests.
 pub(crate) fn admit_bootstrap(
     keys: &Keys,
     claims: &Claims,

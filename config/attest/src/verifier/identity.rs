@@ -454,7 +454,17 @@ fn endorsed(
             Err((code, found)) => failed.push(("EK certificate", code, wanted, found)),
         }
     }
-    let enough = match rule.ek_require {
+    (maker, settle(rule.ek_require, passed, failed, checks))
+}
+
+/// Records the checks of an endorsement key, and stops at the first that failed, unless the rule is content with any that passed.
+fn settle(
+    require: Require,
+    passed: Vec<(&'static str, String, String)>,
+    failed: Vec<(&'static str, Code, String, String)>,
+    checks: &mut Checks,
+) -> Result<(), Stop> {
+    let enough = match require {
         Require::All => failed.is_empty(),
         Require::Any => !passed.is_empty(),
     };
@@ -473,7 +483,7 @@ fn endorsed(
             stop = stop.and(checks.must(check, code, false, wanted, found));
         }
     }
-    (maker, stop)
+    stop
 }
 
 /// The code for an EK certificate that is refused.

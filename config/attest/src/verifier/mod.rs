@@ -15,6 +15,7 @@ mod claimant;
 mod grant;
 mod hello;
 mod identity;
+mod key_holder;
 mod keys;
 mod pending;
 mod prior_approval;

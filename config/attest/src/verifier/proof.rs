@@ -122,33 +122,14 @@ pub(crate) fn check_proof(
     let mut checks = pending.resumed(reference.rule.enforces());
     let quote = match binding(&pending, proof, channel, &mut checks) {
         Ok(quote) => quote,
-        Err(stop) => {
-            return Err(refusal(
-                stop,
-                checks,
-                Some(pending.ek_hash()),
-                pending.claims(),
-            ));
-        }
+        Err(stop) => return Err(refused(&pending, stop, checks)),
     };
     if let Subject::Refused(code) = *pending.subject() {
-        return Err(refusal(
-            Stop(code),
-            checks,
-            Some(pending.ek_hash()),
-            pending.claims(),
-        ));
+        return Err(refused(&pending, Stop(code), checks));
     }
     let (machine, own) = match still(&pending, reference, &mut checks) {
         Ok((machine, own)) => (machine.clone(), own),
-        Err(stop) => {
-            return Err(refusal(
-                stop,
-                checks,
-                Some(pending.ek_hash()),
-                pending.claims(),
-            ));
-        }
+        Err(stop) => return Err(refused(&pending, stop, checks)),
     };
     // From here on HMAC(S, Q) and the AK's signature over Q hold: what follows comes from the
     // Machine's own TPM.
@@ -183,6 +164,11 @@ pub(crate) fn check_proof(
             stop,
         )),
     }
+}
+
+/// A refusal before the evidence is known to come from the Machine's own TPM.
+fn refused(pending: &Pending, stop: Stop, checks: Checks) -> Box<Refusal> {
+    refusal(stop, checks, Some(pending.ek_hash()), pending.claims())
 }
 
 /// The Machine that made the proof, once it is known to be the subject of step 2; `None` where
@@ -236,7 +222,7 @@ fn still<'a>(
             let unknown =
                 !reference.rule.enforces() && !reference.inventory.knows(&pending.ek_hash());
             let found = if unknown {
-                "nobody's"
+                "not in the inventory"
             } else {
                 "known by now, or no longer admissible"
             };

@@ -8,6 +8,7 @@
 use super::claimant::{Basis, Claimant};
 use super::hello::refusal;
 use super::identity::{may_join, unclaimed};
+use super::key_holder::KeyHolder;
 use super::proof::{proven_of, same_exchange};
 use super::requests::{RequestContext, check_requests};
 use super::{Reference, RenewingPeer, Subject};
@@ -59,29 +60,6 @@ pub struct UnprovenPending {
     hello: CheckedUnprovenHello,
     session: SessionId,
     nonce: Digest,
-}
-
-/// A machine without a TPM. Holding one proves: it holds the private key.
-#[derive(Debug)]
-pub(super) struct KeyHolder {
-    /// The Machine, where the key is the one that it was admitted with.
-    pub(super) proven: Option<ProvenMachine>,
-    pub(super) machine: Machine,
-    pub(super) subject: Subject,
-    pub(super) purpose: Purpose,
-    pub(super) key: Digest,
-    pub(super) claims: Claims,
-    pub(super) checks: Checks,
-}
-
-impl KeyHolder {
-    pub(super) fn verdict(&self) -> Verdict {
-        Verdict {
-            checks: self.checks.list().to_vec(),
-            ek_hash: None,
-            claims: self.claims.clone(),
-        }
-    }
 }
 
 /// Step 2 for a machine that joins.
@@ -487,23 +465,31 @@ pub fn check_unproven(
                 reference.rule.clone(),
             ))
         }
-        Err(stop) => {
-            let code = checks.first_failure(stop);
-            let verdict = Verdict {
-                checks: checks.into_list(),
-                ek_hash: None,
-                claims,
-            };
-            Err(Box::new(match proven {
-                Some(machine) => Refusal::Proven {
-                    machine,
-                    code,
-                    verdict,
-                },
-                None => Refusal::Anonymous { code, verdict },
-            }))
-        }
+        Err(stop) => Err(key_refused(proven, stop, checks, claims)),
     }
+}
+
+/// A refusal of the holder of a key; of the Machine's own, if it is the key that the Machine was admitted with.
+fn key_refused(
+    proven: Option<ProvenMachine>,
+    stop: Stop,
+    checks: Checks,
+    claims: Claims,
+) -> Box<Refusal> {
+    let code = checks.first_failure(stop);
+    let verdict = Verdict {
+        checks: checks.into_list(),
+        ek_hash: None,
+        claims,
+    };
+    Box::new(match proven {
+        Some(machine) => Refusal::Proven {
+            machine,
+            code,
+            verdict,
+        },
+        None => Refusal::Anonymous { code, verdict },
+    })
 }
 
 /// Checks that the evidence answers this challenge, on this connection, with the announced key.

@@ -358,7 +358,7 @@ fn a_stranger_cannot_take_the_name_or_machine_of_another() {
     });
 }
 
-/// An issuer in the place of hashes is part of which machine it is, so it is no judgement.
+/// An issuer in place of hashes is part of which machine it is, so it is no judgement.
 #[test]
 fn a_machine_known_by_its_issuer_is_refused_without_its_certificate() {
     let by_issuer = |world: &mut World, machine: &SoftMachine| {

@@ -186,7 +186,7 @@ fn attestations_are_of_the_right_form() {
             bytes.pop();
         })
     });
-    // TPM_ST_ATTEST_TIME in the place of TPM_ST_ATTEST_QUOTE.
+    // TPM_ST_ATTEST_TIME in place of TPM_ST_ATTEST_QUOTE.
     refused(Anonymous, Code::AttestType, |world, machine| {
         requoted(world, machine, |bytes| bytes[5] = 0x19)
     });

@@ -1,4 +1,4 @@
-//! Machines without a TPM: admitted only where the rule allows it, never in the place of one that
+//! Machines without a TPM: admitted only where the rule allows it, never in place of one that
 //! has a TPM, and never with the other protocol's evidence.
 
 use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};

@@ -6,9 +6,15 @@
 //! They send no window updates and read none, so a server that waited for one would wait for ever. TCP's flow control limits them.
 
 mod headers;
+mod session;
+#[cfg(test)]
+mod talk;
 
 pub use headers::Headers;
 use headers::{Expander, Packer};
+pub(crate) use session::{Frames, Refused, Streams, take};
+#[cfg(test)]
+pub(crate) use talk::Talk;
 
 /// The version of all control frames.
 const VERSION: u32 = 3;
@@ -114,7 +120,7 @@ pub struct Decoder {
     /// The frame whose payload is coming, and the bytes of it that are missing.
     frame: Option<(Body, usize)>,
     control: Vec<u8>,
-    /// The last stream that was opened.
+    /// The last stream that was opened; 0 before the first.
     last: u32,
     expander: Expander,
 }
@@ -133,11 +139,6 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// The last stream that was opened; 0 before the first.
-    pub(crate) fn last(&self) -> u32 {
-        self.last
-    }
-
     /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event
     /// all of `input` was taken.
     ///

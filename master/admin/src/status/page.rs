@@ -6,13 +6,12 @@ use super::units::{age, age_of, age_of_text};
 use super::{pods, resources};
 use config_kube::identity::TUNNEL_ANNOTATION;
 use config_kube::k8s_openapi::api::core::v1::{Node, NodeCondition};
-use config_kube::{Machine, MachineState};
+use config_kube::{Machine, MachineState, MachineStatus};
 use jiff::Timestamp;
 
 /// The Node's condition about its state partition in this boot.
 const STATE: &str = "StateRenewed";
-const NO_STATE: &str =
-    "the Node has no condition StateRenewed: it was not booted from an image, or has not told yet";
+const NO_STATE: &str = "the Node has no condition StateRenewed: it was not booted from an image, or has not reported it yet";
 
 /// The whole page.
 pub(super) fn page(facts: &Facts, now: Timestamp) -> String {
@@ -42,7 +41,7 @@ fn node(text: &mut Text, facts: &Facts, now: Timestamp) {
         Part::Got(node) => {
             let ready = conditions_of(node).iter().find(|one| one.type_ == "Ready");
             let told = match ready {
-                None => "has not told whether it is ready".to_owned(),
+                None => "has not reported whether it is ready".to_owned(),
                 Some(ready) if ready.status == "True" => {
                     format!(
                         "Ready for {}",
@@ -181,6 +180,12 @@ fn trust_of(text: &mut Text, machine: &Machine, now: Timestamp) {
     if !status.next_step.is_empty() {
         text.say("  to do", &status.next_step);
     }
+    admission_of(text, &status);
+    certificate_of(text, &status, now);
+}
+
+/// The rule by which the machine was admitted, and the person if one decided.
+fn admission_of(text: &mut Text, status: &MachineStatus) {
     if let Some(admission) = &status.admission {
         let by = [("request", &admission.request), ("by", &admission.by)];
         let by = by.into_iter().filter(|(_, word)| !word.is_empty());
@@ -192,6 +197,10 @@ fn trust_of(text: &mut Text, machine: &Machine, now: Timestamp) {
             &format!("rule {rule} ({}){by}", policy.as_str()),
         );
     }
+}
+
+/// When the machine's certificate ends.
+fn certificate_of(text: &mut Text, status: &MachineStatus, now: Timestamp) {
     if let Some(certificate) = &status.certificate {
         let end = certificate.not_after.parse::<Timestamp>();
         let end = end.map_or_else(
@@ -217,57 +226,29 @@ fn software(text: &mut Text, facts: &Facts) {
         .machine
         .got()
         .map(|machine| machine.status.clone().unwrap_or_default());
-    let image = status.as_ref().and_then(|status| status.image.as_ref());
     let unproven = || {
         missing(match &facts.machine {
             Part::Got(_) => "none is proven",
             Part::Missing(_) => "the Machine is not known",
         })
     };
+    let image = status.as_ref().and_then(|status| status.image.as_ref());
     let image = image.map_or_else(unproven, |image| {
         format!("{}, role {}, SVN {}", image.id, image.role, image.svn)
     });
     text.say("Image", &image);
-    let release = match &facts.release {
-        Part::Missing(why) => missing(why),
-        Part::Got(release) => match &release.status {
-            None => "not read by the master yet".to_owned(),
-            Some(status) if status.fault.is_empty() => {
-                format!("signed by {}", status.verified_by.join(", "))
-            }
-            Some(status) => format!("UNUSABLE: {}", status.fault),
-        },
-    };
-    text.say("  release", &release);
-    let unknown = || {
-        missing(match &facts.node {
-            Part::Got(_) => "the node has not told",
-            Part::Missing(_) => "the Node is not known",
-        })
-    };
+    text.say("  release", &release_of(facts));
     let version = info.map(|info| {
         let (os, kernel, agent) = (&info.os_image, &info.kernel_version, &info.kubelet_version);
         let engine = &info.container_runtime_version;
         format!("{os}, Linux {kernel}, kubelet {agent}, {engine}")
     });
-    text.say("  version", &version.unwrap_or_else(unknown));
-    let counters = status.as_ref().and_then(|status| status.counters);
-    let resets = counters.map(|counters| {
-        let unclean = if counters.safe {
-            ""
-        } else {
-            ", after an unclean power-off"
-        };
-        format!(
-            ", {} resets of the TPM so far{unclean}",
-            counters.reset_count
-        )
-    });
+    text.say("  version", &version.unwrap_or_else(|| not_told(facts)));
     let boot = info
         .map(|info| info.boot_id.as_str())
         .filter(|boot| !boot.is_empty());
-    let boot = boot.map_or_else(unknown, str::to_owned);
-    text.say("Boot", &format!("{boot}{}", resets.unwrap_or_default()));
+    let boot = boot.map_or_else(|| not_told(facts), str::to_owned);
+    text.say("Boot", &format!("{boot}{}", resets_of(status.as_ref())));
     let config = status.as_ref().and_then(|status| status.config.as_ref());
     let config = config.map_or_else(unproven, |config| {
         format!("{} from {}", config.digest, config.source)
@@ -279,15 +260,59 @@ fn software(text: &mut Text, facts: &Facts) {
             "allows privileged pods, which can be root of this machine",
         );
     }
+    text.say("State", &state_of(facts));
+}
+
+/// Whether the image's release can be used, and who signed it.
+fn release_of(facts: &Facts) -> String {
+    match &facts.release {
+        Part::Missing(why) => missing(why),
+        Part::Got(release) => match &release.status {
+            None => "not read by the master yet".to_owned(),
+            Some(status) if status.fault.is_empty() => {
+                format!("signed by {}", status.verified_by.join(", "))
+            }
+            Some(status) => format!("UNUSABLE: {}", status.fault),
+        },
+    }
+}
+
+/// In the place of what a Node would report.
+fn not_told(facts: &Facts) -> String {
+    missing(match &facts.node {
+        Part::Got(_) => "the node has not reported it",
+        Part::Missing(_) => "the Node is not known",
+    })
+}
+
+/// The TPM's count of resets, if it was proved.
+fn resets_of(status: Option<&MachineStatus>) -> String {
+    let counters = status.and_then(|status| status.counters);
+    let resets = counters.map(|counters| {
+        let unclean = if counters.safe {
+            ""
+        } else {
+            ", after an unclean power-off"
+        };
+        format!(
+            ", {} resets of the TPM so far{unclean}",
+            counters.reset_count
+        )
+    });
+    resets.unwrap_or_default()
+}
+
+/// Whether the machine's encrypted state was kept, from the Node's condition.
+fn state_of(facts: &Facts) -> String {
     let condition = facts.node.got().and_then(|node| {
         conditions_of(node)
             .iter()
             .find(|condition| condition.type_ == STATE)
     });
-    let state = condition.map_or_else(
+    condition.map_or_else(
         || match &facts.node {
             Part::Got(_) => missing(NO_STATE),
-            Part::Missing(_) => unknown(),
+            Part::Missing(_) => not_told(facts),
         },
         |condition| {
             let word = |word: &Option<String>| word.clone().unwrap_or_default();
@@ -299,8 +324,7 @@ fn software(text: &mut Text, facts: &Facts) {
             };
             format!("{anew}{reason}: {message}")
         },
-    );
-    text.say("State", &state);
+    )
 }
 
 fn places(text: &mut Text, facts: &Facts) {

@@ -48,7 +48,7 @@ const MAX_FAULTS: usize = 100;
 
 impl Schemas {
     /// Checks an object against the definition `name`, removes unknown fields, nulls and empty
-    /// maps, puts the zero value of its type in the place of a null in a list, and writes each
+    /// maps, puts the zero value of its type in place of a null in a list, and writes each
     /// quantity in its canonical form.
     ///
     /// Guarantee: what has no fault can be read as the type of the definition. Everybody who

@@ -216,7 +216,7 @@ fn token(id: &str, secret: &str, seconds: i64) -> String {
 
 /// A token's request waits for a person until a binding says otherwise; the certificate is a node's; an ended token is
 /// refused, and gone.
-pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_a_token_that_ends(lab: &Lab) {
+pub(crate) async fn an_ordinary_kubelet_gets_its_certificate_by_an_expiring_token(lab: &Lab) {
     let kubectl = Kubectl::new(lab);
     kubectl.make("token", &token("abcdef", "0123456789abcdef", 3600));
     kubectl.bind("lab-bootstrap", "system:node-bootstrapper");
@@ -384,9 +384,9 @@ async fn serving_certificates(kubectl: &Kubectl, credential: &[String]) {
     kubectl.until("client-denied", "Denied").await;
 }
 
-/// A stolen token, and a person who looks at the name alone: the node of a Machine is made by the machine's own proof. The
+/// A stolen token, and an admin who approves by the name alone: only the machine's own proof makes the node of a Machine. The
 /// control is the story above, in which the same request for a node that is no Machine's is signed.
-pub(crate) async fn a_stolen_token_does_not_make_a_machine(lab: &Lab) {
+pub(crate) async fn a_stolen_token_gets_no_certificate_for_a_machines_node(lab: &Lab) {
     let kubectl = Kubectl::new(lab);
     let machine = lab.machine().await;
     let file = kubectl.dir.path().join("token");

@@ -5,7 +5,7 @@ use config_protocol::Code;
 use std::path::Path;
 
 /// Files that name codes without raising them.
-const NONE_OF_THEM: [&str; 3] = ["coverage.rs", "lab.rs", "main.rs"];
+const NO_ATTACKS: [&str; 3] = ["coverage.rs", "lab.rs", "main.rs"];
 
 /// Codes that no attack here raises, each with its reason.
 const ELSEWHERE: [(Code, &str); 0] = [];
@@ -21,7 +21,7 @@ fn attacks() -> String {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        path.extension().is_some_and(|ending| ending == "rs") && !NONE_OF_THEM.contains(&name)
+        path.extension().is_some_and(|ending| ending == "rs") && !NO_ATTACKS.contains(&name)
     };
     files
         .filter(own)
@@ -37,7 +37,7 @@ fn named(text: &str, code: Code) -> bool {
     text.contains(&format!("\"{code}\"")) || text.match_indices(&name).any(|(at, _)| whole(at))
 }
 
-pub(crate) async fn every_code_has_an_attack() {
+pub(crate) async fn every_refusal_code_has_an_attack() {
     let attacks = attacks();
     let excused = |code: &Code| ELSEWHERE.iter().any(|(one, _)| one == code);
     let without: Vec<_> = Code::ALL

@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn names() -> Vec<Case> {
     vec![
         Case::proven(
-            "another organization",
+            "another organization in the subject",
             Code::CsrOrganization,
             |_, machine| {
                 "system:masters".clone_into(&mut machine.client_request.organization);
@@ -35,7 +35,7 @@ fn names() -> Vec<Case> {
             },
         ),
         Case::proven(
-            "a subject with more in it",
+            "a subject with an attribute too many",
             Code::CsrSubject,
             |_, machine| {
                 machine.client_request.unit = Some("operations".to_owned());
@@ -135,8 +135,8 @@ fn powers() -> Vec<Case> {
 /// A change to a request after it was made.
 type Damage = fn(&mut Vec<u8>);
 
-/// A request that is none, or that its own key did not sign, announced as it is.
-pub(crate) async fn requests_that_are_none(lab: &Lab) {
+/// Bytes that are no request, or that the request's own key did not sign; the hello has their hash.
+pub(crate) async fn malformed_and_unsigned_certificate_requests_are_refused(lab: &Lab) {
     let longer = |request: &mut Vec<u8>| request.push(0);
     let garbage = |request: &mut Vec<u8>| *request = b"garbage".to_vec();
     let damaged = |request: &mut Vec<u8>| *request.last_mut().unwrap() ^= 1;

@@ -81,7 +81,7 @@ async fn create(site: &Site, endpoint: &Endpoint, token: &[&str]) -> Result<Disc
     Ok(terms)
 }
 
-/// What a machine with this user-data is told first.
+/// The first answer to a machine with this user-data.
 async fn first(terms: &Discovery, memory: &Path) -> String {
     let (tell, mut told) = unbounded_channel();
     let report: Report = Arc::new(move |news: &News<'_>| {
@@ -122,7 +122,7 @@ async fn config_map(site: &Site) -> serde_json::Value {
 
 /// The cluster is published by one command; a machine finds it by what the command printed, and only it. A restarted master
 /// publishes a higher generation, and what was served before is refused from then on. Neither key nor credential shows.
-pub(crate) async fn published_found_and_never_taken_back() {
+pub(crate) async fn a_published_cluster_is_found_and_an_older_document_refused() {
     let dir = tempfile::tempdir().unwrap();
     let site =
         Site::start("version = 1\nkind = \"cluster\"\n[cluster]\nname = \"lab\"\npod_cidrs = []\n")

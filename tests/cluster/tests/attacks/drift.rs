@@ -188,7 +188,7 @@ async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> 
 
 /// A machine reboots into a bad image: from the moment of its proof its requests are denied, none
 /// is sent to it, and its pods are not ready. Another machine is not affected.
-pub(crate) async fn revocation(lab: &Lab) {
+pub(crate) async fn a_machine_that_proves_a_bad_image_is_denied_at_once_with_its_pods(lab: &Lab) {
     let (mut bad, mut good) = (Voices::of(lab).await, Voices::of(lab).await);
     for voices in [&mut bad, &mut good] {
         assert_eq!(voices.speak(lab).await, [StatusCode::OK; 4]);
@@ -281,7 +281,7 @@ pub(crate) async fn log(lab: &Lab) -> Vec<u8> {
 
 /// Decisions are in the log, the log verifies with the root's pin, a changed one does not, and only
 /// an admin reads it.
-pub(crate) async fn the_log_of_verdicts(lab: &Lab) {
+pub(crate) async fn a_changed_verdict_log_is_found_and_only_an_admin_reads_it(lab: &Lab) {
     let (_, root) = x509_parser::parse_x509_certificate(&lab.site.root).unwrap();
     let pin = Digest::of(root.public_key().raw);
     let mut machine = lab.machine().await;
@@ -352,7 +352,7 @@ pub(crate) async fn the_log_of_verdicts(lab: &Lab) {
 }
 
 /// The lowest SVN rises by an ordinary write, and falls only by a write that says so explicitly.
-pub(crate) async fn the_floor_of_images(lab: &Lab) {
+pub(crate) async fn the_minimum_svn_falls_only_by_an_explicit_write(lab: &Lab) {
     let policy: config_kube::CertificatePolicy = lab.site.get("cluster").await;
     let path = format!("{}/cluster", collection::<config_kube::CertificatePolicy>());
     let write = async |svn: u64, said: Option<&str>| {
@@ -384,7 +384,7 @@ pub(crate) async fn the_floor_of_images(lab: &Lab) {
         StatusCode::OK,
         "rising needs no word"
     );
-    // No detour over another policy, and none over another object, makes it forgotten.
+    // Neither another policy nor another object makes the master forget it.
     let put = async |policy_name: &str, svn: u64| {
         let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
         rules[0]["policy"] = json!(policy_name);

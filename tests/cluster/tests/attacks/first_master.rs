@@ -281,7 +281,7 @@ fn user_data(admin_key: &str, release: &str) -> String {
 
 /// Before its admin comes, a master answers health and bootstrap only; a wrong machine, image or configuration is not
 /// admitted; the right one is, once.
-pub(crate) async fn the_first_master_is_its_admins() {
+pub(crate) async fn the_first_master_is_taken_over_once_by_its_admin_alone() {
     let mut first = FirstMaster::new();
     let anonymous = first.anonymous().await;
     assert_eq!(
@@ -314,7 +314,7 @@ pub(crate) async fn the_first_master_is_its_admins() {
     )
     .unwrap();
     first.refused(&ek, "cluster.toml", Code::BootstrapVerdict.as_str());
-    takeover::nobody_stands_between(&first, &ek).await;
+    takeover::no_attacker_between_the_admin_and_a_fresh_master_takes_it_over(&first, &ek).await;
     takeover::nobody_else_takes_it(&first).await;
     let good = first.bootstrap(&ek, "user-data.toml");
     assert!(
@@ -338,7 +338,7 @@ pub(crate) async fn the_first_master_is_its_admins() {
 
 /// The first master's own rule sets a minimum for the firmware of a manufacturer's TPMs: the
 /// bootstrap already checks the master by it.
-pub(crate) async fn the_first_masters_tpm_is_held_to_the_floor() {
+pub(crate) async fn the_first_masters_tpm_firmware_must_reach_the_minimum() {
     let maker = SoftMachine::new("the maker of TPMs", EkKind::P256).nk;
     let issuer = issuer(&maker);
     let floor = |least: &str| {

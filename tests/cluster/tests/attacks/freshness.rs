@@ -1,4 +1,4 @@
-//! Replays, splices, late and second answers, other versions, floods, and what cannot be denounced.
+//! Replays, splices, late and second answers, other versions, floods, and forged evidence against good machines.
 
 use crate::lab::{Greeting, LIMIT, Lab, Outcome, identity};
 use crate::wire::{Answer, Connection, config};
@@ -57,7 +57,7 @@ impl Open {
     }
 }
 
-pub(crate) async fn replayed_nonce(lab: &Lab) {
+pub(crate) async fn evidence_with_a_replayed_nonce_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let first = Open::new(lab, &machine).await;
     let replayed = first.evidence(&machine, Purpose::Join);
@@ -67,7 +67,7 @@ pub(crate) async fn replayed_nonce(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-pub(crate) async fn expired_session(lab: &Lab) {
+pub(crate) async fn evidence_for_an_expired_session_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let mut late = Open::new(lab, &machine).await;
     let evidence = late.evidence(&machine, Purpose::Join);
@@ -80,7 +80,7 @@ pub(crate) async fn expired_session(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-pub(crate) async fn two_answers(lab: &Lab) {
+pub(crate) async fn a_second_answer_in_a_session_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let mut open = Open::new(lab, &machine).await;
     let evidence = open.evidence(&machine, Purpose::Join);
@@ -89,7 +89,7 @@ pub(crate) async fn two_answers(lab: &Lab) {
     lab.refused(&outcome, Code::SessionUsed, false).await;
 }
 
-pub(crate) async fn invented_session(lab: &Lab) {
+pub(crate) async fn evidence_for_an_invented_session_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let mut open = Open::new(lab, &machine).await;
     let evidence = open.evidence(&machine, Purpose::Join);
@@ -101,8 +101,8 @@ pub(crate) async fn invented_session(lab: &Lab) {
     open.answer(&evidence).await.accepted();
 }
 
-/// The machine spoke to someone in between, on a connection of its own.
-pub(crate) async fn spliced_connection(lab: &Lab) {
+/// A man in the middle: the machine's evidence names the connection to him, not his connection to the master.
+pub(crate) async fn evidence_bound_to_another_tls_connection_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let between = lab.connect().await.channel;
     let connection = lab.connect().await;
@@ -122,7 +122,7 @@ pub(crate) async fn spliced_connection(lab: &Lab) {
 }
 
 /// The evidence comes on another connection than the hello did.
-pub(crate) async fn moved_connection(lab: &Lab) {
+pub(crate) async fn evidence_on_another_connection_than_its_hello_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let mut open = Open::new(lab, &machine).await;
     let evidence = open.evidence(&machine, Purpose::Join);
@@ -132,7 +132,7 @@ pub(crate) async fn moved_connection(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-pub(crate) async fn impersonated_master(lab: &Lab) {
+pub(crate) async fn evidence_for_an_impostors_tls_key_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let connection = lab.connect().await;
     let splice =
@@ -152,7 +152,7 @@ pub(crate) async fn impersonated_master(lab: &Lab) {
 }
 
 /// A proof that was made for the admin's bootstrap does not admit a node.
-pub(crate) async fn another_purpose(lab: &Lab) {
+pub(crate) async fn a_proof_for_the_bootstrap_admits_no_node(lab: &Lab) {
     let machine = lab.machine().await;
     let connection = lab.connect().await;
     let outcome = lab
@@ -170,7 +170,7 @@ pub(crate) async fn another_purpose(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-pub(crate) async fn downgrade(lab: &Lab) {
+pub(crate) async fn an_older_protocol_version_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let mut connection = lab.connect().await;
     let mut hello = machine.hello().0;
@@ -185,8 +185,8 @@ pub(crate) async fn downgrade(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// Garbage in the name of a good machine changes nothing for it, and its session is not evicted by a flood.
-pub(crate) async fn denunciation(lab: &Lab) {
+/// Forged evidence in the name of a good machine changes nothing for it, and a flood of hellos does not evict its session.
+pub(crate) async fn forged_evidence_in_a_machines_name_changes_nothing_for_it(lab: &Lab) {
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     let before = lab.status(&machine.node).await;
@@ -205,7 +205,7 @@ pub(crate) async fn denunciation(lab: &Lab) {
     lab.refused(&outcome, Code::CredentialNotActivated, false)
         .await;
     let mut good = Open::new(lab, &machine).await;
-    // From one place; the machine is somewhere else.
+    // From one address; the machine has another.
     let mut connection = Connection::open_from(
         [127, 1, 0, 1].into(),
         lab.site.address,
@@ -244,7 +244,7 @@ pub(crate) async fn denunciation(lab: &Lab) {
 }
 
 /// One TPM that answers as two machines at once, where an admin lists its EK for both by mistake, is one node.
-pub(crate) async fn one_tpm_two_nodes(lab: &Lab) {
+pub(crate) async fn one_tpm_that_answers_as_two_machines_is_one_node(lab: &Lab) {
     let machine = lab.machine().await;
     let mut second = machine.clone();
     second.node = format!("{}-too", machine.node);
@@ -322,7 +322,7 @@ pub(crate) async fn a_flood_from_its_own_address_does_not_stop_a_node(lab: &Lab)
 }
 
 /// Malformed, truncated and oversized bodies get a plain answer, and the process lives on.
-pub(crate) async fn malformed_and_huge(lab: &Lab) {
+pub(crate) async fn malformed_and_oversized_bodies_are_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let hello = serde_json::to_vec(&machine.hello().0).unwrap();
     for body in malformed(&machine, &hello) {
@@ -433,7 +433,7 @@ async fn huge_evidence_is_refused(lab: &Lab, machine: &SoftMachine) {
             (StatusCode::PAYLOAD_TOO_LARGE, Some("TOO_LARGE"))
         );
     }
-    // For a session that there is not, that is the reason, and is on record.
+    // For a session that does not exist, that is the reason on record.
     let path = evidence_path(SESSIONS_PATH, &SessionId([1; 16]));
     let mut connection = lab.connect().await;
     let answer = connection
@@ -448,7 +448,7 @@ async fn huge_evidence_is_refused(lab: &Lab, machine: &SoftMachine) {
 }
 
 /// An attacker who holds back what a machine sent, until it has proved something newer, makes no machine Untrusted by it.
-pub(crate) async fn overtaken(lab: &Lab) {
+pub(crate) async fn evidence_that_was_held_back_makes_no_machine_untrusted(lab: &Lab) {
     let mut machine = lab.machine().await;
     let mut held_back = Open::new(lab, &machine).await;
     let evidence = held_back.evidence(&machine, Purpose::Join);
@@ -463,7 +463,7 @@ pub(crate) async fn overtaken(lab: &Lab) {
 
 /// Half-open sessions and requests are bounded, no matter who floods; the machine in whose name it is, and others, join all the
 /// while, from elsewhere.
-pub(crate) async fn flood(lab: &Lab) {
+pub(crate) async fn a_flood_of_hellos_is_limited_and_machines_still_join(lab: &Lab) {
     let (machine, other) = (lab.machine().await, lab.machine().await);
     let before = lab.site.resident();
     let hello = serde_json::to_vec(&machine.hello().0).unwrap();

@@ -77,7 +77,7 @@ fn certificates() -> Vec<Case> {
     ]
 }
 
-/// Certificates that are none or not there, and claims of another's name or role.
+/// Malformed and missing certificates, and claims of another's name or role.
 fn without_a_certificate_or_with_another_name() -> Vec<Case> {
     vec![
         Case::anonymous(
@@ -89,7 +89,7 @@ fn without_a_certificate_or_with_another_name() -> Vec<Case> {
             },
         ),
         Case::anonymous(
-            "an EK certificate that is none",
+            "bytes that are no EK certificate",
             Code::EkCertificateMalformed,
             |_, machine| {
                 machine.ek_certificate = Some(b"not DER".to_vec());
@@ -120,7 +120,7 @@ fn without_a_certificate_or_with_another_name() -> Vec<Case> {
 }
 
 /// The same machine is refused while the inventory does not know it, and joins once it does.
-pub(crate) async fn outside_the_inventory(lab: &Lab) {
+pub(crate) async fn a_machine_outside_the_inventory_is_refused_until_it_is_added(lab: &Lab) {
     let machine = lab.stranger();
     lab.refused(&lab.join(&machine).await, Code::MachineUnknown, false)
         .await;
@@ -128,8 +128,8 @@ pub(crate) async fn outside_the_inventory(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// A role that the rule does not admit keeps a machine out that the inventory knows, until it has another.
-pub(crate) async fn a_role_that_the_rule_does_not_admit(lab: &Lab) {
+/// A machine of the inventory is refused while the rule does not admit its role.
+pub(crate) async fn a_role_that_the_rule_does_not_admit_is_refused(lab: &Lab) {
     let machine = lab.machine().await;
     let role = async |role: &str| {
         lab.site
@@ -146,7 +146,7 @@ pub(crate) async fn a_role_that_the_rule_does_not_admit(lab: &Lab) {
 }
 
 /// A machine that claims no name learns the one that the inventory has for its key, after its proof.
-pub(crate) async fn without_a_name(lab: &Lab) {
+pub(crate) async fn a_machine_without_a_name_learns_it_from_the_inventory(lab: &Lab) {
     let machine = lab.machine().await;
     let derived = config_protocol::name::derived(&machine.ek_hash());
     let mut unnamed = machine.clone();
@@ -164,7 +164,7 @@ pub(crate) async fn without_a_name(lab: &Lab) {
 }
 
 /// A retired machine stays out for as long as an admin says so.
-pub(crate) async fn retired(lab: &Lab) {
+pub(crate) async fn a_retired_machine_is_refused_until_an_admin_reinstates_it(lab: &Lab) {
     let mut machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     machine.clock.clock += 1000;
@@ -181,8 +181,8 @@ pub(crate) async fn retired(lab: &Lab) {
     lab.until_accepted(&machine).await;
 }
 
-/// An EK that is bound to one Machine is no second one, even where an admin lists it by mistake.
-pub(crate) async fn one_ek_under_a_second_name(lab: &Lab) {
+/// An EK that is bound to one Machine is refused for a second one, even if an admin lists it there by mistake.
+pub(crate) async fn an_ek_of_one_machine_is_refused_under_a_second_name(lab: &Lab) {
     let mut machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     let second = format!("{}-again", machine.node);
@@ -200,8 +200,8 @@ pub(crate) async fn one_ek_under_a_second_name(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// A name that is bound to one EK is not another EK's, though the inventory lists both.
-pub(crate) async fn one_name_under_a_second_ek(lab: &Lab) {
+/// A name that is bound to one EK is refused to another EK, even if the inventory lists both.
+pub(crate) async fn a_name_of_one_machine_is_refused_to_a_second_ek(lab: &Lab) {
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();
     let mut other = SoftMachine::new("a replaced board", EkKind::P256);
@@ -229,8 +229,8 @@ pub(crate) async fn one_name_under_a_second_ek(lab: &Lab) {
     lab.join(&machine).await.accepted();
 }
 
-/// A Machine that proved something bad stays out, with its certificate and without, until an admin's act.
-pub(crate) async fn untrusted_until_an_admin_acts(lab: &Lab) {
+/// A Machine that proved something bad is refused, with its certificate and without, until an admin readmits it.
+pub(crate) async fn an_untrusted_machine_is_refused_until_an_admin_readmits_it(lab: &Lab) {
     let mut machine = lab.machine().await;
     let mut bad = lab.image.clone();
     bad.kernel[0] ^= 1;
@@ -245,7 +245,7 @@ pub(crate) async fn untrusted_until_an_admin_acts(lab: &Lab) {
         MachineState::Untrusted
     );
     let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
-    // An act that has ended is none.
+    // A readmission whose time is over has no effect.
     let ended = json!({ "spec": { "readmitUntil": "2020-01-01T00:00:00Z" } });
     lab.site.patch::<Machine>(&machine.node, &ended).await;
     lab.refused(&lab.join(&machine).await, Code::MachineUntrusted, false)
@@ -282,7 +282,7 @@ pub(crate) async fn untrusted_until_an_admin_acts(lab: &Lab) {
 
 /// One action moves a broken board's name to another board: the old one's certificates are denied
 /// at once and permanently, and it can't come back.
-pub(crate) async fn replaced_board(lab: &Lab) {
+pub(crate) async fn certificates_of_a_replaced_board_are_denied(lab: &Lab) {
     let mut machine = lab.machine().await;
     let old = identity(&machine, &lab.join(&machine).await.accepted());
     machine.clock.clock += 1000;

@@ -1,8 +1,8 @@
 //! Impostor servers: at a node's address with another's certificate, and between an admin and a
 //! fresh master.
 
+use crate::after_join::{ask, own_node};
 use crate::lab::{Lab, identity, serving_identity};
-use crate::life::{ask, own_node};
 use crate::wire::Identity;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -114,8 +114,8 @@ pub(crate) fn self_made(name: &str) -> Identity {
 }
 
 /// What the master gets for a pod's log is the node's own or nothing: at the node's address another node's serving
-/// certificate, the node's own client certificate, and one that the server made for itself are each no node, and hear nothing.
-pub(crate) async fn the_master_asks_nobody_in_a_nodes_place(lab: &Lab) {
+/// certificate, the node's own client certificate and a self-signed one are refused, and the master sends their servers nothing.
+pub(crate) async fn the_master_sends_nothing_to_an_impostor_at_a_nodes_address(lab: &Lab) {
     let (machine, other) = (lab.machine().await, lab.machine().await);
     let certificates = lab.join(&machine).await.accepted();
     let who = identity(&machine, &certificates);

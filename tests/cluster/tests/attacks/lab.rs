@@ -423,7 +423,7 @@ pub(crate) fn identity(machine: &SoftMachine, certificates: &Certificates) -> Id
     }
 }
 
-/// The serving certificate and its key, for who would use them as a client's.
+/// The serving certificate and its key, to try them as a client's.
 pub(crate) fn serving_identity(machine: &SoftMachine, certificates: &Certificates) -> Identity {
     Identity {
         chain: chain(&certificates.serving),

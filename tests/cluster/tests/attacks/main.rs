@@ -11,38 +11,38 @@
 #![allow(clippy::print_stdout, reason = "figures are told")]
 #![allow(clippy::large_futures, reason = "a test's future lives once")]
 
+mod after_join;
+mod approval;
 mod bootstrap_tokens;
+mod captured_boot;
 mod coverage;
-mod crowd;
 mod csr;
 mod discovery;
 mod drift;
+mod faulty_rule;
 mod first_master;
 mod freshness;
-mod guest;
 mod identity;
 mod impostor;
-mod issued;
 mod keys;
 mod lab;
-mod life;
-mod marks;
-mod power;
+mod measured_state;
+mod no_tpm;
+mod node_labels;
 mod privileged;
-mod queue;
-mod real_attacks;
-mod real_keys;
+mod rack;
 mod real_tpm;
+mod real_tpm_evidence;
+mod real_tpm_keys;
+mod reboot_order;
+mod removal;
 mod rotation;
-mod rules;
-mod seized;
-mod sessions;
+mod seized_tpm;
+mod session_table;
 mod site;
-mod state;
-mod strangers;
-mod taken;
+mod static_join;
+mod stranger_flood;
 mod takeover;
-mod unproven;
 mod updates;
 mod wire;
 
@@ -111,24 +111,41 @@ impl Case {
     }
 }
 
-/// A story with the shared master.
-type Story = for<'a> fn(&'a Lab) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+/// An attack on the master that most attacks share.
+type Shared = for<'a> fn(&'a Lab) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Names a story and boxes its future.
-macro_rules! stories {
+/// An attack that makes and ends a master of its own.
+type Alone = fn() -> Pin<Box<dyn Future<Output = ()>>>;
+
+/// Attacks with the shared master, each under the name of its function.
+macro_rules! shared {
     ($($function:path),* $(,)?) => {
-        [$((stringify!($function), (|lab| Box::pin($function(lab))) as Story)),*]
+        [$((stringify!($function), (|lab| Box::pin($function(lab))) as Shared)),*]
+    };
+}
+
+/// Attacks with masters of their own, each under the name of its function.
+macro_rules! alone {
+    ($($function:path),* $(,)?) => {
+        [$((stringify!($function), (|| Box::pin($function())) as Alone)),*]
     };
 }
 
 fn main() {
     let arguments = Arguments::from_args();
     let runtime = Arc::new(Runtime::new().unwrap());
-    let mut trials = lonely(&runtime);
+    let mut trials = Vec::new();
+    for (name, attack) in alone() {
+        let runtime = runtime.clone();
+        trials.push(Trial::test(name, move || {
+            runtime.block_on(attack());
+            Ok(())
+        }));
+    }
     let needed = !arguments.list;
     let lab = needed.then(|| Arc::new(runtime.block_on(prepared())));
     for case in [
-        state::cases(),
+        measured_state::cases(),
         keys::cases(),
         csr::cases(),
         identity::cases(),
@@ -143,10 +160,10 @@ fn main() {
             Ok(())
         }));
     }
-    for (name, story) in shared() {
+    for (name, attack) in shared() {
         let (runtime, lab) = (runtime.clone(), lab.clone());
         trials.push(Trial::test(name, move || {
-            runtime.block_on(story(&lab.unwrap()));
+            runtime.block_on(attack(&lab.unwrap()));
             Ok(())
         }));
     }
@@ -157,247 +174,107 @@ fn main() {
     conclusion.exit();
 }
 
-/// The stories with the shared master.
-fn shared() -> Vec<(&'static str, Story)> {
-    Vec::from(stories![
-        identity::outside_the_inventory,
-        identity::without_a_name,
-        identity::a_role_that_the_rule_does_not_admit,
-        identity::retired,
-        identity::one_ek_under_a_second_name,
-        identity::one_name_under_a_second_ek,
-        identity::untrusted_until_an_admin_acts,
-        freshness::replayed_nonce,
-        freshness::expired_session,
-        freshness::two_answers,
-        freshness::invented_session,
-        freshness::overtaken,
-        csr::requests_that_are_none,
-        guest::a_captured_boot_is_judged_as_it_was,
-        freshness::spliced_connection,
-        freshness::moved_connection,
-        freshness::impersonated_master,
-        freshness::another_purpose,
-        freshness::downgrade,
-        freshness::denunciation,
-        freshness::one_tpm_two_nodes,
+/// The attacks with the shared master.
+fn shared() -> Vec<(&'static str, Shared)> {
+    Vec::from(shared![
+        identity::a_machine_outside_the_inventory_is_refused_until_it_is_added,
+        identity::a_machine_without_a_name_learns_it_from_the_inventory,
+        identity::a_role_that_the_rule_does_not_admit_is_refused,
+        identity::a_retired_machine_is_refused_until_an_admin_reinstates_it,
+        identity::an_ek_of_one_machine_is_refused_under_a_second_name,
+        identity::a_name_of_one_machine_is_refused_to_a_second_ek,
+        identity::an_untrusted_machine_is_refused_until_an_admin_readmits_it,
+        freshness::evidence_with_a_replayed_nonce_is_refused,
+        freshness::evidence_for_an_expired_session_is_refused,
+        freshness::a_second_answer_in_a_session_is_refused,
+        freshness::evidence_for_an_invented_session_is_refused,
+        freshness::evidence_that_was_held_back_makes_no_machine_untrusted,
+        csr::malformed_and_unsigned_certificate_requests_are_refused,
+        captured_boot::a_captured_boot_is_admitted_and_an_altered_one_refused,
+        freshness::evidence_bound_to_another_tls_connection_is_refused,
+        freshness::evidence_on_another_connection_than_its_hello_is_refused,
+        freshness::evidence_for_an_impostors_tls_key_is_refused,
+        freshness::a_proof_for_the_bootstrap_admits_no_node,
+        freshness::an_older_protocol_version_is_refused,
+        freshness::forged_evidence_in_a_machines_name_changes_nothing_for_it,
+        freshness::one_tpm_that_answers_as_two_machines_is_one_node,
         freshness::a_flood_from_its_own_address_does_not_stop_a_node,
-        freshness::malformed_and_huge,
-        life::a_join_is_recorded,
-        life::renewal,
-        life::renewal_without_a_quote,
-        life::renewal_with_anothers_certificate,
-        life::restored_snapshot,
-        updates::firmware_is_learned_and_pinned,
-        updates::secure_boot_databases_are_learned_and_pinned,
-        updates::a_renewal_is_of_the_same_boot,
-        life::retired_and_deleted,
-        taken::a_machines_name_in_no_organization_is_not_signed,
-        taken::nothing_is_answered_after_retired,
-        taken::a_guessed_name_is_answered_as_the_right_one,
-        drift::revocation,
-        drift::the_log_of_verdicts,
-        drift::the_floor_of_images,
-        identity::replaced_board,
-        life::a_node_stays_within_its_rights,
-        life::a_suspect_stays_tainted,
-        impostor::the_master_asks_nobody_in_a_nodes_place,
-        life::certificates_serve_their_use_only,
-        life::an_approved_request_is_signed,
-        bootstrap_tokens::an_ordinary_kubelet_gets_its_certificate_by_a_token_that_ends,
-        bootstrap_tokens::a_stolen_token_does_not_make_a_machine,
-        issued::a_static_machine_is_its_admins_word,
-        issued::a_static_node_gets_nothing_by_proof,
-        issued::a_wrapped_key_makes_a_node_on_its_tpm_alone,
-        power::a_machine_ends_by_an_order_that_is_written_down,
-        freshness::flood,
-        sessions::evidence_that_never_ends,
+        freshness::malformed_and_oversized_bodies_are_refused,
+        after_join::a_join_is_recorded_in_machine_node_and_requests,
+        after_join::a_certificate_is_renewed_by_a_fresh_quote,
+        after_join::a_renewal_without_a_fresh_quote_is_refused,
+        after_join::a_renewal_with_another_nodes_certificate_is_refused,
+        after_join::a_tpm_whose_counters_went_back_is_refused,
+        updates::changed_firmware_is_refused_until_an_admin_readmits_it,
+        updates::changed_secure_boot_databases_are_refused_until_an_admin_readmits_them,
+        updates::a_renewal_from_another_boot_or_key_is_refused,
+        after_join::certificates_of_retired_and_deleted_machines_are_denied,
+        removal::a_client_request_with_a_machines_node_name_is_not_signed,
+        removal::no_request_of_a_retired_machine_is_answered,
+        removal::a_guessed_name_gets_the_answer_of_the_right_one,
+        drift::a_machine_that_proves_a_bad_image_is_denied_at_once_with_its_pods,
+        drift::a_changed_verdict_log_is_found_and_only_an_admin_reads_it,
+        drift::the_minimum_svn_falls_only_by_an_explicit_write,
+        identity::certificates_of_a_replaced_board_are_denied,
+        after_join::a_node_stays_within_its_rights,
+        after_join::a_suspect_node_keeps_its_taint_until_it_proves_itself,
+        impostor::the_master_sends_nothing_to_an_impostor_at_a_nodes_address,
+        after_join::a_serving_certificate_is_no_client_certificate,
+        after_join::a_client_certificate_request_is_signed_once_approved,
+        bootstrap_tokens::an_ordinary_kubelet_gets_its_certificate_by_an_expiring_token,
+        bootstrap_tokens::a_stolen_token_gets_no_certificate_for_a_machines_node,
+        static_join::a_static_machine_is_shown_as_unproven_and_denied_with_its_record,
+        static_join::a_static_node_cannot_renew_enrol_or_request,
+        static_join::a_wrapped_key_is_usable_on_its_own_tpm_alone,
+        reboot_order::only_a_logged_order_of_an_admin_reboots_a_machine,
+        freshness::a_flood_of_hellos_is_limited_and_machines_still_join,
+        session_table::unfinished_evidence_of_a_node_blocks_no_renewal_and_no_join,
     ])
 }
 
-/// The stories that make and end their own masters.
-fn lonely(runtime: &Arc<Runtime>) -> Vec<Trial> {
-    let mut trials = decided_by_proof(runtime);
-    trials.extend(undecided_by_proof(runtime));
-    trials.extend(over_time(runtime));
-    trials
-}
-
-/// Attacks under a rule that asks for a proof.
-fn decided_by_proof(runtime: &Arc<Runtime>) -> Vec<Trial> {
-    vec![
-        alone(
-            runtime,
-            "life::bad_image_with_a_live_certificate",
-            life::bad_image_with_a_live_certificate,
-        ),
-        alone(
-            runtime,
-            "coverage::every_code_has_an_attack",
-            coverage::every_code_has_an_attack,
-        ),
-        alone(
-            runtime,
-            "sessions::a_full_table",
-            sessions::a_full_table_keeps_what_it_holds,
-        ),
-        alone(
-            runtime,
-            "rules::a_rule_with_a_fault",
-            rules::a_rule_with_a_fault_decides_nothing,
-        ),
-        alone(
-            runtime,
-            "privileged::taken_by_a_rule_that_says_so",
-            privileged::taken_by_a_rule_that_says_so_and_shown,
-        ),
-        alone(
-            runtime,
-            "crowd::a_rack_joins_under_a_flood",
-            crowd::a_rack_joins_under_a_flood,
-        ),
-        alone(
-            runtime,
-            "strangers::ten_thousand",
-            strangers::ten_thousand_addresses_keep_nobody_out,
-        ),
-        alone(
-            runtime,
-            "first_master::the_first_master_is_its_admins",
-            first_master::the_first_master_is_its_admins,
-        ),
-        alone(
-            runtime,
-            "first_master::held_to_the_floor_of_its_tpms_firmware",
-            first_master::the_first_masters_tpm_is_held_to_the_floor,
-        ),
-        alone(
-            runtime,
-            "discovery::published_and_found",
-            discovery::published_found_and_never_taken_back,
-        ),
-        alone(
-            runtime,
-            "real_tpm::joins_renews",
-            real_tpm::joins_renews_and_is_held_to_what_it_booted,
-        ),
-        alone(
-            runtime,
-            "real_attacks::what_a_real_tpm_did_not_say",
-            real_attacks::what_a_real_tpm_did_not_say,
-        ),
-        alone(
-            runtime,
-            "real_keys::keys_that_a_real_tpm_gives",
-            real_keys::keys_that_a_real_tpm_gives_its_owner,
-        ),
-    ]
-}
-
-/// Attacks under a rule by which a person decides, or no one.
-fn undecided_by_proof(runtime: &Arc<Runtime>) -> Vec<Trial> {
-    vec![
-        alone(runtime, "queue::a_person_decides", queue::a_person_decides),
-        alone(
-            runtime,
-            "queue::nobody_looks_and_all_hear_of_it",
-            queue::nobody_looks_and_all_hear_of_it,
-        ),
-        alone(
-            runtime,
-            "unproven::only_where_the_rule_says_so",
-            unproven::only_where_the_rule_says_so,
-        ),
-        alone(
-            runtime,
-            "unproven::no_way_round_a_tpm",
-            unproven::no_way_round_a_tpm,
-        ),
-        alone(
-            runtime,
-            "unproven::bound_fresh_and_apart",
-            unproven::bound_fresh_and_apart,
-        ),
-        alone(
-            runtime,
-            "unproven::the_agent_asks_without_a_tpm",
-            unproven::the_agent_asks_without_a_tpm,
-        ),
-        alone(
-            runtime,
-            "taken::what_was_seen_is_no_listing",
-            taken::what_was_seen_is_no_listing,
-        ),
-        alone(
-            runtime,
-            "taken::another_node_name",
-            taken::another_node_name,
-        ),
-        alone(
-            runtime,
-            "taken::a_tpm_below_its_makers_floor",
-            taken::a_tpm_below_its_makers_floor,
-        ),
-        alone(
-            runtime,
-            "taken::more_than_was_approved",
-            taken::more_than_was_approved_is_asked_about,
-        ),
-        alone(
-            runtime,
-            "taken::one_address_two_machines",
-            taken::one_address_two_machines,
-        ),
-        alone(
-            runtime,
-            "queue::a_policy_is_tried_out_first",
-            queue::a_policy_is_tried_out_first,
-        ),
-        alone(
-            runtime,
-            "marks::a_rule_marks_nodes",
-            marks::a_rule_marks_nodes_and_what_is_an_admins_stays,
-        ),
-        alone(
-            runtime,
-            "queue::policies_of_upstreams_signers",
-            queue::policies_of_upstreams_signers,
-        ),
-    ]
-}
-
-/// Attacks that take the time in which images and roots change.
-fn over_time(runtime: &Arc<Runtime>) -> Vec<Trial> {
-    vec![
-        alone(
-            runtime,
-            "updates::the_next_image",
-            updates::the_next_image_joins_by_itself,
-        ),
-        alone(
-            runtime,
-            "rotation::the_intermediate",
-            rotation::the_intermediate_is_renewed_unnoticed,
-        ),
-        alone(
-            runtime,
-            "rotation::the_root",
-            rotation::the_root_is_rotated_with_overlapping_pins,
-        ),
-    ]
-}
-
-/// A story that makes and ends its own master.
-fn alone<F: Future<Output = ()> + 'static>(
-    runtime: &Arc<Runtime>,
-    name: &str,
-    story: fn() -> F,
-) -> Trial {
-    let runtime = runtime.clone();
-    Trial::test(name, move || {
-        runtime.block_on(story());
-        Ok(())
-    })
+/// The attacks that make and end masters of their own.
+fn alone() -> Vec<(&'static str, Alone)> {
+    let mut all = Vec::new();
+    // Under a rule that asks for a proof.
+    all.extend(alone![
+        after_join::a_valid_certificate_is_denied_once_its_machine_proves_a_bad_image,
+        coverage::every_refusal_code_has_an_attack,
+        session_table::a_full_session_table_keeps_open_exchanges_and_lets_nodes_renew,
+        faulty_rule::a_faulty_rule_admits_and_removes_no_machine,
+        privileged::machines_with_privileged_pods_join_only_where_the_rule_allows_them,
+        rack::a_rack_joins_under_a_flood,
+        stranger_flood::ten_thousand_hostile_addresses_stop_no_renewal_and_no_join,
+        first_master::the_first_master_is_taken_over_once_by_its_admin_alone,
+        first_master::the_first_masters_tpm_firmware_must_reach_the_minimum,
+        discovery::a_published_cluster_is_found_and_an_older_document_refused,
+        real_tpm::a_real_tpm_joins_and_renews_only_with_what_it_booted,
+        real_tpm_evidence::altered_evidence_of_a_real_tpm_is_refused,
+        real_tpm_keys::keys_that_a_tpms_owner_makes_are_refused,
+    ]);
+    // Under a rule by which a person decides, or no one.
+    all.extend(alone![
+        approval::a_person_approves_or_denies_each_machine,
+        approval::an_admission_without_a_check_is_shown_everywhere,
+        no_tpm::a_machine_without_a_tpm_joins_only_where_the_rule_allows_it,
+        no_tpm::a_machine_with_a_tpm_never_joins_by_the_claim_of_having_none,
+        no_tpm::replayed_spliced_and_cross_protocol_messages_are_refused,
+        no_tpm::an_agent_without_a_tpm_joins_after_approval_and_renews,
+        removal::a_key_that_no_admin_listed_is_refused_by_an_enforcing_rule,
+        removal::a_renamed_machine_loses_certificates_and_tokens_of_its_old_name,
+        removal::tpm_firmware_below_the_minimum_is_refused,
+        removal::a_claim_beyond_its_approval_waits_for_a_new_one,
+        removal::an_address_that_two_machines_claim_is_given_to_one,
+        approval::a_draft_policy_shows_its_verdicts_and_decides_nothing,
+        node_labels::labels_and_taints_of_a_rule_go_with_it_and_an_admins_stay,
+        approval::requests_to_upstreams_signers_wait_for_approval_unless_a_rule_decides,
+    ]);
+    // Over the time in which images and the cluster's keys change.
+    all.extend(alone![
+        updates::the_next_allowed_image_joins_without_an_admin,
+        rotation::nodes_renew_without_failure_while_the_intermediate_changes,
+        rotation::the_root_is_rotated_with_both_pins_in_force,
+    ]);
+    all
 }
 
 /// A master that knows the images that the attacks boot.

@@ -7,7 +7,7 @@ use config_kube::{CertificatePolicy, MachineState};
 use config_protocol::Code;
 use serde_json::{Value, json};
 
-pub(crate) async fn taken_by_a_rule_that_says_so_and_shown() {
+pub(crate) async fn machines_with_privileged_pods_join_only_where_the_rule_allows_them() {
     let lab = Lab::start_on("", "30m", |data| {
         let file = data.with_file_name("cluster.toml");
         let text = std::fs::read_to_string(&file).unwrap();

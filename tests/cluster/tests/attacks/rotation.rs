@@ -43,7 +43,7 @@ async fn eventually<F: Future<Output = bool>>(what: &str, lab: &Lab, mut look: i
 
 /// Nodes renew while the intermediate is renewed under them: no renewal fails, no connection ends, what was signed by the old
 /// one stays good, and the root is the same.
-pub(crate) async fn the_intermediate_is_renewed_unnoticed() {
+pub(crate) async fn nodes_renew_without_failure_while_the_intermediate_changes() {
     let (lab, first, certificates) = joined_in_time().await;
     let old = identity(&first, &certificates);
     let path = format!("{}/{}", collection::<KubeNode>(), first.node);
@@ -235,7 +235,7 @@ async fn tell_ready(lab: &Lab, node: &str, pins: &[String]) {
 /// From one root to the next with a machine that stays, machines that join with either pin,
 /// restarts in between, and an end of the old root that is refused while a node would be locked
 /// out.
-pub(crate) async fn the_root_is_rotated_with_overlapping_pins() {
+pub(crate) async fn the_root_is_rotated_with_both_pins_in_force() {
     let (good, late) = (Swtpm::new(), Swtpm::new());
     let mut lab = Lab::start_with(&(good.issuer_pem() + &late.issuer_pem()), "30m").await;
     let folder = tempfile::tempdir().unwrap();

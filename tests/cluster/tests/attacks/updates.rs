@@ -1,8 +1,8 @@
 //! Intended changes: another image, another firmware. A good one joins by itself or by one
 //! action of an admin, which allows nothing else.
 
+use crate::after_join::{ask, joined, own_node};
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
-use crate::life::{ask, joined, own_node};
 use config_kube::k8s_openapi::api::core::v1::{Event as Happening, Node};
 use config_kube::{CertificatePolicy, Machine, MachineState};
 use config_protocol::Code;
@@ -16,7 +16,7 @@ use tests_machines::SoftImage;
 /// A machine that boots the next allowed image stays the same node, without further action; the key
 /// of the previous boot is denied from then on, an image without a release is refused, and only a
 /// limited number of old images is admitted.
-pub(crate) async fn the_next_image_joins_by_itself() {
+pub(crate) async fn the_next_allowed_image_joins_without_an_admin() {
     let lab = Lab::start().await;
     let (mut machine, before) = joined(&lab).await;
     let (mut slow, stays) = joined(&lab).await;
@@ -98,7 +98,7 @@ async fn limit(lab: &Lab, most: u32) {
 
 /// Other firmware than at the first admission shuts a machine out; an admin's one act learns the new one, is on record, and
 /// counts for that firmware and no other.
-pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
+pub(crate) async fn changed_firmware_is_refused_until_an_admin_readmits_it(lab: &Lab) {
     let (mut machine, who) = joined(lab).await;
     let first = lab.status(&machine.node).await.pinned_pcrs;
     let update = |machine: &mut tests_machines::SoftMachine, what: &[u8]| {
@@ -167,7 +167,9 @@ pub(crate) async fn firmware_is_learned_and_pinned(lab: &Lab) {
 
 /// A maker's keys and its list of revoked programs shut a machine out until an admin's one act learns them; that act is worth
 /// nothing for the list after them.
-pub(crate) async fn secure_boot_databases_are_learned_and_pinned(lab: &Lab) {
+pub(crate) async fn changed_secure_boot_databases_are_refused_until_an_admin_readmits_them(
+    lab: &Lab,
+) {
     let (mut machine, _) = joined(lab).await;
     let boot = |machine: &mut tests_machines::SoftMachine, dbx: &[u8]| {
         let mut image = lab.image.clone();
@@ -197,7 +199,7 @@ pub(crate) async fn secure_boot_databases_are_learned_and_pinned(lab: &Lab) {
 
 /// A renewal is of the boot and the keys of the whole exchange before it; who becomes Suspect is given no new pods, and heals
 /// by the whole exchange.
-pub(crate) async fn a_renewal_is_of_the_same_boot(lab: &Lab) {
+pub(crate) async fn a_renewal_from_another_boot_or_key_is_refused(lab: &Lab) {
     let (mut machine, who) = joined(lab).await;
     machine.clock.reset_count += 1;
     lab.refused(

@@ -185,7 +185,7 @@ async fn everybody_else_is_refused(at: SocketAddr, authority: &Authority) {
     let tls = authority.client(Some((&foreign, "system:kube-apiserver")));
     assert!(
         get(at, tls, "/healthz").await.is_err(),
-        "another root's API server is nobody's"
+        "an API server of another root is refused"
     );
 }
 

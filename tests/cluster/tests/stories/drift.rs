@@ -1,6 +1,6 @@
 //! A machine that was good boots something else, is shut out, and comes back by an admin's act.
 
-use crate::disk::STATE_RENEWED;
+use crate::older_disk::STATE_RENEWED;
 use crate::world::{Cluster, World, expect};
 use serde_json::Value;
 use std::time::Duration;
@@ -16,7 +16,9 @@ const COMMAND: &str = "kubectl patch machine worker-1 ";
 
 /// The good worker boots with a kernel argument from outside, while its certificate lives: it is Untrusted, its Node tainted, and
 /// everything that shows it says why. A proper boot alone does not bring it back, the printed command does, under its name.
-pub(crate) fn out_and_back(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_that_drifts_is_shut_out_until_an_admin_readmits_it(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let good = cluster.worker_blueprint.clone();
     let mut bad = good.clone();

@@ -60,7 +60,7 @@ impl crate::world::Cluster {
 }
 
 /// Power-on → Ready, a pod runs, its logs are read.
-pub(crate) fn power_on_to_pod(world: &mut World) -> Result<()> {
+pub(crate) fn power_on_ends_in_a_running_pod_with_logs(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let states = cluster.lab.kubectl(&["get", "machines"])?;
     expect(
@@ -86,7 +86,7 @@ pub(crate) fn power_on_to_pod(world: &mut World) -> Result<()> {
 
 /// The verdict's checks carry the quoted registers, and the master accepted them against the release's predictions;
 /// here the release is read again and each predicted register compared with what the machine's TPM showed.
-pub(crate) fn predictions_hold(world: &mut World) -> Result<()> {
+pub(crate) fn quoted_registers_equal_the_predicted_ones(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     for (machine, role) in [("worker-1", "worker"), ("master-1", "master")] {
         let text = cluster
@@ -130,7 +130,7 @@ pub(crate) fn predictions_hold(world: &mut World) -> Result<()> {
 }
 
 /// No TPM device in a container, and nothing in the image to start a session with.
-pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
+pub(crate) fn images_hold_no_shell_and_containers_get_no_tpm(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     cluster.apply(
         "look",
@@ -153,7 +153,7 @@ pub(crate) fn nothing_to_hold_on_to(world: &mut World) -> Result<()> {
 }
 
 /// A machine without a shell shows what its kernel, init and programs say, to the admin who asks the API.
-pub(crate) fn logs_of_machines(world: &mut World) -> Result<()> {
+pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Result<()> {
     let lab = &world.cluster()?.lab;
     let kernel = "/api/v1/nodes/worker-1/proxy/logs/?query=kernel";
     let said = lab.kubectl(&["get", "--raw", kernel])?;
@@ -219,7 +219,7 @@ pub(crate) fn logs_of_machines(world: &mut World) -> Result<()> {
 }
 
 /// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it wrote to a volume.
-pub(crate) fn kernel_as_the_table_says(world: &mut World) -> Result<()> {
+pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let settings: Vec<Sysctl> = SYSCTLS.into_iter().chain([LAST]).collect();
     let files = settings
@@ -291,7 +291,7 @@ pub(crate) fn kernel_as_the_table_says(world: &mut World) -> Result<()> {
 }
 
 /// A machine that gets its user-data as a cloud-config, by QEMU's fw_cfg, proves just that and joins.
-pub(crate) fn cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_joins_with_a_cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-fw")?;
     let carried: Vec<String> = text.lines().map(|line| format!("  {line}")).collect();
@@ -321,7 +321,9 @@ pub(crate) fn cloud_config_from_fw_cfg(world: &mut World) -> Result<()> {
 
 /// A machine whose firmware says EC2 and that has no user-data of its own asks the metadata service, measures what it
 /// gets under the service's name, and joins.
-pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_joins_with_user_data_from_a_metadata_service(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-ec2")?;
     let service = MetadataService::start(text.as_bytes())?;
@@ -355,7 +357,9 @@ pub(crate) fn user_data_from_a_metadata_service(world: &mut World) -> Result<()>
 }
 
 /// A machine with a dead battery that gets its user-data by SMBIOS sets its clock by the time server that this names, and joins.
-pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_joins_with_user_data_from_smbios_and_time_from_a_server(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-dmi")?;
     let first = "[[network.interface]]";
@@ -412,7 +416,9 @@ pub(crate) fn user_data_from_smbios_and_time_from_a_server(world: &mut World) ->
 
 /// A static join: the admin issues, the machine imports the key into its TPM and is a node, and everybody can see that
 /// nothing was proven.
-pub(crate) fn issued_certificates(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_joins_by_certificates_that_an_admin_issued(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-static")?;
     let document = cluster
@@ -437,7 +443,7 @@ pub(crate) fn issued_certificates(world: &mut World) -> Result<()> {
 }
 
 /// A machine that is not told where its master is learns it from an endpoint on the host, by what the master signed, and joins.
-pub(crate) fn by_discovery(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_joins_a_master_that_it_found_by_discovery(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-found")?;
     let (endpoint, block) = cluster.lab.discovery()?;

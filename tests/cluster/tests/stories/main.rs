@@ -8,20 +8,20 @@
     reason = "stories tell their times and what they could not end"
 )]
 
-mod disk;
+mod approval;
 mod drift;
 mod inventory;
 mod join;
-mod life;
+mod lifetime;
 mod network;
-mod offline;
-mod plant;
+mod no_tpm;
+mod offline_attacks;
+mod older_disk;
+mod planted_state;
 mod power;
-mod queue;
-mod recover;
-mod refuse;
+mod recovery;
+mod refusal;
 mod signals;
-mod unproven;
 mod update;
 mod world;
 
@@ -32,162 +32,73 @@ use world::World;
 
 type Story = fn(&mut World) -> tests_harness::Result<()>;
 
+/// Stories, each under the name of its function.
+macro_rules! stories {
+    ($($function:path),* $(,)?) => {
+        &[$((stringify!($function), $function as Story)),*]
+    };
+}
+
 /// Every story, in the order in which they run.
-const STORIES: &[(&str, Story)] = &[
-    (
-        "join_from_power_on_to_a_running_pod_with_logs",
-        join::power_on_to_pod,
-    ),
-    (
-        "pods_of_a_node_reach_each_other_and_the_api_by_addresses_of_its_range",
-        network::pods_of_a_node,
-    ),
-    (
-        "a_service_is_reached_by_its_name_across_machines",
-        network::service_by_name_across_machines,
-    ),
-    (
-        "a_deployment_is_rolled_under_traffic_without_a_failed_request",
-        network::rolled_under_traffic,
-    ),
-    (
-        "predicted_registers_equal_the_machines",
-        join::predictions_hold,
-    ),
-    (
-        "images_hold_no_shell_and_no_tpm_reaches_a_container",
-        join::nothing_to_hold_on_to,
-    ),
-    (
-        "machines_without_a_shell_show_their_logs",
-        join::logs_of_machines,
-    ),
-    (
-        "the_kernel_is_as_its_table_says",
-        join::kernel_as_the_table_says,
-    ),
-    (
-        "no_signal_of_a_pod_reaches_init_agent_or_master",
-        signals::stay_within_containers,
-    ),
-    (
-        "only_admins_add_and_remove_machines_and_nodes",
-        inventory::admins_alone,
-    ),
-    (
-        "join_with_a_cloud_config_from_fw_cfg",
-        join::cloud_config_from_fw_cfg,
-    ),
-    (
-        "join_with_user_data_from_a_metadata_service",
-        join::user_data_from_a_metadata_service,
-    ),
-    (
-        "join_with_user_data_from_smbios_and_the_time_from_a_server",
-        join::user_data_from_smbios_and_time_from_a_server,
-    ),
-    (
-        "join_by_certificates_that_an_admin_issued",
-        join::issued_certificates,
-    ),
-    ("join_by_discovery", join::by_discovery),
-    (
-        "join_without_a_tpm_where_a_rule_says_so",
-        unproven::without_a_tpm,
-    ),
-    (
-        "join_without_a_name_by_a_persons_word",
-        queue::nameless_and_approved,
-    ),
-    ("renew_without_a_lapse", life::renew),
-    (
-        "power_off_gives_pods_their_grace_and_they_come_back_under_a_new_proof",
-        life::reboot,
-    ),
-    (
-        "drift_shuts_a_machine_out_until_an_admin_readmits_it",
-        drift::out_and_back,
-    ),
-    ("rotate_the_root_and_think_better_of_it", life::rotate_root),
-    (
-        "refuse_a_machine_that_is_not_in_the_inventory",
-        refuse::unknown_ek,
-    ),
-    ("refuse_another_nodes_name", refuse::another_name),
-    (
-        "refuse_user_data_that_the_inventory_does_not_know",
-        refuse::user_data_changed,
-    ),
-    (
-        "refuse_a_kernel_argument_from_outside",
-        refuse::kernel_argument,
-    ),
-    ("refuse_secure_boot_off", refuse::secure_boot_off),
-    ("refuse_a_flipped_byte_in_the_uki", refuse::flipped_uki),
-    ("refuse_a_flipped_byte_in_the_root", refuse::flipped_root),
-    ("power_cut_in_pod_churn_loses_nothing", power::cut_worker),
-    (
-        "an_admins_order_reboots_a_machine_and_turns_it_off",
-        power::ended_by_order,
-    ),
-    (
-        "power_cut_of_the_master_lets_nodes_go_on",
-        power::cut_master,
-    ),
-    (
-        "refuse_a_master_with_somebody_elses_user_data",
-        refuse::masters_user_data_changed,
-    ),
-    ("refuse_an_older_copy_of_the_whole_disk", disk::older_copy),
-    (
-        "recover_a_masters_state_on_another_board",
-        recover::board_replaced,
-    ),
-    (
-        "offline_a_volume_and_a_key_of_the_boards_owner_are_not_believed",
-        offline::volume_of_the_boards_owner,
-    ),
-    (
-        "offline_a_plain_file_system_in_the_volumes_place_is_not_believed",
-        offline::plain_file_system,
-    ),
-    (
-        "offline_another_machines_disk_is_not_believed",
-        offline::another_machines_disk,
-    ),
-    (
-        "offline_older_data_behind_the_present_header_is_not_believed",
-        offline::older_data_behind_the_header,
-    ),
-    (
-        "offline_spoiled_sectors_end_in_a_state_of_the_machines_own",
-        offline::spoiled_sectors,
-    ),
-    (
-        "update_to_a_newer_image_that_carries_its_user_data",
-        update::newer_image,
-    ),
-    // Last: these change what the whole cluster holds good, and a good machine that renews meanwhile is refused, too.
-    (
-        "refuse_a_release_that_no_release_key_signed",
-        refuse::unsigned_release,
-    ),
-    ("refuse_an_image_below_the_minimum_svn", refuse::old_image),
+const STORIES: &[(&str, Story)] = stories![
+    join::power_on_ends_in_a_running_pod_with_logs,
+    network::pods_of_a_node_reach_each_other_and_the_api,
+    network::a_service_is_reached_by_its_name_across_machines,
+    network::a_deployment_is_rolled_under_traffic_without_a_failed_request,
+    join::quoted_registers_equal_the_predicted_ones,
+    join::images_hold_no_shell_and_containers_get_no_tpm,
+    join::machines_without_a_shell_show_their_logs,
+    join::the_kernel_runs_with_the_settings_of_its_table,
+    signals::no_signal_of_a_pod_reaches_init_agent_or_master,
+    inventory::only_admins_add_and_remove_machines_and_nodes,
+    join::a_machine_joins_with_a_cloud_config_from_fw_cfg,
+    join::a_machine_joins_with_user_data_from_a_metadata_service,
+    join::a_machine_joins_with_user_data_from_smbios_and_time_from_a_server,
+    join::a_machine_joins_by_certificates_that_an_admin_issued,
+    join::a_machine_joins_a_master_that_it_found_by_discovery,
+    no_tpm::a_machine_without_a_tpm_joins_where_a_rule_allows_it,
+    approval::a_machine_without_a_name_joins_after_approval,
+    lifetime::a_certificate_is_renewed_without_a_lapse,
+    lifetime::pods_get_their_grace_at_power_off_and_a_reboot_proves_anew,
+    drift::a_machine_that_drifts_is_shut_out_until_an_admin_readmits_it,
+    lifetime::a_root_rotation_that_would_lock_out_a_node_is_refused_and_given_up,
+    refusal::a_machine_with_an_unknown_ek_is_refused,
+    refusal::a_machine_that_claims_another_nodes_name_is_refused,
+    refusal::user_data_that_the_inventory_does_not_know_is_refused,
+    refusal::a_kernel_argument_from_outside_is_refused,
+    refusal::a_machine_with_secure_boot_off_is_refused,
+    refusal::a_uki_with_a_flipped_byte_does_not_start,
+    refusal::a_root_with_a_flipped_byte_does_not_run,
+    power::a_power_cut_of_a_worker_loses_no_pod,
+    power::an_admins_order_reboots_a_machine_and_turns_it_off,
+    power::a_power_cut_of_the_master_lets_nodes_go_on,
+    refusal::a_master_with_changed_user_data_serves_nothing,
+    older_disk::an_older_copy_of_the_whole_disk_is_not_trusted,
+    recovery::a_masters_state_is_recovered_on_another_board,
+    offline_attacks::a_volume_and_key_planted_by_the_tpms_owner_are_not_trusted,
+    offline_attacks::a_plain_file_system_in_the_volumes_place_is_not_trusted,
+    offline_attacks::another_machines_disk_is_not_trusted,
+    offline_attacks::older_data_behind_the_current_header_is_not_trusted,
+    offline_attacks::corrupted_sectors_end_in_the_machines_own_state_or_a_new_one,
+    update::a_machine_boots_a_newer_image_that_carries_its_user_data,
+    // Last: these change what the whole cluster accepts, and a good machine that renews meanwhile is refused, too.
+    refusal::a_release_that_no_release_key_signed_is_refused,
+    refusal::an_image_below_the_minimum_svn_is_refused,
 ];
 
-/// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine: told only with
+/// Refusals that the attacks and the agent's tests show, too, with a software TPM and no machine. Run only with
 /// `--include-ignored` (`cargo xtask test tail`), as each boots a machine to learn nothing that only a machine can show.
 const TAIL: &[&str] = &[
-    "recover_a_masters_state_on_another_board",
-    "refuse_an_older_copy_of_the_whole_disk",
-    "offline_a_plain_file_system_in_the_volumes_place_is_not_believed",
-    "offline_another_machines_disk_is_not_believed",
-    "offline_older_data_behind_the_present_header_is_not_believed",
-    "offline_spoiled_sectors_end_in_a_state_of_the_machines_own",
-    "refuse_another_nodes_name",
-    "refuse_user_data_that_the_inventory_does_not_know",
-    "refuse_a_release_that_no_release_key_signed",
-    "refuse_an_image_below_the_minimum_svn",
+    "recovery::a_masters_state_is_recovered_on_another_board",
+    "older_disk::an_older_copy_of_the_whole_disk_is_not_trusted",
+    "offline_attacks::a_plain_file_system_in_the_volumes_place_is_not_trusted",
+    "offline_attacks::another_machines_disk_is_not_trusted",
+    "offline_attacks::older_data_behind_the_current_header_is_not_trusted",
+    "offline_attacks::corrupted_sectors_end_in_the_machines_own_state_or_a_new_one",
+    "refusal::a_machine_that_claims_another_nodes_name_is_refused",
+    "refusal::user_data_that_the_inventory_does_not_know_is_refused",
+    "refusal::a_release_that_no_release_key_signed_is_refused",
+    "refusal::an_image_below_the_minimum_svn_is_refused",
 ];
 
 fn main() -> ExitCode {

@@ -48,7 +48,7 @@ impl Cluster {
 }
 
 /// Pods on a worker have addresses of its range, and reach each other and the API by them.
-pub(crate) fn pods_of_a_node(world: &mut World) -> Result<()> {
+pub(crate) fn pods_of_a_node_reach_each_other_and_the_api(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let (range, masters) = (
         cluster.node_range("worker-1")?,
@@ -82,7 +82,7 @@ pub(crate) fn pods_of_a_node(world: &mut World) -> Result<()> {
 
 /// A service of pods on two machines is reached by its name from a pod on one of them, and so is the API. An eavesdropper
 /// between the machines reads nothing of it, and a machine that is trusted no more is cut off.
-pub(crate) fn service_by_name_across_machines(world: &mut World) -> Result<()> {
+pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World) -> Result<()> {
     let tap = world.cluster()?.lab.tap()?;
     let (blueprint, _) = world.second_worker("worker-2")?;
     world.guest(&blueprint)?;
@@ -166,7 +166,9 @@ fn cut_off(cluster: &mut Cluster) -> Result<()> {
 }
 
 /// A Deployment is rolled to another version while a client in a pod asks its Service by name: no request fails.
-pub(crate) fn rolled_under_traffic(world: &mut World) -> Result<()> {
+pub(crate) fn a_deployment_is_rolled_under_traffic_without_a_failed_request(
+    world: &mut World,
+) -> Result<()> {
     let lab = &world.cluster()?.lab;
     demo::begin(lab)?;
     let counted = demo::roll(lab)?;

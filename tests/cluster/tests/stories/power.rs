@@ -16,7 +16,7 @@ const CHURN: usize = 4;
 
 /// The worker loses power while pods come and go; it comes back under its name, pods that were to run run, pods that
 /// were deleted do not come back.
-pub(crate) fn cut_worker(world: &mut World) -> Result<()> {
+pub(crate) fn a_power_cut_of_a_worker_loses_no_pod(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let names: Vec<String> = (0..CHURN).map(|index| format!("churn-{index}")).collect();
     for name in &names {
@@ -76,7 +76,7 @@ pub(crate) fn cut_worker(world: &mut World) -> Result<()> {
 
 /// The master loses power and comes back: the worker's pod goes on, its certificate is renewed by the same key without another
 /// enrolment, and it is Ready.
-pub(crate) fn cut_master(world: &mut World) -> Result<()> {
+pub(crate) fn a_power_cut_of_the_master_lets_nodes_go_on(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     cluster.apply(
         "outage",
@@ -155,7 +155,7 @@ pub(crate) fn cut_master(world: &mut World) -> Result<()> {
 
 /// `pratique node reboot` gives pods their grace, and the machine comes back by a new proof; `pratique node poweroff` ends it. Both
 /// orders are in the verdict log.
-pub(crate) fn ended_by_order(world: &mut World) -> Result<()> {
+pub(crate) fn an_admins_order_reboots_a_machine_and_turns_it_off(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let script = "trap '/bin/busybox sleep 3; echo in peace; exit 0' TERM; echo up; while :; do /bin/busybox sleep 1; done";
     let patient = pod("ordered", "worker-1", script).replace(

@@ -16,7 +16,7 @@ const TO_INIT: &str = "1 2 3 9 10 12 15 30 38";
 /// On the worker and on the master's machine, root in a pod with `hostPID` sends SIGKILL to every process id from init's to its own
 /// shim's (whose end would be the pod's), and to init every signal that an init might heed. Agent and master go on in the same
 /// processes, init stops nothing; containerd, which is in the pod's reach, comes back and runs the next pod.
-pub(crate) fn stay_within_containers(world: &mut World) -> Result<()> {
+pub(crate) fn no_signal_of_a_pod_reaches_init_agent_or_master(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let machines = [
         ("worker-1", cluster.worker.clone()),

@@ -9,9 +9,11 @@ use tests_harness::{Result, file_error};
 const SVN: u64 = 2;
 
 /// A newer image, which carries its machines' user-data and names none of them, is allowed by its
-/// release and the digest of that user-data. The worker gets it in the place of the old one, and
+/// release and the digest of that user-data. The worker gets it in place of the old one, and
 /// joins without further action, under the inventory's name.
-pub(crate) fn newer_image(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_boots_a_newer_image_that_carries_its_user_data(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let (file, own) = (
         cluster.lab.dir.join("fleet.toml"),
@@ -95,7 +97,13 @@ pub(crate) fn newer_image(world: &mut World) -> Result<()> {
         |text| text == id,
     )?;
     // Its disk is another one, and its TPM is not: it knows that there was a state, and says so.
-    let state = ["get", "node", "worker-1", "-o", crate::disk::STATE_RENEWED];
+    let state = [
+        "get",
+        "node",
+        "worker-1",
+        "-o",
+        crate::older_disk::STATE_RENEWED,
+    ];
     cluster
         .lab
         .kubectl_until(&state, "the Node's word on its state", BOOT_LIMIT, |text| {

@@ -102,7 +102,7 @@ fn forwarding() -> Vec<u8> {
     seed
 }
 
-/// What comes of the streams of a command: its input, how often that ended, the last size, and what the client is told.
+/// The result of a command's streams: its input, how often that ended, the last size, and the answers to the client.
 type Commanded = (Vec<u8>, usize, Option<(u16, u16)>, Vec<u8>);
 
 fn command(bytes: &[u8], cut: usize) -> Result<Commanded, spdy::Fault> {

@@ -104,7 +104,7 @@ pub(super) async fn many(site: &Site, report: &mut Report) -> Result<()> {
         while heard.get() < WATCHERS {
             if began.elapsed() > Duration::from_secs(20) {
                 return Err(failed(&format!(
-                    "{} of {WATCHERS} watchers heard of a change",
+                    "{} of {WATCHERS} watchers got a change",
                     heard.get()
                 )));
             }

@@ -2,7 +2,7 @@
 
 use crate::build;
 use crate::host::{self, repository};
-use crate::steps::{Outcome, Steps};
+use crate::steps::{Outcome, Steps, watched};
 use std::process::Command;
 
 /// Latency, throughput, CPU and memory of the API; `only` some parts of it.
@@ -31,7 +31,7 @@ fn load(command: &str, words: &[String]) -> Outcome {
             "tests-load",
         ]);
         cargo.current_dir(repository());
-        build::watched(cargo, "the compiler's message is above")
+        watched(cargo, "the compiler's message is above")
     })?;
     let release = build::target().join("release");
     let mut program = Command::new(release.join("load"));
@@ -40,5 +40,5 @@ fn load(command: &str, words: &[String]) -> Outcome {
         .arg("--master")
         .arg(release.join("master"))
         .args(words);
-    build::watched(program, "the message is above")
+    watched(program, "the message is above")
 }

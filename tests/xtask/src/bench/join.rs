@@ -2,7 +2,7 @@
 
 use crate::build;
 use crate::host::{self, workshop};
-use crate::steps::{Failure, Outcome, Steps};
+use crate::steps::{Failure, Outcome, Steps, watched};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
@@ -53,10 +53,13 @@ fn rates() -> Outcome {
     ]);
     rate.args(["--example", "verify_rate"])
         .current_dir(host::repository());
-    build::watched(rate, "the compiler's message is above")?;
+    watched(rate, "the compiler's message is above")?;
     for (what, filter) in [
-        ("1,000 machines at once, under a flood", "crowd::"),
-        ("revocation", "drift::revocation"),
+        ("1,000 machines at once, under a flood", "rack::"),
+        (
+            "revocation",
+            "drift::a_machine_that_proves_a_bad_image_is_denied_at_once_with_its_pods",
+        ),
     ] {
         println!("\n{what}:");
         let mut attack = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -73,9 +76,9 @@ fn rates() -> Outcome {
         ]);
         attack
             .arg(filter)
-            .env("PRATIQUE_CROWD", "1000")
+            .env("PRATIQUE_RACK", "1000")
             .current_dir(host::repository());
-        build::watched(attack, "the story's message is above")?;
+        watched(attack, "the story's message is above")?;
     }
     Ok(())
 }

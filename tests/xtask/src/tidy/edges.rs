@@ -1,6 +1,6 @@
 //! Which room may depend on which: between the folders at the top, and room by room within agent and master.
 
-use super::Room;
+use crate::rooms::Room;
 
 /// The rooms that the verifier of evidence may be in: no agent contains it.
 const VERIFIER: (&str, &[&str]) = (

@@ -6,6 +6,7 @@ mod words;
 
 use crate::host::repository;
 use crate::map::{Extent, extent};
+use crate::rooms::{Room, rooms};
 use crate::steps::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,15 +58,6 @@ const POLICIES: &[&str] = &[
     "master/attest/src/policy/",
     "master/admin/src/bootstrap/",
 ];
-/// One crate: its folder and the workspace crates and libraries it depends on.
-#[derive(Debug, Default)]
-pub(crate) struct Room {
-    pub(crate) address: String,
-    pub(crate) name: String,
-    pub(crate) dependencies: Vec<String>,
-    pub(crate) tests_depend_on: Vec<String>,
-}
-
 /// Checks the tree; prints every fault.
 pub(crate) fn tidy() -> Outcome {
     let root = repository();
@@ -82,15 +74,7 @@ pub(crate) fn tidy() -> Outcome {
         );
     }
     edges::unused(&rooms, &mut faults);
-    let files = sources(&root);
-    let texts: BTreeMap<PathBuf, String> = files
-        .into_iter()
-        .filter_map(|file| {
-            std::fs::read_to_string(root.join(&file))
-                .ok()
-                .map(|text| (file, text))
-        })
-        .collect();
+    let texts = read_all(&root, &["rs"]);
     for (file, text) in &texts {
         source(&file.display().to_string(), text, &mut faults);
     }
@@ -99,7 +83,11 @@ pub(crate) fn tidy() -> Outcome {
     words::prose(&texts, &mut faults);
     commits::commits(&root, &mut faults);
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
-    door(&read("README.md"), &mut faults);
+    let readme = read("README.md");
+    door(&readme, &mut faults);
+    let mut documents = read_all(&root, &["md", "toml"]);
+    documents.insert(PathBuf::from("README.md"), readme);
+    words::prose(&documents, &mut faults);
     for file in PROMISES {
         promises(file, &read(file), &texts, &mut faults);
     }
@@ -129,59 +117,6 @@ fn top_level(root: &Path, faults: &mut Vec<String>) {
             ));
         }
     }
-}
-
-pub(crate) fn rooms(root: &Path, faults: &mut Vec<String>) -> Vec<Room> {
-    let text = std::fs::read_to_string(root.join("Cargo.toml")).unwrap_or_default();
-    let members = text
-        .split_once("members = [")
-        .and_then(|(_, rest)| rest.split_once(']'))
-        .map(|(list, _)| list)
-        .unwrap_or_default();
-    let addresses = members
-        .split(',')
-        .map(|word| word.trim().trim_matches('"'))
-        .filter(|word| !word.is_empty());
-    addresses
-        .filter_map(|address| {
-            let manifest = root.join(address).join("Cargo.toml");
-            match std::fs::read_to_string(&manifest) {
-                Ok(text) => Some(room(address, &text)),
-                Err(error) => {
-                    faults.push(format!("{}: {error}", manifest.display()));
-                    None
-                }
-            }
-        })
-        .collect()
-}
-
-/// Reads what tidy needs of a manifest; manifests here are written a dependency a line.
-fn room(address: &str, manifest: &str) -> Room {
-    let mut room = Room {
-        address: address.to_owned(),
-        ..Room::default()
-    };
-    let mut section = "";
-    for line in manifest.lines().map(str::trim) {
-        if line.starts_with('[') {
-            section = line;
-            continue;
-        }
-        let Some((key, value)) = line.split_once('=') else {
-            continue;
-        };
-        let name = key.trim().split('.').next().unwrap_or_default().to_owned();
-        match section {
-            "[package]" if name == "name" => {
-                value.trim().trim_matches('"').clone_into(&mut room.name);
-            }
-            "[dependencies]" => room.dependencies.push(name),
-            "[dev-dependencies]" => room.tests_depend_on.push(name),
-            _ => {}
-        }
-    }
-    room
 }
 
 /// A room is small enough to be read, and its files depend on one another in one direction, up to small
@@ -340,8 +275,9 @@ fn exists(test: &str, texts: &BTreeMap<PathBuf, String>) -> bool {
     })
 }
 
-fn sources(root: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+/// The texts of all files of the rooms whose names end so.
+fn read_all(root: &Path, endings: &[&str]) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
     let mut folders: Vec<PathBuf> = ["agent", "config", "image", "master", "tests"]
         .iter()
         .map(PathBuf::from)
@@ -358,16 +294,18 @@ fn sources(root: &Path) -> Vec<PathBuf> {
                 Ok(kind) if kind.is_dir() && name != "target" && !name.starts_with('.') => {
                     folders.push(path);
                 }
-                Ok(kind)
-                    if kind.is_file() && path.extension().is_some_and(|ending| ending == "rs") =>
-                {
-                    found.push(path);
+                Ok(kind) if kind.is_file() => {
+                    let ending = path.extension().and_then(|ending| ending.to_str());
+                    if ending.is_some_and(|ending| endings.contains(&ending))
+                        && let Ok(text) = std::fs::read_to_string(root.join(&path))
+                    {
+                        found.insert(path, text);
+                    }
                 }
                 _ => {}
             }
         }
     }
-    found.sort();
     found
 }
 
@@ -499,22 +437,6 @@ mod tests {
         assert_eq!(
             [0, 1, LONGEST_README, LONGEST_README + 1].map(faults_of),
             [1, 0, 0, 1]
-        );
-    }
-
-    #[test]
-    fn a_manifest_is_read_by_its_sections() {
-        let read = room(
-            "a/b",
-            "[package]\nname = \"a-b\"\n[dependencies]\nserde.workspace = true\nx = { path = \"y\" }\n[dev-dependencies]\nz = \"1\"\n",
-        );
-        assert_eq!(
-            (
-                read.name.as_str(),
-                read.dependencies.len(),
-                read.tests_depend_on.len()
-            ),
-            ("a-b", 2, 1)
         );
     }
 }

@@ -119,12 +119,12 @@ async fn recorded(lab: &Lab, name: &str) -> Vec<(String, String)> {
 }
 
 /// The order of an admin ends the agent with init's code; nobody else's does, and a host without our init says so.
-pub(crate) async fn a_machine_ends_by_an_order_that_is_written_down(lab: &Lab) {
+pub(crate) async fn only_a_logged_order_of_an_admin_reboots_a_machine(lab: &Lab) {
     for (name, word, code) in [("ends-1", "reboot", 100), ("ends-2", "poweroff", 101)] {
         let dir = tempfile::tempdir().unwrap();
         let agent = Agent::start(lab, dir.path(), name, &["--ends-machine", "true"]);
         reachable(lab, name, dir.path()).await;
-        let own = crate::issued::bare(lab, &format!("{name}-other"));
+        let own = crate::static_join::bare(lab, &format!("{name}-other"));
         nobody_else_ends_it(lab, name, &own).await;
         assert_eq!(recorded(lab, name).await, []);
         let output = pratique(lab, word, name).await;

@@ -51,7 +51,7 @@ pub(crate) fn own_node(machine: &SoftMachine) -> String {
 
 /// The records of a join: a Trusted Machine, a Node with its labels, requests with approval and
 /// certificate.
-pub(crate) async fn a_join_is_recorded(lab: &Lab) {
+pub(crate) async fn a_join_is_recorded_in_machine_node_and_requests(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let status = lab.status(&machine.node).await;
     assert_eq!(status.state, MachineState::Trusted);
@@ -99,7 +99,7 @@ pub(crate) async fn a_join_is_recorded(lab: &Lab) {
     );
 }
 
-pub(crate) async fn renewal(lab: &Lab) {
+pub(crate) async fn a_certificate_is_renewed_by_a_fresh_quote(lab: &Lab) {
     let (mut machine, who) = joined(lab).await;
     let certificates = lab.renew(&machine, &who).await.accepted();
     machine.clock.clock += 1000;
@@ -108,8 +108,8 @@ pub(crate) async fn renewal(lab: &Lab) {
     assert_eq!(lab.status(&machine.node).await.state, MachineState::Trusted);
 }
 
-/// Without a fresh proof there is no renewal: neither the old evidence nor a certificate alone is one.
-pub(crate) async fn renewal_without_a_quote(lab: &Lab) {
+/// A renewal needs a fresh proof: earlier evidence is refused, and so is a certificate alone.
+pub(crate) async fn a_renewal_without_a_fresh_quote_is_refused(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let connection = lab.connect_as(&who).await.unwrap();
     let stale = machine.sign(&machine.quote(&config_tpm::Digest::of(b"an earlier exchange")));
@@ -155,7 +155,7 @@ pub(crate) async fn renewal_without_a_quote(lab: &Lab) {
     lab.renew(&machine, &who).await.accepted();
 }
 
-pub(crate) async fn renewal_with_anothers_certificate(lab: &Lab) {
+pub(crate) async fn a_renewal_with_another_nodes_certificate_is_refused(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let (_, other) = joined(lab).await;
     let outcome = lab.renew(&machine, &other).await;
@@ -163,7 +163,7 @@ pub(crate) async fn renewal_with_anothers_certificate(lab: &Lab) {
     lab.renew(&machine, &who).await.accepted();
 }
 
-pub(crate) async fn restored_snapshot(lab: &Lab) {
+pub(crate) async fn a_tpm_whose_counters_went_back_is_refused(lab: &Lab) {
     let (mut machine, _) = joined(lab).await;
     let snapshot = machine.clock;
     machine.clock.reset_count += 3;
@@ -175,7 +175,7 @@ pub(crate) async fn restored_snapshot(lab: &Lab) {
 
 /// The machine reboots into a bad image while its certificate lives: it proves so itself, and the certificate is denied at
 /// the next request, an open watch ends, and a restarted master denies it still.
-pub(crate) async fn bad_image_with_a_live_certificate() {
+pub(crate) async fn a_valid_certificate_is_denied_once_its_machine_proves_a_bad_image() {
     let lab = Lab::start().await;
     let (mut machine, who) = joined(&lab).await;
     let mut watch = lab.connect_as(&who).await.unwrap();
@@ -236,7 +236,7 @@ pub(crate) async fn bad_image_with_a_live_certificate() {
 }
 
 /// An admin retires a machine, or deletes it: its certificate is denied.
-pub(crate) async fn retired_and_deleted(lab: &Lab) {
+pub(crate) async fn certificates_of_retired_and_deleted_machines_are_denied(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let (other, second) = joined(lab).await;
     lab.site
@@ -258,7 +258,7 @@ pub(crate) async fn retired_and_deleted(lab: &Lab) {
             assert!(start.elapsed() < LIMIT, "{} is not denied", machine.node);
         }
     }
-    // Its pods are evicted like an Untrusted one's, and its Node is as before when the admin thinks better of it.
+    // Its pods are evicted like an Untrusted one's, and its Node is as before when the admin takes that back.
     for retired in [true, false] {
         lab.site
             .patch::<Machine>(&machine.node, &json!({ "spec": { "retired": retired } }))
@@ -421,7 +421,7 @@ fn of_its_own(name: &str) -> Vec<Forbidden> {
     ]
 }
 
-/// A node may touch itself as far as upstream allows, and no more.
+/// A node may change its own objects as far as upstream allows, and no others.
 pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let (other, _) = joined(lab).await;
@@ -459,7 +459,7 @@ pub(crate) async fn a_node_stays_within_its_rights(lab: &Lab) {
 
 /// A Suspect node, which is not denied, can't remove the taint that keeps new pods away from it; an
 /// honest proof does.
-pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
+pub(crate) async fn a_suspect_node_keeps_its_taint_until_it_proves_itself(lab: &Lab) {
     let (machine, who) = joined(lab).await;
     let path = own_node(&machine);
     let suspected = async || {
@@ -516,8 +516,8 @@ pub(crate) async fn a_suspect_stays_tainted(lab: &Lab) {
     until(false).await;
 }
 
-/// The serving certificate is no client's, and an anonymous caller gets health and nothing else.
-pub(crate) async fn certificates_serve_their_use_only(lab: &Lab) {
+/// A serving certificate authenticates no client, and an anonymous caller gets health only.
+pub(crate) async fn a_serving_certificate_is_no_client_certificate(lab: &Lab) {
     let machine = lab.machine().await;
     let certificates = lab.join(&machine).await.accepted();
     let serving = serving_identity(&machine, &certificates);
@@ -557,7 +557,7 @@ pub(crate) async fn certificates_serve_their_use_only(lab: &Lab) {
 }
 
 /// A person approves a request of upstream's client signer: it is signed for its key, and a denied or unapproved one is not.
-pub(crate) async fn an_approved_request_is_signed(lab: &Lab) {
+pub(crate) async fn a_client_certificate_request_is_signed_once_approved(lab: &Lab) {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params

@@ -16,7 +16,7 @@ use tests_harness::{Error, file_error};
 const REFUSED: &str = "pratique: REFUSED";
 
 /// An EK that no Machine names.
-pub(crate) fn unknown_ek(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_with_an_unknown_ek_is_refused(world: &mut World) -> Result<()> {
     let (blueprint, _) = world.cluster()?.unregistered("stranger")?;
     let machine = world.guest(&blueprint)?;
     machine.wait(REFUSED, BOOT_LIMIT)?;
@@ -36,7 +36,7 @@ pub(crate) fn unknown_ek(world: &mut World) -> Result<()> {
 }
 
 /// A registered machine that claims the good worker's name.
-pub(crate) fn another_name(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_that_claims_another_nodes_name_is_refused(world: &mut World) -> Result<()> {
     let (mut blueprint, _) = world.second_worker("impostor")?;
     let cluster = world.cluster()?;
     let text = cluster
@@ -48,7 +48,9 @@ pub(crate) fn another_name(world: &mut World) -> Result<()> {
 }
 
 /// User-data that differs from the inventory's digest by one comment.
-pub(crate) fn user_data_changed(world: &mut World) -> Result<()> {
+pub(crate) fn user_data_that_the_inventory_does_not_know_is_refused(
+    world: &mut World,
+) -> Result<()> {
     let (mut blueprint, data) = world.second_worker("edited")?;
     let text = std::fs::read_to_string(&data).map_err(file_error("cannot read", &data))?;
     world
@@ -60,7 +62,7 @@ pub(crate) fn user_data_changed(world: &mut World) -> Result<()> {
 
 /// The genuine master's machine, disk and TPM, with user-data that lets everybody do everything: its state opens, and nothing
 /// is served from it. With its own user-data it is the cluster's master again.
-pub(crate) fn masters_user_data_changed(world: &mut World) -> Result<()> {
+pub(crate) fn a_master_with_changed_user_data_serves_nothing(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let path = cluster.master_blueprint.dir.join("user-data.toml");
     let genuine = std::fs::read_to_string(&path).map_err(file_error("cannot read", &path))?;
@@ -93,7 +95,7 @@ pub(crate) fn masters_user_data_changed(world: &mut World) -> Result<()> {
 }
 
 /// A kernel argument handed over by SMBIOS, which the stub measures into PCR 12.
-pub(crate) fn kernel_argument(world: &mut World) -> Result<()> {
+pub(crate) fn a_kernel_argument_from_outside_is_refused(world: &mut World) -> Result<()> {
     let (mut blueprint, _) = world.second_worker("argued")?;
     blueprint
         .smbios
@@ -102,7 +104,7 @@ pub(crate) fn kernel_argument(world: &mut World) -> Result<()> {
 }
 
 /// The worker's release, signed by a key that policy does not name.
-pub(crate) fn unsigned_release(world: &mut World) -> Result<()> {
+pub(crate) fn a_release_that_no_release_key_signed_is_refused(world: &mut World) -> Result<()> {
     let (blueprint, _) = world.second_worker("unsigned")?;
     let cluster = world.cluster()?;
     let name = release_name(&cluster.lab.images.join("worker.release.json"))?;
@@ -120,7 +122,7 @@ pub(crate) fn unsigned_release(world: &mut World) -> Result<()> {
 }
 
 /// The policy's minimum is raised above the image's security version.
-pub(crate) fn old_image(world: &mut World) -> Result<()> {
+pub(crate) fn an_image_below_the_minimum_svn_is_refused(world: &mut World) -> Result<()> {
     let (blueprint, _) = world.second_worker("old")?;
     let cluster = world.cluster()?;
     let policy = cluster.lab.kubectl(&[
@@ -168,7 +170,7 @@ pub(crate) fn old_image(world: &mut World) -> Result<()> {
 }
 
 /// Firmware without enrolled keys boots the same image, and policy asks for Secure Boot.
-pub(crate) fn secure_boot_off(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_with_secure_boot_off_is_refused(world: &mut World) -> Result<()> {
     let (mut blueprint, _) = world.second_worker("unenrolled")?;
     let keys = world.cluster()?.lab.keys.clone();
     blueprint.vars = keys.join("vars-blank.fd");
@@ -176,7 +178,7 @@ pub(crate) fn secure_boot_off(world: &mut World) -> Result<()> {
 }
 
 /// One byte of the UKI's command line is flipped: the firmware does not start it.
-pub(crate) fn flipped_uki(world: &mut World) -> Result<()> {
+pub(crate) fn a_uki_with_a_flipped_byte_does_not_start(world: &mut World) -> Result<()> {
     let (mut blueprint, _) = world.second_worker("cut-uki")?;
     blueprint.image = flipped(&blueprint.image, &blueprint.dir, b"pratique.roothash=")?;
     let machine = world.guest(&blueprint)?;
@@ -185,7 +187,7 @@ pub(crate) fn flipped_uki(world: &mut World) -> Result<()> {
 }
 
 /// One byte of the root is flipped: verity stops the machine before anything of it runs.
-pub(crate) fn flipped_root(world: &mut World) -> Result<()> {
+pub(crate) fn a_root_with_a_flipped_byte_does_not_run(world: &mut World) -> Result<()> {
     let (mut blueprint, _) = world.second_worker("cut-root")?;
     // erofs: the superblock's magic, little-endian 0xE0F5E1E2, at 1024 bytes into the file system.
     blueprint.image = flipped(&blueprint.image, &blueprint.dir, &[0xe2, 0xe1, 0xf5, 0xe0])?;

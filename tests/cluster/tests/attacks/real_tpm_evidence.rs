@@ -4,7 +4,7 @@
 
 use crate::lab::{Greeting, Lab, Outcome};
 use crate::real_tpm;
-use crate::seized::Seized;
+use crate::seized_tpm::Seized;
 use crate::site::collection;
 use crate::wire::Connection;
 use agent_enroll::{Logs, NodeKey, Prover};
@@ -430,7 +430,7 @@ const ATTESTATIONS: [(Code, bool, &str, Change); 9] = [
 
 /// Everything that is done to a proof on its way, to two TPMs, to registers after and before the node key was made, and to what
 /// a TPM keeps.
-pub(crate) async fn what_a_real_tpm_did_not_say() {
+pub(crate) async fn altered_evidence_of_a_real_tpm_is_refused() {
     let (mut swtpm, second) = (Swtpm::new(), Swtpm::blank());
     let lab = Lab::start_with(&swtpm.issuer_pem(), "30m").await;
     let own = Agent::boot(&swtpm, &lab.image, |_| {});

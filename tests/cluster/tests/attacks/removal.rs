@@ -1,10 +1,10 @@
 //! An admin's removal is in effect at the master's answer: a key of a Machine, a node's name, a
 //! machine. And no machine gets the address or the node name of another.
 
+use crate::after_join::{ask, joined, own_node};
+use crate::approval::{comes_by, note, say, set_policy};
 use crate::drift::token;
 use crate::lab::{LIMIT, Lab, Outcome, identity};
-use crate::life::{ask, joined, own_node};
-use crate::queue::{comes_by, note, say, set_policy};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -73,7 +73,7 @@ async fn stays_out(lab: &Lab, machine: &SoftMachine, who: &Identity) {
 
 /// A machine that was admitted without a decision, and one whose key an admin removed, under a rule
 /// that names only issuers.
-pub(crate) async fn what_was_seen_is_no_listing() {
+pub(crate) async fn a_key_that_no_admin_listed_is_refused_by_an_enforcing_rule() {
     let lab = Lab::start().await;
     set_policy(&lab, "insecure-always-approve", &json!({})).await;
     let machine = lab.stranger();
@@ -118,7 +118,7 @@ pub(crate) async fn what_was_seen_is_no_listing() {
 
 /// A Machine that becomes another node: its certificates with the old name, and tokens of pods
 /// there, are denied from the answer on, also after a restart.
-pub(crate) async fn another_node_name() {
+pub(crate) async fn a_renamed_machine_loses_certificates_and_tokens_of_its_old_name() {
     let lab = &Lab::start().await;
     let (machine, who) = joined(lab).await;
     let (_, good) = joined(lab).await;
@@ -233,7 +233,7 @@ async fn request_of(lab: &Lab, name: &str, user: &str, groups: &[&str]) {
 }
 
 /// A person approves a client's request that has a machine's node for its name, in whatever organization: it is not signed.
-pub(crate) async fn a_machines_name_in_no_organization_is_not_signed(lab: &Lab) {
+pub(crate) async fn a_client_request_with_a_machines_node_name_is_not_signed(lab: &Lab) {
     let (machine, _) = joined(lab).await;
     let user = format!("system:node:{}", machine.node);
     for (kind, groups) in [
@@ -243,7 +243,7 @@ pub(crate) async fn a_machines_name_in_no_organization_is_not_signed(lab: &Lab) 
     ] {
         let name = format!("{}-{kind}", machine.node);
         request_of(lab, &name, &user, groups).await;
-        let why = crate::queue::eventually("a word of the signer", lab, || async {
+        let why = crate::approval::eventually("a word of the signer", lab, || async {
             let object: CertificateSigningRequest = lab.site.get(&name).await;
             let status = object.status.unwrap_or_default();
             assert!(
@@ -262,7 +262,7 @@ pub(crate) async fn a_machines_name_in_no_organization_is_not_signed(lab: &Lab) 
     }
     let control = format!("{}-control", machine.node);
     request_of(lab, &control, "jane", &["dev"]).await;
-    crate::queue::eventually("the control's certificate", lab, || async {
+    crate::approval::eventually("the control's certificate", lab, || async {
         let object: CertificateSigningRequest = lab.site.get(&control).await;
         object.status.unwrap_or_default().certificate
     })
@@ -293,7 +293,7 @@ async fn insist(
 
 /// From the moment in which the admin has the answer to `retired`, no request of the machine is answered: not on connections
 /// that are open, not on new ones, not with a pod's token; and its watches tell nothing more.
-pub(crate) async fn nothing_is_answered_after_retired(lab: &Lab) {
+pub(crate) async fn no_request_of_a_retired_machine_is_answered(lab: &Lab) {
     let late = AtomicUsize::new(0);
     let told = AtomicUsize::new(0);
     for _ in 0..ROUNDS {
@@ -377,7 +377,7 @@ pub(crate) async fn nothing_is_answered_after_retired(lab: &Lab) {
 
 /// A hello of a caller with a machine's public keys and without its TPM: right and guessed names
 /// get the same answer.
-pub(crate) async fn a_guessed_name_is_answered_as_the_right_one(lab: &Lab) {
+pub(crate) async fn a_guessed_name_gets_the_answer_of_the_right_one(lab: &Lab) {
     let (machine, _) = joined(lab).await;
     let (other, _) = joined(lab).await;
     let mut heard = Vec::new();
@@ -407,7 +407,7 @@ pub(crate) async fn a_guessed_name_is_answered_as_the_right_one(lab: &Lab) {
 
 /// An approval covers the claims: another address, in the same boot and with the same registers,
 /// needs a new approval.
-pub(crate) async fn more_than_was_approved_is_asked_about() {
+pub(crate) async fn a_claim_beyond_its_approval_waits_for_a_new_one() {
     let lab = Lab::start().await;
     set_policy(&lab, "queue", &json!({})).await;
     let mut machine = lab.stranger();
@@ -469,7 +469,7 @@ pub(crate) async fn more_than_was_approved_is_asked_about() {
 
 /// Two machines under a rule that takes claimed addresses: one of them holds the address, also where they come at once and after
 /// a restart, until it gives it up.
-pub(crate) async fn one_address_two_machines() {
+pub(crate) async fn an_address_that_two_machines_claim_is_given_to_one() {
     let lab = Lab::start().await;
     set_policy(&lab, "cloud-verify", &by_issuer("")).await;
     let claims = async |address: &str| {
@@ -538,7 +538,7 @@ pub(crate) async fn one_address_two_machines() {
 }
 
 /// A TPM whose firmware is below the minimum for its manufacturer.
-pub(crate) async fn a_tpm_below_its_makers_floor() {
+pub(crate) async fn tpm_firmware_below_the_minimum_is_refused() {
     let lab = Lab::start().await;
     let mut rule = by_issuer("inventory");
     rule["ek"]["minFirmware"] = json!({ "lab-ca": "7.85.4555.0" });

@@ -13,7 +13,7 @@ const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(900);
 
 /// The certificate is renewed by a fresh quote, and the node is Ready all the while.
-pub(crate) fn renew(world: &mut World) -> Result<()> {
+pub(crate) fn a_certificate_is_renewed_without_a_lapse(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let serial = || cluster.machine_field("worker-1", ".status.certificate.serial");
     let attested = || cluster.machine_field("worker-1", ".status.lastAttestation");
@@ -51,7 +51,9 @@ pub(crate) fn renew(world: &mut World) -> Result<()> {
 
 /// The power button gives a pod the time that it asked for; the next start makes a new key and a new exchange under the same
 /// name, and the machine's pods come back.
-pub(crate) fn reboot(world: &mut World) -> Result<()> {
+pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     // It needs longer to end than init gives strangers, and shorter than its grace.
     let script = "trap '/bin/busybox sleep 6; echo in peace; exit 0' TERM; echo up; while :; do /bin/busybox sleep 1; done";
@@ -114,7 +116,9 @@ pub(crate) fn reboot(world: &mut World) -> Result<()> {
 
 /// While the root is rotated, the master's own machine follows, and a worker that has the old pin alone goes on and says what it
 /// lacks; the end of the old root is refused for its sake, and the rotation is given up.
-pub(crate) fn rotate_root(world: &mut World) -> Result<()> {
+pub(crate) fn a_root_rotation_that_would_lock_out_a_node_is_refused_and_given_up(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let lab = &cluster.lab;
     let said = lab.root("rotate")?;

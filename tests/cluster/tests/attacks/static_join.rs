@@ -118,7 +118,7 @@ async fn node(lab: &Lab, name: &str) -> Node {
 
 /// The Machine says what is not proven, the Node exists, the certificate names the Machine, and is
 /// denied with the Machine.
-pub(crate) async fn a_static_machine_is_its_admins_word(lab: &Lab) {
+pub(crate) async fn a_static_machine_is_shown_as_unproven_and_denied_with_its_record(lab: &Lab) {
     let who = bare(lab, "static-1");
     let machine: Machine = lab.site.get("static-1").await;
     let status = machine.status.clone().unwrap_or_default();
@@ -184,7 +184,7 @@ pub(crate) async fn a_static_machine_is_its_admins_word(lab: &Lab) {
 }
 
 /// A static node can't renew, can't enrol, and can't have a request of its own approved.
-pub(crate) async fn a_static_node_gets_nothing_by_proof(lab: &Lab) {
+pub(crate) async fn a_static_node_cannot_renew_enrol_or_request(lab: &Lab) {
     let who = bare(lab, "static-2");
     let mut machine = lab.stranger();
     "static-2".clone_into(&mut machine.node);
@@ -273,7 +273,7 @@ impl Agent {
 
 /// The whole way: an EK in a file, a document that holds no key in the clear, a node with its key
 /// in the TPM; and the same document on another machine is refused with the reason.
-pub(crate) async fn a_wrapped_key_makes_a_node_on_its_tpm_alone(lab: &Lab) {
+pub(crate) async fn a_wrapped_key_is_usable_on_its_own_tpm_alone(lab: &Lab) {
     let (own, other) = (Swtpm::new(), Swtpm::new());
     let dir = tempfile::tempdir().unwrap();
     let (ek, out) = (

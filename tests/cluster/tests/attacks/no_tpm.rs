@@ -1,8 +1,8 @@
 //! Machines without a TPM against a running master: admitted only where the rule allows it, never
-//! in the place of one that has a TPM, and no message of one protocol is accepted by the other.
+//! in place of one that has a TPM, and no message of one protocol is accepted by the other.
 
+use crate::approval::{code, comes_by, eventually, note, request_of, say, set_policy};
 use crate::lab::{Lab, Outcome, identity};
-use crate::queue::{code, comes_by, eventually, note, request_of, say, set_policy};
 use crate::wire::{Connection, Identity, config};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Milestone, NodeKey, Report, Settings};
 use config_kube::k8s_openapi::api::core::v1::Node;
@@ -88,7 +88,7 @@ async fn renew(lab: &Lab, machine: &SoftKeyed, identity: &Identity) -> Outcome {
 
 /// Under a rule that does not say it: refused, with its own code on record and no more than a no to the caller. Under a rule
 /// that says it, a person is told what is not proven, and everything that shows the machine says it too. A reboot asks again.
-pub(crate) async fn only_where_the_rule_says_so() {
+pub(crate) async fn a_machine_without_a_tpm_joins_only_where_the_rule_allows_it() {
     let lab = Lab::start().await;
     let machine = edge("edge-1", "1");
     lab.refused(&join(&lab, &machine).await, Code::NoTpm, false)
@@ -237,7 +237,7 @@ async fn is_shown(lab: &Lab, request: &str) {
 
 /// A machine that has a TPM, or ever had one, is never admitted by the claim that it has none, by
 /// any caller and under any rule; and such a claim changes nothing for it.
-pub(crate) async fn no_way_round_a_tpm() {
+pub(crate) async fn a_machine_with_a_tpm_never_joins_by_the_claim_of_having_none() {
     let lab = Lab::start().await;
     let machine = lab.machine().await;
     let certificates = lab.join(&machine).await.accepted();
@@ -315,7 +315,7 @@ pub(crate) async fn no_way_round_a_tpm() {
 
 /// Replays, splices, and messages made for the other protocol; and without a person's decision no
 /// key replaces one with a valid certificate.
-pub(crate) async fn bound_fresh_and_apart() {
+pub(crate) async fn replayed_spliced_and_cross_protocol_messages_are_refused() {
     let lab = Lab::start().await;
     set_policy(
         &lab,
@@ -471,7 +471,7 @@ async fn other_protocols(lab: &Lab, machine: &SoftKeyed) {
 
 /// The agent's own code without a TPM: it asks, a person approves the key that the console shows,
 /// the node uses the API and renews.
-pub(crate) async fn the_agent_asks_without_a_tpm() {
+pub(crate) async fn an_agent_without_a_tpm_joins_after_approval_and_renews() {
     let lab = Lab::start_with("", "30s").await;
     let rule = json!({ "insecureNoTpm": true, "certificate": { "ttlSeconds": 30, "sans": "", "roles": ["worker"] } });
     set_policy(&lab, "queue", &rule).await;

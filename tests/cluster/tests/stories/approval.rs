@@ -13,7 +13,7 @@ const JOIN_LIMIT: Duration = Duration::from_secs(600);
 const POLICY: &str = r#"version = 1
 kind = "policy"
 [[rule]]
-name = "whoever-comes"
+name = "by-hand"
 signers = ["pratique.dev/node-client", "pratique.dev/node-serving"]
 policy = "queue"
 queue = { expires = "1h", max_waiting = 5 }
@@ -23,7 +23,7 @@ certificate = { ttl = "3m", roles = ["worker", "master"] }
 
 /// A machine without a name in its user-data and without a Machine in the inventory waits, is shown with what it proved and
 /// what not, is approved, and becomes Ready under the name that its key gives, with the labels and taints of the rule.
-pub(crate) fn nameless_and_approved(world: &mut World) -> Result<()> {
+pub(crate) fn a_machine_without_a_name_joins_after_approval(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let before = cluster.lab.kubectl(&[
         "get",

@@ -18,7 +18,7 @@ const OBJECT: [&str; 3] = ["get", "configmap", "survivor"];
 
 /// The master's board dies, TPM and firmware variables with it. On another board its disk is refused until the admin gives
 /// that board a one-off key; then the master comes up with its store and its keys, and the worker renews.
-pub(crate) fn board_replaced(world: &mut World) -> Result<()> {
+pub(crate) fn a_masters_state_is_recovered_on_another_board(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let lab = cluster.lab.clone();
     lab.kubectl(&["create", "configmap", "survivor", "--from-literal=a=kept"])?;

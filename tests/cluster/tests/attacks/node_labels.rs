@@ -1,8 +1,8 @@
 //! Labels and taints that a rule puts on Nodes, and nodes that make their own Node.
 
+use crate::after_join::{ask, joined, own_node};
+use crate::approval::eventually;
 use crate::lab::Lab;
-use crate::life::{ask, joined, own_node};
-use crate::queue::eventually;
 use crate::site::collection;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::{CertificatePolicy, Machine};
@@ -67,7 +67,7 @@ async fn has(lab: &Lab, name: &str, labels: &[(&str, &str)], taints: &[&str]) ->
 
 /// What a rule gives, every Node of its machines has, and loses with it; an admin's own labels and taints stay, and so does
 /// his role; what names the system's own is refused; a node changes none of it.
-pub(crate) async fn a_rule_marks_nodes_and_what_is_an_admins_stays() {
+pub(crate) async fn labels_and_taints_of_a_rule_go_with_it_and_an_admins_stay() {
     let lab = Lab::start().await;
     let (before, who) = joined(&lab).await;
     let taint =
@@ -92,7 +92,7 @@ pub(crate) async fn a_rule_marks_nodes_and_what_is_an_admins_stays() {
     .await;
     the_machine_shows_its_rule(&lab, &fresh.node).await;
 
-    // An admin's own, beside and in the place of the rule's; and what the node would have.
+    // An admin's own, beside and in place of the rule's; and what the node would have.
     let own = json!({ "metadata": { "labels": { "example.com/mine": "1", "node-role.kubernetes.io/gpu": "" } } });
     lab.site.patch::<Node>(&before.node, &own).await;
     let node: Node = lab.site.get(&before.node).await;

@@ -1,5 +1,5 @@
 //! A rack that boots at once, under a flood of garbage: hollow machines, with keys in software and
-//! the real protocol. `PRATIQUE_CROWD=1000` makes it the figure that README quotes.
+//! the real protocol. `PRATIQUE_RACK=1000` makes it the figure in `tests/FIGURES.md`.
 
 use crate::lab::Lab;
 use crate::wire::Connection;
@@ -23,7 +23,7 @@ const GAIN: u64 = 200 << 10;
 const GAIN_EACH: u64 = 64;
 
 pub(crate) async fn a_rack_joins_under_a_flood() {
-    let many = std::env::var("PRATIQUE_CROWD")
+    let many = std::env::var("PRATIQUE_RACK")
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(FEW);

@@ -2,9 +2,9 @@
 //! connections on which nothing is asked, headers without an end, hellos of unknown machines; and
 //! disconnected clients reconnect.
 
+use crate::after_join::joined;
 use crate::freshness::Open;
 use crate::lab::{LIMIT, Lab, Outcome};
-use crate::life::joined;
 use crate::wire::{Connection, Identity, config, connect};
 use config_protocol::Purpose;
 use config_protocol::wire::{RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH};
@@ -152,7 +152,7 @@ async fn renew(lab: &Lab, machine: &SoftMachine, who: &Identity) -> Outcome {
 }
 
 /// The story.
-pub(crate) async fn ten_thousand_addresses_keep_nobody_out() {
+pub(crate) async fn ten_thousand_hostile_addresses_stop_no_renewal_and_no_join() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most.min(65_536), most).unwrap();
     assert!(

@@ -10,7 +10,7 @@ pub(crate) const STATE_RENEWED: &str = "jsonpath={.status.conditions[?(@.type==\
 /// The whole disk is set back to an older copy, with whatever certificates, images and pods it had:
 /// the machine does not trust it, makes a new state, reports why on console and Node, and is Ready
 /// again.
-pub(crate) fn older_copy(world: &mut World) -> Result<()> {
+pub(crate) fn an_older_copy_of_the_whole_disk_is_not_trusted(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let blueprint = cluster.worker_blueprint.clone();
     let disk = blueprint.overlay_path();

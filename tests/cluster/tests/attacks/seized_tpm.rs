@@ -1,4 +1,4 @@
-//! A TPM in the hands of anyone who has its machine: keys by any template or from outside, and every quote, certification and
+//! A TPM that an attacker with its machine controls: keys by any template or from outside, and every quote, certification and
 //! signature that the TPM itself gives for them.
 
 use config_protocol::wire::{Blob, Credential, Signed};

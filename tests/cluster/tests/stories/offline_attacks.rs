@@ -3,8 +3,8 @@
 //! machine's, or parts of an older one, or spoil it. A worker's outcome is always one of two: its
 //! own state as it left it, or a new one, with the reason on its Node.
 
-use crate::disk::STATE_RENEWED;
-use crate::plant;
+use crate::older_disk::STATE_RENEWED;
+use crate::planted_state;
 use crate::world::{Cluster, World, expect};
 use agent_volume::header::{COPIES, DATA_OFFSET, Header};
 use agent_volume::{Kept, header};
@@ -31,7 +31,9 @@ const SECTOR: usize = xts::SECTOR;
 /// the TPM, as like to the machine's as can be, and onto the disk a volume that this key opens,
 /// with something planted for everything that reads the state. The machine trusts neither, makes
 /// its state anew, and reports why.
-pub(crate) fn volume_of_the_boards_owner(world: &mut World) -> Result<()> {
+pub(crate) fn a_volume_and_key_planted_by_the_tpms_owner_are_not_trusted(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let mut victim = Victim::start(cluster, "owned")?;
     cluster.worker.cut_power()?;
@@ -52,7 +54,7 @@ pub(crate) fn volume_of_the_boards_owner(world: &mut World) -> Result<()> {
     for copy in COPIES {
         disk.write(extent.start + copy, &sealed.to_bytes())?;
     }
-    let file = plant::state(&cluster.lab.tools, &dir, victim.name, &victim.uid)?;
+    let file = planted_state::state(&cluster.lab.tools, &dir, victim.name, &victim.uid)?;
     let mut bytes = std::fs::read(&file).map_err(file_error("cannot read", &file))?;
     xts::encrypt(&key, 0, &mut bytes);
     disk.write(extent.start + DATA_OFFSET, &bytes)?;
@@ -60,15 +62,17 @@ pub(crate) fn volume_of_the_boards_owner(world: &mut World) -> Result<()> {
     victim.renewed(cluster, "ForeignIndex")
 }
 
-/// The same state, as a plain file system in the place of the volume.
-pub(crate) fn plain_file_system(world: &mut World) -> Result<()> {
+/// The same state, as a plain file system in place of the volume.
+pub(crate) fn a_plain_file_system_in_the_volumes_place_is_not_trusted(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let mut victim = Victim::start(cluster, "plain")?;
     cluster.worker.cut_power()?;
     let dir = folder(cluster, "plain")?;
     let disk = victim.disk(cluster)?;
     let extent = disk.partition(LABEL)?;
-    let file = plant::state(&cluster.lab.tools, &dir, victim.name, &victim.uid)?;
+    let file = planted_state::state(&cluster.lab.tools, &dir, victim.name, &victim.uid)?;
     let bytes = std::fs::read(&file).map_err(file_error("cannot read", &file))?;
     disk.write(extent.start, &bytes)?;
     disk.give_to(&victim.blueprint, &cluster.lab.tools)?;
@@ -77,7 +81,7 @@ pub(crate) fn plain_file_system(world: &mut World) -> Result<()> {
 
 /// The whole disk of another machine, with its state: the machine makes a new state and keeps its
 /// identity.
-pub(crate) fn another_machines_disk(world: &mut World) -> Result<()> {
+pub(crate) fn another_machines_disk_is_not_trusted(world: &mut World) -> Result<()> {
     let (other, _) = world.second_worker("neighbour")?;
     let guest = world.guest(&other)?;
     guest.wait("state made", BOOT_LIMIT)?;
@@ -99,7 +103,7 @@ pub(crate) fn another_machines_disk(world: &mut World) -> Result<()> {
 
 /// Everything behind the header is set back to what it was before the machine's last boot, and the header is not: the file
 /// system is whole, and of the past.
-pub(crate) fn older_data_behind_the_header(world: &mut World) -> Result<()> {
+pub(crate) fn older_data_behind_the_current_header_is_not_trusted(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
     let mut victim = Victim::start(cluster, "past")?;
     let (older, newer) = two_copies(cluster, &mut victim)?;
@@ -120,7 +124,9 @@ pub(crate) fn older_data_behind_the_header(world: &mut World) -> Result<()> {
 
 /// Sectors of journal, metadata and files (what changes from boot to boot) are set back or spoiled at random: the machine
 /// comes up with its own state or a new one, and is itself. It does not hang, nor does its kernel panic.
-pub(crate) fn spoiled_sectors(world: &mut World) -> Result<()> {
+pub(crate) fn corrupted_sectors_end_in_the_machines_own_state_or_a_new_one(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let mut victim = Victim::start(cluster, "spoiled")?;
     let (older, newer) = two_copies(cluster, &mut victim)?;
@@ -228,7 +234,7 @@ impl Victim {
             |text| text.contains("busybox"),
         )?;
         expect(
-            !images.contains(plant::WORD),
+            !images.contains(planted_state::WORD),
             &format!("the Node lists an image that was planted: {images}"),
         )?;
         let console = cluster.worker.console_text();
@@ -237,7 +243,7 @@ impl Victim {
                 .get(mark..)
                 .unwrap_or_default()
                 .lines()
-                .any(|line| line.trim() == plant::WORD),
+                .any(|line| line.trim() == planted_state::WORD),
             "something that was planted was run",
         )
     }
@@ -251,7 +257,7 @@ impl Victim {
             let log = cluster.lab.kubectl(&["logs", self.name, &flag]);
             let log = log.unwrap_or_else(|error| tests_harness::chain(&error));
             expect(
-                !log.contains(plant::WORD) && !log.contains("release_key"),
+                !log.contains(planted_state::WORD) && !log.contains("release_key"),
                 &format!("the pod's log shows what was planted: {log}"),
             )?;
         }

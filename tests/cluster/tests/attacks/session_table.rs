@@ -1,9 +1,9 @@
 //! A flood that fills the table of half-open exchanges, by the endorsement keys of machines that the inventory knows, which
 //! are no secrets.
 
+use crate::after_join::joined;
 use crate::freshness::Open;
 use crate::lab::Lab;
-use crate::life::joined;
 use crate::wire::{Answer, Connection, config, connect};
 use config_protocol::Code;
 use config_protocol::wire::{RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH};
@@ -71,7 +71,7 @@ async fn fill(lab: Arc<Lab>, network: usize, hellos: Arc<Vec<Vec<u8>>>) -> usize
 
 /// A seized node with a valid certificate: on each of many connections it begins evidence for an
 /// invented session, and never ends it. Others renew and join meanwhile.
-pub(crate) async fn evidence_that_never_ends(lab: &Lab) {
+pub(crate) async fn unfinished_evidence_of_a_node_blocks_no_renewal_and_no_join(lab: &Lab) {
     let (_, bad) = joined(lab).await;
     let (mut good, who) = joined(lab).await;
     let head = format!(
@@ -99,7 +99,7 @@ pub(crate) async fn evidence_that_never_ends(lab: &Lab) {
 
 /// While the table is full no new exchange begins; open exchanges are not displaced, nodes still
 /// renew, and each freed slot goes to the next caller.
-pub(crate) async fn a_full_table_keeps_what_it_holds() {
+pub(crate) async fn a_full_session_table_keeps_open_exchanges_and_lets_nodes_renew() {
     for _ in 0..TRIES {
         if flooded().await {
             return;

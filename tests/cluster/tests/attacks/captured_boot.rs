@@ -29,7 +29,7 @@ async fn booted(lab: &Lab, capture: &[u8]) -> SoftMachine {
 
 /// The captured boot is admitted with Secure Boot on and refused with it off; truncated or changed,
 /// it is refused.
-pub(crate) async fn a_captured_boot_is_judged_as_it_was(lab: &Lab) {
+pub(crate) async fn a_captured_boot_is_admitted_and_an_altered_one_refused(lab: &Lab) {
     let mut manifest = Manifest::parse(MANIFEST).unwrap();
     // The build's number is of its own time; nothing that was measured holds it.
     manifest.svn = lab.image.svn;

@@ -144,7 +144,7 @@ fn logs() -> Vec<Case> {
             },
         ),
         Case::proven(
-            "a text that was not measured",
+            "a log entry whose text was not measured",
             Code::EventData,
             |_, machine| {
                 log(machine, |log| {
@@ -167,7 +167,7 @@ fn logs() -> Vec<Case> {
 fn images() -> Vec<Case> {
     vec![
         Case::proven(
-            "pods that may be root of the machine",
+            "privileged pods under a rule that refuses them",
             Code::PrivilegedPods,
             |_, machine| {
                 machine.claims.privileged_pods = true;
@@ -203,7 +203,7 @@ fn images() -> Vec<Case> {
             },
         ),
         Case::proven(
-            "an image that nobody described",
+            "an image without a release",
             Code::ImageUnknown,
             |lab, machine| {
                 boot(lab, machine, |image| {

@@ -116,10 +116,10 @@ pub(crate) fn note<'a>(request: &'a CertificateSigningRequest, name: &str) -> &'
         .map_or("", String::as_str)
 }
 
-/// A stranger without a name waits, is shown with what it did not prove, is approved by hand, renews and reboots without
+/// A stranger without a name waits, is shown with what it did not prove, is approved, renews and reboots without
 /// a person, and waits again once it boots something else; what is denied stays out, the queue is bounded, requests of
 /// others count for nothing, and no rule at all lets nobody in.
-pub(crate) async fn a_person_decides() {
+pub(crate) async fn a_person_approves_or_denies_each_machine() {
     let lab = Lab::start().await;
     set_policy(&lab, "always-reject", &json!({})).await;
     let mut machine = lab.stranger();
@@ -404,7 +404,7 @@ async fn expires(lab: &Lab) {
 
 /// Every machine is admitted, and log, event, label and Machine say so; a bad proof of a TPM's keys
 /// is refused as always.
-pub(crate) async fn nobody_looks_and_all_hear_of_it() {
+pub(crate) async fn an_admission_without_a_check_is_shown_everywhere() {
     let lab = Lab::start().await;
     set_policy(&lab, "insecure-always-approve", &json!({})).await;
     let mut machine = lab.stranger();
@@ -480,7 +480,7 @@ pub(crate) async fn nobody_looks_and_all_hear_of_it() {
 }
 
 /// Requests to upstream's signers wait for a person unless a rule decides.
-pub(crate) async fn policies_of_upstreams_signers() {
+pub(crate) async fn requests_to_upstreams_signers_wait_for_approval_unless_a_rule_decides() {
     const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
     let lab = Lab::start().await;
     let mut params = rcgen::CertificateParams::default();
@@ -551,7 +551,7 @@ pub(crate) async fn policies_of_upstreams_signers() {
 
 /// A draft shows its verdict on the last exchange of each machine, and decides nothing; a faulty
 /// policy is refused at the write, with the paths of all faults.
-pub(crate) async fn a_policy_is_tried_out_first() {
+pub(crate) async fn a_draft_policy_shows_its_verdicts_and_decides_nothing() {
     let lab = Lab::start().await;
     let machine = lab.machine().await;
     lab.join(&machine).await.accepted();

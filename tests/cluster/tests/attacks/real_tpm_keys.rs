@@ -1,11 +1,12 @@
-//! The keys of a real TPM in the hands of anyone who has its machine: unrestricted, from outside, of another hierarchy or policy,
-//! declared truthfully and declared as the protocol wants. Where the keys are the agent's, the same way
-//! lets the machine in.
+//! Keys that the owner of a machine makes in its real TPM: unrestricted, loaded from outside, of another hierarchy or policy;
+//! declared truthfully, or as the protocol requires them. With the agent's own keys the same exchange is accepted.
 
 use crate::lab::{Lab, Outcome};
-use crate::real_attacks::{Said, assembled, greeting, honestly, join, named, requests, take_out};
 use crate::real_tpm;
-use crate::seized::{Key, Seized, Signer, policy};
+use crate::real_tpm_evidence::{
+    Said, assembled, greeting, honestly, join, named, requests, take_out,
+};
+use crate::seized_tpm::{Key, Seized, Signer, policy};
 use agent_enroll::Logs;
 use agent_tpm::{EndorsementKey, Tpm};
 use config_protocol::{Code, prover};
@@ -231,7 +232,7 @@ impl Machine {
     }
 }
 
-pub(crate) async fn keys_that_a_real_tpm_gives_its_owner() {
+pub(crate) async fn keys_that_a_tpms_owner_makes_are_refused() {
     let (dir, swtpm) = (
         tempfile::tempdir().unwrap(),
         Swtpm::with_banks("sha1,sha256"),
