@@ -50,7 +50,7 @@ pub fn base(pod: &Pod, written: Option<&PodStatus>) -> PodStatus {
         base.conditions = Some(foreign.chain(own.clone().cloned()).collect());
         base.start_time.clone_from(&written.start_time);
         base.qos_class.clone_from(&written.qos_class);
-        // A phase that is the last stays, whoever wrote it.
+        // The last phase stays, no matter who wrote it.
         if !is_last(base.phase.as_ref()) {
             base.phase.clone_from(&written.phase);
             if is_last(base.phase.as_ref()) {

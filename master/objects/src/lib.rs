@@ -1,4 +1,4 @@
-//! Objects in the store: their stored form, reads of them, generated names.
+//! Objects in the store: their stored form, reads of them, generated names, and what a deletion does to one.
 //!
 //! The stored form is encoded once, metadata first, without the fields that path and
 //! revision supply.
@@ -12,6 +12,7 @@
 //! fields, for readers; and [`decode_kept`] with managed fields as one string, for writers:
 //! [`encode`] writes that string back unchanged.
 
+pub mod deletion;
 mod name;
 mod reads;
 mod stored;

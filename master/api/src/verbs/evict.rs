@@ -3,9 +3,10 @@
 
 use super::Call;
 use super::answer::success;
-use super::delete::{self, Options};
+use super::delete;
 use http::{Response, StatusCode};
 use master_client::Body;
+use master_objects::deletion::Options;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Cause, Reason, no_resource};
 use master_schema::object::{meta_text, metadata};

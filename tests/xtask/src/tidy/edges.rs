@@ -101,7 +101,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("master/merge", &["schema"]),
     ("master/rbac", &[]),
-    ("master/objects", &["store", "schema"]),
+    ("master/objects", &["store", "schema", "pods"]),
     (
         "master/auth",
         &["store", "client", "schema", "rbac", "objects"],

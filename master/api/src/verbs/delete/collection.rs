@@ -1,12 +1,12 @@
 //! Delete collection: many objects in few transactions.
 
-use super::plan::{Step, plan};
-use super::{Options, preconditions, remove};
+use super::{options, preconditions, remove};
 use crate::verbs::{Call, read};
 use futures_util::stream::{self, TryStreamExt as _};
 use http::Response;
 use jiff::Timestamp;
 use master_client::Body;
+use master_objects::deletion::{Options, Step, plan};
 use master_objects::store_error;
 use master_schema::error::ApiError;
 use master_store::{Entry, Op, StoreError};
@@ -22,7 +22,7 @@ pub(in crate::verbs) async fn collection(
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
     call.accept()?;
-    let options = Options::read(call, content).await?;
+    let options = options::read(call, content).await?;
     let page = call.page(&call.selector()?).await?;
     for batch in page.entries.chunks(BATCH) {
         delete_batch(call, batch, &options).await?;

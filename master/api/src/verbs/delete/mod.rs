@@ -2,10 +2,8 @@
 
 mod collection;
 mod options;
-mod plan;
 
 pub(super) use collection::collection;
-pub(super) use options::Options;
 
 use super::Call;
 use super::answer::success;
@@ -13,13 +11,13 @@ use super::create::warned;
 use http::{Response, StatusCode};
 use jiff::Timestamp;
 use master_client::Body;
+use master_objects::deletion::{Options, Step, plan};
 use master_objects::store_error;
 use master_schema::error::ApiError;
 use master_schema::object::meta_text;
 use master_schema::registry::Dependents;
 use master_schema::validate::Fields;
 use master_store::{Entry, Op, StoreError};
-use plan::Step;
 use serde_json::json;
 
 /// Attempts, as other writers may change the object.
@@ -36,7 +34,7 @@ pub(super) enum Deleted {
 /// Deletes an object.
 pub(super) async fn delete(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let accept = call.accept()?;
-    let options = Options::read(call, content).await?;
+    let options = options::read(call, content).await?;
     let mut warnings = Vec::new();
     if call.kind.kind == "Job" && defaults_to_orphan(call, &options) {
         warnings.push(
@@ -78,17 +76,15 @@ pub(super) fn operation(
     fields: &Fields,
     options: &Options,
 ) -> Result<Option<Op>, ApiError> {
-    Ok(
-        match plan::plan(&call.kind, fields, options, Timestamp::now()) {
-            Step::Pending => None,
-            Step::Delete(_) => Some(Op::delete(&entry.key, entry.modified)),
-            Step::Update(going) => Some(Op::update(
-                &entry.key,
-                entry.modified,
-                master_objects::encode(&call.kind, going)?,
-            )),
-        },
-    )
+    Ok(match plan(&call.kind, fields, options, Timestamp::now()) {
+        Step::Pending => None,
+        Step::Delete(_) => Some(Op::delete(&entry.key, entry.modified)),
+        Step::Update(going) => Some(Op::update(
+            &entry.key,
+            entry.modified,
+            master_objects::encode(&call.kind, going)?,
+        )),
+    })
 }
 
 /// Deletes one object, or starts its deletion.
@@ -105,7 +101,7 @@ pub(super) async fn remove(
         preconditions(call, &entry, &fields, options)?;
         let admitted = call.admit_delete(&fields).await?;
         warnings.extend(admitted.warnings);
-        let (op, outcome) = match plan::plan(&call.kind, &fields, options, Timestamp::now()) {
+        let (op, outcome) = match plan(&call.kind, &fields, options, Timestamp::now()) {
             Step::Pending => return Ok(Deleted::Going(entry)),
             Step::Delete(last) => (Op::delete(key, entry.modified), Deleted::Gone(last)),
             Step::Update(going) => {

@@ -1,6 +1,9 @@
-//! Plans what a deletion does to an object. Pure.
+//! What a deletion does to an object, by its options. Pure.
 
-use super::options::{Options, Policy};
+mod options;
+
+pub use options::{Options, Policy};
+
 use jiff::{SignedDuration, Timestamp};
 use master_pods::grace as pod_grace;
 use master_schema::object::{metadata, metadata_mut};
@@ -15,7 +18,7 @@ const FOREGROUND: &str = "foregroundDeletion";
 
 /// The result of the plan.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Step {
+pub enum Step {
     /// Delete it; its last state.
     Delete(Fields),
     /// Keep it until finalizers or its kubelet are done; its new state.
@@ -25,7 +28,7 @@ pub(super) enum Step {
 }
 
 /// Plans the deletion of an object.
-pub(super) fn plan(kind: &Kind, fields: &Fields, options: &Options, now: Timestamp) -> Step {
+pub fn plan(kind: &Kind, fields: &Fields, options: &Options, now: Timestamp) -> Step {
     let mut object = fields.clone();
     let deleting = !text(metadata(fields), "deletionTimestamp").is_empty();
     // The grace period in seconds; `None` if the kind has none or it has elapsed.
