@@ -12,7 +12,7 @@ use config_limits::{Network, networks};
 use config_protocol::Code;
 use config_tpm::Digest;
 use jiff::{SignedDuration, Timestamp};
-use master_client::{Change, Gone};
+use master_client::Change;
 use master_journal::RequestDecision;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -388,6 +388,7 @@ mod tests {
     use super::*;
     use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition;
     use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use master_client::Gone;
     use tests_machines::{EkKind, SoftMachine, World};
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
