@@ -12,10 +12,12 @@
 //! fields, for readers; and [`decode_kept`] with managed fields as one string, for writers:
 //! [`encode`] writes that string back unchanged.
 
+mod draft;
 mod name;
 mod reads;
 mod stored;
 
+pub use draft::Draft;
 pub use name::generate;
 pub use reads::{list, store_error};
 
