@@ -107,9 +107,9 @@ impl Request<'_> {
     }
 }
 
-/// Decodes a stored object without the fields that only an answer has.
+/// Decodes a stored object without its managed fields and those that only an answer has.
 pub(crate) fn read(entry: &Entry) -> Option<Fields> {
-    serde_json::from_slice(&entry.value).ok()
+    master_objects::stored(entry).ok()
 }
 
 /// The name of an object; the `generateName` if it has no name yet.

@@ -102,6 +102,11 @@ fn is_default(class: &Fields) -> bool {
     get(class, "globalDefault") == &Value::Bool(true)
 }
 
+/// Whether a stored class has to be decoded to know whether it is the default: every pod without a class asks.
+fn may_be_default(stored: &[u8]) -> bool {
+    std::str::from_utf8(stored).is_ok_and(|text| text.contains(r#""globalDefault":true"#))
+}
+
 /// Keeps the fields that a pod got at its creation if an update leaves them out.
 fn keep(pod: &mut Fields, old: &Fields) {
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
@@ -144,15 +149,14 @@ impl Class {
 /// The class of a name, or the default class, or none: priority 0.
 async fn class(request: &Request<'_>, pod: &Fields, asked: &str) -> Result<Class, ApiError> {
     if asked.is_empty() {
-        let all = request
-            .stored("priorityclasses.scheduling.k8s.io", "")
-            .await?;
-        let defaults = all
-            .iter()
-            .map(|(_, fields)| fields)
-            .filter(|fields| is_default(fields));
+        let all =
+            master_objects::list(request.reader, "priorityclasses.scheduling.k8s.io/").await?;
+        let possible = all.iter().filter(|entry| may_be_default(&entry.value));
+        let defaults = possible.filter_map(read).filter(is_default);
         // Two can be created at the same time: the lower one counts (upstream).
-        let lowest = defaults.map(Class::of).min_by_key(|class| class.value);
+        let lowest = defaults
+            .map(|fields| Class::of(&fields))
+            .min_by_key(|class| class.value);
         return Ok(lowest.unwrap_or_else(|| Class::of(&Fields::new())));
     }
     let key = format!("priorityclasses.scheduling.k8s.io/{asked}");
@@ -170,6 +174,18 @@ async fn class(request: &Request<'_>, pod: &Fields, asked: &str) -> Result<Class
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn only_a_class_that_may_be_the_default_is_decoded() {
+        for (default, decoded) in [
+            (json!(true), true),
+            (json!(false), false),
+            (json!(null), false),
+        ] {
+            let class = json!({"metadata": {"name": "c"}, "value": 1, "globalDefault": default});
+            assert_eq!(may_be_default(class.to_string().as_bytes()), decoded);
+        }
+    }
 
     #[test]
     fn a_class_without_a_policy_preempts() {

@@ -1,5 +1,6 @@
 //! The client for callers inside the process: the same request path without a socket.
 
+use crate::bare::bare;
 use crate::body::{Body, body, broken, undecodable};
 use crate::resources::{Resource as Served, Seen};
 use crate::transport::Transport;
@@ -249,6 +250,17 @@ impl Client {
             .await
     }
 
+    /// Creates an object that the caller need not read: the answer is not decoded.
+    ///
+    /// # Errors
+    /// As [`Client::create`].
+    pub async fn add<T: Object>(&self, object: &T) -> Result<(), ApiError> {
+        let path = path::<T>(object.metadata().namespace.as_deref(), None, None);
+        self.exchange(JSON, Method::POST, &path, Some(JSON), encode(object)?)
+            .await
+            .map(drop)
+    }
+
     /// Replaces an object; its resource version must be the current one.
     ///
     /// # Errors
@@ -365,7 +377,7 @@ impl Client {
         if let Some(propagation) = params.propagation {
             options["propagationPolicy"] = propagation.into();
         }
-        self.send::<Value>(Method::DELETE, path, Some(JSON), encode(&options)?)
+        self.exchange(JSON, Method::DELETE, path, Some(JSON), encode(&options)?)
             .await
             .map(drop)
     }
@@ -408,7 +420,11 @@ impl Client {
         let answer = self
             .exchange(accept, method, path, content_type, content)
             .await?;
-        R::from_json(&answer).map_err(|e| undecodable(&e))
+        let read = match std::str::from_utf8(&answer) {
+            Ok(text) => R::from_json(bare(text).as_bytes()),
+            Err(_no_text) => R::from_json(&answer),
+        };
+        read.map_err(|e| undecodable(&e))
     }
 
     /// A request and the whole body of its answer.

@@ -9,6 +9,7 @@
 //! index them, at [`Recorder`] to write events. There are no tasks and no channels: a follower works while its
 //! caller awaits [`Follower::next`].
 
+mod bare;
 mod body;
 mod client;
 mod follow;

@@ -109,17 +109,17 @@ impl Recorder {
             Step::Nothing => return,
             Step::Create(name) => {
                 self.client
-                    .create(&self.event(&name, &namespace, about, happening, now))
+                    .add(&self.event(&name, &namespace, about, happening, now))
                     .await
             }
             Step::Count(name, count) => {
                 let change = serde_json::json!({"count": count, "lastTimestamp": Time(now)});
                 self.client
-                    .patch(Some(&namespace), &name, &Patch::Merge(change))
+                    .patch::<Event>(Some(&namespace), &name, &Patch::Merge(change))
                     .await
+                    .map(drop)
             }
         };
-        let written: Result<Event, _> = written;
         if let Err(error) = written {
             self.known
                 .lock()

@@ -1,5 +1,6 @@
 //! An open watch: the lines of its answer as events.
 
+use crate::bare::bare;
 use crate::body::{Body, broken, undecodable};
 use crate::key::Key;
 use bytes::{Buf, BytesMut};
@@ -148,7 +149,7 @@ fn gone(object: &RawValue) -> Gone {
 
 /// An object of a list or watch as its kind. One that can't be read must not keep the others from being known: it is left out.
 pub(crate) fn readable<T: FromJson>(object: &RawValue) -> Option<T> {
-    let read = T::from_json(object.get().as_bytes());
+    let read = T::from_json(bare(object.get()).as_bytes());
     read.inspect_err(|error| {
         let Told {
             namespace, name, ..

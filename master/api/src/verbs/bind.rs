@@ -8,7 +8,7 @@ use master_client::Body;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::object::{metadata, metadata_mut};
-use master_schema::validate::{Fields, items, object_mut, text};
+use master_schema::validate::{Fields, items, object as inner, object_mut, text};
 use master_store::{Op, StoreError};
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
                 "Precondition failed: the pod is not the one that was to be bound (UID)",
             ));
         }
-        let bound = bound(call, &old, binding, &node)?;
+        let bound = bound(call, old, binding, &node)?;
         if call.dry_run()? {
             return success(StatusCode::CREATED, None, call.accept()?);
         }
@@ -104,25 +104,23 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
 }
 
 /// The pod bound to its node.
-fn bound(call: &Call, old: &Fields, binding: &Value, node: &str) -> Result<Fields, ApiError> {
-    let mut pod = old.clone();
-    if !text(metadata(old), "deletionTimestamp").is_empty() {
+fn bound(call: &Call, mut pod: Fields, binding: &Value, node: &str) -> Result<Fields, ApiError> {
+    if !text(metadata(&pod), "deletionTimestamp").is_empty() {
         return Err(call.conflict(&format!(
             "pod {} is being deleted, cannot be assigned to a host",
             call.target.name
         )));
     }
-    let spec = object_mut(&mut pod, "spec")
-        .map_or(&mut Fields::new(), |spec| spec)
-        .clone();
-    let own = text(&spec, "nodeName");
+    let empty = Fields::new();
+    let spec = inner(&pod, "spec").unwrap_or(&empty);
+    let own = text(spec, "nodeName");
     if !own.is_empty() {
         return Err(call.conflict(&format!(
             "pod {} is already assigned to node {own:?}",
             call.target.name
         )));
     }
-    if !items(&spec, "schedulingGates").is_empty() {
+    if !items(spec, "schedulingGates").is_empty() {
         return Err(call.conflict(&format!(
             "pod {} has non-empty .spec.schedulingGates",
             call.target.name

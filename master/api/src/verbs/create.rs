@@ -5,7 +5,7 @@ use super::managed::Ownership;
 use http::{HeaderValue, Response, StatusCode};
 use master_admission::Operation;
 use master_client::Body;
-use master_objects::store_error;
+use master_objects::{Draft, store_error};
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata, metadata_mut};
 use master_schema::validate::{Faults, Fields, meta};
@@ -50,9 +50,10 @@ pub(super) async fn make(
     if call.kind.has_status() && !call.kind.strategy.status_at_creation {
         fields.remove("status");
     }
-    let draft = fields;
+    let draft = Draft::of(&fields)?;
+    let mut first = Some(fields);
     for _ in 0..TRIES {
-        let mut fields = draft.clone();
+        let mut fields = first.take().map_or_else(|| draft.read(), Ok)?;
         if generated {
             let base = meta_text(&fields, "generateName");
             let name = master_objects::generate(base);

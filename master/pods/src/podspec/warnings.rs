@@ -294,16 +294,16 @@ pub fn claim_sizes(claim: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     }
 }
 
+/// The sources of a projected volume.
+fn projected(volume: &Value) -> &[Value] {
+    let sources = volume.pointer("/projected/sources");
+    sources.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
 /// Warns about files of projected volumes at the path of a service account token.
 fn beside_tokens(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
-    let projected = |volume: &Value| {
-        volume
-            .pointer("/projected/sources")
-            .and_then(Value::as_array)
-            .cloned()
-    };
     let volumes = items(spec, "volumes");
-    let sources = volumes.iter().filter_map(projected).flatten();
+    let sources = volumes.iter().flat_map(projected);
     let tokens: BTreeSet<String> = sources
         .filter_map(|source| {
             source
@@ -315,12 +315,11 @@ fn beside_tokens(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     if tokens.is_empty() {
         return;
     }
-    for (index, source) in volumes.iter().enumerate().flat_map(|(index, volume)| {
-        projected(volume)
-            .into_iter()
-            .flatten()
-            .map(move |source| (index, source))
-    }) {
+    for (index, source) in volumes
+        .iter()
+        .enumerate()
+        .flat_map(|(index, volume)| projected(volume).iter().map(move |source| (index, source)))
+    {
         let volume = at.index(index);
         let place = volume.field("projected");
         let place = place.field("sources");
