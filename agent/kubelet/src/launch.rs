@@ -10,7 +10,7 @@ use agent_cluster::Sandbox;
 use agent_pods::{is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
     PodNamespaces, Resources, Seccomp, SharedNamespaces, container_id,
 };
 use agent_sys::beneath::{Beneath, Links};
@@ -123,12 +123,7 @@ pub(crate) fn prepare(
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
         },
-        pod: PodNamespaces {
-            network: sandbox.held(namespace::Kind::Network),
-            ipc: sandbox.held(namespace::Kind::Ipc),
-            uts: sandbox.held(namespace::Kind::Uts),
-            shm: sandbox.shm(),
-        },
+        pod: namespaces(sandbox),
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
@@ -150,6 +145,27 @@ pub(crate) fn prepare(
         spec,
         wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
     })
+}
+
+/// The process whose process ids the pod's containers share, where they do.
+pub(crate) fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
+    let spec = pod.spec.as_ref()?;
+    let shares = spec.share_process_namespace == Some(true) && spec.host_pid != Some(true);
+    let reference = pod_ref(pod).filter(|_| shares)?;
+    Some(Pause {
+        cgroup_parent: qos::cgroup(pod, &reference.uid),
+        pod: reference,
+        namespaces: namespaces(sandbox),
+    })
+}
+
+fn namespaces(sandbox: &Sandbox) -> PodNamespaces {
+    PodNamespaces {
+        network: sandbox.held(namespace::Kind::Network),
+        ipc: sandbox.held(namespace::Kind::Ipc),
+        uts: sandbox.held(namespace::Kind::Uts),
+        shm: sandbox.shm(),
+    }
 }
 
 /// The signal by which the container wishes to be asked to end (KEP-4960).

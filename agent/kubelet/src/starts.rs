@@ -13,7 +13,9 @@ use crate::shared::Shared;
 use crate::stage::Staged;
 use crate::supplies::Supplies;
 use agent_cluster::Sandbox;
-use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, container_id, withheld};
+use agent_runtime::{
+    Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, container_id, withheld,
+};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -214,9 +216,26 @@ async fn start(
     if *fate.get_or_init(|| Fate::Asked) == Fate::GivenUp {
         return Ok(());
     }
-    let started = shared.runtime.start(&launch.spec).await;
+    let started = begin(shared, supplies, order, &mut launch.spec).await;
     drop(staged);
     started
+}
+
+/// Has the engine make and start the container, after the process whose process ids it shares with others of its pod.
+async fn begin(
+    shared: &Shared,
+    supplies: &Supplies,
+    order: &Order,
+    spec: &mut ContainerSpec,
+) -> Result<(), Error> {
+    if spec.target.is_none()
+        && let Some(pause) = launch::pause(&order.pod, &order.sandbox)
+    {
+        // Of several containers that start at once, one makes it.
+        let _turn = supplies.sharing.lock().await;
+        spec.target = Some(shared.runtime.share_processes(&pause).await?);
+    }
+    shared.runtime.start(spec).await
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ pub(crate) struct Supplies {
     shared: Arc<Shared>,
     pod: PodRef,
     made: Arc<Mutex<Made>>,
+    /// Held by who makes the process whose process ids the pod's containers share.
+    pub(crate) sharing: Arc<Mutex<()>>,
 }
 
 /// The volumes and tokens that were made for the pod.
@@ -43,6 +45,7 @@ impl Supplies {
             shared,
             pod,
             made: Arc::default(),
+            sharing: Arc::default(),
         }
     }
 

@@ -133,10 +133,6 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     let security = spec.security_context.clone().unwrap_or_default();
     first(&[
         (
-            spec.share_process_namespace == Some(true),
-            "shareProcessNamespace is not available yet: it needs a process that outlives all containers",
-        ),
-        (
             spec.host_users == Some(false),
             "hostUsers: false is not available yet",
         ),
@@ -413,7 +409,7 @@ mod tests {
         let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
         let cases: [(&str, Value); 4] = [
             ("/containers/0/restartPolicyRules", rules),
-            ("/shareProcessNamespace", json!(true)),
+            ("/hostUsers", json!(false)),
             (
                 "/volumes",
                 json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}]),

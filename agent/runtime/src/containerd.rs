@@ -6,6 +6,7 @@
 
 mod attempt;
 mod observation;
+mod pause;
 mod removal;
 mod resize;
 
@@ -17,8 +18,8 @@ use crate::keyring::Keyring;
 use crate::labels::Labels;
 use crate::log::Pumps;
 use crate::model::{
-    Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
-    Resources, Runtime,
+    Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Pause, Pending,
+    PullPolicy, Resources, Runtime,
 };
 use crate::open;
 use crate::process::{Attached, Command, Process};
@@ -192,6 +193,14 @@ impl Runtime for Containerd {
 
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()> {
         Box::pin(self.start_attempt(spec))
+    }
+
+    fn share_processes<'a>(&'a self, wanted: &'a Pause) -> Pending<'a, String> {
+        Box::pin(self.hold_processes(wanted))
+    }
+
+    fn end_sharing<'a>(&'a self, pod_uid: &'a str) -> Pending<'a, ()> {
+        Box::pin(self.release_processes(pod_uid))
     }
 
     fn stop<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {

@@ -33,6 +33,7 @@ mod log;
 mod memory;
 mod model;
 mod open;
+mod pause;
 mod pids;
 mod process;
 mod programs;
@@ -52,7 +53,7 @@ pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
-    Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Mount, Pending, PodNamespaces,
+    Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Mount, Pause, Pending, PodNamespaces,
     PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, User, container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};

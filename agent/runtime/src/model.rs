@@ -96,6 +96,17 @@ pub struct PodNamespaces {
     pub shm: Option<PathBuf>,
 }
 
+/// The process that holds the process ids which the containers of a pod share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// Its pod.
+    pub pod: PodRef,
+    /// The pod's other namespaces.
+    pub namespaces: PodNamespaces,
+    /// Absolute path of the cgroup above its own.
+    pub cgroup_parent: String,
+}
+
 /// Namespaces of the host that a container shares.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SharedNamespaces {
@@ -173,7 +184,8 @@ pub struct ContainerSpec {
     pub shared: SharedNamespaces,
     /// Namespaces of its pod.
     pub pod: PodNamespaces,
-    /// Id of the running container whose processes it sees; its own processes alone where there is none.
+    /// Id of the running container, or of the process of [`Runtime::share_processes`], whose process ids it shares; it sees
+    /// its own processes alone where there is none.
     pub target: Option<String>,
     /// Replaces the image's user.
     pub user: Option<u32>,
@@ -404,6 +416,14 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// After an error nothing of it runs. An error of class [`ErrorClass::Start`] leaves the container as
     /// [`ContainerState::Exited`] with code 128, so that it counts as an attempt.
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()>;
+
+    /// Makes sure that there is a process whose process ids the containers of a pod can share, and returns its id, which they
+    /// name as their [`ContainerSpec::target`]. It is none of the containers that [`Runtime::list`] shows. If it ends, all
+    /// that share its ids end.
+    fn share_processes<'a>(&'a self, wanted: &'a Pause) -> Pending<'a, String>;
+
+    /// Ends that process, with all that share its ids; nothing is done where there is none.
+    fn end_sharing<'a>(&'a self, pod_uid: &'a str) -> Pending<'a, ()>;
 
     /// Asks the container to end, with the image's stop signal (SIGTERM where it names none).
     fn stop<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;
