@@ -100,7 +100,7 @@ pub(crate) fn prepare(
     }
     let resources = Resources {
         pids_limit: Some(config.pids.into()),
-        ..qos::resources(container)
+        ..qos::resources(pod, container)
     };
     let spec = ContainerSpec {
         log_path: log_file(&config.logs, &reference, &container.name, number),

@@ -7,17 +7,21 @@
 //! still come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
 use crate::env;
+use crate::group;
 use crate::launch::{self, Attempt};
 use crate::network::Addresses;
 use crate::shared::Shared;
 use crate::stage::Staged;
 use crate::supplies::Supplies;
 use agent_cluster::Sandbox;
+use agent_resources::qos;
 use agent_runtime::{
     Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, container_id, withheld,
 };
+use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -221,13 +225,23 @@ async fn start(
     started
 }
 
-/// Has the engine make and start the container, after the process whose process ids it shares with others of its pod.
+/// Has the engine make and start the container, after the pod's control group where that has limits, and after the process whose
+/// process ids it shares with others of its pod.
 async fn begin(
     shared: &Shared,
     supplies: &Supplies,
     order: &Order,
     spec: &mut ContainerSpec,
 ) -> Result<(), Error> {
+    if let Some(limits) = qos::pod_resources(&order.pod) {
+        let group = spec.cgroup_parent.clone();
+        let set = move || group::limit(&Groups::mounted(), &group, limits);
+        let set = tokio::task::spawn_blocking(set).await;
+        let set = set.map_err(io::Error::other).flatten();
+        set.map_err(|error| {
+            Error::caused(ErrorClass::Create, "limit the pod's control group", error)
+        })?;
+    }
     if spec.target.is_none()
         && let Some(pause) = launch::pause(&order.pod, &order.sandbox)
     {

@@ -141,10 +141,6 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
             "resourceClaims are not available yet",
         ),
         (
-            spec.resources.is_some(),
-            "resources of the whole pod are not available yet: set them on its containers",
-        ),
-        (
             security.windows_options.is_some(),
             "windowsOptions are not available on this machine",
         ),

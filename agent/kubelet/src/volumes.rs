@@ -220,6 +220,8 @@ impl Maker<'_> {
             .map(|one| agent_resources::qos::limit(one, "memory"))
             .collect();
         let pods = limits.map(|limits| limits.into_iter().map(bytes).fold(0, u64::saturating_add));
+        let whole = agent_resources::qos::pod_limit(self.pod, "memory").map(bytes);
+        let pods = whole.or(pods);
         let all = self.sources.allocatable.get("memory").copied().map(bytes);
         [own, pods.filter(|sum| *sum > 0), all]
             .into_iter()
