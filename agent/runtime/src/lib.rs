@@ -16,7 +16,6 @@
 
 mod access;
 mod archive;
-mod challenge;
 mod confine;
 mod connection;
 mod containerd;
@@ -45,7 +44,6 @@ mod spec;
 mod taps;
 mod users;
 
-pub use challenge::Challenge;
 pub use confine::capabilities::{capability_fault, withheld};
 pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
