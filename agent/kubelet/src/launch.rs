@@ -119,6 +119,7 @@ pub(crate) fn prepare(
         env: all_vars,
         working_dir: container.working_dir.clone(),
         mounts,
+        keeps: kept(container, volumes),
         shared: SharedNamespaces {
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
@@ -145,6 +146,16 @@ pub(crate) fn prepare(
         spec,
         wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
     })
+}
+
+/// The layers of images that volumes of the container show.
+fn kept(container: &Container, volumes: &BTreeMap<String, Source>) -> Vec<String> {
+    let mounts = container.volume_mounts.iter().flatten();
+    let layers = mounts.filter_map(|mount| match volumes.get(&mount.name)? {
+        Source::Image { layers, .. } => Some(layers.clone()),
+        Source::Held(_) | Source::Own(_) | Source::Host(_) | Source::ReadOnly(_) => None,
+    });
+    layers.collect()
 }
 
 /// The process whose process ids the pod's containers share, where they do.
@@ -179,6 +190,7 @@ fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
         source: stage.join(index.to_string()),
         destination: destination.clone(),
         read_only: wanted.read_only,
+        no_exec: wanted.no_exec,
     };
     places.iter().enumerate().map(mount).collect()
 }
@@ -311,8 +323,11 @@ fn volume_mount(
     };
     let sub_path = sub_path.as_deref();
     // What the agent fills is the agent's alone to write (upstream's rule, too).
-    let read_only =
-        mount.read_only == Some(true) || matches!(source, Source::Held(_) | Source::ReadOnly(_));
+    let of_volume = match source {
+        Source::Held(_) | Source::ReadOnly(_) | Source::Image { .. } => true,
+        Source::Own(_) | Source::Host(_) => false,
+    };
+    let read_only = mount.read_only == Some(true) || of_volume;
     let place =
         volumes::place(config, source, sub_path, read_only).map_err(|error| match sub_path {
             Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
@@ -329,7 +344,12 @@ fn volume_mount(
         ));
     }
     let destination = destination.to_string_lossy().into_owned();
-    Ok((Wanted { place, read_only }, destination))
+    let wanted = Wanted {
+        place,
+        read_only,
+        no_exec: matches!(source, Source::Image { .. }),
+    };
+    Ok((wanted, destination))
 }
 
 /// Name resolution and the place for last words, unless the pod mounts something there itself.
@@ -380,6 +400,7 @@ fn own_files(
             Wanted {
                 place,
                 read_only: false,
+                no_exec: false,
             },
             destination.to_owned(),
         ))

@@ -10,6 +10,7 @@ use crate::env;
 use crate::group;
 use crate::launch::{self, Attempt};
 use crate::network::Addresses;
+use crate::pull::Wanted;
 use crate::shared::Shared;
 use crate::stage::Staged;
 use crate::supplies::Supplies;
@@ -42,8 +43,8 @@ pub(crate) struct Order {
     pub(crate) target: Option<String>,
     pub(crate) sandbox: Sandbox,
     pub(crate) addresses: Addresses,
-    /// Of the image that the pod may run.
-    pub(crate) digest: String,
+    /// The images that it needs, its own first, with the digests of those that the pod may run.
+    pub(crate) images: Vec<(Wanted, String)>,
 }
 
 /// What the task of a start and that of the pod agree upon, once.
@@ -187,10 +188,18 @@ async fn start(
 ) -> Result<(), Error> {
     let config = |message: String| Error::new(ErrorClass::Config, message);
     let (pod, at) = (&order.pod, &order.addresses);
-    let volumes = supplies.volumes(pod, at).await.map_err(|message| {
+    let mut volumes = supplies.volumes(pod, at).await.map_err(|message| {
         shared.events.warning(pod, "FailedMount", message.clone());
         config(message)
     })?;
+    let shown = order.images.iter().filter_map(|(wanted, digest)| {
+        let volume = wanted.volume.as_deref()?;
+        Some((volume, wanted.image.as_str(), digest.as_str()))
+    });
+    for (volume, image, digest) in shown {
+        let source = supplies.image(volume, image, digest).await?;
+        volumes.insert(volume.to_owned(), source);
+    }
     let needs = env::needs(&order.container);
     let sources = supplies.sources(pod, needs, at).await.map_err(config)?;
     let attempt = Attempt {
@@ -204,7 +213,9 @@ async fn start(
     };
     let mut launch = launch::prepare(&shared.config, attempt, &sources, &volumes, shared.memory)
         .map_err(config)?;
-    launch.spec.image_digest = Some(order.digest.clone());
+    let mut images = order.images.iter();
+    let own = images.find(|(wanted, _)| wanted.volume.is_none());
+    launch.spec.image_digest = own.map(|(_, digest)| digest.clone());
     let withheld = withheld(&launch.spec.capabilities.add);
     if !launch.spec.privileged && !withheld.is_empty() {
         let text = format!(
@@ -303,7 +314,7 @@ mod tests {
             target: None,
             sandbox: Sandbox::default(),
             addresses: Addresses::default(),
-            digest: String::new(),
+            images: Vec::new(),
         });
         let all = [("a", 0), ("a", 1), ("b", 1)];
         let all = all.map(|(name, attempt)| seen(&reference, name, attempt));

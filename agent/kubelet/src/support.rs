@@ -248,7 +248,8 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     let known =
         volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
     let claimed = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
-    if known || claimed || volume.secret.is_some() || downward {
+    let fetched = volume.image.is_some();
+    if known || claimed || fetched || volume.secret.is_some() || downward {
         let medium = volume
             .empty_dir
             .as_ref()
@@ -264,7 +265,7 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     }
     let name = &volume.name;
     Some(format!(
-        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected, persistentVolumeClaim and ephemeral are available"
+        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected, image, persistentVolumeClaim and ephemeral are available"
     ))
 }
 

@@ -51,8 +51,9 @@ pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
-    Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Mount, Pause, Pending, PodNamespaces,
-    PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, User, container_id,
+    Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Layers, Mount, Pause, Pending,
+    PodNamespaces, PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, User,
+    container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;

@@ -71,6 +71,17 @@ pub struct Mount {
     pub destination: String,
     /// No writes through this mount.
     pub read_only: bool,
+    /// Nothing there is executed.
+    pub no_exec: bool,
+}
+
+/// The layers of an image, as folders of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layers {
+    /// The engine's name for all of them: see [`ContainerSpec::keeps`].
+    pub name: String,
+    /// The topmost first.
+    pub folders: Vec<PathBuf>,
 }
 
 /// Capabilities beyond or below the default set, without the `CAP_` prefix; `ALL` means all.
@@ -180,6 +191,8 @@ pub struct ContainerSpec {
     pub working_dir: Option<String>,
     /// Volumes and files, in order of mounting.
     pub mounts: Vec<Mount>,
+    /// Names of [`Layers`] that its mounts show: they stay as long as it does.
+    pub keeps: Vec<String>,
     /// Namespaces of the host that it shares.
     pub shared: SharedNamespaces,
     /// Namespaces of its pod.
@@ -410,6 +423,10 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     fn ensure_image<'a>(&'a self, image: &'a str, policy: PullPolicy) -> Pending<'a, Image> {
         self.obtain_image(image, policy, Keyring::NONE)
     }
+
+    /// The layers of an image that is on the machine with this digest ([`Image::digest`]). They stay while the image does, or
+    /// a container that keeps them.
+    fn layers<'a>(&'a self, image: &'a str, digest: &'a str) -> Pending<'a, Layers>;
 
     /// Makes the container and starts its first process.
     ///

@@ -148,6 +148,7 @@ fn specification(wanted: &Pause) -> ContainerSpec {
         env: Vec::new(),
         working_dir: None,
         mounts: Vec::new(),
+        keeps: Vec::new(),
         shared: SharedNamespaces::default(),
         pod: wanted.namespaces.clone(),
         target: None,

@@ -176,6 +176,47 @@ async fn containers_of_a_pod_have_together_what_the_pod_names_as_a_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_shows_the_files_of_an_image_which_nobody_writes_or_executes() {
+    let cluster = Cluster::new().await;
+    let with = |reference: &str, part: &str, script: &str| {
+        let mut main = shell(script);
+        main["volumeMounts"] = json!([
+            {"name": "files", "mountPath": "/all"},
+            {"name": "files", "mountPath": "/part", "subPath": part},
+        ]);
+        let image = json!({"reference": reference, "pullPolicy": "IfNotPresent"});
+        json!({
+            "restartPolicy": "Never",
+            "containers": [main],
+            "volumes": [{"name": "files", "image": image}],
+        })
+    };
+    // It is on the machine, as part of its image.
+    let there = "preloaded.example/busybox:1";
+    let script = "busybox cmp /bin/busybox /all/bin/busybox && busybox cmp /bin/busybox /part/busybox \
+        && ! echo > /all/bin/busybox && ! echo > /all/new && ! /all/bin/busybox true \
+        && echo fine > /dev/termination-log";
+    cluster.create("shows", with(there, "bin", script)).await;
+    let status = cluster.reaches("shows", "/phase", json!("Succeeded")).await;
+    let own = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(own["message"], "fine\n", "{status}");
+
+    let missing = "registry.example/none:1";
+    cluster.create("missing", with(missing, "bin", HOLD)).await;
+    cluster.create("no-part", with(there, "none", HOLD)).await;
+    let waits = "/containerStatuses/0/state/waiting";
+    let reason = format!("{waits}/reason");
+    let backs_off = json!("ImagePullBackOff");
+    let status = cluster.reaches("missing", &reason, backs_off).await;
+    let message = status.pointer(waits).unwrap()["message"].as_str().unwrap();
+    let beginning = format!("Back-off pulling image {missing:?}: ErrImagePull: ");
+    assert!(message.starts_with(&beginning), "{message}");
+    cluster
+        .reaches("no-part", &reason, json!("CreateContainerConfigError"))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_image_is_taken_by_a_running_pod_whatever_its_policy() {
     let cluster = Cluster::new().await;
     let spec = json!({"containers": [shell(HOLD)], "restartPolicy": "Never"});
