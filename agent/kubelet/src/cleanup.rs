@@ -128,6 +128,7 @@ pub(crate) fn left_uids(config: &Config) -> Vec<String> {
         config.data.join("pods"),
         config.run.join("held"),
         config.run.join("memory"),
+        config.run.join("images"),
     ];
     let names =
         |folder: &PathBuf| Beneath::root(folder).and_then(|folder| folder.names(usize::MAX));

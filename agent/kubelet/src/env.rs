@@ -309,7 +309,9 @@ pub(crate) fn resource_field(
     let (which, resource) = field.resource.split_once('.').ok_or_else(unknown)?;
     let whole = || sources.allocatable.get(resource).copied();
     let amount = match which {
-        "limits" => qos::limit(of, resource).or_else(whole),
+        "limits" => qos::limit(of, resource)
+            .or_else(|| qos::pod_limit(pod, resource))
+            .or_else(whole),
         "requests" => Some(qos::request(of, resource).unwrap_or(Amount::ZERO)),
         _ => return Err(unknown()),
     };

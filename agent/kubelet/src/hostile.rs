@@ -46,7 +46,7 @@ fn in_memory() -> (tempfile::TempDir, Config) {
 fn held(source: &Source) -> PathBuf {
     match source {
         Source::Held(path) | Source::Own(path) => path.clone(),
-        Source::Host(_) | Source::ReadOnly(_) => panic!("{source:?}"),
+        Source::Host(_) | Source::ReadOnly(_) | Source::Image { .. } => panic!("{source:?}"),
     }
 }
 

@@ -10,7 +10,7 @@ use agent_cluster::Sandbox;
 use agent_pods::{is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount,
+    Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
     PodNamespaces, Resources, Seccomp, SharedNamespaces, container_id,
 };
 use agent_sys::beneath::{Beneath, Links};
@@ -100,7 +100,7 @@ pub(crate) fn prepare(
     }
     let resources = Resources {
         pids_limit: Some(config.pids.into()),
-        ..qos::resources(container)
+        ..qos::resources(pod, container)
     };
     let spec = ContainerSpec {
         log_path: log_file(&config.logs, &reference, &container.name, number),
@@ -119,16 +119,12 @@ pub(crate) fn prepare(
         env: all_vars,
         working_dir: container.working_dir.clone(),
         mounts,
+        keeps: kept(container, volumes),
         shared: SharedNamespaces {
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
         },
-        pod: PodNamespaces {
-            network: sandbox.held(namespace::Kind::Network),
-            ipc: sandbox.held(namespace::Kind::Ipc),
-            uts: sandbox.held(namespace::Kind::Uts),
-            shm: sandbox.shm(),
-        },
+        pod: namespaces(sandbox),
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
@@ -152,6 +148,37 @@ pub(crate) fn prepare(
     })
 }
 
+/// The layers of images that volumes of the container show.
+fn kept(container: &Container, volumes: &BTreeMap<String, Source>) -> Vec<String> {
+    let mounts = container.volume_mounts.iter().flatten();
+    let layers = mounts.filter_map(|mount| match volumes.get(&mount.name)? {
+        Source::Image { layers, .. } => Some(layers.clone()),
+        Source::Held(_) | Source::Own(_) | Source::Host(_) | Source::ReadOnly(_) => None,
+    });
+    layers.collect()
+}
+
+/// The process whose process ids the pod's containers share, where they do.
+pub(crate) fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
+    let spec = pod.spec.as_ref()?;
+    let shares = spec.share_process_namespace == Some(true) && spec.host_pid != Some(true);
+    let reference = pod_ref(pod).filter(|_| shares)?;
+    Some(Pause {
+        cgroup_parent: qos::cgroup(pod, &reference.uid),
+        pod: reference,
+        namespaces: namespaces(sandbox),
+    })
+}
+
+fn namespaces(sandbox: &Sandbox) -> PodNamespaces {
+    PodNamespaces {
+        network: sandbox.held(namespace::Kind::Network),
+        ipc: sandbox.held(namespace::Kind::Ipc),
+        uts: sandbox.held(namespace::Kind::Uts),
+        shm: sandbox.shm(),
+    }
+}
+
 /// The signal by which the container wishes to be asked to end (KEP-4960).
 fn stop_signal(container: &Container) -> Option<String> {
     container.lifecycle.as_ref()?.stop_signal.clone()
@@ -163,6 +190,7 @@ fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
         source: stage.join(index.to_string()),
         destination: destination.clone(),
         read_only: wanted.read_only,
+        no_exec: wanted.no_exec,
     };
     places.iter().enumerate().map(mount).collect()
 }
@@ -295,8 +323,11 @@ fn volume_mount(
     };
     let sub_path = sub_path.as_deref();
     // What the agent fills is the agent's alone to write (upstream's rule, too).
-    let read_only =
-        mount.read_only == Some(true) || matches!(source, Source::Held(_) | Source::ReadOnly(_));
+    let of_volume = match source {
+        Source::Held(_) | Source::ReadOnly(_) | Source::Image { .. } => true,
+        Source::Own(_) | Source::Host(_) => false,
+    };
+    let read_only = mount.read_only == Some(true) || of_volume;
     let place =
         volumes::place(config, source, sub_path, read_only).map_err(|error| match sub_path {
             Some(path) => format!("subPath {path:?} of volume {:?}: {error}", mount.name),
@@ -313,7 +344,12 @@ fn volume_mount(
         ));
     }
     let destination = destination.to_string_lossy().into_owned();
-    Ok((Wanted { place, read_only }, destination))
+    let wanted = Wanted {
+        place,
+        read_only,
+        no_exec: matches!(source, Source::Image { .. }),
+    };
+    Ok((wanted, destination))
 }
 
 /// Name resolution and the place for last words, unless the pod mounts something there itself.
@@ -364,6 +400,7 @@ fn own_files(
             Wanted {
                 place,
                 read_only: false,
+                no_exec: false,
             },
             destination.to_owned(),
         ))

@@ -21,6 +21,7 @@ mod debug;
 mod drain;
 mod env;
 mod garbage;
+mod group;
 mod handle;
 mod hooks;
 #[cfg(test)]

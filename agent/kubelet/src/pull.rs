@@ -31,12 +31,56 @@ pub(crate) struct Fetches {
     running: BTreeMap<String, Fetch>,
 }
 
-/// A fetch that is under way; dropping it ends it, and what came in is kept.
+/// The images of a container that are fetched; dropping it ends that, and what came in is kept.
 #[derive(Debug)]
 struct Fetch {
-    image: Option<String>,
+    wanted: Vec<Wanted>,
+    task: JoinSet<Result<Vec<Image>, Failed>>,
+}
+
+/// An image that a container needs: its own, or one that a volume shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// The volume, if it is one's.
+    pub(crate) volume: Option<String>,
+    /// As the pod writes it.
+    pub(crate) image: String,
     policy: PullPolicy,
-    task: JoinSet<Result<Image, Error>>,
+}
+
+impl Wanted {
+    /// The container's own image, and those of the volumes that it mounts.
+    pub(crate) fn all(pod: &Pod, container: &Container) -> Vec<Self> {
+        let named = |volume, image: &Option<String>, policy: &Option<String>| {
+            let image = image.clone().unwrap_or_default();
+            Self {
+                volume,
+                policy: pull_policy(&image, policy.as_deref()),
+                image,
+            }
+        };
+        let own = named(None, &container.image, &container.image_pull_policy);
+        let spec = pod.spec.iter();
+        let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
+        let mounted = volumes.filter(|volume| {
+            let mut mounts = container.volume_mounts.iter().flatten();
+            mounts.any(|mount| mount.name == volume.name)
+        });
+        let shown = mounted.filter_map(|volume| {
+            let image = volume.image.as_ref()?;
+            let name = Some(volume.name.clone());
+            Some(named(name, &image.reference, &image.pull_policy))
+        });
+        [own].into_iter().chain(shown).collect()
+    }
+}
+
+/// Why an image could not be fetched.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// The image, as the pod writes it.
+    pub(crate) image: String,
+    pub(crate) error: Error,
 }
 
 /// Notifies the pod worker when a pull ends, also by a panic.
@@ -49,37 +93,49 @@ impl Drop for AtItsEnd {
 }
 
 impl Fetches {
-    /// The container's image, once it is on the machine and the pod may run it; `None` while it is still fetched. `news` is
-    /// told at the end.
-    pub(crate) async fn image(
+    /// The images that a container needs, in their order, once they are on the machine and the pod may run them; `None` while
+    /// they are still fetched. `news` is told at the end.
+    pub(crate) async fn images(
         &mut self,
         (shared, news): (&Arc<Shared>, &Arc<Notify>),
         (pod, reference): (&Arc<Pod>, &PodRef),
-        container: &Container,
-    ) -> Option<Result<Image, Error>> {
-        let (image, policy) = (container.image.clone(), pull_policy(container));
-        let running = self.running.remove(&container.name);
-        let same = |fetch: &Fetch| fetch.image == image && fetch.policy == policy;
+        (container, wanted): (&str, &[Wanted]),
+    ) -> Option<Result<Vec<Image>, Failed>> {
+        let running = self.running.remove(container);
+        let same = |fetch: &Fetch| fetch.wanted == wanted;
         let mut fetch = running.filter(same).unwrap_or_else(|| {
             let (puller, shared, news) = (self.puller.clone(), shared.clone(), news.clone());
-            let (pod, reference, wanted) = (pod.clone(), reference.clone(), container.clone());
+            let (pod, reference, own) = (pod.clone(), reference.clone(), container.to_owned());
+            let all = wanted.to_vec();
             let mut task = JoinSet::new();
             task.spawn(async move {
                 let _told = AtItsEnd(news);
-                puller.fetch(&shared, &pod, &reference, &wanted).await
+                let mut images = Vec::new();
+                for wanted in all {
+                    let of = (&*pod, &reference, &*own);
+                    let fetched = puller.fetch(&shared, of, &wanted).await;
+                    let image = wanted.image;
+                    images.push(fetched.map_err(|error| Failed { image, error })?);
+                }
+                Ok(images)
             });
             Fetch {
-                image,
-                policy,
+                wanted: wanted.to_vec(),
                 task,
             }
         });
-        // An image that is there takes no second step.
+        // Images that are there take no second step.
         if let Ok(Some(ended)) = timeout(SOON, fetch.task.join_next()).await {
-            let died = |error| Error::new(ErrorClass::ImagePull, format!("fetch ended: {error}"));
+            let died = |error| Failed {
+                image: wanted
+                    .first()
+                    .map(|own| own.image.clone())
+                    .unwrap_or_default(),
+                error: Error::new(ErrorClass::ImagePull, format!("fetch ended: {error}")),
+            };
             return Some(ended.unwrap_or_else(|error| Err(died(error))));
         }
-        self.running.insert(container.name.clone(), fetch);
+        self.running.insert(container.to_owned(), fetch);
         None
     }
 
@@ -96,18 +152,16 @@ struct Puller {
 }
 
 impl Puller {
-    /// Makes sure that the container's image is on the machine and that the pod may run it.
+    /// Makes sure that an image is on the machine and that the pod may run it.
     async fn fetch(
         &self,
         shared: &Shared,
-        pod: &Pod,
-        reference: &PodRef,
-        container: &Container,
+        (pod, reference, container): (&Pod, &PodRef, &str),
+        wanted: &Wanted,
     ) -> Result<Image, Error> {
-        let image = container.image.as_deref().unwrap_or_default();
-        let policy = pull_policy(container);
+        let (image, policy) = (wanted.image.as_str(), wanted.policy);
         let keys = self.read(shared, pod, reference).await;
-        let (runtime, events) = (&shared.runtime, shared.events.of(pod, &container.name));
+        let (runtime, events) = (&shared.runtime, shared.events.of(pod, container));
         if policy == PullPolicy::IfNotPresent
             && let Ok(there) = runtime.obtain_image(image, PullPolicy::Never, &keys).await
         {
@@ -235,14 +289,9 @@ fn add(keys: &mut Keyring, pod: &PodRef, secret: &Secret) -> Result<(), String> 
 }
 
 /// The policy in the pod, or upstream's default: always for `:latest`.
-fn pull_policy(container: &Container) -> PullPolicy {
-    let latest = || {
-        container
-            .image
-            .as_deref()
-            .is_some_and(|image| Reference::parse(image).is_ok_and(|image| image.is_latest()))
-    };
-    match container.image_pull_policy.as_deref() {
+fn pull_policy(image: &str, policy: Option<&str>) -> PullPolicy {
+    let latest = || Reference::parse(image).is_ok_and(|image| image.is_latest());
+    match policy {
         Some("Always") => PullPolicy::Always,
         Some("Never") => PullPolicy::Never,
         Some("IfNotPresent") => PullPolicy::IfNotPresent,
@@ -255,6 +304,33 @@ fn pull_policy(container: &Container) -> PullPolicy {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_container_needs_its_own_image_and_those_of_the_volumes_that_it_mounts() {
+        let volume = |name: &str, image: serde_json::Value| json!({"name": name, "image": image});
+        let spec = json!({
+            "containers": [{"name": "a", "image": "own:1", "volumeMounts": [
+                {"name": "v", "mountPath": "/v"}, {"name": "e", "mountPath": "/e"},
+            ]}],
+            "volumes": [
+                volume("other", json!({"reference": "other:1"})),
+                volume("v", json!({"reference": "files", "pullPolicy": "Never"})),
+                {"name": "e", "emptyDir": {}},
+            ],
+        });
+        let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let all = Wanted::all(&pod, &pod.spec.as_ref().unwrap().containers[0]);
+        let told = all
+            .iter()
+            .map(|one| (one.volume.as_deref(), &*one.image, one.policy));
+        assert_eq!(
+            told.collect::<Vec<_>>(),
+            [
+                (None, "own:1", PullPolicy::IfNotPresent),
+                (Some("v"), "files", PullPolicy::Never),
+            ]
+        );
+    }
 
     fn added(kind: &str, key: &str, document: &str) -> Result<Keyring, String> {
         let pod = PodRef {

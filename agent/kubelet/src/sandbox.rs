@@ -84,6 +84,7 @@ impl Own {
     /// # Errors
     /// If something of it is left; to be tried again.
     pub(crate) async fn remove(&mut self, shared: &Arc<Shared>) -> Result<(), Error> {
+        shared.runtime.end_sharing(&self.uid).await?;
         let (sandboxes, uid) = (shared.sandboxes.clone(), self.uid.clone());
         let removed = tokio::task::spawn_blocking(move || sandboxes.remove(&uid)).await;
         match removed {

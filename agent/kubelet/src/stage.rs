@@ -18,6 +18,8 @@ const MAX_MOUNTS: usize = 1024;
 /// Part of the machine's memory that the content of volumes may take, and the least of it in bytes.
 const HELD_PART: u64 = 10;
 const HELD_LEAST: u64 = 64 << 20;
+/// Longest options of a mount; the kernel reads a page of them.
+const MAX_OPTIONS: usize = 4095;
 /// Bytes of a file system's block: it needs no more inodes than it has of these.
 const BLOCK: u64 = 4096;
 
@@ -26,6 +28,8 @@ const BLOCK: u64 = 4096;
 pub(crate) struct Wanted {
     pub(crate) place: Place,
     pub(crate) read_only: bool,
+    /// Nothing there is executed.
+    pub(crate) no_exec: bool,
 }
 
 /// The mounts of a container that is being made; they go when this is dropped.
@@ -141,21 +145,59 @@ impl Config {
         self.run.join("held").join(uid)
     }
 
+    /// The images that the pod's volumes show.
+    pub(crate) fn images_dir(&self, uid: &str) -> PathBuf {
+        self.run.join("images").join(uid)
+    }
+
     /// The pod's volumes in memory.
     pub(crate) fn memory_dir(&self, uid: &str) -> PathBuf {
         self.run.join("memory").join(uid)
     }
 }
 
-/// Ends a pod's volumes in memory.
+/// Shows the layers of an image, the topmost first, at `place`, where what an earlier agent showed goes. Returns where they are:
+/// a single layer stays where it is.
+///
+/// # Errors
+/// There are none, or too many, or the kernel refuses them.
+pub(crate) fn show(place: &Path, layers: &[PathBuf]) -> Result<PathBuf, String> {
+    if let [] | [_] = layers {
+        let only = layers.first().cloned();
+        return only.ok_or_else(|| "its image has no layers".to_owned());
+    }
+    let target = place.to_string_lossy();
+    std::fs::create_dir_all(place).map_err(|error| error.to_string())?;
+    while is_mount_point(&target) && detach(&target).is_ok() {}
+    let texts: Vec<_> = layers.iter().map(|layer| layer.to_string_lossy()).collect();
+    let options = format!("lowerdir={}", texts.join(":"));
+    if options.len() > MAX_OPTIONS {
+        let count = layers.len();
+        return Err(format!(
+            "its image has {count} layers, which are too many for a volume"
+        ));
+    }
+    let limits = Limits {
+        read_only: true,
+        no_suid: true,
+        no_dev: true,
+        no_exec: true,
+    };
+    let mounted = mount("overlay", &target, "overlay", limits, &options);
+    mounted.map_err(|error| chain(&error))?;
+    Ok(place.to_owned())
+}
+
+/// Ends a pod's volumes in memory, and those that show images.
 pub(crate) fn forget(config: &Config, uid: &str) -> io::Result<()> {
-    let dir = config.memory_dir(uid);
-    if let Ok(folder) = Beneath::root(&dir) {
-        for name in folder.names(usize::MAX)? {
-            while detach(&dir.join(&name).to_string_lossy()).is_ok() {}
+    for dir in [config.memory_dir(uid), config.images_dir(uid)] {
+        if let Ok(folder) = Beneath::root(&dir) {
+            for name in folder.names(usize::MAX)? {
+                while detach(&dir.join(&name).to_string_lossy()).is_ok() {}
+            }
         }
     }
-    for parent in ["memory", "held"] {
+    for parent in ["memory", "images", "held"] {
         match Beneath::root(&config.run.join(parent)) {
             Ok(parent) => parent.remove_tree(Path::new(uid))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -163,4 +205,43 @@ pub(crate) fn forget(config: &Config, uid: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+    use std::fs;
+
+    #[test]
+    fn layers_of_an_image_are_shown_as_one_and_go_with_their_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        let layers = ["upper", "lower"].map(|name| dir.path().join(name));
+        for layer in &layers {
+            fs::create_dir(layer).unwrap();
+            fs::write(
+                layer.join("both"),
+                layer.file_name().unwrap().as_encoded_bytes(),
+            )
+            .unwrap();
+        }
+        fs::write(layers[1].join("one"), "1").unwrap();
+        let config = config(dir.path());
+        let place = config.images_dir("u").join("v");
+        // The second time upon what an agent before this one left.
+        for _ in 0..2 {
+            assert_eq!(show(&place, &layers), Ok(place.clone()));
+        }
+        assert_eq!(fs::read_to_string(place.join("both")).unwrap(), "upper");
+        assert_eq!(fs::read_to_string(place.join("one")).unwrap(), "1");
+        assert!(fs::write(place.join("new"), "").is_err());
+        forget(&config, "u").unwrap();
+        assert!(!config.images_dir("u").exists());
+        assert!(layers[1].join("one").exists());
+
+        assert_eq!(show(&place, &layers[..1]), Ok(layers[0].clone()));
+        assert!(show(&place, &[]).is_err());
+        let many = vec![layers[0].clone(); 200];
+        assert!(show(&place, &many).unwrap_err().contains("200 layers"));
+    }
 }

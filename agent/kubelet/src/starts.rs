@@ -7,15 +7,22 @@
 //! still come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
 use crate::env;
+use crate::group;
 use crate::launch::{self, Attempt};
 use crate::network::Addresses;
+use crate::pull::Wanted;
 use crate::shared::Shared;
 use crate::stage::Staged;
 use crate::supplies::Supplies;
 use agent_cluster::Sandbox;
-use agent_runtime::{Container as Seen, Error, ErrorClass, Kind, PodRef, container_id, withheld};
+use agent_resources::qos;
+use agent_runtime::{
+    Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, container_id, withheld,
+};
+use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -36,8 +43,8 @@ pub(crate) struct Order {
     pub(crate) target: Option<String>,
     pub(crate) sandbox: Sandbox,
     pub(crate) addresses: Addresses,
-    /// Of the image that the pod may run.
-    pub(crate) digest: String,
+    /// The images that it needs, its own first, with the digests of those that the pod may run.
+    pub(crate) images: Vec<(Wanted, String)>,
 }
 
 /// What the task of a start and that of the pod agree upon, once.
@@ -181,10 +188,18 @@ async fn start(
 ) -> Result<(), Error> {
     let config = |message: String| Error::new(ErrorClass::Config, message);
     let (pod, at) = (&order.pod, &order.addresses);
-    let volumes = supplies.volumes(pod, at).await.map_err(|message| {
+    let mut volumes = supplies.volumes(pod, at).await.map_err(|message| {
         shared.events.warning(pod, "FailedMount", message.clone());
         config(message)
     })?;
+    let shown = order.images.iter().filter_map(|(wanted, digest)| {
+        let volume = wanted.volume.as_deref()?;
+        Some((volume, wanted.image.as_str(), digest.as_str()))
+    });
+    for (volume, image, digest) in shown {
+        let source = supplies.image(volume, image, digest).await?;
+        volumes.insert(volume.to_owned(), source);
+    }
     let needs = env::needs(&order.container);
     let sources = supplies.sources(pod, needs, at).await.map_err(config)?;
     let attempt = Attempt {
@@ -198,7 +213,9 @@ async fn start(
     };
     let mut launch = launch::prepare(&shared.config, attempt, &sources, &volumes, shared.memory)
         .map_err(config)?;
-    launch.spec.image_digest = Some(order.digest.clone());
+    let mut images = order.images.iter();
+    let own = images.find(|(wanted, _)| wanted.volume.is_none());
+    launch.spec.image_digest = own.map(|(_, digest)| digest.clone());
     let withheld = withheld(&launch.spec.capabilities.add);
     if !launch.spec.privileged && !withheld.is_empty() {
         let text = format!(
@@ -214,9 +231,36 @@ async fn start(
     if *fate.get_or_init(|| Fate::Asked) == Fate::GivenUp {
         return Ok(());
     }
-    let started = shared.runtime.start(&launch.spec).await;
+    let started = begin(shared, supplies, order, &mut launch.spec).await;
     drop(staged);
     started
+}
+
+/// Has the engine make and start the container, after the pod's control group where that has limits, and after the process whose
+/// process ids it shares with others of its pod.
+async fn begin(
+    shared: &Shared,
+    supplies: &Supplies,
+    order: &Order,
+    spec: &mut ContainerSpec,
+) -> Result<(), Error> {
+    if let Some(limits) = qos::pod_resources(&order.pod) {
+        let group = spec.cgroup_parent.clone();
+        let set = move || group::limit(&Groups::mounted(), &group, limits);
+        let set = tokio::task::spawn_blocking(set).await;
+        let set = set.map_err(io::Error::other).flatten();
+        set.map_err(|error| {
+            Error::caused(ErrorClass::Create, "limit the pod's control group", error)
+        })?;
+    }
+    if spec.target.is_none()
+        && let Some(pause) = launch::pause(&order.pod, &order.sandbox)
+    {
+        // Of several containers that start at once, one makes it.
+        let _turn = supplies.sharing.lock().await;
+        spec.target = Some(shared.runtime.share_processes(&pause).await?);
+    }
+    shared.runtime.start(spec).await
 }
 
 #[cfg(test)]
@@ -270,7 +314,7 @@ mod tests {
             target: None,
             sandbox: Sandbox::default(),
             addresses: Addresses::default(),
-            digest: String::new(),
+            images: Vec::new(),
         });
         let all = [("a", 0), ("a", 1), ("b", 1)];
         let all = all.map(|(name, attempt)| seen(&reference, name, attempt));

@@ -8,10 +8,11 @@ use crate::env::Sources;
 use crate::names::is_plain;
 use crate::network::{Addresses, service_variables};
 use crate::shared::Shared;
+use crate::stage;
 use crate::tokens::Tokens;
 use crate::volumes::{self, Source};
 use agent_api::get;
-use agent_runtime::PodRef;
+use agent_runtime::{Error, ErrorClass, PodRef};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -28,12 +29,16 @@ pub(crate) struct Supplies {
     shared: Arc<Shared>,
     pod: PodRef,
     made: Arc<Mutex<Made>>,
+    /// Held by who makes the process whose process ids the pod's containers share.
+    pub(crate) sharing: Arc<Mutex<()>>,
 }
 
 /// The volumes and tokens that were made for the pod.
 #[derive(Debug, Default)]
 struct Made {
     volumes: Option<Volumes>,
+    /// Those that show images, which are made for the containers that mount them.
+    images: Volumes,
     tokens: Tokens,
 }
 
@@ -43,6 +48,7 @@ impl Supplies {
             shared,
             pod,
             made: Arc::default(),
+            sharing: Arc::default(),
         }
     }
 
@@ -53,6 +59,34 @@ impl Supplies {
             return Ok(volumes.clone());
         }
         self.make(&mut made, pod, at).await
+    }
+
+    /// A volume that shows an image which is on the machine: that one as long as the pod is here.
+    pub(crate) async fn image(
+        &self,
+        volume: &str,
+        image: &str,
+        digest: &str,
+    ) -> Result<Source, Error> {
+        let mut made = self.made.lock().await;
+        if let Some(shown) = made.images.get(volume) {
+            return Ok(shown.clone());
+        }
+        let fault = |error: String| {
+            let text = format!("MountVolume.SetUp failed for volume {volume:?} : {error}");
+            Error::new(ErrorClass::Config, text)
+        };
+        if !is_plain(volume) {
+            return Err(fault("its name can't be a folder's".to_owned()));
+        }
+        let layers = self.shared.runtime.layers(image, digest).await?;
+        let place = self.shared.config.images_dir(&self.pod.uid).join(volume);
+        let shown = Source::Image {
+            place: stage::show(&place, &layers.folders).map_err(fault)?,
+            layers: layers.name,
+        };
+        made.images.insert(volume.to_owned(), shown.clone());
+        Ok(shown)
     }
 
     /// Brings volumes up to date that are there; while they are being made there is nothing to do.

@@ -133,20 +133,12 @@ fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     let security = spec.security_context.clone().unwrap_or_default();
     first(&[
         (
-            spec.share_process_namespace == Some(true),
-            "shareProcessNamespace is not available yet: it needs a process that outlives all containers",
-        ),
-        (
             spec.host_users == Some(false),
             "hostUsers: false is not available yet",
         ),
         (
             spec.resource_claims.iter().flatten().next().is_some(),
             "resourceClaims are not available yet",
-        ),
-        (
-            spec.resources.is_some(),
-            "resources of the whole pod are not available yet: set them on its containers",
         ),
         (
             security.windows_options.is_some(),
@@ -256,7 +248,8 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     let known =
         volume.empty_dir.is_some() || volume.host_path.is_some() || volume.config_map.is_some();
     let claimed = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
-    if known || claimed || volume.secret.is_some() || downward {
+    let fetched = volume.image.is_some();
+    if known || claimed || fetched || volume.secret.is_some() || downward {
         let medium = volume
             .empty_dir
             .as_ref()
@@ -272,7 +265,7 @@ fn volume_fault(volume: &Volume) -> Option<String> {
     }
     let name = &volume.name;
     Some(format!(
-        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected, persistentVolumeClaim and ephemeral are available"
+        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected, image, persistentVolumeClaim and ephemeral are available"
     ))
 }
 
@@ -413,7 +406,7 @@ mod tests {
         let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
         let cases: [(&str, Value); 4] = [
             ("/containers/0/restartPolicyRules", rules),
-            ("/shareProcessNamespace", json!(true)),
+            ("/hostUsers", json!(false)),
             (
                 "/volumes",
                 json!([{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {"path": "b"}}]}}]),

@@ -32,6 +32,13 @@ pub(crate) enum Source {
     Host(HostPathVolumeSource),
     /// One of these, which the pod may only read.
     ReadOnly(Box<Source>),
+    /// The files of an image, which nobody writes.
+    Image {
+        /// Where they are.
+        place: PathBuf,
+        /// The engine's name for its layers.
+        layers: String,
+    },
 }
 
 /// Names of the config maps and secrets that a pod's volumes need.
@@ -86,7 +93,9 @@ pub(crate) fn prepare(
 ) -> Result<BTreeMap<String, Source>, String> {
     let mut room = Room::default();
     let mut places = BTreeMap::new();
-    for volume in volumes(pod) {
+    // Images are shown once they are here, for the containers that mount them.
+    let others = volumes(pod).iter().filter(|volume| volume.image.is_none());
+    for volume in others {
         let fault = |error: String| {
             format!(
                 "MountVolume.SetUp failed for volume {:?} : {error}",
@@ -220,6 +229,8 @@ impl Maker<'_> {
             .map(|one| agent_resources::qos::limit(one, "memory"))
             .collect();
         let pods = limits.map(|limits| limits.into_iter().map(bytes).fold(0, u64::saturating_add));
+        let whole = agent_resources::qos::pod_limit(self.pod, "memory").map(bytes);
+        let pods = whole.or(pods);
         let all = self.sources.allocatable.get("memory").copied().map(bytes);
         [own, pods.filter(|sum| *sum > 0), all]
             .into_iter()
@@ -255,6 +266,11 @@ pub(crate) fn place(
         Source::Own(path) => {
             let dir = Beneath::root(path).map_err(text)?;
             sub_place(&dir, sub_path.as_deref().unwrap_or(Path::new("")), true).map_err(text)
+        }
+        Source::Image { place, .. } => {
+            let dir = Beneath::root(place).map_err(text)?;
+            let path = sub_path.as_deref().unwrap_or(Path::new(""));
+            sub_place(&dir, path, false).map_err(text)
         }
         Source::Host(host) => host_place(config, host, read_only, sub_path.as_deref()),
     }
@@ -431,7 +447,7 @@ mod tests {
         let path = |source| match source {
             Source::Held(path) | Source::Own(path) => path,
             Source::Host(host) => host.path.into(),
-            Source::ReadOnly(source) => panic!("{source:?}"),
+            other @ (Source::ReadOnly(_) | Source::Image { .. }) => panic!("{other:?}"),
         };
         Ok(places
             .into_iter()

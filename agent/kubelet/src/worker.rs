@@ -13,7 +13,7 @@ use crate::hooks::Hooks;
 use crate::names::pod_path;
 use crate::network::Addresses;
 use crate::probes::Probes;
-use crate::pull::Fetches;
+use crate::pull::{Failed, Fetches, Wanted as Image};
 use crate::sandbox::Own;
 use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
@@ -242,7 +242,7 @@ impl Worker {
                 Some(Err(error)) if error.class == ErrorClass::Unavailable => {
                     tracing::debug!(pod = self.pod.name, reason = %error.chain(), "start failed");
                 }
-                Some(Err(error)) => self.put_off(pod, name, error),
+                Some(Err(error)) => self.put_off(pod, name, "", error),
                 None => {}
             }
         }
@@ -487,17 +487,21 @@ impl Worker {
         let target = match debug {
             Ok(target) => target.map(str::to_owned),
             Err(error) => {
-                self.put_off(pod, name, &error);
+                self.put_off(pod, name, "", &error);
                 return Ok(true);
             }
         };
         let sandbox = self.sandbox.make(&self.shared, pod).await?;
-        let fetched = self
-            .fetches
-            .image((&self.shared, &self.news), (pod, &self.pod), &container);
+        let images = Image::all(pod, &container);
+        let fetched = self.fetches.images(
+            (&self.shared, &self.news),
+            (pod, &self.pod),
+            (name, &images),
+        );
         match fetched.await {
             None => Ok(false),
-            Some(Ok(image)) => {
+            Some(Ok(fetched)) => {
+                let digests = fetched.into_iter().map(|image| image.digest);
                 self.notes.starting.insert(name.to_owned(), kind);
                 self.starts.begin(Order {
                     pod: pod.clone(),
@@ -508,31 +512,29 @@ impl Worker {
                     backoff,
                     target,
                     sandbox,
-                    digest: image.digest,
+                    images: images.into_iter().zip(digests).collect(),
                 });
                 Ok(false)
             }
-            Some(Err(error)) if error.class == ErrorClass::Unavailable => Err(error),
-            Some(Err(error)) => {
-                self.put_off(pod, name, &error);
+            Some(Err(failed)) if failed.error.class == ErrorClass::Unavailable => Err(failed.error),
+            Some(Err(Failed { image, error })) => {
+                self.put_off(pod, name, &image, &error);
                 Ok(true)
             }
         }
     }
 
-    /// Tells of a start that failed, and remembers it.
-    fn put_off(&mut self, pod: &Pod, name: &str, error: &Error) {
+    /// Tells of a start that failed, and remembers it. `image` is the one that could not be fetched, if that is why.
+    fn put_off(&mut self, pod: &Pod, name: &str, image: &str, error: &Error) {
         let events = self.shared.events.of(pod, name);
         if error.class == ErrorClass::ImagePull {
-            let container = find(pod, name).and_then(|(_, container)| container.image.clone());
-            let image = container.unwrap_or_default();
             let text = format!("Failed to pull image {image:?}: {}", error.chain());
             events.warning("Failed", text);
             events.warning("Failed", "Error: ErrImagePull");
         } else {
             events.warning("Failed", format!("Error: {}", error.chain()));
         }
-        agent_pods::remember(&mut self.notes, name, error, Timestamp::now());
+        agent_pods::remember(&mut self.notes, name, (image, error), Timestamp::now());
     }
 
     /// Removes what is left of the pod here, then at the master.

@@ -9,8 +9,9 @@ use std::time::Duration;
 /// Wait after a pod's own fault (a missing config map, say), which somebody may mend at any time.
 const CONFIG_RETRY: Duration = Duration::from_secs(10);
 
-/// Remembers a start that failed, so that the status shows it and the next one waits.
-pub fn remember(notes: &mut Notes, name: &str, error: &Error, now: Timestamp) {
+/// Remembers a start that failed, for this image if it is one that could not be fetched, so that the status shows it and the next
+/// one waits.
+pub fn remember(notes: &mut Notes, name: &str, (image, error): (&str, &Error), now: Timestamp) {
     let reason = match error.class {
         ErrorClass::InvalidImageName => "InvalidImageName",
         ErrorClass::ImageNeverPull => "ErrImageNeverPull",
@@ -34,6 +35,7 @@ pub fn remember(notes: &mut Notes, name: &str, error: &Error, now: Timestamp) {
     };
     let failure = Failure {
         reason,
+        image: image.to_owned(),
         message: error.chain(),
         at: now,
         retry_at: later(now, wait),

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Failure {
     /// Upstream's reason, such as `ErrImagePull`.
     pub reason: &'static str,
+    /// The image that could not be fetched, if that is why.
+    pub image: String,
     /// For a person.
     pub message: String,
     /// When it failed.

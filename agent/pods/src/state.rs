@@ -137,7 +137,7 @@ impl Scene<'_> {
 
     fn not_started(&self, container: &Container) -> ContainerState {
         if let Some(failure) = self.view.notes.failures.get(&container.name) {
-            return self.failed(failure, container);
+            return self.failed(failure);
         }
         // Init containers too wait for the pod to initialize, whosever turn it is (upstream's).
         let initializing = !initial(self.view.pod).is_empty();
@@ -151,13 +151,12 @@ impl Scene<'_> {
         )
     }
 
-    fn failed(&self, failure: &Failure, container: &Container) -> ContainerState {
+    fn failed(&self, failure: &Failure) -> ContainerState {
         let shown = between(failure.at, self.view.now) < PULL_ERROR_SHOWN;
         if failure.reason == "ErrImagePull" && !shown {
-            let image = container.image.as_deref().unwrap_or_default();
             let message = format!(
-                "Back-off pulling image {image:?}: ErrImagePull: {}",
-                failure.message
+                "Back-off pulling image {:?}: ErrImagePull: {}",
+                failure.image, failure.message
             );
             return waiting("ImagePullBackOff", &message);
         }
@@ -172,7 +171,7 @@ impl Scene<'_> {
         }
         let (at, wait) = self.view.next(seen)?;
         if let Some(failure) = self.view.notes.failures.get(&container.name) {
-            return Some(self.failed(failure, container));
+            return Some(self.failed(failure));
         }
         let pod = &self.view.pod.metadata;
         let text = |value: &Option<String>| value.clone().unwrap_or_default();

@@ -14,6 +14,7 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<(&'a str, bool, String
         .flatten();
     let told = all.filter_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let message = waiting.message.as_deref().unwrap_or_default();
         match waiting.reason.as_deref()? {
             "CrashLoopBackOff" => Some((
                 container.name.as_str(),
@@ -26,7 +27,11 @@ pub fn waits<'a>(status: &'a PodStatus, pod: &str) -> Vec<(&'a str, bool, String
             "ImagePullBackOff" => Some((
                 container.name.as_str(),
                 false,
-                format!("Back-off pulling image {:?}", container.image),
+                message
+                    .split(": ErrImagePull")
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
             )),
             _ => None,
         }

@@ -2,7 +2,7 @@
 //! first when memory runs out.
 
 use agent_runtime::Resources;
-use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use config_kube::quantity::Amount;
 
 /// Upstream's OOM scores: guaranteed containers are killed last, best-effort ones first.
@@ -12,32 +12,48 @@ const RESOURCES: [&str; 2] = ["cpu", "memory"];
 
 /// An amount of a container's requests or limits; a limit without a request is also the request.
 pub fn request(container: &Container, resource: &str) -> Option<Amount> {
-    let resources = container.resources.as_ref()?;
-    let quantity = resources
-        .requests
-        .as_ref()
-        .and_then(|map| map.get(resource));
-    quantity
-        .and_then(|quantity| Amount::try_from(quantity).ok())
-        .or_else(|| limit(container, resource))
+    requested(container.resources.as_ref()?, resource)
 }
 
 /// The limit, if there is one above zero.
 pub fn limit(container: &Container, resource: &str) -> Option<Amount> {
-    let quantity = container
-        .resources
-        .as_ref()?
-        .limits
-        .as_ref()?
-        .get(resource)?;
+    limited(container.resources.as_ref()?, resource)
+}
+
+/// The limit of the pod as a whole, if it has one (KEP-2837).
+pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Amount> {
+    limited(whole(pod)?, resource)
+}
+
+/// The resources that a pod names for all of its containers together (KEP-2837).
+fn whole(pod: &Pod) -> Option<&ResourceRequirements> {
+    pod.spec.as_ref()?.resources.as_ref()
+}
+
+fn requested(resources: &ResourceRequirements, resource: &str) -> Option<Amount> {
+    let requests = resources.requests.as_ref();
+    let quantity = requests.and_then(|map| map.get(resource));
+    quantity
+        .and_then(|quantity| Amount::try_from(quantity).ok())
+        .or_else(|| limited(resources, resource))
+}
+
+fn limited(resources: &ResourceRequirements, resource: &str) -> Option<Amount> {
+    let quantity = resources.limits.as_ref()?.get(resource)?;
     Amount::try_from(quantity)
         .ok()
         .filter(|amount| *amount > Amount::ZERO)
 }
 
-/// A pod's request: that of the containers that run together, or of an init container with the
-/// sidecars before it if that is more (KEP-753).
+/// A pod's request: its own, or that of its containers.
 pub fn pod_request(pod: &Pod, resource: &str) -> Amount {
+    let own = whole(pod).and_then(|whole| requested(whole, resource));
+    own.unwrap_or_else(|| containers_request(pod, resource))
+}
+
+/// The request of the containers that run together, or of an init container with the sidecars before it if that is more
+/// (KEP-753).
+fn containers_request(pod: &Pod, resource: &str) -> Amount {
     let of = |container: &Container| request(container, resource).unwrap_or(Amount::ZERO);
     let spec = pod.spec.iter();
     let (mut sidecars, mut most) = (Amount::ZERO, Amount::ZERO);
@@ -56,46 +72,80 @@ pub fn pod_request(pod: &Pod, resource: &str) -> Amount {
     most.max(mains.fold(sidecars, |sum, one| sum + one))
 }
 
-/// `Guaranteed`, `Burstable` or `BestEffort`.
+/// `Guaranteed`, `Burstable` or `BestEffort`: by the resources of the pod as a whole where it has such, or else by those of its
+/// containers.
 pub fn class(pod: &Pod) -> &'static str {
-    let Some(spec) = &pod.spec else {
-        return "BestEffort";
-    };
-    let all = || {
-        spec.containers
-            .iter()
-            .chain(spec.init_containers.iter().flatten())
+    let nothing = ResourceRequirements::default();
+    let spec = pod.spec.iter();
+    let containers = spec.flat_map(|spec| {
+        let inits = spec.init_containers.iter().flatten();
+        spec.containers.iter().chain(inits)
+    });
+    let all: Vec<&ResourceRequirements> = match whole(pod) {
+        Some(whole) => vec![whole],
+        None => containers
+            .map(|container| container.resources.as_ref().unwrap_or(&nothing))
+            .collect(),
     };
     let positive = |amount: Option<Amount>| amount.is_some_and(|amount| amount > Amount::ZERO);
-    if !all().any(|container| {
-        RESOURCES
-            .iter()
-            .any(|resource| positive(request(container, resource)))
-    }) {
+    let asks = |one: &ResourceRequirements| {
+        let mut names = RESOURCES.iter();
+        names.any(|name| positive(requested(one, name)))
+    };
+    if !all.iter().any(|one| asks(one)) {
         return "BestEffort";
     }
-    let exact = |container: &Container| {
-        RESOURCES.iter().all(|name| {
-            limit(container, name).is_some() && request(container, name) == limit(container, name)
-        })
+    let exact = |one: &ResourceRequirements| {
+        RESOURCES
+            .iter()
+            .all(|name| limited(one, name).is_some() && requested(one, name) == limited(one, name))
     };
-    if all().all(exact) {
+    if all.iter().all(|one| exact(one)) {
         "Guaranteed"
     } else {
         "Burstable"
     }
 }
 
-/// The resources of a container as the engine takes them.
-pub fn resources(container: &Container) -> Resources {
-    let millis = |amount: Amount| u64::try_from(amount.ceil_milli()).unwrap_or_default();
+/// The resources of a container as the engine takes them. One without a limit has its pod's.
+pub fn resources(pod: &Pod, container: &Container) -> Resources {
+    let limit = |name: &str| limit(container, name).or_else(|| pod_limit(pod, name));
     Resources {
         cpu_request_millis: request(container, "cpu").map_or(0, millis),
-        cpu_limit_millis: limit(container, "cpu").map(millis),
-        memory_limit: limit(container, "memory")
-            .and_then(|amount| u64::try_from(amount.ceil_units()).ok()),
+        cpu_limit_millis: limit("cpu").map(millis),
+        memory_limit: limit("memory").and_then(bytes),
         pids_limit: None,
     }
+}
+
+/// The resources of all containers of a pod together, where it names such.
+pub fn pod_resources(pod: &Pod) -> Option<Resources> {
+    whole(pod)?;
+    Some(Resources {
+        cpu_request_millis: millis(pod_request(pod, "cpu")),
+        cpu_limit_millis: pod_limit(pod, "cpu").map(millis),
+        memory_limit: pod_limit(pod, "memory").and_then(bytes),
+        pids_limit: None,
+    })
+}
+
+fn millis(amount: Amount) -> u64 {
+    u64::try_from(amount.ceil_milli()).unwrap_or_default()
+}
+
+fn bytes(amount: Amount) -> Option<u64> {
+    u64::try_from(amount.ceil_units()).ok()
+}
+
+/// What a pod requests as a whole beyond its containers' requests, in equal parts for each container.
+fn part_of_rest(pod: &Pod, resource: &str) -> i64 {
+    let rest =
+        pod_request(pod, resource).ceil_units() - containers_request(pod, resource).ceil_units();
+    let spec = pod.spec.iter();
+    let count =
+        spec.map(|spec| spec.containers.len() + spec.init_containers.iter().flatten().count());
+    let count = i64::try_from(count.sum::<usize>()).unwrap_or(i64::MAX);
+    rest.max(0) / count.max(1)
 }
 
 /// `oom_score_adj` of a container: the less memory it requests, the earlier it is killed; a sidecar
@@ -117,7 +167,8 @@ pub fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
             });
             let mains = pod.spec.iter().flat_map(|spec| &spec.containers);
             let least = mains.map(memory).min().filter(|_| sidecar);
-            let asked = memory(container).max(least.unwrap_or_default());
+            let asked =
+                memory(container).max(least.unwrap_or_default()) + part_of_rest(pod, "memory");
             let score = 1000 - i128::from(asked) * 1000 / i128::from(machine_memory.max(1));
             i32::try_from(score.clamp(2, 999)).unwrap_or(999)
         }
@@ -143,6 +194,45 @@ mod tests {
             json!({"spec": {"containers": [{"name": "a", "resources": resources}]}}),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn what_a_pod_names_as_a_whole_stands_for_what_its_containers_name() {
+        let with = |whole: serde_json::Value| -> Pod {
+            let own =
+                json!({"requests": {"cpu": "100m", "memory": "100"}, "limits": {"memory": "200"}});
+            let containers = json!([{"name": "a", "resources": own}, {"name": "b"}]);
+            let mut spec = json!({"containers": containers});
+            if !whole.is_null() {
+                spec["resources"] = whole;
+            }
+            serde_json::from_value(json!({"spec": spec})).unwrap()
+        };
+        let limits = json!({"cpu": "2", "memory": "1000"});
+        let pod = with(json!({"limits": limits, "requests": limits}));
+        assert_eq!(class(&pod), "Guaranteed");
+        assert_eq!(pod_request(&pod, "cpu"), Amount::units(2));
+        let all = pod_resources(&pod).unwrap();
+        assert_eq!(
+            (all.cpu_limit_millis, all.memory_limit),
+            (Some(2000), Some(1000))
+        );
+        let [a, b] =
+            [0, 1].map(|number| resources(&pod, &pod.spec.as_ref().unwrap().containers[number]));
+        assert_eq!((a.cpu_request_millis, b.cpu_request_millis), (100, 0));
+        assert_eq!((a.memory_limit, b.memory_limit), (Some(200), Some(1000)));
+
+        let pod = with(json!({"requests": {"memory": "500"}}));
+        assert_eq!(class(&pod), "Burstable");
+        assert_eq!(pod_request(&pod, "memory"), Amount::units(500));
+        assert_eq!(pod_request(&pod, "cpu"), Amount::milli(100));
+        // 400 that no container names, in two parts.
+        let score =
+            |number: usize| oom_score(&pod, &pod.spec.as_ref().unwrap().containers[number], 1000);
+        assert_eq!([score(0), score(1)], [700, 800]);
+
+        let plain = with(serde_json::Value::Null);
+        assert_eq!((class(&plain), pod_resources(&plain)), ("Burstable", None));
     }
 
     #[test]

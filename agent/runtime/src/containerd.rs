@@ -5,7 +5,9 @@
 //! container stays as the record of the attempt until it is removed.
 
 mod attempt;
+mod layers;
 mod observation;
+mod pause;
 mod removal;
 mod resize;
 
@@ -17,8 +19,8 @@ use crate::keyring::Keyring;
 use crate::labels::Labels;
 use crate::log::Pumps;
 use crate::model::{
-    Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Pending, PullPolicy,
-    Resources, Runtime,
+    Change, Container, ContainerSpec, Error, ErrorClass, ExecOutput, Image, Layers, Pause, Pending,
+    PullPolicy, Resources, Runtime,
 };
 use crate::open;
 use crate::process::{Attached, Command, Process};
@@ -34,7 +36,7 @@ use containerd_client::tonic::transport::Channel;
 use prost_types::FieldMask;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::sync::broadcast;
+use tokio::sync::{Mutex, broadcast};
 
 /// Capacity of the change broadcast; a reader that lags lists all containers.
 const NEWS: usize = 1024;
@@ -68,6 +70,8 @@ pub struct Containerd {
     pub(crate) news: broadcast::Sender<Change>,
     boot: String,
     host: Host,
+    /// One look at the layers of an image is taken at a time.
+    viewing: Mutex<()>,
 }
 
 impl Containerd {
@@ -90,6 +94,7 @@ impl Containerd {
             news: broadcast::channel(NEWS).0,
             boot,
             host: Host::probe(),
+            viewing: Mutex::default(),
             options,
         }
     }
@@ -190,8 +195,20 @@ impl Runtime for Containerd {
         Box::pin(self.images.ensure(image, policy, keys))
     }
 
+    fn layers<'a>(&'a self, image: &'a str, digest: &'a str) -> Pending<'a, Layers> {
+        Box::pin(self.layers_of(image, digest))
+    }
+
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()> {
         Box::pin(self.start_attempt(spec))
+    }
+
+    fn share_processes<'a>(&'a self, wanted: &'a Pause) -> Pending<'a, String> {
+        Box::pin(self.hold_processes(wanted))
+    }
+
+    fn end_sharing<'a>(&'a self, pod_uid: &'a str) -> Pending<'a, ()> {
+        Box::pin(self.release_processes(pod_uid))
     }
 
     fn stop<'a>(&'a self, id: &'a str) -> Pending<'a, ()> {

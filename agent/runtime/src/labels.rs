@@ -1,5 +1,6 @@
 //! A container's identity and end, as labels in containerd: what an agent that starts anew reads back.
 
+use crate::images::SNAPSHOTTER;
 use crate::model::{ContainerKey, Kind, PodRef, User};
 use jiff::Timestamp;
 use std::collections::HashMap;
@@ -30,6 +31,11 @@ pub(crate) const START_ERROR: &str = "pratique.dev/start-error";
 
 /// Type of a runtime specification in containerd's messages.
 pub(crate) const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
+
+/// The label by which a container keeps a snapshot beside its own from containerd's collector.
+pub(crate) fn kept(number: usize) -> String {
+    format!("containerd.io/gc.ref.snapshot.{SNAPSHOTTER}/{number}")
+}
 
 /// Longest start error that is kept; containerd refuses labels beyond 4,096 bytes.
 const MAX_ERROR: usize = 1024;

@@ -16,7 +16,6 @@
 
 mod access;
 mod archive;
-mod challenge;
 mod confine;
 mod connection;
 mod containerd;
@@ -33,6 +32,7 @@ mod log;
 mod memory;
 mod model;
 mod open;
+mod pause;
 mod pids;
 mod process;
 mod programs;
@@ -44,7 +44,6 @@ mod spec;
 mod taps;
 mod users;
 
-pub use challenge::Challenge;
 pub use confine::capabilities::{capability_fault, withheld};
 pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
@@ -52,8 +51,9 @@ pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
 pub use model::{
     Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
-    Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Mount, Pending, PodNamespaces,
-    PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, User, container_id,
+    Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Layers, Mount, Pause, Pending,
+    PodNamespaces, PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, User,
+    container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;

@@ -71,6 +71,17 @@ pub struct Mount {
     pub destination: String,
     /// No writes through this mount.
     pub read_only: bool,
+    /// Nothing there is executed.
+    pub no_exec: bool,
+}
+
+/// The layers of an image, as folders of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layers {
+    /// The engine's name for all of them: see [`ContainerSpec::keeps`].
+    pub name: String,
+    /// The topmost first.
+    pub folders: Vec<PathBuf>,
 }
 
 /// Capabilities beyond or below the default set, without the `CAP_` prefix; `ALL` means all.
@@ -94,6 +105,17 @@ pub struct PodNamespaces {
     pub uts: Option<PathBuf>,
     /// The folder in memory that is `/dev/shm`.
     pub shm: Option<PathBuf>,
+}
+
+/// The process that holds the process ids which the containers of a pod share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// Its pod.
+    pub pod: PodRef,
+    /// The pod's other namespaces.
+    pub namespaces: PodNamespaces,
+    /// Absolute path of the cgroup above its own.
+    pub cgroup_parent: String,
 }
 
 /// Namespaces of the host that a container shares.
@@ -169,11 +191,14 @@ pub struct ContainerSpec {
     pub working_dir: Option<String>,
     /// Volumes and files, in order of mounting.
     pub mounts: Vec<Mount>,
+    /// Names of [`Layers`] that its mounts show: they stay as long as it does.
+    pub keeps: Vec<String>,
     /// Namespaces of the host that it shares.
     pub shared: SharedNamespaces,
     /// Namespaces of its pod.
     pub pod: PodNamespaces,
-    /// Id of the running container whose processes it sees; its own processes alone where there is none.
+    /// Id of the running container, or of the process of [`Runtime::share_processes`], whose process ids it shares; it sees
+    /// its own processes alone where there is none.
     pub target: Option<String>,
     /// Replaces the image's user.
     pub user: Option<u32>,
@@ -399,11 +424,23 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         self.obtain_image(image, policy, Keyring::NONE)
     }
 
+    /// The layers of an image that is on the machine with this digest ([`Image::digest`]). They stay while the image does, or
+    /// a container that keeps them.
+    fn layers<'a>(&'a self, image: &'a str, digest: &'a str) -> Pending<'a, Layers>;
+
     /// Makes the container and starts its first process.
     ///
     /// After an error nothing of it runs. An error of class [`ErrorClass::Start`] leaves the container as
     /// [`ContainerState::Exited`] with code 128, so that it counts as an attempt.
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()>;
+
+    /// Makes sure that there is a process whose process ids the containers of a pod can share, and returns its id, which they
+    /// name as their [`ContainerSpec::target`]. It is none of the containers that [`Runtime::list`] shows. If it ends, all
+    /// that share its ids end.
+    fn share_processes<'a>(&'a self, wanted: &'a Pause) -> Pending<'a, String>;
+
+    /// Ends that process, with all that share its ids; nothing is done where there is none.
+    fn end_sharing<'a>(&'a self, pod_uid: &'a str) -> Pending<'a, ()>;
 
     /// Asks the container to end, with the image's stop signal (SIGTERM where it names none).
     fn stop<'a>(&'a self, id: &'a str) -> Pending<'a, ()>;

@@ -5,9 +5,9 @@
 //! redirect. A token is asked for the one repository and for pulling, whatever the registry would rather have. Each request
 //! is answered by at most one challenge, so that a registry that always says 401 ends it.
 
-use crate::challenge::Challenge;
 use crate::credential::{Credential, Secret, basic, bearer};
 use crate::http::{Http, HttpError, Reply, Scheme, address, origin};
+use config_http::Challenge;
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
 use serde::Deserialize;

@@ -283,11 +283,13 @@ fn mounts(spec: &ContainerSpec) -> Vec<Value> {
     ];
     all.extend(spec.mounts.iter().map(|mount| {
         let access = if mount.read_only { "ro" } else { "rw" };
+        let mut options = vec!["rbind", "rprivate", "nosuid", "nodev", access];
+        options.extend(mount.no_exec.then_some("noexec"));
         json!({
             "destination": mount.destination,
             "type": "bind",
             "source": mount.source,
-            "options": ["rbind", "rprivate", "nosuid", "nodev", access],
+            "options": options,
         })
     }));
     all
@@ -378,7 +380,9 @@ mod tests {
                 source: "/data".into(),
                 destination: "/d".into(),
                 read_only: true,
+                no_exec: false,
             }],
+            keeps: Vec::new(),
             shared: SharedNamespaces::default(),
             pod: PodNamespaces::default(),
             user: None,

@@ -170,7 +170,7 @@ fn unknown(what: &str, name: &str) -> Error {
 }
 
 /// The directories of an overlay or a single bind, topmost first.
-fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
+pub(crate) fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for mount in mounts {
         if mount.r#type == "bind" {

@@ -1,13 +1,36 @@
 //! Control groups of the kernel: the mount point, and the files of a group.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Bytes of a file at most; the longest that the kernel writes here is `memory.stat`, some 2 KiB.
 const LONGEST: u64 = 64 << 10;
+
+/// What a pod's group limits.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+
+/// A path of a group, below its tree.
+fn inside(path: &str) -> io::Result<&Path> {
+    let relative = Path::new(path.trim_start_matches('/'));
+    let plain = |part| matches!(part, Component::Normal(_));
+    if relative.components().all(plain) {
+        Ok(relative)
+    } else {
+        Err(io::ErrorKind::InvalidInput.into())
+    }
+}
+
+/// Lets the groups below one have limits, as far as it has them itself.
+fn hand_down(group: &Path) -> io::Result<()> {
+    let has = fs::read_to_string(group.join("cgroup.controllers"))?;
+    let has: Vec<&str> = has.split_whitespace().collect();
+    let wanted = CONTROLLERS.iter().filter(|name| has.contains(name));
+    let wanted: Vec<String> = wanted.map(|name| format!("+{name}")).collect();
+    fs::write(group.join("cgroup.subtree_control"), wanted.join(" "))
+}
 
 /// The two forms of control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,25 +75,59 @@ impl Groups {
         self.version
     }
 
+    /// Makes the group at `path`, if it isn't there, with the means to limit CPU, memory and processes in it.
+    ///
+    /// # Errors
+    /// The path leads out of the tree, or the kernel refuses a group.
+    pub fn make(&self, path: &str) -> io::Result<()> {
+        let relative = inside(path)?;
+        let trees = match self.version {
+            Version::One => CONTROLLERS.map(|name| self.root.join(name)).to_vec(),
+            Version::Two => vec![self.root.clone()],
+        };
+        for tree in trees {
+            let mut at = tree;
+            for part in relative.components() {
+                if self.version == Version::Two {
+                    hand_down(&at)?;
+                }
+                at.push(part);
+                match fs::create_dir(&at) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    made => made?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a file of the group at `path`.
+    ///
+    /// # Errors
+    /// The path leads out of the tree, the group or the file isn't there, or the kernel refuses the text.
+    pub fn write(&self, controller: &str, path: &str, file: &str, text: &str) -> io::Result<()> {
+        let place = self.tree(controller).join(inside(path)?).join(file);
+        // A file that is not there is none of the kernel's, and not made.
+        let mut file = fs::OpenOptions::new().write(true).open(place)?;
+        file.write_all(text.as_bytes())
+    }
+
+    fn tree(&self, controller: &str) -> PathBuf {
+        match self.version {
+            Version::One => self.root.join(controller),
+            Version::Two => self.root.clone(),
+        }
+    }
+
     /// The text of a file of the group at `path`, as the OCI specification's `cgroupsPath` names
     /// it. `controller` selects the tree for cgroup-v1.
     ///
     /// # Errors
     /// The group or the file isn't there, is longer than any of the kernel's, or the path leads out of the tree.
     pub fn read(&self, controller: &str, path: &str, file: &str) -> io::Result<String> {
-        let relative = Path::new(path.trim_start_matches('/'));
-        let plain = |part| matches!(part, Component::Normal(_));
-        if !relative.components().all(plain) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let tree = match self.version {
-            Version::One => self.root.join(controller),
-            Version::Two => self.root.clone(),
-        };
+        let place = self.tree(controller).join(inside(path)?).join(file);
         let mut text = String::new();
-        File::open(tree.join(relative).join(file))?
-            .take(LONGEST)
-            .read_to_string(&mut text)?;
+        File::open(place)?.take(LONGEST).read_to_string(&mut text)?;
         if text.len() as u64 == LONGEST {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
@@ -84,8 +141,8 @@ mod tests {
 
     fn write(root: &Path, file: &str, text: &str) {
         let file = root.join(file);
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(file, text).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
     }
 
     #[test]

@@ -8,10 +8,12 @@
 //! answer is read than [`Limits`] allow; the connection ends when the [`Connection`] and the last
 //! [`Body`] of it are dropped.
 //!
-//! Enter by [`Connection::open`].
+//! Enter by [`Connection::open`]. [`Challenge`] is what a server answers to who has not said who he is.
 
+mod challenge;
 mod connection;
 mod error;
 
+pub use challenge::Challenge;
 pub use connection::{Body, Connection, Driver, Limits};
 pub use error::HttpError;

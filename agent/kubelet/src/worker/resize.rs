@@ -63,13 +63,13 @@ impl Worker {
     async fn try_give(&self, pod: &Pod, container: &Container, seen: &Seen) -> Result<(), String> {
         let wanted = Resources {
             pids_limit: Some(self.shared.config.pids.into()),
-            ..qos::resources(container)
+            ..qos::resources(pod, container)
         };
         let before = Container {
             resources: given(seen),
             ..container.clone()
         };
-        let before = qos::resources(&before).memory_limit;
+        let before = qos::resources(pod, &before).memory_limit;
         // The kernel would end the container's processes to get below a limit.
         if let Some(limit) = wanted.memory_limit
             && before.is_none_or(|before| limit < before)

@@ -93,9 +93,11 @@ impl Containerd {
             end: None,
             oom_killed: false,
         };
+        let kept = spec.keeps.iter().enumerate();
+        let kept = kept.map(|(number, name)| (labels::kept(number), name.clone()));
         let stored = Stored {
             id: id.to_owned(),
-            labels: record.labels(),
+            labels: record.labels().into_iter().chain(kept).collect(),
             image: ready.image.name.clone(),
             runtime: Some(programs::runtime(self.options.programs.as_ref())),
             spec: Some(Any {

@@ -185,6 +185,17 @@ impl Containerd {
         }
     }
 
+    /// Whether containerd has a container of this id, a pod's or not.
+    pub(super) async fn is_known(&self, id: &str) -> Result<bool, Error> {
+        let get = GetContainerRequest { id: id.to_owned() };
+        let result = self.containers().get(request(get)).await;
+        if is_absent(&result) {
+            return Ok(false);
+        }
+        let fail = failed(ErrorClass::Create, format!("look at container {id}"));
+        result.map(|_| true).map_err(fail)
+    }
+
     pub(super) async fn stored(&self, id: &str) -> Result<Option<Record>, Error> {
         let result = self
             .containers()

@@ -20,10 +20,7 @@ impl Containerd {
         let doing = || format!("delete task {id}");
         let mut result = self.delete_task(id).await;
         for _ in 0..DELETE_TRIES {
-            if !result
-                .as_ref()
-                .is_err_and(|status| status.code() == Code::FailedPrecondition)
-            {
+            if !result.as_ref().is_err_and(may_live) {
                 break;
             }
             // It lives, or it has just been killed and its end is on the way.
@@ -90,4 +87,9 @@ impl Containerd {
             .map_or(15, |record| record.stop_signal);
         self.signal(id, signal, false).await
     }
+}
+
+/// Whether a task may be there that can't be deleted because it lives: containerd says so by one code, its shim by no code at all.
+fn may_live(status: &Status) -> bool {
+    matches!(status.code(), Code::FailedPrecondition | Code::Unknown)
 }

@@ -51,6 +51,7 @@ fn hostile(site: &Site) -> Mount {
         source: program,
         destination: "/hostile".into(),
         read_only: true,
+        no_exec: false,
     }
 }
 

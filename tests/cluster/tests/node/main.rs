@@ -25,6 +25,7 @@ mod port;
 mod pressure;
 mod proxy;
 mod registry;
+mod sharing;
 mod site;
 mod spdy;
 mod starts;

@@ -118,6 +118,7 @@ impl Site {
             env: vec![("GREETING".into(), "hello".into())],
             working_dir: None,
             mounts: Vec::new(),
+            keeps: Vec::new(),
             shared: SharedNamespaces::default(),
             pod: PodNamespaces::default(),
             user: None,

@@ -6,6 +6,7 @@ use crate::cluster::{Cluster, NODE, shell};
 use crate::lifecycle::told;
 use crate::site::{IMAGE, LIMIT, eventually, texts};
 use agent_api::{Api, Call, STRATEGIC_MERGE};
+use agent_sys::cgroup::{Groups, Version};
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use http::Method;
 use master_client::{Patch, UserInfo};
@@ -135,6 +136,84 @@ async fn a_pod_that_selects_other_nodes_or_does_not_tolerate_this_one_is_rejecte
     cluster.create("foreign", foreign).await;
     let status = cluster.reaches("foreign", "/phase", json!("Failed")).await;
     assert_eq!(status["reason"], "PodOSNotSupported");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn containers_of_a_pod_have_together_what_the_pod_names_as_a_whole() {
+    let cluster = Cluster::new().await;
+    let mut second = shell(HOLD);
+    second["name"] = json!("second");
+    second["resources"] = json!({"limits": {"memory": "32Mi"}});
+    let requests = json!({"cpu": "100m", "memory": "48Mi"});
+    let limits = json!({"cpu": "500m", "memory": "64Mi"});
+    let spec = json!({
+        "containers": [shell(HOLD), second],
+        "resources": {"requests": requests, "limits": limits},
+    });
+    cluster.create("whole", spec).await;
+    let status = cluster.reaches("whole", "/phase", json!("Running")).await;
+    assert_eq!(status["qosClass"], "Burstable");
+    let uid = cluster.pod("whole").await.unwrap().metadata.uid.unwrap();
+    let groups = Groups::mounted();
+    let file = match groups.version() {
+        Version::One => "memory.limit_in_bytes",
+        Version::Two => "memory.max",
+    };
+    let limit = |group: &str| {
+        let path = format!("/kubepods/burstable/pod{uid}{group}");
+        let text = groups.read("memory", &path, file).unwrap();
+        text.trim().parse::<u64>().unwrap()
+    };
+    assert_eq!(limit(""), 64 << 20);
+    let own = |number: usize| {
+        let id = status["containerStatuses"][number]["containerID"].as_str();
+        limit(&format!(
+            "/{}",
+            id.unwrap().trim_start_matches("containerd://")
+        ))
+    };
+    assert_eq!([own(0), own(1)], [64 << 20, 32 << 20]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_shows_the_files_of_an_image_which_nobody_writes_or_executes() {
+    let cluster = Cluster::new().await;
+    let with = |reference: &str, part: &str, script: &str| {
+        let mut main = shell(script);
+        main["volumeMounts"] = json!([
+            {"name": "files", "mountPath": "/all"},
+            {"name": "files", "mountPath": "/part", "subPath": part},
+        ]);
+        let image = json!({"reference": reference, "pullPolicy": "IfNotPresent"});
+        json!({
+            "restartPolicy": "Never",
+            "containers": [main],
+            "volumes": [{"name": "files", "image": image}],
+        })
+    };
+    // It is on the machine, as part of its image.
+    let there = "preloaded.example/busybox:1";
+    let script = "busybox cmp /bin/busybox /all/bin/busybox && busybox cmp /bin/busybox /part/busybox \
+        && ! echo > /all/bin/busybox && ! echo > /all/new && ! /all/bin/busybox true \
+        && echo fine > /dev/termination-log";
+    cluster.create("shows", with(there, "bin", script)).await;
+    let status = cluster.reaches("shows", "/phase", json!("Succeeded")).await;
+    let own = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(own["message"], "fine\n", "{status}");
+
+    let missing = "registry.example/none:1";
+    cluster.create("missing", with(missing, "bin", HOLD)).await;
+    cluster.create("no-part", with(there, "none", HOLD)).await;
+    let waits = "/containerStatuses/0/state/waiting";
+    let reason = format!("{waits}/reason");
+    let backs_off = json!("ImagePullBackOff");
+    let status = cluster.reaches("missing", &reason, backs_off).await;
+    let message = status.pointer(waits).unwrap()["message"].as_str().unwrap();
+    let beginning = format!("Back-off pulling image {missing:?}: ErrImagePull: ");
+    assert!(message.starts_with(&beginning), "{message}");
+    cluster
+        .reaches("no-part", &reason, json!("CreateContainerConfigError"))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,8 @@
 //! Input from registries and about them: image names, challenges, pull secrets.
 
 use crate::run::{Shape, Target};
-use agent_runtime::{Challenge, DOCKER_HUB, Keyring, PullSecret, Reference};
+use agent_runtime::{DOCKER_HUB, Keyring, PullSecret, Reference};
+use config_http::Challenge;
 
 const DIGEST: &str = "registry.example:5000/team/app:1.2@sha256:00000000000000000000000000000000000000000000000000000000000000aa";
 const CHALLENGE: &str = "Basic realm=\"a\", Bearer realm=\"https://auth.example/token\",service=\"registry.example\",scope=\"repository:a/b:pull\"";

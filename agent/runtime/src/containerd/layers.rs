@@ -1,0 +1,58 @@
+//! The layers of an image as folders, for volumes that show an image.
+
+use super::Containerd;
+use crate::connection::{failed, request, settled};
+use crate::images::SNAPSHOTTER;
+use crate::model::{Error, ErrorClass, Layers};
+use crate::users;
+use containerd_client::services::v1::snapshots::{RemoveSnapshotRequest, ViewSnapshotRequest};
+use containerd_client::tonic::{Code, Status};
+use containerd_client::types::Mount;
+use std::collections::HashMap;
+
+impl Containerd {
+    /// The layers of an image that is here with this digest.
+    pub(super) async fn layers_of(&self, image: &str, digest: &str) -> Result<Layers, Error> {
+        let reference = self.images.reference(image)?;
+        let found = self.images.find(&reference).await?;
+        let ready = found.filter(|ready| ready.image.digest == digest);
+        let ready = ready.ok_or_else(|| {
+            let text = format!("image {reference} is not on the machine any more");
+            Error::new(ErrorClass::Create, text)
+        })?;
+        let fail = failed(
+            ErrorClass::Create,
+            format!("look at the layers of {reference}"),
+        );
+        let mounts = self.view(&ready.snapshot).await.map_err(fail)?;
+        Ok(Layers {
+            name: ready.snapshot,
+            folders: users::layers(&mounts),
+        })
+    }
+
+    /// What a view of a snapshot is mounted from. The view itself is not needed: what it looks at stays with its image.
+    async fn view(&self, parent: &str) -> Result<Vec<Mount>, Status> {
+        let key = format!("{parent}-view");
+        let _turn = self.viewing.lock().await;
+        self.end_view(&key).await?;
+        let view = ViewSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: key.clone(),
+            parent: parent.to_owned(),
+            labels: HashMap::new(),
+        };
+        let mounts = self.snapshots().view(request(view)).await?;
+        self.end_view(&key).await?;
+        Ok(mounts.into_inner().mounts)
+    }
+
+    async fn end_view(&self, key: &str) -> Result<(), Status> {
+        let remove = RemoveSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: key.to_owned(),
+        };
+        let removed = self.snapshots().remove(request(remove)).await;
+        settled(removed, Code::NotFound)
+    }
+}
