@@ -1,7 +1,7 @@
 //! What pods' sandboxes and network policies cost a node. Run by hand, it measures; in the test command a few show that it runs.
 //! Needs root.
 //!
-//! `PACE_SANDBOXES=100 PACE_POLICIES=1000 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
+//! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
 //! Processor time is that of the process, as namespaces are made on threads of their own.
 
 use agent_cluster::policy::model::{Pod, Policy};
@@ -97,10 +97,11 @@ fn namespace(at: usize) -> String {
     format!("team-{at}")
 }
 
-fn pod(at: usize, address: Ipv4Addr) -> (String, Arc<Pod>) {
-    let labels = json!({"app": format!("app-{}", at % APPS), "tier": if at.is_multiple_of(2) { "front" } else { "back" }});
+/// A pod in the place of another of the first ones, as to its namespace and labels.
+fn pod(at: usize, like: usize, address: Ipv4Addr) -> (String, Arc<Pod>) {
+    let labels = json!({"app": format!("app-{}", like % APPS), "tier": if like.is_multiple_of(2) { "front" } else { "back" }});
     let object = json!({
-        "metadata": {"namespace": namespace(at / PODS), "name": format!("pod-{at}"), "uid": format!("uid-{at}"), "labels": labels},
+        "metadata": {"namespace": namespace(like / PODS), "name": format!("pod-{at}"), "uid": format!("uid-{at}"), "labels": labels},
         "spec": {"containers": [{"name": "c", "ports": [{"name": "http", "containerPort": 8080}]}]},
         "status": {"podIPs": [{"ip": address}]},
     });
@@ -127,6 +128,18 @@ fn policy(at: usize, namespaces: usize, port: u16) -> ((String, String), Arc<Pol
     (key, Arc::new(policy.expect("one that is read")))
 }
 
+/// What `PACE_CHANGES` changes take, one after the other.
+fn measured(what: &str, mut change: impl FnMut(usize)) -> String {
+    let (mut walls, mut cpus) = (Vec::new(), Vec::new());
+    for number in 0..number("PACE_CHANGES", 20) {
+        let ((), wall, cpu) = timed(|| change(number));
+        walls.push(wall);
+        cpus.push(cpu);
+    }
+    let (walls, cpus) = (spread(&mut walls), spread(&mut cpus));
+    format!("{what}, from its JSON to the commit: {walls}; CPU {cpus}")
+}
+
 #[test]
 fn policies_over_the_pods_of_a_node() {
     let (pods, policies) = (number("PACE_PODS", 20), number("PACE_POLICIES", 20));
@@ -135,12 +148,16 @@ fn policies_over_the_pods_of_a_node() {
         let [high, low] = u16::try_from(at + 2).expect("fewer pods").to_be_bytes();
         Ipv4Addr::new(10, 1, high, low)
     };
-    let all: Vec<_> = (0..pods).map(|at| pod(at, address(at))).collect();
+    let elsewhere = number("PACE_ELSEWHERE", 20);
+    // Pods of the same namespaces, one behind the other.
+    let like = |at: usize| at % (namespaces * PODS);
+    let mut all: Vec<_> = (0..pods).map(|at| pod(at, at, address(at))).collect();
     let own: BTreeMap<_, _> = all
         .iter()
         .zip(0..)
         .map(|((_, pod), at)| (address(at), Arc::clone(pod)))
         .collect();
+    all.extend((pods..pods + elsewhere).map(|at| pod(at, like(at), address(at))));
     let mut world = World {
         pods: Some(all.into_iter().collect()),
         namespaces: Some(
@@ -156,24 +173,25 @@ fn policies_over_the_pods_of_a_node() {
             assert!(rules.follow(world, &own).expect("the kernel"));
         };
         let ((), wall, cpu) = timed(|| put(&world));
-        println!("{policies} policies over {pods} pods, cold: {wall:?}, CPU {cpu:?}");
-        let (mut walls, mut cpus) = (Vec::new(), Vec::new());
-        for at in 0..number("PACE_CHANGES", 20) {
-            let at = at * 7919 % policies;
-            let ((), wall, cpu) = timed(|| {
-                let (key, changed) = policy(at, namespaces, 81);
-                let known = world.policies.get_or_insert_default();
-                known.insert(key, changed);
-                put(&world);
-            });
-            walls.push(wall);
-            cpus.push(cpu);
-        }
         println!(
-            "one policy, from its JSON to the commit: {}; CPU {}",
-            spread(&mut walls),
-            spread(&mut cpus)
+            "{policies} policies over {pods} pods and {elsewhere} elsewhere, cold: {wall:?}, CPU {cpu:?}"
         );
+        let figures = measured("one policy", |change| {
+            let (key, changed) = policy(change * 7919 % policies, namespaces, 81);
+            let known = world.policies.get_or_insert_default();
+            known.insert(key, changed);
+            put(&world);
+        });
+        println!("{figures}");
+        let figures = measured("one pod elsewhere", |change| {
+            let at = pods + change * 7919 % elsewhere;
+            // It goes to another application with each change.
+            let (uid, changed) = pod(at, like(at + change + 1), address(at));
+            let known = world.pods.get_or_insert_default();
+            known.insert(uid, changed);
+            put(&world);
+        });
+        println!("{figures}");
         Ok(())
     })
     .expect("a network");

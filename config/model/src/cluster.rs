@@ -187,8 +187,11 @@ fn service_cidr(text: Option<At<String>>, sink: &mut Sink<'_>) -> Option<Cidr> {
         };
         FormatError::new("a network, with zeros after the prefix")
             .hint(format!("write \"{network}\""))
-    } else if wide.contains(&cidr.prefix) {
+    } else if wide.contains(&cidr.prefix) && cidr.address.is_ipv4() {
         return Some(cidr);
+    } else if wide.contains(&cidr.prefix) {
+        // Names would be answered with such addresses, and no node would lead callers on.
+        FormatError::new("a range of IPv4: services have no addresses of IPv6 yet")
     } else {
         FormatError::new(&format!(
             "a prefix length from {} to {}",

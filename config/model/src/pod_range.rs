@@ -27,7 +27,8 @@ pub(crate) struct Written {
     pub(crate) node_cidr_mask_ipv6: Option<At<i64>>,
 }
 
-/// Checks the ranges: one of a family at most, apart from the services' range (`service_cidr`, and where it is written).
+/// Checks the ranges: one of a family at most, of which IPv6 is refused for now, apart from the services' range
+/// (`service_cidr`, and where it is written).
 /// An empty list gives nodes none.
 pub(crate) fn check(
     written: &Written,
@@ -64,7 +65,21 @@ pub(crate) fn check(
         return None;
     }
     refuse_idle_masks(written, &ranges, sink);
+    refuse_ipv6(&list.value, &ranges, sink)?;
     Some(ranges)
+}
+
+/// Reports a range of IPv6: a node's pod network takes none yet, and its pods would get no address of IPv4 either.
+fn refuse_ipv6(list: &[At<String>], ranges: &[PodRange], sink: &mut Sink<'_>) -> Option<()> {
+    let mut both = list.iter().zip(ranges);
+    let (text, six) = both.find(|(_, one)| one.range.address.is_ipv6()).unzip();
+    let (Some(text), Some(six)) = (text, six) else {
+        return Some(());
+    };
+    let expected = "a range of IPv4: pods have no addresses of IPv6 yet";
+    let found = six.range.to_string();
+    sink.fault(FaultKind::BadValue, &text.place, found, expected);
+    None
 }
 
 /// The default range.

@@ -8,25 +8,68 @@ use agent_sys::netlink::filter::{Change, Step, Value, Verdict};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Worlds one after the other. Each keeps some policies of the one before, as the same objects or as others that say the same.
+/// What a world keeps of the one before.
+type Kept = (bool, [bool; 5], [bool; 7]);
+
+/// Worlds one after the other. Each keeps some policies and pods of the one before, as the same objects or as others that say
+/// the same, and now and then all namespaces.
 fn history() -> impl Strategy<Value = Vec<(World, Own)>> {
-    let state = (world(), any::<[bool; 5]>(), any::<bool>());
-    proptest::collection::vec(state, 1..6).prop_map(|mut states| {
-        for at in 1..states.len() {
-            let before = states[at - 1].0.0.policies.clone().unwrap();
-            let ((world, _), keeps, same) = &mut states[at];
-            let policies = world.policies.get_or_insert_default();
-            let kept = before.into_iter().zip(*keeps).filter(|(_, keeps)| *keeps);
-            policies.extend(kept.map(|((key, policy), _)| {
-                if *same {
-                    (key, policy)
-                } else {
-                    (key, Arc::new((*policy).clone()))
-                }
-            }));
+    let state = (world(), any::<(Kept, bool)>());
+    proptest::collection::vec(state, 1..6).prop_map(|states| {
+        let mut history: Vec<(World, Own)> = Vec::new();
+        for (mut state, (kept, same)) in states {
+            crowd(&mut state);
+            if let Some(before) = history.last() {
+                keep(before, &mut state, kept, same);
+            }
+            history.push(state);
         }
-        states.into_iter().map(|(state, ..)| state).collect()
+        history
     })
+}
+
+/// Gives some pods of the other node one address: the master may know an old pod and a new one of it.
+fn crowd((world, _): &mut (World, Own)) {
+    for pod in world.pods.get_or_insert_default().values_mut() {
+        let shared = Ipv4Addr::new(10, 1, 1, 3);
+        if pod.addresses.iter().any(|at| *at > shared) {
+            Arc::make_mut(pod).addresses = vec![shared];
+        }
+    }
+}
+
+fn keep(
+    (before, before_own): &(World, Own),
+    (world, own): &mut (World, Own),
+    (namespaces, policies, pods): Kept,
+    same: bool,
+) {
+    if namespaces {
+        world.namespaces.clone_from(&before.namespaces);
+    }
+    let old = before.policies.clone().unwrap().into_iter().zip(policies);
+    for ((key, policy), _) in old.filter(|(_, keeps)| *keeps) {
+        let policy = if same {
+            policy
+        } else {
+            Arc::new((*policy).clone())
+        };
+        world.policies.get_or_insert_default().insert(key, policy);
+    }
+    let old = before.pods.clone().unwrap().into_iter().zip(pods);
+    for ((uid, pod), _) in old.filter(|(_, keeps)| *keeps) {
+        let pod = if same { pod } else { Arc::new((*pod).clone()) };
+        let pods = world.pods.get_or_insert_default();
+        let replaced = pods.insert(uid, Arc::clone(&pod));
+        for at in replaced.iter().flat_map(|pod| &pod.addresses) {
+            own.remove(at);
+        }
+        for at in &pod.addresses {
+            if before_own.contains_key(at) {
+                own.insert(*at, Arc::clone(&pod));
+            }
+        }
+    }
 }
 
 /// What the kernel would hold after changes; it refuses what the kernel refuses.

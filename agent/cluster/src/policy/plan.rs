@@ -69,11 +69,19 @@ impl Side {
 /// Namespace and name.
 type Key = (String, String);
 
-/// Makes tables. A table follows from the world and the node's pods alone: what is kept of earlier ones only saves work, for
-/// policies that have not changed.
+/// An address and a pod that has it.
+type Place = (Ipv4Addr, Arc<Pod>);
+/// Places in the order of addresses. Pods may have an address in common for a while, as the master tells of them.
+type Places = Vec<Place>;
+
+/// Makes tables. A table follows from the world and the node's pods alone: what is kept of the last one only saves work, for
+/// policies that have not changed, and for addresses at which no pod has.
 #[derive(Debug, Default)]
 pub struct Planner {
     made: BTreeMap<Key, Made>,
+    places: Places,
+    namespaces: BTreeMap<String, Arc<Labels>>,
+    sets: BTreeMap<Arc<str>, Arc<Set>>,
 }
 
 /// What was made of a policy.
@@ -96,7 +104,7 @@ struct Branch {
 /// What a set holds.
 #[derive(Debug, Clone)]
 enum Content {
-    /// Addresses of pods that some of these mean.
+    /// Addresses of pods that some of these mean; there are some.
     Pods(Vec<Peer>),
     /// Ports of this name and protocol at pods that some of these mean, or at all pods where there are none.
     NamedPort(Vec<Peer>, String, u8),
@@ -110,20 +118,72 @@ impl Planner {
     /// `own`: the pods of this node, by address.
     pub fn table(&mut self, world: &World, own: &BTreeMap<Ipv4Addr, Arc<Pod>>) -> Option<Table> {
         let policies = world.policies.as_ref()?;
+        let namespaces = world.namespaces.as_ref()?;
+        let places = places(world.pods.as_ref()?, own);
+        let mut sets = std::mem::take(&mut self.sets);
+        if self.namespaces != *namespaces {
+            self.namespaces.clone_from(namespaces);
+            sets.clear();
+        }
         let maker = Maker {
             sight: Sight {
-                pods: world.pods.as_ref()?,
-                namespaces: world.namespaces.as_ref()?,
-                own,
+                changed: changed(&self.places, &places),
+                places: &places,
+                namespaces,
             },
+            own,
+            sets,
             before: std::mem::take(&mut self.made),
             made: BTreeMap::new(),
             table: Table::default(),
         };
         let (table, made) = maker.make(policies);
         self.made = made;
+        self.places = places;
+        self.sets.clone_from(&table.sets);
         Some(table)
     }
+}
+
+/// All pods with addresses. The node knows the addresses of its own pods before the master does.
+fn places(pods: &BTreeMap<String, Arc<Pod>>, own: &BTreeMap<Ipv4Addr, Arc<Pod>>) -> Places {
+    let away = pods.values();
+    let away = away.flat_map(|pod| pod.addresses.iter().map(move |at| (at, pod)));
+    let away = away.filter(|(at, _)| !own.contains_key(at));
+    let all = away.chain(own);
+    let mut places: Places = all.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
+    places.sort_by_key(|(at, _)| *at);
+    places
+}
+
+/// Addresses at which there are other pods than before, in order.
+fn changed(mut before: &[Place], mut after: &[Place]) -> Vec<Ipv4Addr> {
+    let mut all = Vec::new();
+    loop {
+        let both = before.iter().zip(after);
+        let same = both.take_while(|(one, other)| one == other).count();
+        let next = |places: &[Place]| places.get(same).map(|(at, _)| *at);
+        let Some(at) = next(before).into_iter().chain(next(after)).min() else {
+            return all;
+        };
+        all.push(at);
+        before = behind(before, same, at);
+        after = behind(after, same, at);
+    }
+}
+
+/// The places behind an address; the first `from` are not behind it.
+fn behind(places: &[Place], from: usize, address: Ipv4Addr) -> &[Place] {
+    let rest = places.get(from..).unwrap_or_default();
+    let count = rest.partition_point(|(at, _)| *at <= address);
+    rest.get(count..).unwrap_or_default()
+}
+
+fn pods_at(places: &[Place], address: Ipv4Addr) -> &[Place] {
+    let from = places.partition_point(|(at, _)| *at < address);
+    let rest = places.get(from..).unwrap_or_default();
+    let count = rest.partition_point(|(at, _)| *at == address);
+    rest.get(..count).unwrap_or_default()
 }
 
 /// Which policies select a pod, and its named ports.
@@ -132,15 +192,18 @@ type Alike<'a> = (Vec<&'a Key>, &'a [NamedPort]);
 type Chains = (Option<Arc<str>>, Option<Arc<str>>);
 
 /// What is known of pods.
-#[derive(Clone, Copy)]
 struct Sight<'a> {
-    pods: &'a BTreeMap<String, Arc<Pod>>,
+    places: &'a [Place],
+    /// Addresses at which there were other pods when the last table was made.
+    changed: Vec<Ipv4Addr>,
     namespaces: &'a BTreeMap<String, Arc<Labels>>,
-    own: &'a BTreeMap<Ipv4Addr, Arc<Pod>>,
 }
 
 struct Maker<'a> {
     sight: Sight<'a>,
+    own: &'a BTreeMap<Ipv4Addr, Arc<Pod>>,
+    /// Sets of the last table, where they are right but for the addresses that have changed.
+    sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// What the last table was made of; what is still in use moves to `made`.
     before: BTreeMap<Key, Made>,
     made: BTreeMap<Key, Made>,
@@ -161,7 +224,7 @@ impl Maker<'_> {
         }
         // Pods that the same policies select have the same rules, but for the numbers of their named ports.
         let mut alike: HashMap<Alike<'_>, Chains> = HashMap::new();
-        for (address, pod) in self.sight.own {
+        for (address, pod) in self.own {
             self.table.known.insert(*address);
             let near = of_namespace.get(&*pod.namespace).into_iter().flatten();
             let of_it: Vec<(&Key, &Arc<Policy>)> = near
@@ -238,8 +301,10 @@ impl Maker<'_> {
         let branch = made.branches.get(place)?;
         for (name, content) in &branch.sets {
             let sets = &mut self.table.sets;
-            sets.entry(Arc::clone(name))
-                .or_insert_with(|| self.sight.set(&policy.namespace, content));
+            sets.entry(Arc::clone(name)).or_insert_with(|| {
+                let held = self.sets.remove(name);
+                self.sight.set(&policy.namespace, content, held)
+            });
         }
         let name = Arc::clone(&branch.name);
         let chains = &mut self.table.chains;
@@ -258,46 +323,62 @@ impl Made {
 }
 
 impl Sight<'_> {
-    fn set(&self, namespace: &str, content: &Content) -> Arc<Set> {
+    /// The set. `held`: that of the last table.
+    fn set(&self, namespace: &str, content: &Content, held: Option<Arc<Set>>) -> Arc<Set> {
+        let length = match content {
+            Content::Ranges(ranges) => return Arc::clone(ranges),
+            Content::Pods(_) => 4,
+            Content::NamedPort(..) => 12,
+        };
+        let keys = |places| self.keys(namespace, content, places);
+        let Some(mut set) = held else {
+            return Arc::new(Set::Keys(length, keys(self.places)));
+        };
+        for address in &self.changed {
+            let Set::Keys(_, held) = &*set else { continue };
+            let octets = address.octets();
+            let had = held.range(octets.to_vec()..);
+            let had = had.take_while(|key| key.starts_with(&octets)).cloned();
+            let had: BTreeSet<Vec<u8>> = had.collect();
+            let has = keys(pods_at(self.places, *address));
+            if had != has
+                && let Set::Keys(_, held) = Arc::make_mut(&mut set)
+            {
+                for key in &had {
+                    held.remove(key);
+                }
+                held.extend(has);
+            }
+        }
+        set
+    }
+
+    /// The keys of some pods in a set.
+    fn keys(&self, namespace: &str, content: &Content, places: &[Place]) -> BTreeSet<Vec<u8>> {
+        let meant = |peers: &[Peer], (at, pod): &Place| {
+            let one = |peer| is_meant(peer, namespace, *at, Some(&**pod), self.namespaces);
+            peers.is_empty() || peers.iter().any(one)
+        };
         match content {
             Content::Pods(peers) => {
-                let keys = self.addresses(namespace, peers);
-                let keys = keys.map(|(address, _)| address.octets().to_vec()).collect();
-                Arc::new(Set::Keys(4, keys))
+                let those = places.iter().filter(|place| meant(peers, place));
+                those.map(|(at, _)| at.octets().to_vec()).collect()
             }
             Content::NamedPort(peers, name, protocol) => {
-                let key = |(at, pod): (Ipv4Addr, &Pod)| {
-                    let ports: Vec<u16> = named_ports(&pod.ports, name, *protocol).collect();
-                    let keys = ports.into_iter().map(move |port| {
+                let those = places.iter().filter(|place| meant(peers, place));
+                let keys = those.flat_map(|(at, pod)| {
+                    let ports = named_ports(&pod.ports, name, *protocol);
+                    ports.map(|port| {
                         let [high, low] = port.to_be_bytes();
                         let mut key = at.octets().to_vec();
                         key.extend([*protocol, 0, 0, 0, high, low, 0, 0]);
                         key
-                    });
-                    keys.collect::<Vec<_>>()
-                };
-                let keys = self.addresses(namespace, peers).flat_map(key).collect();
-                Arc::new(Set::Keys(12, keys))
+                    })
+                });
+                keys.collect()
             }
-            Content::Ranges(ranges) => Arc::clone(ranges),
+            Content::Ranges(_) => BTreeSet::new(),
         }
-    }
-
-    /// Pods that some of these mean, with their addresses; all pods where the list is empty.
-    fn addresses<'b>(
-        &'b self,
-        namespace: &'b str,
-        peers: &'b [Peer],
-    ) -> impl Iterator<Item = (Ipv4Addr, &'b Pod)> {
-        let away = self.pods.values();
-        let away = away.flat_map(|pod| pod.addresses.iter().map(move |at| (*at, &**pod)));
-        // The node knows the addresses of its own pods before the master does.
-        let away = away.filter(|(at, _)| !self.own.contains_key(at));
-        let own = self.own.iter().map(|(at, pod)| (*at, &**pod));
-        away.chain(own).filter(move |(at, pod)| {
-            let one = |peer| is_meant(peer, namespace, *at, Some(*pod), self.namespaces);
-            peers.is_empty() || peers.iter().any(one)
-        })
     }
 }
 

@@ -8,6 +8,8 @@ use crate::steps::Outcome;
 /// Pods of the node, which are as many as its sandboxes, and network policies over them.
 const PODS: u32 = 100;
 const POLICIES: u32 = 1_000;
+/// Pods of other nodes.
+const ELSEWHERE: u32 = 10_000;
 /// Single changes of slices and policies, and questions of each client.
 const CHANGES: u32 = 200;
 const QUESTIONS: u32 = 20_000;
@@ -21,6 +23,7 @@ pub(super) fn network(services: u32) -> Outcome {
         ("PACE_SANDBOXES", PODS),
         ("PACE_PODS", PODS),
         ("PACE_POLICIES", POLICIES),
+        ("PACE_ELSEWHERE", ELSEWHERE),
     ];
     // One process for each, so that none has the memory of another.
     for test in [
