@@ -74,8 +74,8 @@ type Place = (Ipv4Addr, Arc<Pod>);
 /// Places in the order of addresses. Pods may have an address in common for a while, as the master tells of them.
 type Places = Vec<Place>;
 
-/// Makes tables. A table follows from the world and the node's pods alone: what is kept of the last one only saves work, for
-/// policies that have not changed, and for addresses at which no pod has.
+/// Makes tables. A table follows from the world and the node's pods alone: what is kept of the last one only saves the work for
+/// policies and pods that have not changed.
 #[derive(Debug, Default)]
 pub struct Planner {
     made: BTreeMap<Key, Made>,
