@@ -3,7 +3,8 @@
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
 
-/// An object as text: attempts after the first are rare, and making this costs a fraction of what a copy of the tree does.
+/// An object as text: attempts after the first are rare, and making this costs less than half of what a copy of the tree and its
+/// end do.
 ///
 /// Guarantee: what is read is what was set aside, as all numbers of the built-in kinds are integers.
 #[derive(Debug)]
