@@ -23,8 +23,9 @@ pub(crate) fn bare(object: &str) -> Cow<'_, str> {
 fn around(object: &str) -> Option<(&str, &str)> {
     let (before, rest) = object.split_at(object.find(MANAGED)?);
     let (mut depth, mut opened) = (0_usize, 0);
-    for (at, bracket) in brackets(before) {
-        if matches!(bracket, b'{' | b'[') {
+    // Nothing ends this walk early.
+    let _end = walk(before, |at, opens| {
+        if opens {
             depth += 1;
             if depth == 2 {
                 opened = at;
@@ -32,35 +33,42 @@ fn around(object: &str) -> Option<(&str, &str)> {
         } else {
             depth = depth.saturating_sub(1);
         }
-    }
+        false
+    });
     if depth != 2 || !before[..opened].ends_with(r#""metadata":"#) {
         return None;
     }
     let mut open = 0_usize;
-    let end = brackets(rest).find(|(_, bracket)| {
-        if matches!(bracket, b'{' | b'[') {
-            open += 1;
+    let end = walk(rest, |_, opens| {
+        open = if opens {
+            open + 1
         } else {
-            open = open.saturating_sub(1);
-        }
+            open.saturating_sub(1)
+        };
         open == 0
     });
-    Some((before, &rest[end?.0 + 1..]))
+    Some((before, &rest[end? + 1..]))
 }
 
-/// The brackets outside texts, with their places.
-fn brackets(json: &str) -> impl Iterator<Item = (usize, u8)> {
-    let (mut quoted, mut escaped) = (false, false);
-    json.bytes().enumerate().filter(move |(_, byte)| {
+/// Visits the brackets outside texts, with their places and whether they open, until one is the last: its place.
+fn walk(json: &str, mut is_last: impl FnMut(usize, bool) -> bool) -> Option<usize> {
+    let json = json.as_bytes();
+    let mut at = 0;
+    while let Some(byte) = json.get(at) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'{' | b'}' | b'[' | b']' => return !quoted,
+            b'"' => {
+                at += 1;
+                while *json.get(at)? != b'"' {
+                    at += if json[at] == b'\\' { 2 } else { 1 };
+                }
+            }
+            b'{' | b'[' if is_last(at, true) => return Some(at),
+            b'}' | b']' if is_last(at, false) => return Some(at),
             _ => {}
         }
-        false
-    })
+        at += 1;
+    }
+    None
 }
 
 #[cfg(test)]

@@ -190,7 +190,10 @@ impl Client {
             .await?;
         let list: RawList<'_> = serde_json::from_slice(&answer).map_err(|e| undecodable(&e))?;
         let RawList { metadata, items } = list;
-        let items = items.into_iter().filter_map(readable).collect();
+        let items = items
+            .into_iter()
+            .filter_map(|item| readable(item.get()))
+            .collect();
         Ok(ObjectList {
             remaining: metadata
                 .remaining_item_count

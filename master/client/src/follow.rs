@@ -292,7 +292,11 @@ mod tests {
                     ("ADDED", pod("d", "9", &none)),
                     ("DELETED", pod("d", "10", &unreadable)),
                 ];
-                let event = |(what, pod)| json!({"type": what, "object": pod}).to_string() + "\n";
+                // As the server writes them, and in another form of the same.
+                let event = |(what, pod): (&str, Value)| match what {
+                    "ADDED" => format!("{{\"type\":\"{what}\",\"object\":{pod}}}\n"),
+                    what => format!("{{ \"object\": {pod}, \"type\": \"{what}\" }}\n"),
+                };
                 pods.into_iter().filter(|_| told).map(event).collect()
             } else {
                 let items = [pod("a", "5", &unreadable), pod("b", "6", &none)];
