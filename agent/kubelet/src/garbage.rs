@@ -4,6 +4,7 @@ use crate::shared::Shared;
 use agent_pressure::ImageMarks;
 use agent_resources::Disk;
 use agent_runtime::{Error, Image, Reference};
+use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +52,7 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
         .into_iter()
         .map(|one| one.image_id)
         .collect();
+    let shown = shown(&shared.all_pods(), |image| shared.runtime.full_name(image));
     let now = Instant::now();
     first_seen.retain(|name, _| images.iter().any(|image| image.name == *name));
     for image in &images {
@@ -63,7 +65,7 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
     };
     let mut unused: Vec<&Image> = images
         .iter()
-        .filter(|image| !used.contains(&id(image)))
+        .filter(|image| !used.contains(&id(image)) && !shown.contains(&image.name))
         .filter(old)
         .collect();
     unused.sort_by_key(|image| first_seen.get(&image.name));
@@ -81,6 +83,25 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
         shared.runtime.remove_image(&image.name).await?;
     }
     Ok(chosen.len())
+}
+
+/// The names of images that volumes of pods show which are not over: their layers stay in use, so that their removal would free
+/// nothing.
+fn shown(pods: &[Arc<Pod>], full_name: impl Fn(&str) -> Option<String>) -> BTreeSet<String> {
+    let is_over = |pod: &&Arc<Pod>| {
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    let specs = pods
+        .iter()
+        .filter(|pod| !is_over(pod))
+        .filter_map(|pod| pod.spec.as_ref());
+    let volumes = specs.flat_map(|spec| spec.volumes.iter().flatten());
+    let images = volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
+    images.filter_map(full_name).collect()
 }
 
 /// The id that containers of an image have.
@@ -113,6 +134,7 @@ fn surplus<'a>(unused: &[&'a Image], space: Disk, marks: ImageMarks) -> Vec<&'a 
 mod tests {
     use super::*;
     use agent_pressure::Thresholds;
+    use serde_json::json;
 
     fn image(name: &str, size: u64) -> Image {
         Image {
@@ -138,6 +160,20 @@ mod tests {
             ..image("docker.io/library/nginx:1", 1)
         };
         assert_eq!(id(&image), "docker.io/library/nginx@sha256:0a");
+    }
+
+    #[test]
+    fn an_image_that_a_volume_shows_is_in_use_until_its_pod_is_over() {
+        let pod = |reference: &str, phase: &str| {
+            let volumes = json!([{"name": "v", "image": {"reference": reference}}, {"name": "e", "emptyDir": {}}]);
+            let spec = json!({"containers": [], "volumes": volumes});
+            let pod = json!({"spec": spec, "status": {"phase": phase}});
+            Arc::new(serde_json::from_value(pod).unwrap())
+        };
+        let pods = [pod("a", "Running"), pod("b", "Failed"), pod("?", "Pending")];
+        let full = |image: &str| (image != "?").then(|| format!("registry.example/{image}"));
+        let shown: Vec<String> = shown(&pods, full).into_iter().collect();
+        assert_eq!(shown, ["registry.example/a"]);
     }
 
     #[test]

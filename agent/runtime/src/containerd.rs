@@ -253,6 +253,11 @@ impl Runtime for Containerd {
         Box::pin(async move { open::attach(self, id, stdin) })
     }
 
+    fn full_name(&self, image: &str) -> Option<String> {
+        let reference = self.images.reference(image).ok()?;
+        Some(reference.to_string())
+    }
+
     fn images(&self) -> Pending<'_, Vec<Image>> {
         Box::pin(self.images.list())
     }

@@ -481,6 +481,9 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// it, the container has one, and it has not ended.
     fn attach<'a>(&'a self, id: &'a str, stdin: bool) -> Pending<'a, crate::process::Attached>;
 
+    /// The name that an image has on the machine ([`Image::name`]), by what a pod calls it; `None` for what is no reference.
+    fn full_name(&self, image: &str) -> Option<String>;
+
     /// Images on the machine.
     fn images(&self) -> Pending<'_, Vec<Image>>;
 
