@@ -28,7 +28,7 @@ pub struct Logs {
 #[derive(Debug, thiserror::Error)]
 pub enum ProveError {
     /// The TPM failed.
-    #[error("the TPM did not do its part")]
+    #[error("the TPM failed")]
     Tpm(#[from] agent_tpm::Error),
     /// What is to be sent does not fit the protocol.
     #[error("the proof cannot be made")]

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::files::{read_text, say, tell};
 use crate::kubeconfig::Api;
+use crate::runtime::block_on;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_discovery::{Document, Expected, Trust, check, pin_of};
@@ -55,14 +56,7 @@ pub(crate) struct CreateArgs {
 
 /// Runs the command.
 pub(crate) fn run(command: &DiscoveryCommand) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| Error::Connect {
-            endpoint: "the master".to_owned(),
-            source,
-        })?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             DiscoveryCommand::Create(args) => create(args).await,
             DiscoveryCommand::Show { kubeconfig } => show(&mut Api::open(kubeconfig).await?).await,

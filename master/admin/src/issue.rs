@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::kubeconfig::Api;
+use crate::runtime::block_on;
 use crate::{ek, files};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -75,12 +76,7 @@ pub(crate) struct IssueArgs {
 
 /// Issues and writes the document.
 pub(crate) fn run(args: &IssueArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime
-        .map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
-    runtime.block_on(issue(args))
+    block_on(issue(args))
 }
 
 async fn issue(args: &IssueArgs) -> Result<()> {

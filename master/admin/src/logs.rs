@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::files::tell;
 use crate::kubeconfig::Api;
 use crate::plain::{clean, escaped, node_name};
+use crate::runtime::block_on;
 use bytes::Bytes;
 use config_http::Body;
 use http::StatusCode;
@@ -64,12 +65,7 @@ pub(crate) struct LogsArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &LogsArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime
-        .map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
-    runtime.block_on(read(args))
+    block_on(read(args))
 }
 
 async fn read(args: &LogsArgs) -> Result<()> {

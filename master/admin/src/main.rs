@@ -19,6 +19,7 @@ mod node;
 mod plain;
 mod recover_state;
 mod root;
+mod runtime;
 mod status;
 mod tls;
 mod verify;

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::files::{read_text, replace_private, say, tell};
 use crate::kubeconfig::{self, Api};
+use crate::runtime::block_on;
 use http::Method;
 use master_ca::{AdminAccess, CERTIFICATE_PATH, ROOT_PATH, RootPhase, Rotation, UnreadyNode};
 use serde::de::DeserializeOwned;
@@ -38,12 +39,7 @@ pub(crate) struct Access {
 
 /// Runs the command.
 pub(crate) fn run(command: &RootCommand) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime
-        .map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             RootCommand::Show(access) => show(access).await,
             RootCommand::Rotate(access) => rotate(access).await,

@@ -10,6 +10,7 @@
 mod workloads;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tests_harness::process::{Owned, run};
+use tests_harness::programs;
 use tests_harness::tools::Tools;
 use tests_harness::wait::eventually;
 
@@ -39,12 +41,7 @@ impl Site {
             .ancestors()
             .nth(2)
             .unwrap();
-        let program = root.join(".pratique/bin/master");
-        assert!(
-            program.exists(),
-            "no {}: run `cargo xtask test build` first",
-            program.display()
-        );
+        let program = programs::built("master").unwrap();
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), CLUSTER).unwrap();
         let port = tests_harness::port::free().unwrap();
@@ -57,17 +54,8 @@ impl Site {
     }
 
     fn command(&self) -> Command {
-        let mut master = Command::new(&self.program);
-        master
-            .arg("run")
-            .arg("--config")
-            .arg(self.dir.path().join("cluster.toml"));
-        master
-            .arg("--data")
-            .arg(self.dir.path().join("data"))
-            .arg("--listen")
-            .arg(format!("127.0.0.1:{}", self.port));
-        master
+        let listen = SocketAddr::from(([127, 0, 0, 1], self.port));
+        programs::master(&self.program, self.dir.path(), listen)
     }
 
     fn log(&self) -> String {
@@ -175,11 +163,7 @@ fn a_killed_master_loses_nothing_that_it_acknowledged() {
 #[test]
 fn agent_and_master_keep_their_memory_to_themselves() {
     const NOBODY: u32 = 65534;
-    let programs = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .unwrap()
-        .join(".pratique/bin");
+    let programs = programs::folder();
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // A configuration that never comes: the program waits for it for the whole test.

@@ -21,6 +21,7 @@ pub mod metadata;
 pub mod oci;
 pub mod port;
 pub mod process;
+pub mod programs;
 pub mod qmp;
 pub mod registry;
 mod stall;

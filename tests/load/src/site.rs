@@ -2,10 +2,11 @@
 
 use crate::client::Access;
 use crate::{Error, Result};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use tests_harness::process::Owned;
+use tests_harness::programs;
 
 const CLUSTER: &str = "version = 1\nkind = \"cluster\"\n\n[cluster]\nname = \"load\"\n";
 /// Time for the master to be ready.
@@ -41,16 +42,8 @@ impl Site {
         let kubeconfig = self.dir.path().join("data/admin.kubeconfig");
         // From an earlier run; the master writes it again.
         std::fs::remove_file(&kubeconfig).ok();
-        let mut master = Command::new(&self.program);
-        master
-            .arg("run")
-            .arg("--config")
-            .arg(self.dir.path().join("cluster.toml"));
-        master
-            .arg("--data")
-            .arg(self.data())
-            .arg("--listen")
-            .arg(format!("127.0.0.1:{}", self.port));
+        let listen = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let master = programs::master(&self.program, self.dir.path(), listen);
         let log = self.log();
         let began = Instant::now();
         let process = Owned::start(master, &log)?;

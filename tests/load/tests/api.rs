@@ -1,23 +1,13 @@
 //! The API is linearizable and its watches are whole, over a master that is killed in the middle.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use std::path::Path;
 use std::time::Duration;
 use tests_load::site::Site;
 use tests_load::workload::{Plan, run};
 
 #[test]
 fn what_clients_of_a_killed_master_saw_has_an_order() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .unwrap();
-    let program = root.join(".pratique/bin/master");
-    assert!(
-        program.exists(),
-        "no {}: run `cargo xtask test build` first",
-        program.display()
-    );
+    let program = tests_harness::programs::built("master").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,7 +1,7 @@
 //! Rules that leave the decision to a person or to no one: possession is still required, failed
 //! checks are shown and do not refuse, and only the verifier makes a grant.
 
-use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, lab};
+use super::{Anonymous, Outcome, Proven, RefusalKind, accepted, expect, half_open, lab};
 use config_attest::Refusal;
 use config_attest::verifier::{Approval, Claimant, DryRunVerdict, PriorApproval};
 use config_kube::{MachineState, PolicyName};
@@ -419,14 +419,7 @@ fn a_session_opened_under_a_looser_rule_does_not_satisfy_a_stricter_one() {
     let (mut world, mut machine) = lab();
     machine.ek_certificate = None;
     world.rule.policy = PolicyName::InsecureAlwaysApprove;
-    let hello = machine.hello();
-    let challenge = world.challenge(&hello.0).expect("a challenge");
-    let evidence = machine.evidence(
-        config_protocol::Purpose::Join,
-        &hello,
-        &challenge,
-        &world.channel,
-    );
+    let (challenge, evidence) = half_open(&mut world, &machine);
     world.rule.policy = PolicyName::CloudVerify;
     expect(
         Proven,
@@ -435,14 +428,7 @@ fn a_session_opened_under_a_looser_rule_does_not_satisfy_a_stricter_one() {
     );
     // A stranger's session, likewise.
     let (mut world, machine) = open(PolicyName::InsecureAlwaysApprove);
-    let hello = machine.hello();
-    let challenge = world.challenge(&hello.0).expect("a challenge");
-    let evidence = machine.evidence(
-        config_protocol::Purpose::Join,
-        &hello,
-        &challenge,
-        &world.channel,
-    );
+    let (challenge, evidence) = half_open(&mut world, &machine);
     world.rule.policy = PolicyName::CloudVerify;
     expect(
         Anonymous,

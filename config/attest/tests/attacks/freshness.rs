@@ -1,7 +1,7 @@
 //! Replays, splices, late and second answers, other TPMs, and messages that cannot make another
 //! machine Untrusted.
 
-use super::{Anonymous, accepted, expect, lab, refused};
+use super::{Anonymous, accepted, expect, half_open, lab, refused};
 use config_attest::Refusal;
 use config_attest::sessions::{Limits, Sessions};
 use config_attest::verifier::check_hello;
@@ -56,9 +56,7 @@ fn an_answer_after_the_time_is_expired_and_one_just_before_is_not() {
         world.verify(&challenge, &evidence)
     });
     let (mut world, machine) = lab();
-    let hello = machine.hello();
-    let challenge = world.challenge(&hello.0).expect("a challenge");
-    let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
+    let (challenge, evidence) = half_open(&mut world, &machine);
     world.now += SESSION_SECONDS - 1;
     accepted(world.verify(&challenge, &evidence));
 }

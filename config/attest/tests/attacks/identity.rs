@@ -1,6 +1,6 @@
 //! Which Machine a key belongs to.
 
-use super::{Anonymous, Proven, accepted, expect, lab, refused};
+use super::{Anonymous, Proven, accepted, expect, half_open, lab, refused};
 use config_attest::verifier::RenewingPeer;
 use config_kube::MachineState;
 use config_kube::machine::EkSelector;
@@ -249,19 +249,6 @@ fn a_machine_known_by_its_issuer_is_bound_to_the_first_ek() {
     expect(Anonymous, Code::EkCertificateIssuer, world.join(&machine));
 }
 
-/// A hello and evidence for it, not handed in yet.
-fn half_open(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidence) {
-    let hello = machine.hello();
-    let challenge = world.challenge(&hello.0).expect("a challenge");
-    let evidence = machine.evidence(
-        config_protocol::Purpose::Join,
-        &hello,
-        &challenge,
-        &world.channel,
-    );
-    (challenge, evidence)
-}
-
 #[test]
 fn one_ek_under_two_names_at_once_is_one_node() {
     type Listed = fn(&mut World);
@@ -501,20 +488,9 @@ fn a_proven_refusal_names_the_machine_and_an_anonymous_one_does_not() {
 fn a_second_session_does_not_outlive_the_first_ones_verdict() {
     let (mut world, machine) = lab();
     accepted(world.join(&machine));
-    let open = |world: &mut World| {
-        let hello = machine.hello();
-        let challenge = world.challenge(&hello.0).expect("a challenge");
-        let evidence = machine.evidence(
-            config_protocol::Purpose::Join,
-            &hello,
-            &challenge,
-            &world.channel,
-        );
-        (challenge, evidence)
-    };
-    let (challenge, evidence) = open(&mut world);
+    let (challenge, evidence) = half_open(&mut world, &machine);
     accepted(world.verify(&challenge, &evidence));
-    let (challenge, evidence) = open(&mut world);
+    let (challenge, evidence) = half_open(&mut world, &machine);
     world
         .object("worker-1")
         .status
@@ -530,7 +506,7 @@ fn a_second_session_does_not_outlive_the_first_ones_verdict() {
         .status
         .get_or_insert_default()
         .state = MachineState::Trusted;
-    let (challenge, evidence) = open(&mut world);
+    let (challenge, evidence) = half_open(&mut world, &machine);
     world.object("worker-1").spec.retired = true;
     expect(
         Proven,

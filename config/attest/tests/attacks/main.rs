@@ -18,7 +18,8 @@ mod unproven;
 
 use config_attest::Refusal;
 use config_attest::verifier::CertificateGrant;
-use config_protocol::Code;
+use config_protocol::wire::{Challenge, Evidence};
+use config_protocol::{Code, Purpose};
 use tests_machines::{EkKind, SoftMachine, World};
 
 type Outcome = Result<CertificateGrant, Box<Refusal>>;
@@ -28,6 +29,15 @@ fn lab() -> (World, SoftMachine) {
     let mut world = World::new();
     let machine = world.machine("worker-1", "192.168.77.11", EkKind::P256);
     (world, machine)
+}
+
+/// A session, and evidence for it that is not sent yet.
+#[track_caller]
+fn half_open(world: &mut World, machine: &SoftMachine) -> (Challenge, Evidence) {
+    let hello = machine.hello();
+    let challenge = world.challenge(&hello.0).expect("a challenge");
+    let evidence = machine.evidence(Purpose::Join, &hello, &challenge, &world.channel);
+    (challenge, evidence)
 }
 
 /// What a refusal may do.

@@ -256,17 +256,22 @@ fn secure_boot_variables_must_come_in_order() {
     });
 }
 
+/// Measures a text into a register, in the log as well.
+fn measured(machine: &mut SoftMachine, pcr: u8, text: &[u8]) {
+    let event = Event {
+        pcr,
+        kind: kind::IPL,
+        digest: Digest::of(text),
+        data: Vec::new(),
+    };
+    machine.bank.extend(pcr, &event.digest);
+    machine.log.events.push(event);
+}
+
 #[test]
 fn kernel_arguments_from_outside_are_refused() {
     refused(Proven, Code::OutsideArguments, |world, machine| {
-        let event = Event {
-            pcr: 12,
-            kind: kind::IPL,
-            digest: Digest::of(b"init=/bin/sh"),
-            data: Vec::new(),
-        };
-        machine.bank.extend(12, &event.digest);
-        machine.log.events.push(event);
+        measured(machine, 12, b"init=/bin/sh");
         machine.bind_nk();
         world.join(machine)
     });
@@ -305,14 +310,7 @@ fn a_changed_image_is_refused_by_what_changed() {
 #[test]
 fn a_changed_section_that_only_pcr_11_shows_is_noticed() {
     refused(Proven, Code::ImageSections, |world, machine| {
-        let event = Event {
-            pcr: 11,
-            kind: kind::IPL,
-            digest: Digest::of(b".sbat"),
-            data: Vec::new(),
-        };
-        machine.bank.extend(11, &event.digest);
-        machine.log.events.push(event);
+        measured(machine, 11, b".sbat");
         machine.bind_nk();
         world.join(machine)
     });

@@ -8,6 +8,7 @@ use crate::connection::{Connection, Endpoint};
 use crate::error::{Error, Result};
 use crate::files::{say, tell, write_private};
 use crate::key::AdminKey;
+use crate::runtime::block_on;
 use crate::tls;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -71,14 +72,7 @@ pub(crate) struct BootstrapArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &BootstrapArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| Error::Connect {
-            endpoint: args.endpoint.clone(),
-            source,
-        })?;
-    runtime.block_on(bootstrap(args))
+    block_on(bootstrap(args))
 }
 
 async fn bootstrap(args: &BootstrapArgs) -> Result<()> {

@@ -3,10 +3,11 @@
 mod drain;
 mod end;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::tell;
 use crate::kubeconfig::Api;
 use crate::plain::node_name;
+use crate::runtime::block_on;
 use config_machine::power::Order;
 use http::Method;
 use serde_json::json;
@@ -36,12 +37,7 @@ pub(crate) struct Access {
 
 /// Runs the command.
 pub(crate) fn run(command: &NodeCommand) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime
-        .map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
-    runtime.block_on(async {
+    block_on(async {
         match command {
             NodeCommand::Drain(args) => drain::drain(args).await,
             NodeCommand::Uncordon(access) => {

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::files::say;
 use crate::kubeconfig::Api;
 use crate::plain::node_name;
+use crate::runtime::block_on;
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
@@ -35,12 +36,7 @@ pub(crate) struct StatusArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime
-        .map_err(|e| Error::input("this host", e.to_string(), "free some of its resources"))?;
-    runtime.block_on(async {
+    block_on(async {
         let mut api = Api::open(&args.kubeconfig).await?;
         let facts = facts::gather(&mut api, &args.node).await?;
         if facts.is_unknown() {

@@ -1,6 +1,6 @@
 //! After joining: renewal, revocation, restarts, and what a node may not do with its certificate.
 
-use crate::lab::{CONFIG, LIMIT, Lab, identity, serving_identity};
+use crate::lab::{CONFIG, LIMIT, Lab, client_request, identity, serving_identity};
 use crate::site::collection;
 use crate::wire::Identity;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -558,23 +558,8 @@ pub(crate) async fn a_serving_certificate_is_no_client_certificate(lab: &Lab) {
 
 /// A person approves a request of upstream's client signer: it is signed for its key, and a denied or unapproved one is not.
 pub(crate) async fn a_client_certificate_request_is_signed_once_approved(lab: &Lab) {
-    let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(rcgen::DnType::CommonName, "jane");
-    let request = params
-        .serialize_request(&rcgen::KeyPair::generate().unwrap())
-        .unwrap()
-        .pem()
-        .unwrap();
     for (name, condition) in [("jane-approved", "Approved"), ("jane-denied", "Denied")] {
-        let mut object = CertificateSigningRequest::default();
-        object.metadata.name = Some(name.to_owned());
-        "kubernetes.io/kube-apiserver-client".clone_into(&mut object.spec.signer_name);
-        object.spec.request.0 = request.clone().into_bytes();
-        object.spec.usages = Some(vec!["client auth".to_owned()]);
-        lab.site.create(&object).await;
+        lab.site.create(&client_request(name, "jane", &[])).await;
         let mut decided: CertificateSigningRequest = lab.site.get(name).await;
         let said = json!([{ "type": condition, "status": "True", "reason": "Person", "message": "by hand" }]);
         decided.status.get_or_insert_default().conditions = serde_json::from_value(said).unwrap();

@@ -1,7 +1,7 @@
 //! Policies that do not verify: no machine is admitted, a person decides, or every machine is
 //! admitted; and the same for upstream's signers.
 
-use crate::lab::{CONFIG, LIMIT, Lab, Outcome, identity};
+use crate::lab::{CONFIG, LIMIT, Lab, Outcome, client_request, identity};
 use crate::site::collection;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};
@@ -483,23 +483,8 @@ pub(crate) async fn an_admission_without_a_check_is_shown_everywhere() {
 pub(crate) async fn requests_to_upstreams_signers_wait_for_approval_unless_a_rule_decides() {
     const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
     let lab = Lab::start().await;
-    let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(rcgen::DnType::CommonName, "jane");
-    let request = params
-        .serialize_request(&rcgen::KeyPair::generate().unwrap())
-        .unwrap()
-        .pem()
-        .unwrap();
     let ask = async |name: &str| {
-        let mut object = CertificateSigningRequest::default();
-        object.metadata.name = Some(name.to_owned());
-        SIGNER.clone_into(&mut object.spec.signer_name);
-        object.spec.request.0 = request.clone().into_bytes();
-        object.spec.usages = Some(vec!["client auth".to_owned()]);
-        lab.site.create(&object).await;
+        lab.site.create(&client_request(name, "jane", &[])).await;
     };
     let decided = async |name: &str| {
         eventually("a decision", &lab, || async {

@@ -6,11 +6,12 @@ use config_model::Document;
 use config_model::discovery::Discovery;
 use config_model::machine::Membership;
 use http::{Method, StatusCode};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tests_harness::process::Owned;
+use tests_harness::programs;
 use tests_harness::wait::eventually;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -41,21 +42,13 @@ impl Endpoint {
     }
 }
 
-fn bin() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .unwrap()
-        .join(".pratique/bin")
-}
-
 fn free_port() -> u16 {
     tests_harness::port::free().unwrap()
 }
 
 /// What `pratique discovery create` prints, as the user-data of a machine.
 async fn create(site: &Site, endpoint: &Endpoint, token: &[&str]) -> Result<Discovery, String> {
-    let mut command = Command::new(bin().join("pratique"));
+    let mut command = Command::new(programs::folder().join("pratique"));
     command
         .args(["discovery", "create", "--endpoint"])
         .arg(format!("http://127.0.0.1:{}", endpoint.port));
@@ -127,7 +120,7 @@ pub(crate) async fn a_published_cluster_is_found_and_an_older_document_refused()
     let site =
         Site::start("version = 1\nkind = \"cluster\"\n[cluster]\nname = \"lab\"\npod_cidrs = []\n")
             .await;
-    let endpoint = Endpoint::start(&bin(), dir.path(), free_port());
+    let endpoint = Endpoint::start(&programs::folder(), dir.path(), free_port());
     let terms = create(&site, &endpoint, &[])
         .await
         .unwrap_or_else(|error| panic!("{error}\n{}", site.log()));
@@ -149,7 +142,7 @@ pub(crate) async fn a_published_cluster_is_found_and_an_older_document_refused()
     let old = dir.path().join("old");
     endpoint.process.stop(LIMIT).unwrap();
     copy(&dir.path().join("endpoint"), &old);
-    let endpoint = Endpoint::start(&bin(), dir.path(), endpoint.port);
+    let endpoint = Endpoint::start(&programs::folder(), dir.path(), endpoint.port);
     site.cut_and_restart().await;
     let before: u64 = found.split(' ').next().unwrap().parse().unwrap();
     let start = std::time::Instant::now();
@@ -175,7 +168,7 @@ pub(crate) async fn a_published_cluster_is_found_and_an_older_document_refused()
     endpoint.process.stop(LIMIT).unwrap();
     std::fs::remove_dir_all(dir.path().join("endpoint")).unwrap();
     copy(&old, &dir.path().join("endpoint"));
-    let endpoint = Endpoint::start(&bin(), dir.path(), endpoint.port);
+    let endpoint = Endpoint::start(&programs::folder(), dir.path(), endpoint.port);
     assert_eq!(first(&terms, &memory).await, "GENERATION_BACK");
     endpoint.process.stop(LIMIT).unwrap();
     site.stop();
@@ -213,7 +206,7 @@ async fn the_credential_is_in_the_secret_alone(site: &Site, dir: &Path) {
 
 /// While the root is rotated, what is published names both, so that machines follow by themselves.
 async fn both_roots_are_found(site: &Site, terms: &Discovery, memory: &Path, old: &str) {
-    let mut rotate = Command::new(bin().join("pratique"));
+    let mut rotate = Command::new(programs::folder().join("pratique"));
     rotate
         .args(["root", "rotate", "--kubeconfig"])
         .arg(site.kubeconfig());

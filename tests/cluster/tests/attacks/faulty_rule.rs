@@ -53,17 +53,7 @@ pub(crate) async fn a_faulty_rule_admits_and_removes_no_machine() {
             lab.site.log()
         );
     }
-    let mut rules: Value = serde_json::to_value(
-        lab.site
-            .get::<CertificatePolicy>("cluster")
-            .await
-            .spec
-            .rules,
-    )
-    .unwrap();
-    rules[0]["ek"]["require"] = json!("all");
-    lab.site
-        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } }))
+    lab.change_rule(|rule| rule["ek"]["require"] = json!("all"))
         .await;
     lab.until_accepted(&machine).await;
     lab.site.stop();

@@ -108,11 +108,7 @@ impl FirstMaster {
 
     /// With this machine, and with the user-data as `tell` changes it.
     fn of(mut machine: SoftMachine, tell: impl FnOnce(String) -> String) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .ancestors()
-            .nth(2)
-            .unwrap();
-        let bin = root.join(".pratique/bin");
+        let bin = tests_harness::programs::folder();
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let key = Command::new(bin.join("pratique"))

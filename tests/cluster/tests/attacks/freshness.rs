@@ -5,7 +5,7 @@ use crate::wire::{Answer, Connection, config};
 use config_protocol::wire::{
     Challenge, Evidence, RENEWALS_PATH, SESSION_SECONDS, SESSIONS_PATH, SessionId, evidence_path,
 };
-use config_protocol::{Code, Purpose};
+use config_protocol::{Channel, Code, Purpose};
 use config_tpm::Digest;
 use http::{Method, StatusCode};
 use std::time::{Duration, Instant};
@@ -103,22 +103,9 @@ pub(crate) async fn evidence_for_an_invented_session_is_refused(lab: &Lab) {
 
 /// A man in the middle: the machine's evidence names the connection to him, not his connection to the master.
 pub(crate) async fn evidence_bound_to_another_tls_connection_is_refused(lab: &Lab) {
-    let machine = lab.machine().await;
     let between = lab.connect().await.channel;
-    let connection = lab.connect().await;
-    let splice = move |channel: &mut config_protocol::Channel| channel.exporter = between.exporter;
-    let outcome = lab
-        .exchange(
-            &machine,
-            connection,
-            SESSIONS_PATH,
-            Purpose::Join,
-            splice,
-            |_| {},
-        )
-        .await;
-    lab.refused(&outcome, Code::Channel, false).await;
-    lab.join(&machine).await.accepted();
+    let splice = move |channel: &mut Channel| channel.exporter = between.exporter;
+    refused_as_seen(lab, Purpose::Join, splice, Code::Channel).await;
 }
 
 /// The evidence comes on another connection than the hello did.
@@ -133,40 +120,30 @@ pub(crate) async fn evidence_on_another_connection_than_its_hello_is_refused(lab
 }
 
 pub(crate) async fn evidence_for_an_impostors_tls_key_is_refused(lab: &Lab) {
-    let machine = lab.machine().await;
-    let connection = lab.connect().await;
-    let splice =
-        |channel: &mut config_protocol::Channel| channel.server_spki = Digest::of(b"impostor");
-    let outcome = lab
-        .exchange(
-            &machine,
-            connection,
-            SESSIONS_PATH,
-            Purpose::Join,
-            splice,
-            |_| {},
-        )
-        .await;
-    lab.refused(&outcome, Code::MasterKey, false).await;
-    lab.join(&machine).await.accepted();
+    let impostor = |channel: &mut Channel| channel.server_spki = Digest::of(b"impostor");
+    refused_as_seen(lab, Purpose::Join, impostor, Code::MasterKey).await;
 }
 
 /// A proof that was made for the admin's bootstrap does not admit a node.
 pub(crate) async fn a_proof_for_the_bootstrap_admits_no_node(lab: &Lab) {
+    refused_as_seen(
+        lab,
+        Purpose::Bootstrap,
+        |_| {},
+        Code::CredentialNotActivated,
+    )
+    .await;
+}
+
+/// A join whose evidence is made for another purpose, or for the connection as the machine sees it, is refused with this code; an
+/// honest one of the same machine is accepted.
+async fn refused_as_seen(lab: &Lab, purpose: Purpose, seen: impl FnOnce(&mut Channel), code: Code) {
     let machine = lab.machine().await;
     let connection = lab.connect().await;
     let outcome = lab
-        .exchange(
-            &machine,
-            connection,
-            SESSIONS_PATH,
-            Purpose::Bootstrap,
-            |_| {},
-            |_| {},
-        )
+        .exchange(&machine, connection, SESSIONS_PATH, purpose, seen, |_| {})
         .await;
-    lab.refused(&outcome, Code::CredentialNotActivated, false)
-        .await;
+    lab.refused(&outcome, code, false).await;
     lab.join(&machine).await.accepted();
 }
 

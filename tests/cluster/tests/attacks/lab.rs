@@ -3,9 +3,11 @@
 use crate::site::Site;
 use crate::wire::{Answer, Connection, Identity, config};
 use config_attest::release::Manifest;
+use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use config_kube::machine::EkSelector;
 use config_kube::{
-    ImageRelease, Machine, MachineSpec, MachineState, MachineStatus, NodeAttestation,
+    CertificatePolicy, ImageRelease, Machine, MachineSpec, MachineState, MachineStatus,
+    NodeAttestation,
 };
 use config_protocol::wire::{
     Certificates, Challenge, Evidence, Hello, RENEWALS_PATH, SESSIONS_PATH, evidence_path,
@@ -20,6 +22,7 @@ use rcgen::{
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -109,6 +112,17 @@ impl Lab {
     async fn sign(&self, manifest: &Manifest, keys: &[&SigningKey]) {
         let release: ImageRelease = manifest.sign(keys).unwrap();
         self.site.create(&release).await;
+    }
+
+    /// Changes the policy's first rule, which decides about machines.
+    pub(crate) async fn change_rule(&self, change: impl FnOnce(&mut Value)) {
+        let policy: CertificatePolicy = self.site.get("cluster").await;
+        let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
+        change(&mut rules[0]);
+        let change = json!({ "spec": { "rules": rules } });
+        self.site
+            .patch::<CertificatePolicy>("cluster", &change)
+            .await;
     }
 
     /// A machine that the inventory does not know.
@@ -472,4 +486,23 @@ fn document(
          config = {{ measured = true, digests = \"inventory\" }}\n\
          certificate = {{ ttl = \"{ttl}\", sans = \"inventory\", roles = [\"worker\"] }}\n"
     )
+}
+
+/// A request of upstream's client signer by this name, for a user and its groups, with a new key.
+pub(crate) fn client_request(name: &str, user: &str, groups: &[&str]) -> CertificateSigningRequest {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, user);
+    for group in groups {
+        let organization = DnType::OrganizationName;
+        params.distinguished_name.push(organization, *group);
+    }
+    let key = KeyPair::generate().unwrap();
+    let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+    let mut object = CertificateSigningRequest::default();
+    object.metadata.name = Some(name.to_owned());
+    "kubernetes.io/kube-apiserver-client".clone_into(&mut object.spec.signer_name);
+    object.spec.request.0 = pem.into_bytes();
+    object.spec.usages = Some(vec!["client auth".to_owned()]);
+    object
 }

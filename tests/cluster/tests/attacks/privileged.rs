@@ -2,10 +2,10 @@
 //! looks, and refused at the next proof once the rule no longer allows it.
 
 use crate::lab::{Lab, identity};
+use config_kube::MachineState;
 use config_kube::k8s_openapi::api::core::v1::Node;
-use config_kube::{CertificatePolicy, MachineState};
 use config_protocol::Code;
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub(crate) async fn machines_with_privileged_pods_join_only_where_the_rule_allows_them() {
     let lab = Lab::start_on("", "30m", |data| {
@@ -46,17 +46,7 @@ pub(crate) async fn machines_with_privileged_pods_join_only_where_the_rule_allow
         Some("true")
     );
 
-    let mut rules: Value = serde_json::to_value(
-        lab.site
-            .get::<CertificatePolicy>("cluster")
-            .await
-            .spec
-            .rules,
-    )
-    .unwrap();
-    rules[0]["config"]["privilegedPods"] = json!("refuse");
-    lab.site
-        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } }))
+    lab.change_rule(|rule| rule["config"]["privilegedPods"] = json!("refuse"))
         .await;
     let identity = identity(&machine, &certificates);
     lab.until(Code::PrivilegedPods, || lab.renew(&machine, &identity))

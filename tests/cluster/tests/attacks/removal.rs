@@ -4,7 +4,7 @@
 use crate::after_join::{ask, joined, own_node};
 use crate::approval::{comes_by, note, say, set_policy};
 use crate::drift::token;
-use crate::lab::{LIMIT, Lab, Outcome, identity};
+use crate::lab::{LIMIT, Lab, Outcome, client_request, identity};
 use crate::site::collection;
 use crate::wire::{Connection, Identity, config};
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -208,27 +208,7 @@ pub(crate) async fn a_renamed_machine_loses_certificates_and_tokens_of_its_old_n
 
 /// A request of upstream's client signer.
 async fn request_of(lab: &Lab, name: &str, user: &str, groups: &[&str]) {
-    let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(rcgen::DnType::CommonName, user);
-    for group in groups {
-        params
-            .distinguished_name
-            .push(rcgen::DnType::OrganizationName, *group);
-    }
-    let request = params
-        .serialize_request(&rcgen::KeyPair::generate().unwrap())
-        .unwrap()
-        .pem()
-        .unwrap();
-    let mut object = CertificateSigningRequest::default();
-    object.metadata.name = Some(name.to_owned());
-    "kubernetes.io/kube-apiserver-client".clone_into(&mut object.spec.signer_name);
-    object.spec.request.0 = request.into_bytes();
-    object.spec.usages = Some(vec!["client auth".to_owned()]);
-    lab.site.create(&object).await;
+    lab.site.create(&client_request(name, user, groups)).await;
     say(lab, name, "Approved").await;
 }
 

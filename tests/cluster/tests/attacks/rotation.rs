@@ -6,9 +6,9 @@ use crate::real_tpm::{self, Node};
 use crate::site::{collection, credentials};
 use crate::wire::{Connection, Identity, config};
 use agent_enroll::{RootReadiness, root_readiness};
+use config_kube::Machine;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Node as KubeNode};
 use config_kube::roots::{ROOT_UNKNOWN, ready_for};
-use config_kube::{CertificatePolicy, Machine};
 use config_protocol::Purpose;
 use config_protocol::wire::{Certificates, SESSIONS_PATH};
 use config_tpm::Digest;
@@ -203,11 +203,7 @@ async fn join_by(lab: &Lab, root: &[u8]) -> (SoftMachine, Certificates) {
 /// From now on certificates live for 30 seconds, so that agents renew soon; returns the machine
 /// that has such a certificate.
 async fn short_certificates(lab: &Lab) -> SoftMachine {
-    let policy: CertificatePolicy = lab.site.get("cluster").await;
-    let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
-    rules[0]["certificate"]["ttlSeconds"] = json!(30);
-    lab.site
-        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } }))
+    lab.change_rule(|rule| rule["certificate"]["ttlSeconds"] = json!(30))
         .await;
     let machine = lab.machine().await;
     eventually("short certificates", lab, || async {

@@ -17,6 +17,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tests_harness::process::Owned;
+use tests_harness::programs;
 use tests_harness::wait::eventually;
 
 /// Time for the master to come up or go down.
@@ -41,16 +42,7 @@ impl Site {
 
     /// The same on a data folder that something prepared.
     pub(crate) async fn start_on(document: &str, prepare: impl FnOnce(&Path)) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .ancestors()
-            .nth(2)
-            .unwrap();
-        let program = root.join(".pratique/bin/master");
-        assert!(
-            program.exists(),
-            "no {}: run `cargo xtask test build` first",
-            program.display()
-        );
+        let program = programs::built("master").unwrap();
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), document).unwrap();
         prepare(&dir.path().join("data"));
@@ -232,14 +224,7 @@ pub(crate) fn collection<T: Resource>() -> String {
 }
 
 fn spawn(program: &Path, dir: &Path, address: SocketAddr) -> Owned {
-    let mut master = Command::new(program);
-    master
-        .arg("run")
-        .arg("--config")
-        .arg(dir.join("cluster.toml"))
-        .arg("--data")
-        .arg(dir.join("data"));
-    master.arg("--listen").arg(address.to_string());
+    let master = programs::master(program, dir, address);
     Owned::start(master, &dir.join("master.log")).unwrap()
 }
 

@@ -1,5 +1,6 @@
 //! Static joins: `pratique issue` against the running master, the agent with what it wrote, and what such a node may not do.
 
+use crate::after_join::ask;
 use crate::lab::Lab;
 use crate::site::collection;
 use crate::wire::Identity;
@@ -75,25 +76,6 @@ pub(crate) fn bare(lab: &Lab, name: &str) -> Identity {
         chain: identity.certificate,
         key: key.to_vec(),
     }
-}
-
-async fn ask(
-    lab: &Lab,
-    who: &Identity,
-    method: Method,
-    path: &str,
-    body: serde_json::Value,
-) -> StatusCode {
-    let body = if body.is_null() {
-        Vec::new()
-    } else {
-        serde_json::to_vec(&body).unwrap()
-    };
-    lab.connect_as(who)
-        .await
-        .unwrap()
-        .status(method, path, body)
-        .await
 }
 
 /// Waits for a Node, which the master makes.

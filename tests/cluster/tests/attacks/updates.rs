@@ -4,7 +4,7 @@
 use crate::after_join::{ask, joined, own_node};
 use crate::lab::{CONFIG, LIMIT, Lab, identity};
 use config_kube::k8s_openapi::api::core::v1::{Event as Happening, Node};
-use config_kube::{CertificatePolicy, Machine, MachineState};
+use config_kube::{Machine, MachineState};
 use config_protocol::Code;
 use config_tpm::Digest;
 use config_tpm::eventlog::Event;
@@ -88,11 +88,7 @@ pub(crate) async fn the_next_allowed_image_joins_without_an_admin() {
 
 /// Sets how many images are admitted beside the newest.
 async fn limit(lab: &Lab, most: u32) {
-    let policy: CertificatePolicy = lab.site.get("cluster").await;
-    let mut rules = serde_json::to_value(&policy.spec.rules).unwrap();
-    rules[0]["images"]["maxConcurrent"] = json!(most);
-    lab.site
-        .patch::<CertificatePolicy>("cluster", &json!({ "spec": { "rules": rules } }))
+    lab.change_rule(|rule| rule["images"]["maxConcurrent"] = json!(most))
         .await;
 }
 
