@@ -39,6 +39,8 @@ pub enum Sender {
 /// Kinds of frames that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// A whole message of text, which is UTF-8.
+    Text,
     /// A whole message of bytes.
     Binary,
     /// The end of the connection.
@@ -52,6 +54,7 @@ pub enum Kind {
 impl Kind {
     fn opcode(self) -> u8 {
         match self {
+            Self::Text => 0x1,
             Self::Binary => 0x2,
             Self::Close => 0x8,
             Self::Ping => 0x9,

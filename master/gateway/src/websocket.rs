@@ -32,8 +32,6 @@ const LOG: [(&str, Messages); 2] = [
 ];
 /// The end because of an error here or at the node (RFC 6455, 7.4.1).
 const INTERNAL_ERROR: u16 = 1011;
-/// The first byte of a frame that is a whole message of text (RFC 6455, 5.2).
-const TEXT: u8 = 0x81;
 /// Bytes that are read of a client at once. A pong is not longer than its ping.
 const INBOX: usize = 4096;
 /// Time for a client to close its side, so that the last messages reach it.
@@ -261,23 +259,16 @@ impl Messages {
     fn take(self, line: &mut BytesMut, piece: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Bytes => frame(Kind::Binary, piece, &[], out),
-            Self::Base64 => text(STANDARD.encode(piece).as_bytes(), out),
+            Self::Base64 => frame(Kind::Text, STANDARD.encode(piece).as_bytes(), &[], out),
             Self::Lines => {
                 for part in piece.split_inclusive(|byte| *byte == b'\n') {
                     line.extend_from_slice(part);
                     if line.ends_with(b"\n") {
-                        text(line, out);
+                        frame(Kind::Text, line, &[], out);
                         line.clear();
                     }
                 }
             }
         }
     }
-}
-
-/// Appends a message of text: the frame that a message of the same bytes has, but for its opcode.
-fn text(payload: &[u8], out: &mut Vec<u8>) {
-    let begin = out.len();
-    frame(Kind::Binary, payload, &[], out);
-    out[begin] = TEXT;
 }
