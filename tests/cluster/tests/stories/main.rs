@@ -18,6 +18,7 @@ mod no_tpm;
 mod offline_attacks;
 mod older_disk;
 mod planted_state;
+mod pods;
 mod power;
 mod recovery;
 mod refusal;
@@ -45,6 +46,7 @@ const STORIES: &[(&str, Story)] = stories![
     network::pods_of_a_node_reach_each_other_and_the_api,
     network::a_service_is_reached_by_its_name_across_machines,
     network::a_deployment_is_rolled_under_traffic_without_a_failed_request,
+    pods::a_pod_shares_process_ids_has_limits_as_a_whole_and_reads_an_image,
     join::quoted_registers_equal_the_predicted_ones,
     join::images_hold_no_shell_and_containers_get_no_tpm,
     join::machines_without_a_shell_show_their_logs,
