@@ -51,6 +51,8 @@ use tracing_subscriber::EnvFilter;
 const WORKERS: usize = 2;
 /// Threads for calls that block: the TPM has one thread of its own, files need few.
 const BLOCKING_THREADS: usize = 8;
+/// Open files of the process: connections, and a descriptor for each mount of the containers that are being made.
+const DESCRIPTORS: u64 = 65_536;
 
 /// The node agent of Pratique.
 #[derive(Debug, Parser)]
@@ -155,6 +157,20 @@ async fn perform(command: Command) -> Result<u8, error::Error> {
     }
 }
 
+/// Raises the limit of open files: the kernel's own is 1,024, or 4,096 for those who ask.
+fn more_descriptors() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let of_files = Resource::RLIMIT_NOFILE;
+    let raised = getrlimit(of_files).and_then(|(_, most)| {
+        // Without the right to raise the hard limit, that is the most there is.
+        let all = setrlimit(of_files, DESCRIPTORS.max(most), DESCRIPTORS.max(most));
+        all.or_else(|_refused| setrlimit(of_files, most, most))
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
 fn main() -> ExitCode {
     let Arguments { command } = Arguments::parse();
     let filter =
@@ -170,6 +186,7 @@ fn main() -> ExitCode {
         tracing::error!("{}", config_errors::chain(&error));
         return ExitCode::FAILURE;
     }
+    more_descriptors();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS)

@@ -4,7 +4,7 @@ use crate::shared::Shared;
 use agent_pressure::ImageMarks;
 use agent_resources::Disk;
 use agent_runtime::{Error, Image, Reference};
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -99,9 +99,21 @@ fn shown(pods: &[Arc<Pod>], full_name: impl Fn(&str) -> Option<String>) -> BTree
         .iter()
         .filter(|pod| !is_over(pod))
         .filter_map(|pod| pod.spec.as_ref());
-    let volumes = specs.flat_map(|spec| spec.volumes.iter().flatten());
+    let volumes = specs.flat_map(|spec| {
+        let mounts = mounted(spec);
+        let volumes = spec.volumes.iter().flatten();
+        volumes.filter(move |volume| mounts.contains(volume.name.as_str()))
+    });
     let images = volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
     images.filter_map(full_name).collect()
+}
+
+/// The names of the volumes that containers of a pod mount.
+fn mounted(spec: &PodSpec) -> BTreeSet<&str> {
+    let inits = spec.init_containers.iter().flatten();
+    let mounts = inits.chain(&spec.containers);
+    let mounts = mounts.flat_map(|container| container.volume_mounts.iter().flatten());
+    mounts.map(|mount| mount.name.as_str()).collect()
 }
 
 /// The id that containers of an image have.

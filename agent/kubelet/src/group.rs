@@ -22,10 +22,10 @@ pub(crate) fn limit(groups: &Groups, path: &str, limits: Resources) -> io::Resul
 
 /// What is written: controller, file and text.
 fn settings(version: Version, limits: Resources) -> Vec<(&'static str, &'static str, String)> {
-    let shares = (limits.cpu_request_millis * 1024 / 1000).clamp(2, 262_144);
+    let shares = (limits.cpu_request_millis.saturating_mul(1024) / 1000).clamp(2, 262_144);
     let quota = limits
         .cpu_limit_millis
-        .map(|millis| (millis * PERIOD / 1000).max(LEAST_QUOTA));
+        .map(|millis| (millis.saturating_mul(PERIOD) / 1000).max(LEAST_QUOTA));
     let memory = limits.memory_limit;
     match version {
         Version::One => {

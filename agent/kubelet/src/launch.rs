@@ -26,6 +26,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 /// Where a container leaves its last words, if it names no other place (upstream's).
+/// Most `volumeMounts` of a container, to which files of the node's own come. Each holds a descriptor while the container starts.
+const MOST_MOUNTS: usize = 1000;
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Which attempt is to be started.
@@ -73,6 +75,12 @@ pub(crate) fn prepare(
         sandbox,
     } = attempt;
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
+    let count = container.volume_mounts.as_ref().map_or(0, Vec::len);
+    if count > MOST_MOUNTS {
+        return Err(format!(
+            "a container may have {MOST_MOUNTS} volumeMounts, not {count}"
+        ));
+    }
     let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let vars = env::resolve(pod, container, sources)?;
     let expanded = |list: &Option<Vec<String>>| {

@@ -12,7 +12,7 @@ use agent_api::{ApiError, get};
 use agent_runtime::{Error, ErrorClass, Image, Keyring, PodRef, PullPolicy, PullSecret, Reference};
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Secret};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -21,6 +21,8 @@ use tokio::time::timeout;
 
 /// Most pull secrets of a pod that are read.
 const MAX_SECRETS: usize = 64;
+/// Most images of a container: its own and those that its volumes show.
+const MOST_IMAGES: usize = 65;
 /// How long a step waits for a fetch: what an image that is there takes at most, mostly.
 const SOON: Duration = Duration::from_millis(200);
 
@@ -62,12 +64,11 @@ impl Wanted {
         let own = named(None, &container.image, &container.image_pull_policy);
         let spec = pod.spec.iter();
         let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
-        let mounted = volumes.filter(|volume| {
-            let mut mounts = container.volume_mounts.iter().flatten();
-            mounts.any(|mount| mount.name == volume.name)
-        });
-        let shown = mounted.filter_map(|volume| {
-            let image = volume.image.as_ref()?;
+        let mounts = container.volume_mounts.iter().flatten();
+        let mounts: BTreeSet<&str> = mounts.map(|mount| mount.name.as_str()).collect();
+        let shown = volumes.filter_map(|volume| {
+            let image = volume.image.as_ref();
+            let image = image.filter(|_| mounts.contains(volume.name.as_str()))?;
             let name = Some(volume.name.clone());
             Some(named(name, &image.reference, &image.pull_policy))
         });
@@ -110,10 +111,17 @@ impl Fetches {
             let mut task = JoinSet::new();
             task.spawn(async move {
                 let _told = AtItsEnd(news);
+                if let Some(beyond) = all.get(MOST_IMAGES) {
+                    let image = beyond.image.clone();
+                    let text = format!("a container may have {MOST_IMAGES} images with those of its volumes, not {}", all.len());
+                    let error = Error::new(ErrorClass::ImagePull, text);
+                    return Err(Failed { image, error });
+                }
+                let keys = puller.read(&shared, &pod, &reference).await;
                 let mut images = Vec::new();
                 for wanted in all {
-                    let of = (&*pod, &reference, &*own);
-                    let fetched = puller.fetch(&shared, of, &wanted).await;
+                    let of = (&*pod, &*own);
+                    let fetched = puller.fetch(&shared, of, (&wanted, &keys)).await;
                     let image = wanted.image;
                     images.push(fetched.map_err(|error| Failed { image, error })?);
                 }
@@ -156,14 +164,13 @@ impl Puller {
     async fn fetch(
         &self,
         shared: &Shared,
-        (pod, reference, container): (&Pod, &PodRef, &str),
-        wanted: &Wanted,
+        (pod, container): (&Pod, &str),
+        (wanted, keys): (&Wanted, &Keyring),
     ) -> Result<Image, Error> {
         let (image, policy) = (wanted.image.as_str(), wanted.policy);
-        let keys = self.read(shared, pod, reference).await;
         let (runtime, events) = (&shared.runtime, shared.events.of(pod, container));
         if policy == PullPolicy::IfNotPresent
-            && let Ok(there) = runtime.obtain_image(image, PullPolicy::Never, &keys).await
+            && let Ok(there) = runtime.obtain_image(image, PullPolicy::Never, keys).await
         {
             events.normal(
                 "Pulled",
@@ -175,7 +182,7 @@ impl Puller {
             events.normal("Pulling", format!("Pulling image {image:?}"));
         }
         let start = Instant::now();
-        let fetched = runtime.obtain_image(image, policy, &keys).await?;
+        let fetched = runtime.obtain_image(image, policy, keys).await?;
         if policy != PullPolicy::Never {
             let took = start.elapsed().as_millis();
             let text = format!(

@@ -211,6 +211,8 @@ async fn start(
         target: order.target.as_deref(),
         sandbox: &order.sandbox,
     };
+    // What is prepared holds a descriptor for each mount.
+    let _turn = shared.turns.acquire().await;
     let mut launch = launch::prepare(&shared.config, attempt, &sources, &volumes, shared.memory)
         .map_err(config)?;
     let mut images = order.images.iter();
@@ -226,7 +228,6 @@ async fn start(
         let events = shared.events.of(pod, &order.container.name);
         events.normal("CapabilitiesNarrowed", text);
     }
-    let _turn = shared.turns.acquire().await;
     let staged = Staged::make(&shared.config, &launch.id, &launch.wanted).map_err(config)?;
     if *fate.get_or_init(|| Fate::Asked) == Fate::GivenUp {
         return Ok(());

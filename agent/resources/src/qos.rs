@@ -8,6 +8,9 @@ use config_kube::quantity::Amount;
 /// Upstream's OOM scores: guaranteed containers are killed last, best-effort ones first.
 const GUARANTEED_SCORE: i32 = -997;
 const BEST_EFFORT_SCORE: i32 = 1000;
+/// More CPU than any machine has. A pod may name up to 2^63 millicores, and what is reckoned with them must stay within 64 bits: an
+/// overflow ends the agent.
+const MOST_MILLIS: u64 = 1 << 40;
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
 
 /// An amount of a container's requests or limits; a limit without a request is also the request.
@@ -130,7 +133,8 @@ pub fn pod_resources(pod: &Pod) -> Option<Resources> {
 }
 
 fn millis(amount: Amount) -> u64 {
-    u64::try_from(amount.ceil_milli()).unwrap_or_default()
+    let millis = u64::try_from(amount.ceil_milli()).unwrap_or_default();
+    millis.min(MOST_MILLIS)
 }
 
 fn bytes(amount: Amount) -> Option<u64> {
@@ -194,6 +198,19 @@ mod tests {
             json!({"spec": {"containers": [{"name": "a", "resources": resources}]}}),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn no_amount_of_cpu_overflows_what_is_reckoned_with_it() {
+        let amount = |text: &str| {
+            let pod = pod(&json!({"limits": {"cpu": text}}));
+            limit(&pod.spec.unwrap().containers[0], "cpu").unwrap()
+        };
+        for most in ["9E", "9223372036854775807"] {
+            let millis = millis(amount(most));
+            assert!(millis.checked_mul(100_000).is_some(), "{most}: {millis}");
+        }
+        assert_eq!(millis(amount("1500m")), 1500);
     }
 
     #[test]

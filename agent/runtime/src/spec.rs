@@ -209,11 +209,11 @@ fn resources(spec: &ContainerSpec, host: &Host) -> Value {
 
 /// Limits alone, as a container that runs can be given others. Without a limit of memory or CPU they say nothing of it.
 pub(crate) fn limits(wanted: &Resources, unified_cgroups: bool) -> Value {
-    let shares = (wanted.cpu_request_millis * 1024 / 1000).clamp(2, 262_144);
+    let shares = (wanted.cpu_request_millis.saturating_mul(1024) / 1000).clamp(2, 262_144);
     let mut all = json!({"cpu": {"shares": shares}});
     if let Some(millis) = wanted.cpu_limit_millis {
         all["cpu"]["period"] = json!(CPU_PERIOD);
-        all["cpu"]["quota"] = json!((millis * CPU_PERIOD / 1000).max(1000));
+        all["cpu"]["quota"] = json!((millis.saturating_mul(CPU_PERIOD) / 1000).max(1000));
     }
     if let Some(bytes) = wanted.memory_limit {
         all["memory"] = json!({"limit": bytes});

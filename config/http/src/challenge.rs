@@ -14,7 +14,7 @@ pub enum Challenge {
         realm: String,
         /// The registry's name at the token service.
         service: Option<String>,
-        /// For what the token is asked.
+        /// The access that the token is for.
         scope: Option<String>,
     },
     /// Name and password (RFC 7617).
@@ -22,8 +22,8 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// The challenge to answer among those of a header: Bearer, where it is there with a realm, else Basic. What stands
-    /// behind a fault of syntax is not read.
+    /// The challenge to answer among those of a header: Bearer, where it is there with a realm, else Basic. Reading stops at the
+    /// first syntax error.
     pub fn read(header: &str) -> Option<Self> {
         if header.len() > MAX_HEADER {
             return None;

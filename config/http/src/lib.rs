@@ -8,7 +8,7 @@
 //! answer is read than [`Limits`] allow; the connection ends when the [`Connection`] and the last
 //! [`Body`] of it are dropped.
 //!
-//! Enter by [`Connection::open`]. [`Challenge`] is what a server answers to who has not said who he is.
+//! Enter by [`Connection::open`]. [`Challenge`] is what a server asks of a client that sent no credentials (`WWW-Authenticate`).
 
 mod challenge;
 mod connection;

@@ -27,8 +27,8 @@ pub(crate) struct Written {
     pub(crate) node_cidr_mask_ipv6: Option<At<i64>>,
 }
 
-/// Checks the ranges: one of a family at most, of which IPv6 is refused for now, apart from the services' range
-/// (`service_cidr`, and where it is written).
+/// Checks the ranges: at most one per address family, no IPv6 for now, and no overlap with the services' range (`service_cidr`
+/// and its place in the document).
 /// An empty list gives nodes none.
 pub(crate) fn check(
     written: &Written,

@@ -236,13 +236,13 @@ raw!(
         admin_key: String,
         /// Names and addresses in the API server's certificate beside those of the machine.
         api_names: Texts,
-        /// Range of the services' cluster addresses: IPv4, IPv6 is not there yet. Default: `{SERVICE_CIDR}`.
+        /// Range of the services' cluster addresses: IPv4 only; IPv6 is not supported yet. Default: `{SERVICE_CIDR}`.
         service_cidr: String,
-/// Ranges of which each node gets a part for its pods: one of IPv4, IPv6 is not there yet; `[]` if something else gives nodes theirs. Default: `["{POD_CIDR}"]`.
+/// Ranges of which each node gets a part for its pods: one IPv4 range (IPv6 is not supported yet); `[]` if something else assigns them. Default: `["{POD_CIDR}"]`.
         pod_cidrs: Texts,
         /// Prefix length of a node's part of the IPv4 range. Default: {NODE_CIDR_MASK_IPV4}.
         node_cidr_mask_ipv4: i64,
-        /// Prefix length of a node's part of the IPv6 range, which is not there yet. Default: {NODE_CIDR_MASK_IPV6}.
+        /// Prefix length of a node's part of an IPv6 range; refused until IPv6 is supported. Default: {NODE_CIDR_MASK_IPV6}.
         node_cidr_mask_ipv6: i64,
         /// Range of node ports. Default: `{NODE_PORTS}`.
         node_ports: String,

@@ -59,8 +59,19 @@ struct Tables {
     /// Uids of the last deleted Machines. The response to an own write may arrive after the watch has reported the deletion; it must
     /// not bring the Machine back.
     gone: VecDeque<String>,
-    /// Machines whose names others have taken by own writes, before the watch has reported that they were deleted.
+    /// Deleted Machines whose deletion the watch has not reported yet, though an own write has put another Machine under the
+    /// name.
     replaced: VecDeque<Machine>,
+}
+
+impl Tables {
+    /// Remembers a Machine whose name is another's by now, until the watch reports its deletion.
+    fn replace(&mut self, machine: Machine) {
+        self.replaced.push_back(machine);
+        if self.replaced.len() > GONE {
+            self.replaced.pop_front();
+        }
+    }
 }
 
 /// How many deleted Machines are remembered, and how many replaced ones.
@@ -166,18 +177,22 @@ impl ReferenceTables {
                     .uid
                     .as_ref()
                     .is_some_and(|uid| tables.gone.contains(uid));
-                if gone || known.is_some_and(|known| is_newer(known, &machine)) {
+                if gone {
+                    return;
+                }
+                if known.is_some_and(|known| is_newer(known, &machine)) {
                     // Watch events and responses to own writes arrive in any order; the higher revision wins.
+                    if known.is_some_and(|known| known.metadata.uid != machine.metadata.uid) {
+                        tables.replace(machine);
+                    }
                     return;
                 }
                 if let Some(replaced) =
                     known.filter(|known| known.metadata.uid != machine.metadata.uid)
                 {
                     self.deny.remove(&Gone::of(&replaced.metadata).uid);
-                    tables.replaced.push_back(replaced.clone());
-                    if tables.replaced.len() > GONE {
-                        tables.replaced.pop_front();
-                    }
+                    let replaced = replaced.clone();
+                    tables.replace(replaced);
                 }
                 self.deny.set(&machine);
                 tables.machines.insert(name(&machine.metadata), machine);
@@ -304,7 +319,7 @@ impl ReferenceTables {
         self.rules_changed.send_modify(|version| *version += 1);
     }
 
-    /// The last known state of a machine that was deleted, also if its name is another's by now.
+    /// The last known state of a deleted Machine, even if another one has its name by now.
     pub(crate) fn last(&self, gone: &Gone) -> Option<Machine> {
         let tables = self.read();
         let known = tables.machines.get(&gone.key.name).into_iter();

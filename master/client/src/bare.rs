@@ -1,8 +1,8 @@
-//! Objects without what no part of the master reads of them.
+//! Objects without their managed fields, which no part of the master reads.
 
 use std::borrow::Cow;
 
-/// How managed fields begin. Within a text the quotes would be escaped.
+/// The beginning of managed fields. It can't occur inside a JSON string, where its quotes would be escaped.
 const MANAGED: &str = r#""managedFields":["#;
 
 /// An object as JSON without its managed fields: they are often as long as the rest, decoding them costs more than that, and an
@@ -19,7 +19,7 @@ pub(crate) fn bare(object: &str) -> Cow<'_, str> {
     Cow::Owned([before, after].concat())
 }
 
-/// What comes before and after the managed fields of the object itself; those of a template in it are its content.
+/// The JSON before and after the object's own managed fields. Those of a template inside it are kept.
 fn around(object: &str) -> Option<(&str, &str)> {
     let (before, rest) = object.split_at(object.find(MANAGED)?);
     let (mut depth, mut opened) = (0_usize, 0);
@@ -50,7 +50,8 @@ fn around(object: &str) -> Option<(&str, &str)> {
     Some((before, &rest[end? + 1..]))
 }
 
-/// Visits the brackets outside texts, with their places and whether they open, until one is the last: its place.
+/// Calls `is_last` with the place of each bracket outside strings and whether it opens, until that returns true; returns this
+/// place.
 fn walk(json: &str, mut is_last: impl FnMut(usize, bool) -> bool) -> Option<usize> {
     let json = json.as_bytes();
     let mut at = 0;

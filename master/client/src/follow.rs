@@ -254,11 +254,16 @@ fn change_of<T: Seen, V>(
             Some(Change::Set(read(object)))
         }
         WatchEvent::Deleted(gone) => {
-            version.clone_from(&gone.resource_version);
+            // An object whose metadata is unreadable has none.
+            if !gone.resource_version.is_empty() {
+                version.clone_from(&gone.resource_version);
+            }
             Some(Change::Deleted(gone))
         }
         WatchEvent::Bookmark(reached) => {
-            *version = reached;
+            if !reached.is_empty() {
+                *version = reached;
+            }
             None
         }
     }

@@ -26,7 +26,7 @@ pub enum WatchEvent<T> {
     Bookmark(String),
 }
 
-/// An object that was deleted, or no longer matches: what identifies it, which can be read whatever the rest of the object is.
+/// The identity of an object that was deleted or no longer matches. It can be read even if the rest of the object can't.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Namespace and name.
@@ -97,8 +97,8 @@ impl<T: FromJson> Watcher<T> {
     }
 }
 
-/// The type and the object of a line. The server writes them in this order and without spaces; what it writes otherwise is
-/// parsed, which costs another pass over the object.
+/// The type and the object of a line. Most lines have exactly this form and are cut without parsing. Others (bookmarks, errors)
+/// are parsed, which costs another pass over the object.
 fn parts(line: &str) -> Result<(&str, &str), serde_json::Error> {
     #[derive(Deserialize)]
     struct Raw<'a> {
@@ -110,7 +110,8 @@ fn parts(line: &str) -> Result<(&str, &str), serde_json::Error> {
         let (kind, object) = line
             .strip_prefix(r#"{"type":""#)?
             .split_once(r#"","object":"#)?;
-        Some((kind, object.strip_suffix('}')?))
+        let is_kind = kind.bytes().all(|byte| byte.is_ascii_uppercase());
+        is_kind.then_some((kind, object.strip_suffix('}')?))
     };
     usual().map_or_else(
         || serde_json::from_str(line).map(|raw: Raw<'_>| (raw.r#type, raw.object.get())),
@@ -182,7 +183,7 @@ pub(crate) fn readable<T: FromJson>(object: &str) -> Option<T> {
     .ok()
 }
 
-/// What of an object's metadata can be read whatever the rest is.
+/// The part of an object's metadata that can be read even if the rest can't.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Told {

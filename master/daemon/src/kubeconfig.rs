@@ -37,8 +37,7 @@ pub(crate) fn write(
     })
 }
 
-/// Puts a file of mode 0600 in place of what is there, by a neighbour and a rename: a reader that waits for it never reads a
-/// part.
+/// Replaces a file (mode 0600) by writing a temporary file beside it and renaming that: no reader sees a part of it.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut neighbour = path.as_os_str().to_owned();
     neighbour.push(".new");

@@ -31,7 +31,7 @@ where
     to_client.shutdown().await?;
     let mut unread = tokio::io::sink();
     let rest = tokio::io::copy_buf(&mut from_client, &mut unread);
-    // A client that does not close in time has had its time.
+    // A client that does not close in time is disconnected; that is no error.
     let rest = tokio::time::timeout(LINGER, rest).await;
     rest.map_or(Ok(()), |copied| copied.map(drop))
 }

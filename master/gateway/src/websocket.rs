@@ -1,9 +1,9 @@
 //! Answers over WebSocket: logs and watches, for clients that can't read a body while it comes, such as browsers.
 //!
-//! The answer is made as it is over HTTP alone, refusals included. Only where it is good does the connection become a WebSocket,
-//! and the answer's body its messages: a log's pieces, or one message for each event of a watch. What the client sends is read
-//! for pings and its close frame, and otherwise ignored, as upstream does. The body is asked for more only when the client has
-//! taken what there was, and ends with the client: so does the request to a node behind it.
+//! The answer is made as it is over HTTP alone, refusals included. If its status is 200, the connection becomes a WebSocket, and
+//! the body becomes its messages: a log's pieces, or one message for each event of a watch. Pings and the close frame of the
+//! client are answered; its other frames are ignored, as upstream does. The body is read no faster than the client reads. When
+//! the client ends, the body is dropped, and with it the request to the node.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,10 +12,11 @@ use config_tunnel::websocket::{
     self, Decoder, Event, GOING_AWAY, Kind, NORMAL, PROTOCOL_ERROR, Sender, frame,
 };
 use http::header::{
-    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -57,7 +58,7 @@ pub enum Carried {
     Watch,
 }
 
-/// A WebSocket that a client asks for and may have.
+/// A client's WebSocket handshake that was checked and can be accepted.
 #[derive(Debug)]
 pub struct Socket {
     client: OnUpgrade,
@@ -70,7 +71,7 @@ impl Socket {
     /// The WebSocket that a request asks for; `None` where it asks for none.
     ///
     /// # Errors
-    /// The handshake is not that of RFC 6455 (400), or names no protocol that is served (403).
+    /// The handshake is not that of RFC 6455 (400), names no protocol that is served, or comes from a page of another origin (403).
     pub fn asked(
         carried: Carried,
         (method, headers): (&Method, &HeaderMap),
@@ -81,6 +82,10 @@ impl Socket {
             && list(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade"));
         if !asked {
             return Ok(None);
+        }
+        if is_of_another_origin(headers) {
+            let text = "a page of another origin gets no WebSocket here";
+            return Err(ApiError::new(Reason::Forbidden, text));
         }
         let (messages, protocol) = agree(carried, headers)?;
         let client = upgrade.ok_or_else(|| bad("this connection can't become a WebSocket"))?;
@@ -100,8 +105,8 @@ impl Socket {
         }))
     }
 
-    /// Agrees to the WebSocket and sends an answer's body over it, in a task of its own: until body or client end, the server
-    /// is `draining`, or something says why the connection is to be `cut`. An answer that is not good stays as it is.
+    /// Accepts the handshake and sends the answer's body in a task of its own, until the body or the client ends, the server is
+    /// `draining`, or `cut` returns the reason to close. An answer other than 200 is returned unchanged.
     pub fn carry(
         self,
         answer: Response<Body>,
@@ -163,6 +168,25 @@ fn agree(carried: Carried, headers: &HeaderMap) -> Result<(Messages, Option<&str
             several.join(", ")
         ))),
     }
+}
+
+/// Whether a browser asks for a page that came from elsewhere. Browsers let any page open a WebSocket, with the user's certificate or
+/// through `kubectl proxy` with the user's token, so that it would read what the user may. A page from this host may, and one from
+/// the loopback, as `kubectl proxy` puts the server's name into `Host`.
+fn is_of_another_origin(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else {
+        return false;
+    };
+    let origin = origin
+        .to_str()
+        .ok()
+        .and_then(|text| text.parse::<Uri>().ok());
+    let Some(host) = origin.as_ref().and_then(Uri::host) else {
+        return true;
+    };
+    let own = value(headers, &HOST).parse::<Authority>();
+    let is_own = own.is_ok_and(|own| own.host().eq_ignore_ascii_case(host));
+    !is_own && !matches!(host, "localhost" | "127.0.0.1" | "[::1]")
 }
 
 fn bad(text: &str) -> ApiError {
@@ -233,12 +257,12 @@ async fn converse(
     to_client.shutdown().await?;
     let mut unread = tokio::io::sink();
     let rest = tokio::io::copy(&mut from_client, &mut unread);
-    // A client that does not close in time has had its time.
+    // A client that does not close in time is disconnected; that is no error.
     let rest = tokio::time::timeout(LINGER, rest).await;
     rest.map_or(Ok(()), |copied| copied.map(drop))
 }
 
-/// Takes what a client says: appends the answers, and returns the code with which to end the connection, if it ends.
+/// Reads a client's frames: appends answers to `out`, and returns the close code if the connection ends.
 fn hear(decoder: &mut Decoder, mut input: &mut [u8], out: &mut Vec<u8>) -> Option<u16> {
     loop {
         let Ok((used, event)) = decoder.take(input) else {
@@ -269,6 +293,44 @@ impl Messages {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_another_origin_gets_no_websocket() {
+        let of = |host: &'static str, origin: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, HeaderValue::from_static(host));
+            if let Some(origin) = origin {
+                headers.insert(ORIGIN, HeaderValue::from_static(origin));
+            }
+            is_of_another_origin(&headers)
+        };
+        assert!(!of("master.example:6443", None), "no browser asks");
+        assert!(!of("master.example:6443", Some("https://Master.example")));
+        for own in [
+            "http://localhost:8001",
+            "http://127.0.0.1:8001",
+            "http://[::1]:8001",
+        ] {
+            assert!(
+                !of("master.example:6443", Some(own)),
+                "by kubectl proxy: {own}"
+            );
+        }
+        for other in [
+            "https://page.example",
+            "null",
+            "https://localhost.page.example",
+            "file://",
+            "",
+        ] {
+            assert!(of("master.example:6443", Some(other)), "{other:?}");
         }
     }
 }

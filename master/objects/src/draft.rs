@@ -3,10 +3,10 @@
 use master_schema::error::{ApiError, Reason};
 use master_schema::validate::Fields;
 
-/// An object as text: attempts after the first are rare, and making this costs less than half of what a copy of the tree and its
-/// end do.
+/// An object as JSON text. Few writes need a second attempt, and encoding an object costs less than half as much as cloning and
+/// dropping its tree.
 ///
-/// Guarantee: what is read is what was set aside, as all numbers of the built-in kinds are integers.
+/// Guarantee: reading returns the object that was set aside, up to the last bit of a fraction.
 #[derive(Debug)]
 pub struct Draft(Vec<u8>);
 

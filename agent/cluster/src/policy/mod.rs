@@ -87,6 +87,8 @@ impl State {
 }
 
 #[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
 mod changes_tests;
 #[cfg(test)]
 mod tests;

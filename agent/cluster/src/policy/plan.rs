@@ -69,6 +69,11 @@ impl Side {
 /// Namespace and name.
 type Key = (String, String);
 
+/// Most rules and ranges of addresses in the packet filter for the policies of one namespace. The table is one message to the kernel,
+/// of limited size, so that more of one namespace would keep everyone's policies from coming into force. Pods that such policies
+/// select are closed.
+const MOST_RULES: usize = 10_000;
+
 /// An address and a pod that has it.
 type Place = (Ipv4Addr, Arc<Pod>);
 /// Places in the order of addresses. Pods may have an address in common for a while, as the master tells of them.
@@ -82,6 +87,8 @@ pub struct Planner {
     places: Places,
     namespaces: BTreeMap<String, Arc<Labels>>,
     sets: BTreeMap<Arc<str>, Arc<Set>>,
+    /// Namespaces whose policies take too many rules.
+    closed: BTreeSet<String>,
 }
 
 /// What was made of a policy.
@@ -137,11 +144,27 @@ impl Planner {
             made: BTreeMap::new(),
             table: Table::default(),
         };
-        let (table, made) = maker.make(policies);
+        let (table, made, closed) = maker.make(policies);
+        for namespace in closed.difference(&self.closed) {
+            tracing::warn!(
+                namespace,
+                limit = MOST_RULES,
+                "the namespace's NetworkPolicies take too many rules: what they select gets and sends nothing"
+            );
+        }
+        self.closed = closed;
         self.made = made;
         self.places = places;
         self.sets.clone_from(&table.sets);
         Some(table)
+    }
+}
+
+#[cfg(test)]
+impl Planner {
+    /// How many chains of policies it remembers.
+    pub(super) fn branches(&self) -> usize {
+        self.made.values().map(|made| made.branches.len()).sum()
     }
 }
 
@@ -216,7 +239,10 @@ const PROTOCOL: u32 = 1;
 const PORT: u32 = 2;
 
 impl Maker<'_> {
-    fn make(mut self, policies: &BTreeMap<Key, Arc<Policy>>) -> (Table, BTreeMap<Key, Made>) {
+    fn make(
+        mut self,
+        policies: &BTreeMap<Key, Arc<Policy>>,
+    ) -> (Table, BTreeMap<Key, Made>, BTreeSet<String>) {
         let mut of_namespace: HashMap<&str, Vec<(&Key, &Arc<Policy>)>> = HashMap::new();
         for (key, policy) in policies {
             let own = of_namespace.entry(&policy.namespace).or_default();
@@ -243,7 +269,45 @@ impl Maker<'_> {
             table.ingress.extend(ingress.map(|name| (*address, name)));
             table.egress.extend(egress.map(|name| (*address, name)));
         }
-        (self.table, self.made)
+        let closed = self.bound();
+        (self.table, self.made, closed)
+    }
+
+    /// Forgets branches that no pod asks any more, and empties those of namespaces with too many rules, which it returns.
+    fn bound(&mut self) -> BTreeSet<String> {
+        let chains = &mut self.table.chains;
+        let mut weights: BTreeMap<String, usize> = BTreeMap::new();
+        for made in self.made.values_mut() {
+            made.branches.retain(|one| chains.contains_key(&one.name));
+            let own = made.branches.iter().map(Branch::weight).sum::<usize>();
+            *weights.entry(made.policy.namespace.clone()).or_default() += own;
+        }
+        weights.retain(|_, weight| *weight > MOST_RULES);
+        let (made, heavy) = (&self.made, &weights);
+        let of = |closed: bool| {
+            let made = made.values();
+            let those =
+                made.filter(move |made| heavy.contains_key(&*made.policy.namespace) == closed);
+            those.flat_map(|made| &made.branches)
+        };
+        let names = |branch: &'_ Branch| {
+            branch
+                .sets
+                .iter()
+                .map(|(name, _)| Arc::clone(name))
+                .collect::<Vec<_>>()
+        };
+        let open: HashSet<Arc<str>> = of(false).flat_map(names).collect();
+        for branch in of(true) {
+            chains.insert(Arc::clone(&branch.name), Arc::default());
+            for name in names(branch)
+                .into_iter()
+                .filter(|name| !open.contains(name))
+            {
+                self.table.sets.remove(&name);
+            }
+        }
+        heavy.keys().cloned().collect()
     }
 
     /// The chain of a pod that these policies select; none where they say nothing of the direction.
@@ -391,7 +455,9 @@ impl Branch {
             ports: &ports,
             sets: Vec::new(),
         };
-        let mut written: Rules = rules.iter().flat_map(|rule| writer.rule(rule)).collect();
+        let written = rules.iter().flat_map(|rule| writer.rule(rule));
+        // One rule more than are allowed closes the namespace.
+        let mut written: Rules = written.take(MOST_RULES + 1).collect();
         let mut seen = HashSet::new();
         written.retain(|rule| seen.insert(rule.clone()));
         let sets = writer.sets;
@@ -402,6 +468,19 @@ impl Branch {
             sets,
             ports,
         }
+    }
+
+    /// How much of a namespace's rules it takes.
+    fn weight(&self) -> usize {
+        let ranges = self.sets.iter().map(|(_, content)| match content {
+            Content::Ranges(set) => match &**set {
+                Set::Ranges(ranges) => ranges.len(),
+                Set::Keys(..) => 0,
+            },
+            // These have an address of each pod at most.
+            Content::Pods(_) | Content::NamedPort(..) => 0,
+        });
+        self.rules.len() + ranges.sum::<usize>()
     }
 }
 

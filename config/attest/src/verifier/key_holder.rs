@@ -7,7 +7,7 @@ use config_protocol::Purpose;
 use config_protocol::wire::Claims;
 use config_tpm::Digest;
 
-/// A machine without a TPM. Holding one proves: it holds the private key.
+/// A machine without a TPM. Holding one proves: the machine holds the private key.
 #[derive(Debug)]
 pub(super) struct KeyHolder {
     /// The Machine, where the key is the one that it was admitted with.

@@ -469,7 +469,8 @@ pub fn check_unproven(
     }
 }
 
-/// A refusal of the holder of a key; of the Machine's own, if it is the key that the Machine was admitted with.
+/// A refusal of a machine that holds its key. It counts against the Machine only if that is the key that the Machine was admitted
+/// with.
 fn key_refused(
     proven: Option<ProvenMachine>,
     stop: Stop,

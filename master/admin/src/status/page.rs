@@ -277,7 +277,7 @@ fn release_of(facts: &Facts) -> String {
     }
 }
 
-/// In the place of what a Node would report.
+/// The text where the Node has not reported a value.
 fn not_told(facts: &Facts) -> String {
     missing(match &facts.node {
         Part::Got(_) => "the node has not reported it",

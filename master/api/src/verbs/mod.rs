@@ -181,7 +181,7 @@ impl Call {
         }
     }
 
-    /// Sends an answer over the WebSocket that the client asks for; as it is where it asks for none.
+    /// A function that sends an answer over the WebSocket that the client asks for, or returns it unchanged if it asks for none.
     fn carrier(
         &self,
         what: Carried,
@@ -191,6 +191,10 @@ impl Call {
         Ok(move |answer| match socket {
             Some((socket, call)) => {
                 let draining = call.api.draining().cancelled_owned();
+                let answer = match &call.caller {
+                    Some(caller) => caller.clone().guard(&call.api, answer),
+                    None => answer,
+                };
                 let cut = async move {
                     tokio::select! {
                         why = call.api.until_denied(|_| call.denial()) => why,

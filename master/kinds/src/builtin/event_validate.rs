@@ -12,23 +12,21 @@ use serde_json::Value;
 const WORD: usize = 128;
 const NOTE: usize = 1024;
 
-/// The fields of the newer version that never change, with their names in the stored form. The note may.
-const FIXED: &[(&str, &str)] = &[
+/// The fields of the newer version with their names in the stored form.
+const FIELDS: &[(&str, &str)] = &[
     ("regarding", "involvedObject"),
     ("reason", "reason"),
+    ("note", "message"),
+    ("deprecatedSource", "source"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
     ("type", "type"),
     ("eventTime", "eventTime"),
     ("action", "action"),
     ("related", "related"),
     ("reportingController", "reportingController"),
     ("reportingInstance", "reportingInstance"),
-];
-/// The fields that the newer version has only to show what the older one sets, with their names in the stored form.
-const DEPRECATED: &[(&str, &str)] = &[
-    ("deprecatedSource", "source"),
-    ("deprecatedFirstTimestamp", "firstTimestamp"),
-    ("deprecatedLastTimestamp", "lastTimestamp"),
-    ("deprecatedCount", "count"),
 ];
 
 /// Validates what applies to every event.
@@ -101,7 +99,10 @@ pub(super) fn create(fields: &Fields, faults: &mut Faults) {
             format!("has invalid value: {kind}"),
         );
     }
-    for (served, stored) in DEPRECATED {
+    for (served, stored) in FIELDS
+        .iter()
+        .filter(|(served, _)| served.starts_with("deprecated"))
+    {
         let said = match get(fields, served) {
             Value::Object(source) => source.values().any(|part| part != ""),
             Value::Number(count) => count.as_i64() != Some(0),
@@ -131,12 +132,12 @@ fn series(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// The changes that the newer version allows: of the series, of the note, and of the metadata.
+/// In the newer version, everything but the series is immutable.
 pub(super) fn change(new: &Fields, old: &Fields, faults: &mut Faults) {
     if get(new, "series") != get(old, "series") {
         series(new, faults);
     }
-    for (served, stored) in FIXED {
+    for (served, stored) in FIELDS {
         faults.immutable(&At::root(stored), get(new, served), get(old, served));
     }
 }
