@@ -177,8 +177,14 @@ mod tests {
     #[test]
     fn an_image_that_a_volume_shows_is_in_use_until_its_pod_is_over() {
         let pod = |reference: &str, phase: &str| {
-            let volumes = json!([{"name": "v", "image": {"reference": reference}}, {"name": "e", "emptyDir": {}}]);
-            let spec = json!({"containers": [], "volumes": volumes});
+            let volumes = json!([
+                {"name": "v", "image": {"reference": reference}}, {"name": "e", "emptyDir": {}},
+                {"name": "unmounted", "image": {"reference": "a-neighbours"}},
+            ]);
+            let mounts =
+                json!([{"name": "v", "mountPath": "/v"}, {"name": "e", "mountPath": "/e"}]);
+            let container = json!({"name": "c", "volumeMounts": mounts});
+            let spec = json!({"containers": [container], "volumes": volumes});
             let pod = json!({"spec": spec, "status": {"phase": phase}});
             Arc::new(serde_json::from_value(pod).unwrap())
         };
