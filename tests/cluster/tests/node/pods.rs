@@ -353,7 +353,7 @@ async fn the_node_reports_its_status_and_renews_its_lease() {
         info.container_runtime_version
             .starts_with("containerd://1.")
     );
-    assert_eq!(status.capacity.unwrap()["pods"].0, "20");
+    assert_eq!(status.capacity.unwrap()["pods"].0, "120");
     let lease = eventually("the lease", || async {
         cluster
             .admin
