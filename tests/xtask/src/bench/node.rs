@@ -17,7 +17,8 @@ pub(super) fn node(pods: u32) -> Outcome {
         ("PACE_IDLE_SECONDS", 20),
         ("PACE_COMMANDS", 200),
         ("PACE_MIB", 1_000),
-        ("PACE_LINES", 500_000),
+        // Fewer than fill the log files that are kept: of those that are removed before they are read, lines are lost.
+        ("PACE_LINES", 100_000),
     ];
     // One process for each, so that none has the memory of another.
     for part in [
