@@ -77,6 +77,24 @@ fn a_namespace_with_too_many_rules_is_closed_and_no_other() {
 }
 
 #[test]
+fn ranges_that_chains_share_count_once() {
+    let blocks: Vec<Value> = (0..4_000_u32)
+        .map(|at| Ipv4Addr::from((203 << 24) + 4 * at))
+        .map(|at| json!({"ipBlock": {"cidr": format!("{at}/32")}}))
+        .collect();
+    let world = world(&[(
+        "shop",
+        json!([{"from": blocks, "ports": [{"port": "web"}]}]),
+    )]);
+    let pods = (1..=3).map(|last| {
+        let ports = json!([{"name": "web", "containerPort": 8000 + u16::from(last)}]);
+        (Ipv4Addr::new(10, 1, 0, last), pod("shop", &ports))
+    });
+    let table = fresh(&world, &pods.collect());
+    assert_eq!(table.sets.len(), 1, "none is taken away");
+}
+
+#[test]
 fn what_pods_asked_that_are_gone_is_forgotten() {
     let mut planner = Planner::default();
     let named = world(&[("shop", json!([{"ports": [{"port": "web"}]}]))]);

@@ -119,6 +119,19 @@ enum Content {
     Ranges(Arc<Set>),
 }
 
+impl Content {
+    /// How many ranges it has. Other sets have an address of each pod at most.
+    fn ranges(&self) -> usize {
+        match self {
+            Self::Ranges(set) => match &**set {
+                Set::Ranges(ranges) => ranges.len(),
+                Set::Keys(..) => 0,
+            },
+            Self::Pods(_) | Self::NamedPort(..) => 0,
+        }
+    }
+}
+
 impl Planner {
     /// The table for the pods of this node; none before pods, namespaces and policies are known.
     ///
@@ -277,37 +290,33 @@ impl Maker<'_> {
     fn bound(&mut self) -> BTreeSet<String> {
         let chains = &mut self.table.chains;
         let mut weights: BTreeMap<String, usize> = BTreeMap::new();
+        // Branches share a set that has the same ranges.
+        let mut counted: HashSet<&str> = HashSet::new();
         for made in self.made.values_mut() {
             made.branches.retain(|one| chains.contains_key(&one.name));
-            let own = made.branches.iter().map(Branch::weight).sum::<usize>();
-            *weights.entry(made.policy.namespace.clone()).or_default() += own;
-        }
-        weights.retain(|_, weight| *weight > MOST_RULES);
-        let (made, heavy) = (&self.made, &weights);
-        let of = |closed: bool| {
-            let made = made.values();
-            let those =
-                made.filter(move |made| heavy.contains_key(&*made.policy.namespace) == closed);
-            those.flat_map(|made| &made.branches)
-        };
-        let names = |branch: &'_ Branch| {
-            branch
-                .sets
-                .iter()
-                .map(|(name, _)| Arc::clone(name))
-                .collect::<Vec<_>>()
-        };
-        let open: HashSet<Arc<str>> = of(false).flat_map(names).collect();
-        for branch in of(true) {
-            chains.insert(Arc::clone(&branch.name), Arc::default());
-            for name in names(branch)
-                .into_iter()
-                .filter(|name| !open.contains(name))
-            {
-                self.table.sets.remove(&name);
+            let weight = weights.entry(made.policy.namespace.clone()).or_default();
+            for branch in &made.branches {
+                let fresh = branch.sets.iter().filter(|(name, _)| counted.insert(name));
+                *weight += branch.rules.len() + fresh.map(|(_, set)| set.ranges()).sum::<usize>();
             }
         }
-        heavy.keys().cloned().collect()
+        weights.retain(|_, weight| *weight > MOST_RULES);
+        let (closed, open): (Vec<&Made>, Vec<&Made>) = self
+            .made
+            .values()
+            .partition(|made| weights.contains_key(&made.policy.namespace));
+        let sets = |made: Vec<&'_ Made>| -> HashSet<Arc<str>> {
+            let branches = made.into_iter().flat_map(|made| &made.branches);
+            let sets = branches.flat_map(|branch| &branch.sets);
+            sets.map(|(name, _)| Arc::clone(name)).collect()
+        };
+        for branch in closed.iter().flat_map(|made| &made.branches) {
+            chains.insert(Arc::clone(&branch.name), Arc::default());
+        }
+        for unused in sets(closed).difference(&sets(open)) {
+            self.table.sets.remove(unused);
+        }
+        weights.into_keys().collect()
     }
 
     /// The chain of a pod that these policies select; none where they say nothing of the direction.
@@ -468,19 +477,6 @@ impl Branch {
             sets,
             ports,
         }
-    }
-
-    /// How much of a namespace's rules it takes.
-    fn weight(&self) -> usize {
-        let ranges = self.sets.iter().map(|(_, content)| match content {
-            Content::Ranges(set) => match &**set {
-                Set::Ranges(ranges) => ranges.len(),
-                Set::Keys(..) => 0,
-            },
-            // These have an address of each pod at most.
-            Content::Pods(_) | Content::NamedPort(..) => 0,
-        });
-        self.rules.len() + ranges.sum::<usize>()
     }
 }
 
