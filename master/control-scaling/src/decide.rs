@@ -124,6 +124,47 @@ fn by_bounds(spec: &HorizontalPodAutoscalerSpec, replicas: i32, decision: &mut D
     }
 }
 
+/// What the metrics ask for together.
+struct Proposals<'a> {
+    /// The largest count that a metric asks for, and that metric's name.
+    best: Option<(i32, String)>,
+    /// The first metric that can't be read, and how a message names it.
+    first_fault: Option<(&'a Fault, String)>,
+    faults: usize,
+}
+
+/// Reads what each metric asks for, and notes it in the decision.
+fn proposals<'a>(
+    metrics: &[MetricSpec],
+    readings: &'a [Reading],
+    decision: &mut Decision,
+) -> Proposals<'a> {
+    let mut all = Proposals {
+        best: None,
+        first_fault: None,
+        faults: 0,
+    };
+    for (metric, reading) in metrics.iter().zip(readings) {
+        match reading {
+            Ok(proposal) => {
+                decision.current.push(shown(metric, proposal));
+                let most = all.best.as_ref().map(|(most, _)| *most);
+                if most.is_none_or(|most| proposal.replicas > most) {
+                    all.best = Some((proposal.replicas, name(metric)));
+                }
+            }
+            Err(fault) => {
+                all.faults += 1;
+                let message = fault.message.clone();
+                decision.warnings.push((fault.reason, message));
+                all.first_fault
+                    .get_or_insert_with(|| (fault, wrapped(metric, &fault.message)));
+            }
+        }
+    }
+    all
+}
+
 fn by_metrics(
     spec: &HorizontalPodAutoscalerSpec,
     seen: &Seen,
@@ -141,30 +182,12 @@ fn by_metrics(
             return;
         }
     };
-    let mut best: Option<(i32, String)> = None;
-    let mut first: Option<(&Fault, String)> = None;
-    let mut faults = 0;
-    for (metric, reading) in metrics.iter().zip(readings) {
-        match reading {
-            Ok(proposal) => {
-                decision.current.push(shown(metric, proposal));
-                if best
-                    .as_ref()
-                    .is_none_or(|(most, _)| proposal.replicas > *most)
-                {
-                    best = Some((proposal.replicas, name(metric)));
-                }
-            }
-            Err(fault) => {
-                faults += 1;
-                decision
-                    .warnings
-                    .push((fault.reason, fault.message.clone()));
-                first.get_or_insert_with(|| (fault, wrapped(metric, &fault.message)));
-            }
-        }
-    }
-    if let Some((fault, message)) = &first {
+    let Proposals {
+        best,
+        first_fault,
+        faults,
+    } = proposals(metrics, readings, decision);
+    if let Some((fault, message)) = &first_fault {
         let message = format!(
             "invalid metrics ({faults} invalid out of {}), first error is: {message}",
             metrics.len()

@@ -296,7 +296,6 @@ fn count(
     now: Timestamp,
 ) -> (PodDisruptionBudgetStatus, Vec<String>, Option<Duration>) {
     let before = &facts.budget.status;
-    let generation = facts.budget.generation;
     let mut noted = BTreeMap::new();
     let mut missed = Vec::new();
     let mut healthy = 0;
@@ -337,34 +336,36 @@ fn count(
     } else {
         (healthy - wanted).max(0)
     };
-    let (says, reason) = match (&fault, allowed) {
-        (Some(_), _) => ("False", "SyncFailed"),
-        (None, 0) => ("False", "InsufficientPods"),
-        (None, _) => ("True", "SufficientPods"),
-    };
-    let known = before.conditions.iter().flatten();
-    let known = known
-        .into_iter()
-        .find(|one| one.type_ == "DisruptionAllowed");
-    let since = known
-        .filter(|one| one.status == says)
-        .map(|one| one.last_transition_time.clone());
-    let condition = Condition {
-        type_: "DisruptionAllowed".to_owned(),
-        status: says.to_owned(),
-        reason: reason.to_owned(),
-        message: fault.unwrap_or_default(),
-        observed_generation: Some(generation),
-        last_transition_time: since.unwrap_or_else(|| Time(second(now))),
-    };
     let status = PodDisruptionBudgetStatus {
-        conditions: Some(vec![condition]),
+        conditions: Some(vec![condition(facts, fault, allowed, now)]),
         current_healthy: Some(healthy),
         desired_healthy: Some(wanted),
         disrupted_pods: (!noted.is_empty()).then_some(noted),
         disruptions_allowed: Some(allowed),
         expected_pods: Some(expected),
-        observed_generation: Some(generation),
+        observed_generation: Some(facts.budget.generation),
     };
     (status, missed, wake)
+}
+
+/// `DisruptionAllowed`, which keeps its time while its status stays.
+fn condition(facts: &Facts, fault: Option<String>, allowed: i32, now: Timestamp) -> Condition {
+    let (says, reason) = match (&fault, allowed) {
+        (Some(_), _) => ("False", "SyncFailed"),
+        (None, 0) => ("False", "InsufficientPods"),
+        (None, _) => ("True", "SufficientPods"),
+    };
+    let mut known = facts.budget.status.conditions.iter().flatten();
+    let since = known
+        .find(|one| one.type_ == "DisruptionAllowed")
+        .filter(|one| one.status == says)
+        .map(|one| one.last_transition_time.clone());
+    Condition {
+        type_: "DisruptionAllowed".to_owned(),
+        status: says.to_owned(),
+        reason: reason.to_owned(),
+        message: fault.unwrap_or_default(),
+        observed_generation: Some(facts.budget.generation),
+        last_transition_time: since.unwrap_or_else(|| Time(second(now))),
+    }
 }

@@ -203,6 +203,31 @@ async fn connect(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     }
 }
 
+/// The TLS stream of a new connection; a failed handshake is logged and answered by its end.
+async fn handshake(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    options: &ServeOptions,
+    remote: SocketAddr,
+) -> Option<TlsStream<WriteTimeout<TcpStream>>> {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, %remote, "connection closed before the handshake");
+        return None;
+    }
+    let stream = WriteTimeout::new(stream, options.write);
+    match tokio::time::timeout(options.handshake, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, %remote, "TLS handshake failed");
+            None
+        }
+        Err(_elapsed) => {
+            tracing::debug!(%remote, "TLS handshake timed out");
+            None
+        }
+    }
+}
+
 async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) {
     let Connection {
         service,
@@ -211,25 +236,8 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
         builder,
         slot,
     } = connection;
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, %remote, "connection closed before the handshake");
+    let Some(stream) = handshake(&acceptor, stream, &options, remote).await else {
         return;
-    }
-    let stream = match tokio::time::timeout(
-        options.handshake,
-        acceptor.accept(WriteTimeout::new(stream, options.write)),
-    )
-    .await
-    {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::debug!(%error, %remote, "TLS handshake failed");
-            return;
-        }
-        Err(_elapsed) => {
-            tracing::debug!(%remote, "TLS handshake timed out");
-            return;
-        }
     };
     let peer = peer(&stream, remote, slot.clone());
     match peer.user() {

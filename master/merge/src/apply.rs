@@ -69,46 +69,18 @@ pub fn apply(
         .map_err(|fault| failed(format!("failed to decode managed fields: {fault}")))?;
     let nothing = Fields::new();
     if managers.0.is_empty() {
-        take_ownership(
-            &mut managers,
-            &nothing,
-            live,
-            &Write {
-                manager: BEFORE_FIRST_APPLY,
-                ..*write
-            },
-        )
-        .map_err(|fault| {
+        let before_first = Write {
+            manager: BEFORE_FIRST_APPLY,
+            ..*write
+        };
+        take_ownership(&mut managers, &nothing, live, &before_first).map_err(|fault| {
             failed(format!(
                 "failed to create manager for existing fields: {fault}"
             ))
         })?;
     }
     let mut object = merge(live, config, &managers, write).map_err(failed)?;
-    let before = managers.clone();
-    if let Err(conflicts) = own_config(&mut managers, live, &object, config, force, write)? {
-        let allowed = if write.manager == KUBECTL {
-            last_applied::allowed(live, write)
-        } else {
-            None
-        };
-        let Some(allowed) = allowed else {
-            return Err(refusal(&conflicts));
-        };
-        let left = last_applied::not_allowed(conflicts, &allowed);
-        if !left.is_empty() {
-            return Err(refusal(&left));
-        }
-        managers = before;
-        drop(own_config(
-            &mut managers,
-            live,
-            &object,
-            config,
-            true,
-            write,
-        )?);
-    }
+    own_or_take_over(&mut managers, live, &object, config, force, write)?;
     let changed = object != *live;
     if changed && let Some(own) = applier(&mut managers, write) {
         own.time = Some(Cow::Borrowed(write.now));
@@ -118,6 +90,33 @@ pub fn apply(
         last_applied::update_annotation(&mut object, config);
     }
     Ok(Applied { object, managed })
+}
+
+/// Gives the fields of the configuration to its manager. Those that `kubectl apply` set without server-side apply, as the
+/// object's last-applied annotation tells, are no conflict for kubectl.
+fn own_or_take_over<'a>(
+    managers: &mut Managers<'a>,
+    live: &'a Fields,
+    object: &'a Fields,
+    config: &'a Fields,
+    force: bool,
+    write: &Write<'a>,
+) -> Result<(), ApiError> {
+    let before = managers.clone();
+    let Err(conflicts) = own_config(managers, live, object, config, force, write)? else {
+        return Ok(());
+    };
+    let own = (write.manager == KUBECTL).then(|| last_applied::allowed(live, write));
+    let Some(allowed) = own.flatten() else {
+        return Err(refusal(&conflicts));
+    };
+    let left = last_applied::not_allowed(conflicts, &allowed);
+    if !left.is_empty() {
+        return Err(refusal(&left));
+    }
+    *managers = before;
+    drop(own_config(managers, live, object, config, true, write)?);
+    Ok(())
 }
 
 /// Merges the configuration into the object and removes what only the previous configuration

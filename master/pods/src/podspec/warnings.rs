@@ -149,30 +149,15 @@ fn all(
     }
     fractions(object(spec, "overhead"), &at.field("overhead"), warnings);
     let security = object(spec, "securityContext").unwrap_or(no_fields());
-    let older = |key: &str, since: &str, field: &str| {
-        format!(
-            "{}: {since}; use the \"{field}\" field instead",
-            notes_at.key(key)
-        )
+    let profiles = Profiles {
+        notes,
+        notes_at: &notes_at,
+        security,
+        template,
     };
-    if !has(security, "seccompProfile") && notes.contains_key(SECCOMP_POD) {
-        warnings.push(older(
-            SECCOMP_POD,
-            "non-functional in v1.27+",
-            "seccompProfile",
-        ));
-    }
+    profiles.pod(warnings);
     each_container(spec, at, |container, at| {
-        let own = object(container, "securityContext").unwrap_or(no_fields());
-        let key = format!("{SECCOMP_CONTAINER}{}", text(container, "name"));
-        if !has(own, "seccompProfile") && notes.contains_key(&key) {
-            warnings.push(older(&key, "non-functional in v1.27+", "seccompProfile"));
-        }
-        let key = format!("{APP_ARMOR}{}", text(container, "name"));
-        let has_field = has(security, "appArmorProfile") || has(own, "appArmorProfile");
-        if template && !has_field && notes.contains_key(&key) {
-            warnings.push(older(&key, "deprecated since v1.30", "appArmorProfile"));
-        }
+        profiles.container(container, warnings);
         let needs = object(container, "resources").unwrap_or(no_fields());
         let place = at.field("resources");
         for key in ["limits", "requests"] {
@@ -189,6 +174,42 @@ fn all(
         ));
     }
     affinity(spec, at, warnings);
+}
+
+/// Where a pod's seccomp and AppArmor profiles come from: annotations were first, fields hold them now.
+struct Profiles<'a> {
+    notes: &'a Fields,
+    notes_at: &'a At<'a>,
+    /// The pod's own security context.
+    security: &'a Fields,
+    /// AppArmor's annotations still count for a pod, whose fields show them; in a template they are old.
+    template: bool,
+}
+
+impl Profiles<'_> {
+    fn older(&self, key: &str, since: &str, field: &str) -> String {
+        let place = self.notes_at.key(key);
+        format!("{place}: {since}; use the \"{field}\" field instead")
+    }
+
+    fn pod(&self, warnings: &mut Vec<String>) {
+        if !has(self.security, "seccompProfile") && self.notes.contains_key(SECCOMP_POD) {
+            warnings.push(self.older(SECCOMP_POD, "non-functional in v1.27+", "seccompProfile"));
+        }
+    }
+
+    fn container(&self, container: &Fields, warnings: &mut Vec<String>) {
+        let own = object(container, "securityContext").unwrap_or(no_fields());
+        let key = format!("{SECCOMP_CONTAINER}{}", text(container, "name"));
+        if !has(own, "seccompProfile") && self.notes.contains_key(&key) {
+            warnings.push(self.older(&key, "non-functional in v1.27+", "seccompProfile"));
+        }
+        let key = format!("{APP_ARMOR}{}", text(container, "name"));
+        let has_field = has(self.security, "appArmorProfile") || has(own, "appArmorProfile");
+        if self.template && !has_field && self.notes.contains_key(&key) {
+            warnings.push(self.older(&key, "deprecated since v1.30", "appArmorProfile"));
+        }
+    }
 }
 
 /// Warns about node labels in a pod's selectors.
