@@ -18,12 +18,14 @@ mod master;
 mod mutants;
 mod python;
 mod rooms;
+mod share;
 mod soak;
 mod steps;
 mod suite;
 mod test;
 mod tidy;
 mod up;
+mod verdicts;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;

@@ -9,6 +9,7 @@ use crate::build;
 use crate::host::{self, repository};
 use crate::steps::{Failure, Outcome, Steps, watched};
 use crate::suite::{self, Program, Search};
+use crate::verdicts::{self, Verdicts};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -46,6 +47,8 @@ enum What {
     },
     /// Hostile pods on a real engine, round after round; the host stays as it was.
     Pods,
+    /// What the test command runs, round after round: the same tree must give the same verdict.
+    Verdicts(Verdicts),
 }
 
 /// Searches for the given time.
@@ -55,6 +58,7 @@ pub(crate) fn soak(wish: &Soak) -> Outcome {
         Some(What::Properties) => properties(wish),
         Some(What::Fuzz { targets }) => fuzz(wish, targets),
         Some(What::Pods) => pods(wish),
+        Some(What::Verdicts(how)) => verdicts::verdicts(how, wish.minutes),
     }
 }
 

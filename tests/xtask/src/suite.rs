@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tests_harness::lifetime::Lifetime;
 
+/// Test programs that run beside each other. Most of them wait more than they work.
+pub(crate) const AT_ONCE: usize = 2;
+
 /// One test program.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Program {
@@ -114,8 +117,8 @@ pub(crate) fn compile() -> Outcome<Vec<Program>> {
 }
 
 /// Runs programs, each in its package's folder as cargo does, all of them even if one fails: one after another with their
-/// output as it comes, or `at_once` of them, whose output comes when they end. Most of them wait more than they work.
-pub(crate) fn run(programs: &[&Program], words: &[&str], at_once: usize) -> Outcome {
+/// output as it comes, or `at_once` of them, whose output comes when they end.
+pub(crate) fn run(programs: &[Program], words: &[&str], at_once: usize) -> Outcome {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..at_once {

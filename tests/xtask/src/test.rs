@@ -3,6 +3,7 @@
 use crate::build::{self, Profile};
 use crate::host::{self, repository};
 use crate::steps::{Outcome, Steps, watched};
+use crate::suite::{AT_ONCE, Program};
 use std::path::Path;
 use std::process::Command;
 
@@ -26,8 +27,35 @@ pub(crate) enum Stage {
 /// Rooms whose tests are the last stage.
 const STORIES: &[&str] = &["tests/cluster", "tests/load"];
 
-/// Test programs that run beside each other.
-const AT_ONCE: usize = 2;
+/// Programs of stories run one test after another, and show what they do.
+pub(crate) const ALONE: &[&str] = &["--test-threads=1", "--nocapture"];
+
+/// The test programs, by the stage that runs them.
+pub(crate) struct Parts {
+    /// Unit, property and process tests.
+    pub(crate) units: Vec<Program>,
+    /// Process stories and load.
+    pub(crate) processes: Vec<Program>,
+    /// Stories in machines, which need the whole machine and run last and alone.
+    pub(crate) machines: Vec<Program>,
+}
+
+/// Sorts programs into stages. Stories and load tests need images, or run for long, or are alone on the machine.
+pub(crate) fn parts(programs: Vec<Program>) -> Parts {
+    let is_story = |program: &Program| {
+        let rooms = STORIES.iter().map(Path::new);
+        rooms.into_iter().any(|room| program.package == room)
+    };
+    let (stories, units): (Vec<_>, Vec<_>) = programs.into_iter().partition(is_story);
+    let (machines, processes) = stories
+        .into_iter()
+        .partition(|program| program.name == "stories");
+    Parts {
+        units,
+        processes,
+        machines,
+    }
+}
 
 /// Runs all stages, or those named.
 pub(crate) fn test(wanted: &[Stage]) -> Outcome {
@@ -57,12 +85,7 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
     } else {
         Vec::new()
     };
-    // Stories and load tests need images, or run for long, or are alone on the machine.
-    let (stories, units): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| {
-        STORIES
-            .iter()
-            .any(|room| program.package == Path::new(room))
-    });
+    let parts = parts(programs);
     if wanted(Stage::Build) {
         steps.step("programs", || build::programs(Profile::Quick))?;
     } else if wanted(Stage::Unit) {
@@ -74,32 +97,23 @@ fn stages(steps: &mut Steps, wanted: &dyn Fn(Stage) -> bool) -> Outcome {
     if wanted(Stage::Unit) {
         steps.step("Python client", crate::python::client)?;
         steps.step("unit, property and process tests", || {
-            crate::suite::run(&units.iter().collect::<Vec<_>>(), &[], AT_ONCE)
+            crate::suite::run(&parts.units, &[], AT_ONCE)
         })?;
     }
     if wanted(Stage::Build) {
         build::other_parts(steps, Profile::Quick, false)?;
     }
     if wanted(Stage::Stories) {
-        // Programs that need the whole machine run last and alone.
-        let (machines, processes): (Vec<_>, Vec<_>) = stories
-            .iter()
-            .partition(|program| program.name == "stories");
-        let words = ["--test-threads=1", "--nocapture"];
         steps.step("process stories and load", || {
-            crate::suite::run(&processes, &words, AT_ONCE)
+            crate::suite::run(&parts.processes, ALONE, AT_ONCE)
         })?;
         steps.step("stories in machines", || {
-            crate::suite::run(&machines, &words, 1)
+            crate::suite::run(&parts.machines, ALONE, 1)
         })?;
     }
     if wanted(Stage::Tail) {
-        let all: Vec<_> = stories
-            .iter()
-            .filter(|program| program.name == "stories")
-            .collect();
         steps.step("stories, every one", || {
-            crate::suite::run(&all, &["--nocapture", "--include-ignored"], 1)
+            crate::suite::run(&parts.machines, &["--nocapture", "--include-ignored"], 1)
         })?;
     }
     Ok(())

@@ -1,0 +1,85 @@
+//! `cargo xtask soak verdicts`: what the test command runs, round after round on one tree. Each round must pass.
+
+use crate::build::{self, Profile};
+use crate::host;
+use crate::share::Share;
+use crate::steps::{Failure, Outcome, Steps};
+use crate::suite::{self, AT_ONCE, Program, Search};
+use crate::{python, test};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Which programs, and how much of the machine they get.
+#[derive(Debug, PartialEq, Eq, clap::Args)]
+pub(crate) struct Verdicts {
+    /// Stories in machines, too.
+    #[arg(long)]
+    machines: bool,
+    /// Per cent of the processors' time that the programs get together. Containers that they start are not held back.
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(5..=100))]
+    processor: u8,
+}
+
+/// Builds what the test command builds, and runs its programs until the time is over, one round at least.
+pub(crate) fn verdicts(wish: &Verdicts, minutes: u64) -> Outcome {
+    host::need_root("tests run containers in namespaces of their own")?;
+    let mut steps = Steps::new();
+    steps.step("packages", host::packages)?;
+    let programs = steps.step("lint and compile", suite::compile)?;
+    steps.step("programs", || build::programs(Profile::Quick))?;
+    steps.step("tools", build::tools_tree)?;
+    steps.step("Python client", python::client)?;
+    if wish.machines {
+        build::other_parts(&mut steps, Profile::Quick, false)?;
+    }
+    let parts = test::parts(programs);
+    let _share = (wish.processor < 100)
+        .then(|| Share::take(wish.processor))
+        .transpose()?;
+    let begun = Instant::now();
+    for round in 1_u32.. {
+        let mut passed = part(&parts.units, &[])? + part(&parts.processes, test::ALONE)?;
+        if wish.machines {
+            passed += part(&parts.machines, test::ALONE)?;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        println!("[{seconds:>6.0} s] round {round}: {passed} test programs passed");
+        if begun.elapsed() >= Duration::from_secs(minutes * 60) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs programs as the test command does and prints the output of those that fail alone. Returns how many passed.
+fn part(programs: &[Program], words: &[&str]) -> Outcome<usize> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (passed, output) = program.run(words, Search::FIXED, false);
+            if !passed {
+                println!("     Running {program}\n{output}");
+                let mut failed = failed
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                failed.push(program.to_string());
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(work);
+        }
+    });
+    let failed = failed
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if failed.is_empty() {
+        return Ok(programs.len());
+    }
+    Err(Failure::new(
+        format!("tests failed: {}", failed.join(", ")),
+        "the failing test is named above; the same tree must pass it in every round",
+    ))
+}
