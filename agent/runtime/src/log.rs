@@ -8,12 +8,14 @@
 
 use crate::taps::{Stream, Tap, Taps};
 use agent_sys::beneath::Beneath;
-use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, civil};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -28,6 +30,8 @@ pub const KEPT_LOGS: usize = 4;
 const MAX_NAMES: usize = 4096;
 /// Bytes taken from a FIFO at once.
 const CHUNK: usize = 8 * 1024;
+/// The end of the name of a file that was put aside: when that was.
+const ASIDE: &str = ".%Y%m%d-%H%M%S-%3f";
 
 /// The log file of one container.
 #[derive(Debug)]
@@ -75,7 +79,14 @@ impl LogFile {
 
     /// Puts the file aside as `<name>.<time>` and begins a new one; the oldest beyond the limit go.
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
-        let aside = format!("{}{}", self.name, now.strftime(".%Y%m%d-%H%M%S-%3f"));
+        let newest = rotated(&self.dir, &self.name)?.pop();
+        let newest = newest.and_then(|newest| put_aside(newest.strip_prefix(&self.name)?));
+        // Readers go by the order of the names, so a clock that was set back must not change it; nor is a file replaced by
+        // one that comes in the same millisecond.
+        let time = newest
+            .and_then(|newest| newest.checked_add(Duration::from_millis(1)).ok())
+            .map_or(now, |least| least.max(now));
+        let aside = format!("{}{}", self.name, time.strftime(ASIDE));
         self.dir.rename(Path::new(&self.name), Path::new(&aside))?;
         let old = rotated(&self.dir, &self.name)?;
         for name in old.iter().take(old.len().saturating_sub(KEPT_LOGS)) {
@@ -85,6 +96,12 @@ impl LogFile {
         self.size = 0;
         Ok(())
     }
+}
+
+/// When a file was put aside, by the end of its name.
+fn put_aside(end: &str) -> Option<Timestamp> {
+    let time = civil::DateTime::strptime(ASIDE, end).ok()?;
+    TimeZone::UTC.to_timestamp(time).ok()
 }
 
 /// The files put aside of the log `name` in a folder, oldest first.
@@ -417,6 +434,35 @@ mod tests {
             KEPT_LOGS
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), "7\n");
+    }
+
+    #[test]
+    fn files_put_aside_keep_their_order_whatever_the_clock_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = LogFile::open(dir.path(), &dir.path().join("0.log")).unwrap();
+        // The clock stands still, and then goes back by a day.
+        for (number, second) in [172_800, 172_800, 86_400].into_iter().enumerate() {
+            file.write(
+                number.to_string().as_bytes(),
+                Timestamp::from_second(second).unwrap(),
+            )
+            .unwrap();
+            file.rotate(Timestamp::from_second(second).unwrap())
+                .unwrap();
+        }
+        let names = rotated(&file.dir, "0.log").unwrap();
+        assert_eq!(
+            names,
+            [
+                "0.log.19700103-000000-000",
+                "0.log.19700103-000000-001",
+                "0.log.19700103-000000-002"
+            ]
+        );
+        for (number, name) in names.iter().enumerate() {
+            let text = fs::read_to_string(dir.path().join(name)).unwrap();
+            assert_eq!(text, number.to_string(), "{name}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ const BLOCK: u64 = 64 * 1024;
 const HEAD: usize = 64;
 /// Longest line of a file that is looked at: the writer's longest, with its head.
 const MAX_LINE: u64 = 64 * 1024;
+/// Looks for the files of a log before it counts as one whose files change all the time: what is there then is taken.
+const LOOKS: usize = 8;
 
 /// What a request wants of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,16 +85,26 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Reads one container's log, file after file; never blocks for more to come.
+/// The file of a log after another one.
+#[derive(Debug)]
+struct Successor {
+    file: (BufReader<File>, u64),
+    /// No file between the two was removed.
+    adjoins: bool,
+}
+
+/// Reads one container's log, file after file; never blocks for more to come. Where files are removed faster than they are read,
+/// it goes on with the oldest that is kept.
 #[derive(Debug)]
 pub(crate) struct Reader {
     wish: Wish,
     /// The folder of the container's logs, and the name of this one.
     dir: Beneath,
     name: String,
-    /// Files that were put aside and are to be read before the current one, newest last.
-    older: Vec<String>,
+    /// The file that is read, and which it is.
     file: Option<(BufReader<File>, u64)>,
+    /// The file after it: once there is one, no more is written to the one that is read.
+    next: Option<Successor>,
     left: Option<u64>,
     /// The last line had no end yet.
     partial: Vec<u8>,
@@ -107,54 +119,62 @@ impl Reader {
     /// If the log is no regular file: a link, say, is followed by nobody.
     pub(crate) fn open(dir: Beneath, name: &str, wish: Wish) -> io::Result<Self> {
         let left = wish.limit_bytes;
-        let mut older = rotated(&dir, name)?;
-        older.reverse();
         let mut reader = Self {
             left,
             dir,
             name: name.to_owned(),
-            older: Vec::new(),
             file: None,
+            next: None,
             partial: Vec::new(),
             inside_line: false,
             wish,
         };
-        match reader.wish.tail_lines {
-            None => {
-                // The oldest is last, so that it is taken first.
-                older.insert(0, name.to_owned());
-                reader.older = older;
-                reader.next_file()?;
+        // What is put aside meanwhile is not missed; a log that is put aside faster than one can look shows what it shows.
+        for _ in 0..LOOKS {
+            let names = reader.names()?;
+            match reader.wish.tail_lines {
+                None => reader.file = Some(reader.oldest(&names)?),
+                Some(lines) => reader.seek_tail(lines, &names)?,
             }
-            Some(lines) => reader.seek_tail(lines, older)?,
+            if reader.names()? == names {
+                break;
+            }
         }
         Ok(reader)
     }
 
-    /// Places the reader before the last `lines` lines, looking into older files only as far as needed.
-    fn seek_tail(&mut self, lines: u64, older: Vec<String>) -> io::Result<()> {
-        let mut missing = lines;
-        let mut later = Vec::new();
-        for name in std::iter::once(self.name.clone()).chain(older) {
-            let mut file = self.dir.open(Path::new(&name))?;
-            let (at, found) = tail_offset(&mut file, missing)?;
-            missing -= found;
-            if missing == 0 || found == 0 && lines == 0 {
-                file.seek(SeekFrom::Start(at))?;
-                let inode = file.metadata()?.ino();
-                self.file = Some((BufReader::new(file), inode));
-                self.older = later;
-                return Ok(());
-            }
-            later.push(name);
-        }
-        self.older = later;
-        self.next_file()
+    /// All files of the log, the oldest first; the current one is the last.
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = rotated(&self.dir, &self.name)?;
+        names.push(self.name.clone());
+        Ok(names)
     }
 
-    fn next_file(&mut self) -> io::Result<()> {
-        if let Some(name) = self.older.pop() {
-            self.file = Some(self.file_named(&name)?);
+    /// The oldest of the files that is still there.
+    fn oldest(&self, names: &[String]) -> io::Result<(BufReader<File>, u64)> {
+        let kept = names.iter().find_map(|name| self.kept(name).transpose());
+        kept.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
+    }
+
+    /// Places the reader before the last `lines` lines, looking into older files only as far as needed and as they are kept.
+    fn seek_tail(&mut self, lines: u64, names: &[String]) -> io::Result<()> {
+        let mut missing = lines;
+        self.file = None;
+        for name in names.iter().rev() {
+            let Some((file, inode)) = self.kept(name)? else {
+                break;
+            };
+            let mut file = file.into_inner();
+            let (at, found) = tail_offset(&mut file, missing)?;
+            missing -= found;
+            file.seek(SeekFrom::Start(at))?;
+            self.file = Some((BufReader::new(file), inode));
+            if missing == 0 {
+                break;
+            }
+        }
+        if self.file.is_none() {
+            return Err(io::ErrorKind::NotFound.into());
         }
         Ok(())
     }
@@ -186,29 +206,54 @@ impl Reader {
         Ok(None)
     }
 
-    /// Goes on to the file after this one, if the log went on there.
+    /// At the end of a file: goes on to the one after it. Once that is there, the end is looked for again, as what came
+    /// between the look and the rotation is in this file.
     fn advance(&mut self) -> io::Result<bool> {
-        if !self.older.is_empty() {
-            self.next_file()?;
+        if let Some(Successor { file, adjoins }) = self.next.take() {
+            // The beginning of a line whose rest was never written.
+            self.partial.clear();
+            self.inside_line &= adjoins;
+            self.file = Some(file);
             return Ok(true);
         }
-        let current = self.file.as_ref().map(|(_, inode)| *inode);
-        match self.file_named(&self.name) {
-            Ok(now) if Some(now.1) != current => {
-                self.file = Some(now);
-                Ok(true)
-            }
-            Ok(_) => Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.next = self.successor()?;
+        Ok(self.next.is_some())
     }
 
-    /// A file of the log, and which it is.
-    fn file_named(&self, name: &str) -> io::Result<(BufReader<File>, u64)> {
-        let file = self.dir.open(Path::new(name))?;
+    /// The file after the one that is read. Where that was removed, the oldest: those before it were removed, too.
+    fn successor(&self) -> io::Result<Option<Successor>> {
+        let Some((_, current)) = self.file else {
+            return Ok(None);
+        };
+        for _ in 0..LOOKS {
+            let names = self.names()?;
+            let mut files = Vec::new();
+            for name in &names {
+                files.extend(self.kept(name)?);
+            }
+            // A file that was put aside or removed meanwhile would be missed.
+            if self.names()? != names {
+                continue;
+            }
+            let at = files.iter().position(|(_, inode)| *inode == current);
+            let next = files.into_iter().nth(at.map_or(0, |at| at + 1));
+            return Ok(next.map(|file| Successor {
+                file,
+                adjoins: at.is_some(),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// A file of the log, and which it is; `None` if it is there no longer.
+    fn kept(&self, name: &str) -> io::Result<Option<(BufReader<File>, u64)>> {
+        let file = match self.dir.open(Path::new(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let inode = file.metadata()?.ino();
-        Ok((BufReader::new(file), inode))
+        Ok(Some((BufReader::new(file), inode)))
     }
 
     /// The limit is reached.
@@ -404,6 +449,131 @@ mod tests {
         fs::rename(&path, dir.path().join("0.log.20260101-000000-000")).unwrap();
         fs::write(&path, line(2, "stdout", "F", "two")).unwrap();
         assert_eq!(reader.piece().unwrap().unwrap(), b"two\n");
+    }
+
+    /// The log is written and rotated as by the kubelet: two files are kept beside the current one.
+    struct Writer(tempfile::TempDir, u32);
+
+    impl Writer {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap(), 0)
+        }
+
+        fn follower(&self) -> Reader {
+            let wish = Wish {
+                follow: true,
+                ..Wish::default()
+            };
+            open(&self.0.path().join("0.log"), wish)
+        }
+
+        fn write(&self, text: &str) {
+            let path = self.0.path().join("0.log");
+            let mut file = File::options().append(true).create(true).open(path);
+            let line = line(1, "stdout", "F", text);
+            io::Write::write_all(file.as_mut().unwrap(), line.as_bytes()).unwrap();
+        }
+
+        fn rotate(&mut self) {
+            let aside = |number| {
+                self.0
+                    .path()
+                    .join(format!("0.log.20260101-000000-{number:03}"))
+            };
+            fs::rename(self.0.path().join("0.log"), aside(self.1)).unwrap();
+            if let Some(old) = self.1.checked_sub(2) {
+                fs::remove_file(aside(old)).unwrap();
+            }
+            self.1 += 1;
+            fs::write(self.0.path().join("0.log"), "").unwrap();
+        }
+    }
+
+    fn all(reader: &mut Reader) -> String {
+        let mut all = Vec::new();
+        while let Some(text) = reader.piece().unwrap() {
+            all.extend(text);
+        }
+        String::from_utf8(all).unwrap()
+    }
+
+    #[test]
+    fn a_follower_reads_every_file_that_was_put_aside_meanwhile() {
+        let mut log = Writer::new();
+        log.write("1");
+        let mut reader = log.follower();
+        assert_eq!(all(&mut reader), "1\n");
+        for text in ["2", "3"] {
+            log.write(text);
+            log.rotate();
+        }
+        log.write("4");
+        assert_eq!(all(&mut reader), "2\n3\n4\n");
+    }
+
+    #[test]
+    fn a_follower_whose_next_files_are_gone_goes_on_with_the_oldest_that_is_kept() {
+        let mut log = Writer::new();
+        for text in ["1", "2", "3"] {
+            log.write(text);
+            log.rotate();
+        }
+        let mut reader = log.follower();
+        assert_eq!(reader.piece().unwrap().unwrap(), b"2\n");
+        for text in ["4", "5", "6", "7"] {
+            log.write(text);
+            log.rotate();
+        }
+        log.write("8");
+        assert_eq!(all(&mut reader), "6\n7\n8\n");
+        log.write("9");
+        assert_eq!(all(&mut reader), "9\n", "nothing comes twice");
+    }
+
+    #[test]
+    fn what_was_written_between_the_look_at_the_end_and_the_rotation_is_read() {
+        let mut log = Writer::new();
+        log.write("1");
+        let mut reader = log.follower();
+        assert_eq!(all(&mut reader), "1\n");
+        log.write("2");
+        log.rotate();
+        log.write("3");
+        // As after a read that found the end before the second line was there.
+        assert!(reader.advance().unwrap());
+        assert_eq!(all(&mut reader), "2\n3\n");
+    }
+
+    proptest! {
+        #[test]
+        fn a_follower_repeats_nothing_and_misses_only_what_is_gone(turns in proptest::collection::vec(0_u8..4, 1..60)) {
+            let mut log = Writer::new();
+            log.write("0");
+            let mut reader = log.follower();
+            let (mut written, mut read) = (1_u32, Vec::new());
+            // Of each file put aside, the first number that is not in it.
+            let mut ends = Vec::new();
+            for turn in turns {
+                match turn {
+                    0 => {
+                        log.rotate();
+                        ends.push(written);
+                    }
+                    1 => if let Some(text) = reader.piece().unwrap() {
+                        read.push(String::from_utf8(text).unwrap());
+                    },
+                    _ => {
+                        log.write(&written.to_string());
+                        written += 1;
+                    }
+                }
+            }
+            read.extend(all(&mut reader).split_inclusive('\n').map(str::to_owned));
+            let read: Vec<u32> = read.iter().map(|text| text.trim_end().parse().unwrap()).collect();
+            prop_assert!(read.windows(2).all(|pair| pair[0] < pair[1]), "{read:?}");
+            let kept = ends.iter().rev().nth(2).copied().unwrap_or(0);
+            prop_assert!((kept..written).all(|number| read.contains(&number)), "{read:?} of {written}, kept from {kept}");
+        }
     }
 
     /// Counts what is read of a file.
