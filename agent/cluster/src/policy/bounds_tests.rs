@@ -1,8 +1,10 @@
 //! What one namespace's policies can take of a node: rules of the packet filter, and memory of the planner.
 
 use super::model::{Pod, Policy, World};
-use super::tests::{Own, fresh};
+use super::tests::{Own, fresh, world as worlds};
 use super::*;
+use agent_sys::netlink::filter::{LARGEST_BATCH, encoded_length};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -33,58 +35,122 @@ fn world(rules: &[(&str, Value)]) -> World {
     }
 }
 
+/// A pod without ports of each namespace.
+fn pods(namespaces: &[&str]) -> Own {
+    let pods = namespaces.iter().zip(1..);
+    pods.map(|(name, last)| (Ipv4Addr::new(10, 1, 0, last), pod(name, &json!([]))))
+        .collect()
+}
+
+fn ports(count: u32) -> Value {
+    json!([{"ports": (1..=count).map(|port| json!({"port": port})).collect::<Vec<_>>()}])
+}
+
+fn blocks(count: u32) -> Vec<Value> {
+    let at = (0..count).map(|at| Ipv4Addr::from((203 << 24) + 4 * at));
+    at.map(|at| json!({"ipBlock": {"cidr": format!("{at}/32")}}))
+        .collect()
+}
+
+fn shop() -> Value {
+    json!([{"from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 80}]}])
+}
+
+fn rules(table: &Table) -> usize {
+    table.chains.values().map(|rules| rules.len()).sum()
+}
+
+/// The chains and sets of a table are in another as they are.
+fn has_all(of: &Table, table: &Table) -> bool {
+    let chains = |name| table.chains.get(name);
+    let sets = |name| table.sets.get(name);
+    of.chains
+        .iter()
+        .all(|(name, all)| chains(name) == Some(all))
+        && of.sets.iter().all(|(name, set)| sets(name) == Some(set))
+}
+
 #[test]
 fn a_namespace_with_too_many_rules_is_closed_and_no_other() {
-    let own: Own = [("shop", 1), ("flood", 2)]
-        .map(|(name, last)| (Ipv4Addr::new(10, 1, 0, last), pod(name, &json!([]))))
-        .into();
-    let shop = json!([{"from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 80}]}]);
-    let ports = |count: u32| json!([{"ports": (1..=count).map(|port| json!({"port": port})).collect::<Vec<_>>()}]);
-    let blocks: Vec<Value> = (0..20_000_u32)
-        .map(|at| Ipv4Addr::from((203 << 24) + 4 * at))
-        .map(|at| json!({"ipBlock": {"cidr": format!("{at}/32")}}))
-        .collect();
-    let alone = fresh(&world(&[("shop", shop.clone())]), &own);
+    let own = pods(&["shop", "flood"]);
+    let alone = fresh(&world(&[("shop", shop())]), &own);
     let sizes = |flood: Value| {
-        let table = fresh(&world(&[("shop", shop.clone()), ("flood", flood)]), &own);
-        let rules: usize = table.chains.values().map(|rules| rules.len()).sum();
-        for (name, rules) in &alone.chains {
-            assert_eq!(
-                table.chains.get(name),
-                Some(rules),
-                "of the other namespace"
-            );
-        }
-        let left = alone
-            .chains
-            .values()
-            .map(|rules| rules.len())
-            .sum::<usize>();
+        let table = fresh(&world(&[("shop", shop()), ("flood", flood)]), &own);
+        assert!(has_all(&alone, &table), "of the other namespace");
         (
-            rules - left,
+            rules(&table) - rules(&alone),
             table.sets.len() - alone.sets.len(),
             table.ingress.len(),
         )
     };
     // The pod's own chain asks the policy's, and drops.
     assert_eq!(sizes(ports(9_000)), (9_002, 0, 2));
-    assert_eq!(sizes(ports(20_000)), (2, 0, 2), "too many ports");
+    assert_eq!(sizes(ports(30_000)), (1, 0, 2), "too many ports");
+    let thrice = json!([ports(9_000)[0], ports(9_000)[0], ports(9_000)[0]]);
+    assert_eq!(sizes(thrice), (9_002, 0, 2), "the same ports again");
     assert_eq!(
-        sizes(json!([{"from": blocks}])),
-        (2, 0, 2),
+        sizes(json!([{"from": blocks(200_000)}])),
+        (1, 0, 2),
         "too many ranges"
     );
 }
 
 #[test]
-fn ranges_that_chains_share_count_once() {
-    let blocks: Vec<Value> = (0..4_000_u32)
-        .map(|at| Ipv4Addr::from((203 << 24) + 4 * at))
-        .map(|at| json!({"ipBlock": {"cidr": format!("{at}/32")}}))
+fn addresses_of_pods_count() {
+    let own = pods(&["shop", "flood"]);
+    let peers = |number: u32| json!({"from": [{"podSelector": {"matchExpressions": [{"key": number.to_string(), "operator": "DoesNotExist"}]}}]});
+    let flood: Vec<Value> = (0..2_000).map(peers).collect();
+    let mut world = world(&[("shop", shop()), ("flood", json!(flood))]);
+    let away = (0..2_000_u32).map(|number| {
+        let mut pod = Pod::clone(&pod("flood", &json!([])));
+        pod.addresses = vec![Ipv4Addr::from((10 << 24) + (2 << 16) + number)];
+        (number.to_string(), Arc::new(pod))
+    });
+    world.pods = Some(away.collect());
+    let table = fresh(&world, &own);
+    let bytes = encoded_length(&table::all(&table));
+    assert!(bytes <= LARGEST_BATCH, "{bytes}");
+    assert_eq!((table.sets.len(), table.ingress.len()), (1, 2));
+}
+
+#[test]
+fn what_namespaces_take_together_fits_and_small_ones_stay_open() {
+    let floods: Vec<String> = (0..12).map(|number| format!("flood-{number}")).collect();
+    let mut names: Vec<&str> = floods.iter().map(String::as_str).collect();
+    let mut policies: Vec<(&str, Value)> = (0..)
+        .zip(&names)
+        .map(|(at, name)| (*name, ports(9_500 - at)))
         .collect();
+    names.push("shop");
+    policies.push(("shop", shop()));
+    let table = fresh(&world(&policies), &pods(&names));
+    let bytes = encoded_length(&table::all(&table));
+    assert!(bytes <= LARGEST_BATCH, "{bytes}");
+    assert_eq!(table.ingress.len(), 13, "each pod has a chain");
+    let alone = fresh(&world(&[("shop", shop())]), &pods(&names));
+    assert!(has_all(&alone, &table));
+    let open = table.chains.values().filter(|rules| rules.len() > 9_000);
+    assert!(open.count() > 2, "as many as fit stay open");
+    assert_eq!(table.chains["closed"].len(), 1);
+}
+
+proptest! {
+    #[test]
+    fn a_table_takes_no_more_than_is_counted((world, own) in worlds()) {
+        let table = fresh(&world, &own);
+        let counted = table.chains.values().map(|rules| budget::of_chain(rules)).sum::<usize>()
+            + table.sets.values().map(|set| budget::of_set(set)).sum::<usize>();
+        let bytes = encoded_length(&table::all(&table));
+        let left = LARGEST_BATCH - budget::Budget::new(own.len()).whole();
+        prop_assert!(bytes <= left + counted, "{} of {} and {}", bytes, left, counted);
+    }
+}
+
+#[test]
+fn ranges_that_chains_share_count_once() {
     let world = world(&[(
         "shop",
-        json!([{"from": blocks, "ports": [{"port": "web"}]}]),
+        json!([{"from": blocks(60_000), "ports": [{"port": "web"}]}]),
     )]);
     let pods = (1..=3).map(|last| {
         let ports = json!([{"name": "web", "containerPort": 8000 + u16::from(last)}]);

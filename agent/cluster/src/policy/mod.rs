@@ -2,10 +2,13 @@
 //!
 //! Enter by [`Keeper`]: watches fill what it knows, [`Keeper::run`] is the task that puts it in force, and a pod waits for it
 //! ([`Keeper::admit`]). [`model`] is what is read of the cluster's objects, [`plan`] makes of it what
-//! the packet filter should hold, [`table`] the changes that bring it there; all three are pure.
+//! the packet filter should hold, within a budget that namespaces share, [`table`] the changes that bring it there; all are pure.
 
+mod budget;
 mod keeper;
 pub mod model;
+mod name;
+mod part;
 pub mod plan;
 pub mod table;
 

@@ -12,11 +12,13 @@
 //! named by the policy, and a set by what selects its addresses: a policy that changes has its rules exchanged where they
 //! are, and a pod that comes or goes changes elements of sets.
 
+use super::budget::{Budget, MOST, of_rule, of_set};
 use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
+use super::name::named;
+use super::part::{Part, Plan, drops};
 use agent_sys::netlink::filter::{Step, Verdict};
-use sha2::{Digest as _, Sha256};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -49,7 +51,7 @@ pub struct Table {
 
 /// Which end of the connection the pod of this node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Side {
+pub(super) enum Side {
     /// It answers.
     Ingress,
     /// It began.
@@ -58,7 +60,7 @@ enum Side {
 
 impl Side {
     /// What a policy says of it; none where it says nothing.
-    fn of(self, policy: &Policy) -> Option<&[Rule]> {
+    pub(super) fn of(self, policy: &Policy) -> Option<&[Rule]> {
         match self {
             Self::Ingress => policy.ingress.as_deref(),
             Self::Egress => policy.egress.as_deref(),
@@ -67,12 +69,7 @@ impl Side {
 }
 
 /// Namespace and name.
-type Key = (String, String);
-
-/// Most rules and ranges of addresses in the packet filter for the policies of one namespace. The table is one message to the kernel,
-/// of limited size, so that more of one namespace would keep everyone's policies from coming into force. Pods that such policies
-/// select are closed.
-const MOST_RULES: usize = 10_000;
+pub(super) type Key = (String, String);
 
 /// An address and a pod that has it.
 type Place = (Ipv4Addr, Arc<Pod>);
@@ -87,13 +84,13 @@ pub struct Planner {
     places: Places,
     namespaces: BTreeMap<String, Arc<Labels>>,
     sets: BTreeMap<Arc<str>, Arc<Set>>,
-    /// Namespaces whose policies take too many rules.
+    /// Namespaces whose policies take too much.
     closed: BTreeSet<String>,
 }
 
 /// What was made of a policy.
 #[derive(Debug)]
-struct Made {
+pub(super) struct Made {
     policy: Arc<Policy>,
     branches: Vec<Branch>,
 }
@@ -119,19 +116,6 @@ enum Content {
     Ranges(Arc<Set>),
 }
 
-impl Content {
-    /// How many ranges it has. Other sets have an address of each pod at most.
-    fn ranges(&self) -> usize {
-        match self {
-            Self::Ranges(set) => match &**set {
-                Set::Ranges(ranges) => ranges.len(),
-                Set::Keys(..) => 0,
-            },
-            Self::Pods(_) | Self::NamedPort(..) => 0,
-        }
-    }
-}
-
 impl Planner {
     /// The table for the pods of this node; none before pods, namespaces and policies are known.
     ///
@@ -145,30 +129,34 @@ impl Planner {
             self.namespaces.clone_from(namespaces);
             sets.clear();
         }
-        let maker = Maker {
+        let mut maker = Maker {
             sight: Sight {
                 changed: changed(&self.places, &places),
                 places: &places,
                 namespaces,
             },
-            own,
             sets,
             before: std::mem::take(&mut self.made),
-            made: BTreeMap::new(),
-            table: Table::default(),
         };
-        let (table, made, closed) = maker.make(policies);
-        for namespace in closed.difference(&self.closed) {
-            tracing::warn!(
-                namespace,
-                limit = MOST_RULES,
-                "the namespace's NetworkPolicies take too many rules: what they select gets and sends nothing"
-            );
+        let Plan {
+            table,
+            made,
+            sets,
+            closed,
+        } = maker.make(policies, own);
+        for (namespace, bytes) in &closed {
+            if !self.closed.contains(namespace) {
+                tracing::warn!(
+                    namespace,
+                    bytes,
+                    "the namespace's NetworkPolicies take too much of the packet filter: what they select gets and sends nothing"
+                );
+            }
         }
-        self.closed = closed;
+        self.closed = closed.into_keys().collect();
         self.made = made;
         self.places = places;
-        self.sets.clone_from(&table.sets);
+        self.sets = sets;
         Some(table)
     }
 }
@@ -237,13 +225,10 @@ struct Sight<'a> {
 
 struct Maker<'a> {
     sight: Sight<'a>,
-    own: &'a BTreeMap<Ipv4Addr, Arc<Pod>>,
     /// Sets of the last table, where they are right but for the addresses that have changed.
     sets: BTreeMap<Arc<str>, Arc<Set>>,
-    /// What the last table was made of; what is still in use moves to `made`.
+    /// What the last table was made of; what is still in use moves to its namespace's part.
     before: BTreeMap<Key, Made>,
-    made: BTreeMap<Key, Made>,
-    table: Table,
 }
 
 /// Registers: an address, a protocol and a port, as keys of three parts hold them.
@@ -251,119 +236,154 @@ const ADDRESS: u32 = 0;
 const PROTOCOL: u32 = 1;
 const PORT: u32 = 2;
 
+/// Policies of a namespace, by key.
+type Policies<'a> = Vec<(&'a Key, &'a Arc<Policy>)>;
+
+/// Those that select a pod.
+fn selecting<'a>(policies: &[(&'a Key, &'a Arc<Policy>)], pod: &Pod) -> Policies<'a> {
+    let policies = policies.iter().copied();
+    policies
+        .filter(|(_, policy)| policy.selects.matches(&pod.labels))
+        .collect()
+}
+
 impl Maker<'_> {
+    /// The table, namespace by namespace; those that take too much are closed.
     fn make(
-        mut self,
+        &mut self,
         policies: &BTreeMap<Key, Arc<Policy>>,
-    ) -> (Table, BTreeMap<Key, Made>, BTreeSet<String>) {
-        let mut of_namespace: HashMap<&str, Vec<(&Key, &Arc<Policy>)>> = HashMap::new();
+        own: &BTreeMap<Ipv4Addr, Arc<Pod>>,
+    ) -> Plan {
+        let mut of_namespace: HashMap<&str, Policies<'_>> = HashMap::new();
         for (key, policy) in policies {
             let own = of_namespace.entry(&policy.namespace).or_default();
             own.push((key, policy));
         }
+        let mut pods: BTreeMap<&str, Vec<(Ipv4Addr, &Pod)>> = BTreeMap::new();
+        for (address, pod) in own {
+            let near = pods.entry(&pod.namespace).or_default();
+            near.push((*address, pod));
+        }
+        let near = |namespace: &str| of_namespace.get(namespace).map_or(&[][..], Vec::as_slice);
+        let mut budget = Budget::new(own.len());
+        let (mut parts, mut plan) = (BTreeMap::new(), Plan::default());
+        // Bytes of closed namespaces of which the parts are kept for the next plan, and not made anew.
+        let mut kept = 0;
+        for (namespace, pods) in &pods {
+            let part = self.part(pods, near(namespace), budget.of_one());
+            let closed = budget.take(namespace, part.bytes);
+            parts.insert((*namespace).to_owned(), part);
+            for (bytes, namespace) in closed {
+                let part = parts.remove(&namespace).unwrap_or_default();
+                if kept + bytes <= budget.whole() {
+                    kept += bytes;
+                    plan.made.extend(part.made);
+                    plan.sets.extend(part.sets);
+                }
+                plan.closed.insert(namespace, bytes);
+            }
+        }
+        plan.table.known = own.keys().copied().collect();
+        for part in parts.into_values() {
+            plan.open(part);
+        }
+        plan.sets.extend(plan.table.sets.clone());
+        for namespace in plan.closed.keys() {
+            for (address, pod) in pods.get(&**namespace).into_iter().flatten() {
+                let policies = selecting(near(namespace), pod);
+                plan.table.close(*address, &policies);
+            }
+        }
+        plan
+    }
+
+    /// What a namespace needs for its pods, or more than the limit of it.
+    fn part(
+        &mut self,
+        pods: &[(Ipv4Addr, &Pod)],
+        near: &[(&Key, &Arc<Policy>)],
+        limit: usize,
+    ) -> Part {
+        let mut part = Part {
+            limit,
+            ..Part::default()
+        };
         // Pods that the same policies select have the same rules, but for the numbers of their named ports.
         let mut alike: HashMap<Alike<'_>, Chains> = HashMap::new();
-        for (address, pod) in self.own {
-            self.table.known.insert(*address);
-            let near = of_namespace.get(&*pod.namespace).into_iter().flatten();
-            let of_it: Vec<(&Key, &Arc<Policy>)> = near
-                .copied()
-                .filter(|(_, policy)| policy.selects.matches(&pod.labels))
-                .collect();
+        for (address, pod) in pods {
+            let of_it = selecting(near, pod);
             let same: Alike<'_> = (of_it.iter().map(|(key, _)| *key).collect(), &pod.ports);
             let (ingress, egress) = alike
                 .entry(same)
                 .or_insert_with(|| {
-                    let ingress = self.direction(pod, &of_it, Side::Ingress);
-                    (ingress, self.direction(pod, &of_it, Side::Egress))
+                    let ingress = self.direction(&mut part, pod, &of_it, Side::Ingress);
+                    (
+                        ingress,
+                        self.direction(&mut part, pod, &of_it, Side::Egress),
+                    )
                 })
                 .clone();
-            let table = &mut self.table;
-            table.ingress.extend(ingress.map(|name| (*address, name)));
-            table.egress.extend(egress.map(|name| (*address, name)));
+            part.ingress.extend(ingress.map(|name| (*address, name)));
+            part.egress.extend(egress.map(|name| (*address, name)));
         }
-        let closed = self.bound();
-        (self.table, self.made, closed)
-    }
-
-    /// Forgets branches that no pod asks any more, and empties those of namespaces with too many rules, which it returns.
-    fn bound(&mut self) -> BTreeSet<String> {
-        let chains = &mut self.table.chains;
-        let mut weights: BTreeMap<String, usize> = BTreeMap::new();
-        // Branches share a set that has the same ranges.
-        let mut counted: HashSet<&str> = HashSet::new();
-        for made in self.made.values_mut() {
+        // Branches that no pod asks any more are forgotten.
+        for made in part.made.values_mut() {
+            let chains = &part.chains;
             made.branches.retain(|one| chains.contains_key(&one.name));
-            let weight = weights.entry(made.policy.namespace.clone()).or_default();
-            for branch in &made.branches {
-                let fresh = branch.sets.iter().filter(|(name, _)| counted.insert(name));
-                *weight += branch.rules.len() + fresh.map(|(_, set)| set.ranges()).sum::<usize>();
-            }
         }
-        weights.retain(|_, weight| *weight > MOST_RULES);
-        let (closed, open): (Vec<&Made>, Vec<&Made>) = self
-            .made
-            .values()
-            .partition(|made| weights.contains_key(&made.policy.namespace));
-        let sets = |made: Vec<&'_ Made>| -> HashSet<Arc<str>> {
-            let branches = made.into_iter().flat_map(|made| &made.branches);
-            let sets = branches.flat_map(|branch| &branch.sets);
-            sets.map(|(name, _)| Arc::clone(name)).collect()
-        };
-        for branch in closed.iter().flat_map(|made| &made.branches) {
-            chains.insert(Arc::clone(&branch.name), Arc::default());
-        }
-        for unused in sets(closed).difference(&sets(open)) {
-            self.table.sets.remove(unused);
-        }
-        weights.into_keys().collect()
+        part
     }
 
     /// The chain of a pod that these policies select; none where they say nothing of the direction.
     fn direction(
         &mut self,
+        part: &mut Part,
         pod: &Pod,
         policies: &[(&Key, &Arc<Policy>)],
         side: Side,
     ) -> Option<Arc<str>> {
-        let asked = policies.iter();
-        let asked = asked.filter_map(|(key, policy)| self.branch(key, policy, pod, side));
-        let asked: Vec<Arc<str>> = asked.collect();
-        if asked.is_empty() {
+        let mut asked: Vec<Arc<str>> = Vec::new();
+        for (key, policy) in policies {
+            asked.extend(self.branch(part, key, policy, pod, side));
+        }
+        if asked.is_empty() || part.is_over() {
             return None;
         }
         let name = named("chain", &asked);
-        let chains = &mut self.table.chains;
-        chains.entry(Arc::clone(&name)).or_insert_with(|| {
+        if !part.chains.contains_key(&name) {
             let ask = |branch: &Arc<str>| {
                 let branch = branch.to_string().into();
                 vec![Step::Verdict(Verdict::Jump(branch))]
             };
             let mut rules: Rules = asked.iter().map(ask).collect();
-            rules.push(vec![Step::Count, Step::Verdict(Verdict::Drop)]);
-            Arc::new(rules)
-        });
+            rules.push(drops());
+            part.add_chain(&name, &Arc::new(rules));
+        }
         Some(name)
     }
 
-    /// The chain of a policy for such pods, put into the table with its sets; none where it says nothing of the direction.
+    /// The chain of a policy for such pods, put into the part with its sets; none where it says nothing of the direction.
     fn branch(
         &mut self,
+        part: &mut Part,
         key: &Key,
         policy: &Arc<Policy>,
         pod: &Pod,
         side: Side,
     ) -> Option<Arc<str>> {
         let rules = side.of(policy)?;
-        if !self.made.contains_key(key) {
+        if part.is_over() {
+            return None;
+        }
+        if !part.made.contains_key(key) {
             let (key, made) = self
                 .before
                 .remove_entry(key)
                 .filter(|(_, made)| made.policy == *policy)
                 .unwrap_or_else(|| (key.clone(), Made::of(policy)));
-            self.made.insert(key, made);
+            part.made.insert(key, made);
         }
-        let made = self.made.get_mut(key)?;
+        let made = part.made.get_mut(key)?;
         let ports = ports_in_use(rules, pod, side);
         let mut branches = made.branches.iter();
         let place = branches.position(|one| one.side == side && one.ports == ports);
@@ -373,15 +393,19 @@ impl Maker<'_> {
         });
         let branch = made.branches.get(place)?;
         for (name, content) in &branch.sets {
-            let sets = &mut self.table.sets;
-            sets.entry(Arc::clone(name)).or_insert_with(|| {
+            // The namespace is closed.
+            if part.bytes > part.limit {
+                break;
+            }
+            if let Entry::Vacant(place) = part.sets.entry(Arc::clone(name)) {
                 let held = self.sets.remove(name);
-                self.sight.set(&policy.namespace, content, held)
-            });
+                let set = self.sight.set(&policy.namespace, content, held);
+                part.bytes += of_set(&set);
+                place.insert(set);
+            }
         }
-        let name = Arc::clone(&branch.name);
-        let chains = &mut self.table.chains;
-        chains.insert(Arc::clone(&name), Arc::clone(&branch.rules));
+        let (name, rules) = (Arc::clone(&branch.name), Arc::clone(&branch.rules));
+        part.add_chain(&name, &rules);
         Some(name)
     }
 }
@@ -464,11 +488,17 @@ impl Branch {
             ports: &ports,
             sets: Vec::new(),
         };
+        let (mut seen, mut bytes) = (HashSet::new(), 0);
         let written = rules.iter().flat_map(|rule| writer.rule(rule));
-        // One rule more than are allowed closes the namespace.
-        let mut written: Rules = written.take(MOST_RULES + 1).collect();
-        let mut seen = HashSet::new();
-        written.retain(|rule| seen.insert(rule.clone()));
+        // What comes behind one rule too many is not looked at: the namespace is closed.
+        let written = written
+            .filter(|rule| seen.insert(rule.clone()))
+            .take_while(|rule| {
+                let is_open = bytes <= MOST;
+                bytes += of_rule(rule);
+                is_open
+            });
+        let written: Rules = written.collect();
         let sets = writer.sets;
         Self {
             side,
@@ -650,28 +680,4 @@ fn edges(range: &config_model::format::Cidr) -> Option<(u32, u32)> {
     let first = u32::from(first);
     let host = u32::MAX.checked_shr(range.prefix.into()).unwrap_or(0);
     Some((first, first | host))
-}
-
-/// A name that says what something is and differs by what it says. Authors of policies choose the content: two with one name
-/// must not be found by search, so it has 128 bits of the digest.
-fn named(kind: &str, content: &impl Hash) -> Arc<str> {
-    let mut digester = Digester(Sha256::new());
-    content.hash(&mut digester);
-    let digest: [u8; 32] = digester.0.finalize().into();
-    let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
-    format!("{kind}-{}", digits.collect::<String>()).into()
-}
-
-/// SHA-256 of what values say of themselves. Derived `Hash` tells lengths and variants, so that no two values say the same.
-struct Digester(Sha256);
-
-impl Hasher for Digester {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    fn finish(&self) -> u64 {
-        let digest: [u8; 32] = self.0.clone().finalize().into();
-        digest.first_chunk().copied().map_or(0, u64::from_be_bytes)
-    }
 }

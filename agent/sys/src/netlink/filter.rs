@@ -7,8 +7,20 @@
 use std::borrow::Cow;
 
 use super::batch::batch;
-use super::{Socket, Subsystem};
+use super::{SEND_ROOM, Socket, Subsystem};
 use crate::error::Result;
+
+/// Most bytes of one batch that the kernel takes: it allows a socket twice the room that was asked for, and needs a few.
+pub const LARGEST_BATCH: usize = 2 * SEND_ROOM - 64;
+
+/// Bytes of a batch of these changes.
+pub fn encoded_length(changes: &[Change]) -> usize {
+    let mut bytes = Vec::new();
+    for message in batch(changes) {
+        message.write(0, &mut bytes);
+    }
+    bytes.len()
+}
 
 /// Bytes of an interface's name in a register or a set.
 pub const NAME_BYTES: usize = 16;
@@ -467,6 +479,25 @@ mod tests {
             filter.apply(&[Change::RemoveTable("t")])?;
             let error = filter.apply(&[Change::RemoveTable("t")]).unwrap_err();
             assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn the_kernel_takes_the_largest_batch_and_not_much_more() {
+        in_new(&[Kind::Network], || {
+            let mut filter = Filter::open()?;
+            filter.apply(&table())?;
+            let clear = |count| {
+                let (table, name) = ("t", "c".into());
+                vec![Change::ClearChain { table, name }; count]
+            };
+            let one = encoded_length(&clear(2)) - encoded_length(&clear(1));
+            let most = (LARGEST_BATCH - encoded_length(&clear(1))) / one;
+            filter.apply(&clear(most))?;
+            let error = filter.apply(&clear(most + 4)).unwrap_err();
+            assert_eq!(error.errno(), Some(libc::EMSGSIZE), "{error}");
             Ok(())
         })
         .unwrap();

@@ -1,0 +1,29 @@
+//! Names of chains and sets (pure).
+
+use sha2::{Digest as _, Sha256};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// A name that says what something is and differs by what it says. Authors of policies choose the content: two with one name
+/// must not be found by search, so it has 128 bits of the digest.
+pub(super) fn named(kind: &str, content: &impl Hash) -> Arc<str> {
+    let mut digester = Digester(Sha256::new());
+    content.hash(&mut digester);
+    let digest: [u8; 32] = digester.0.finalize().into();
+    let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+    format!("{kind}-{}", digits.collect::<String>()).into()
+}
+
+/// SHA-256 of what values say of themselves. Derived `Hash` tells lengths and variants, so that no two values say the same.
+struct Digester(Sha256);
+
+impl Hasher for Digester {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        let digest: [u8; 32] = self.0.clone().finalize().into();
+        digest.first_chunk().copied().map_or(0, u64::from_be_bytes)
+    }
+}
