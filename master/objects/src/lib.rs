@@ -96,8 +96,8 @@ fn write_parts(
 /// # Errors
 /// The stored bytes are no object (500, with the key).
 pub fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
-    let object: Fields =
-        serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    let object = stored::text(&entry.value).and_then(serde_json::from_str);
+    let object = object.map_err(|error| corrupt(entry, &error))?;
     Ok(complete(kind, entry, object))
 }
 
