@@ -13,12 +13,10 @@
 //! [`encode`] writes that string back unchanged.
 
 pub mod deletion;
-mod draft;
 mod name;
 mod reads;
 mod stored;
 
-pub use draft::Draft;
 pub use name::generate;
 pub use reads::{list, store_error};
 
