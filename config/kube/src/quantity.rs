@@ -5,6 +5,7 @@
 //! are rounded away from zero; magnitudes are capped at 2^63 - 1 units.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::borrow::Cow;
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, Sub};
@@ -62,9 +63,14 @@ impl Amount {
     )]
     pub fn share_of(self, whole: Self) -> f64 {
         if whole.0 <= 0 {
-            1.0
-        } else {
-            self.0 as f64 / whole.0 as f64
+            return 1.0;
+        }
+        // Common powers of two do not change the ratio. Without them nearly all amounts fit 64 bits, which processors convert.
+        let common = (self.0 | whole.0).trailing_zeros();
+        let short = |nanos: i128| i64::try_from(nanos >> common);
+        match (short(self.0), short(whole.0)) {
+            (Ok(part), Ok(whole)) => part as f64 / whole as f64,
+            _ => self.0 as f64 / whole.0 as f64,
         }
     }
 
@@ -201,7 +207,10 @@ fn scaled(number: &str, scale: &Scale) -> Option<i128> {
         return None;
     }
     let fraction = fraction.trim_end_matches('0');
-    let digits = format!("{whole}{fraction}");
+    let digits = match fraction {
+        "" => Cow::Borrowed(whole),
+        fraction => Cow::Owned(format!("{whole}{fraction}")),
+    };
     let tens = 9 + scale.tens - i32::try_from(fraction.len()).ok()?;
     let digits = digits.trim_start_matches('0');
     if digits.is_empty() {

@@ -22,6 +22,7 @@ mod device_access;
 mod external_ips;
 mod image_floor;
 mod limit_ranger;
+mod memo;
 mod namespace_lifecycle;
 mod node_restriction;
 mod owner_duplicates;

@@ -1,6 +1,7 @@
 //! `NamespaceLifecycle`: nothing is created in a namespace that is missing or terminating; some
 //! namespaces cannot be deleted.
 
+use crate::memo::Memo;
 use crate::plugin::{Admitted, Operation, Plugin, Request};
 use master_client::BoxFuture;
 use master_schema::error::{ApiError, Cause, Reason};
@@ -11,8 +12,11 @@ use master_schema::validate::Fields;
 const UNDELETABLE: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 /// The plugin.
-#[derive(Debug)]
-pub(crate) struct NamespaceLifecycle;
+#[derive(Debug, Default)]
+pub(crate) struct NamespaceLifecycle {
+    /// Whether a namespace is being deleted.
+    terminating: Memo<bool>,
+}
 
 impl Plugin for NamespaceLifecycle {
     fn concerns(&self, request: &Request<'_>) -> bool {
@@ -39,7 +43,10 @@ impl Plugin for NamespaceLifecycle {
                     namespace,
                 ));
             };
-            if terminating(&entry.value) {
+            if self
+                .terminating
+                .of(&entry, |entry| terminating(&entry.value))
+            {
                 return Err(refusal(request, meta_text(object, "name"), namespace));
             }
             // Held unchanged: if the namespace's deletion begins before the object is written, the

@@ -1,13 +1,16 @@
 //! `ServiceAccount`: every pod runs as an existing service account and gets a volume with that
 //! account's token.
 
+use crate::memo::Memo;
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};
 use master_client::BoxFuture;
 use master_pods::podspec;
 use master_schema::error::ApiError;
 use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{Fields, get, items, object, text};
+use master_store::Entry;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The service account of pods that name none.
@@ -28,8 +31,11 @@ const ATTEMPTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The plugin.
-#[derive(Debug)]
-pub(crate) struct ServiceAccount;
+#[derive(Debug, Default)]
+pub(crate) struct ServiceAccount {
+    /// The accounts; `None` if one can't be read.
+    accounts: Memo<Option<Arc<Fields>>>,
+}
 
 impl Plugin for ServiceAccount {
     fn concerns(&self, request: &Request<'_>) -> bool {
@@ -61,7 +67,7 @@ impl Plugin for ServiceAccount {
             // The deprecated field for the same name, which clients still read.
             let name = text(spec, "serviceAccountName").to_owned();
             spec.insert("serviceAccount".to_owned(), name.into());
-            let account = account(request, pod).await?;
+            let account = self.account(request, pod).await?;
             let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
                 return Ok(());
             };
@@ -92,7 +98,7 @@ impl Plugin for ServiceAccount {
             let fault = if mirrors(pod) {
                 mirror_fault(spec)
             } else {
-                let account = account(request, pod).await?;
+                let account = self.account(request, pod).await?;
                 let enforces = object(metadata(&account), "annotations")
                     .is_some_and(|all| text(all, ENFORCE) == "true");
                 if enforces {
@@ -110,24 +116,28 @@ fn mirrors(pod: &Fields) -> bool {
     object(metadata(pod), "annotations").is_some_and(|annotations| annotations.contains_key(MIRROR))
 }
 
-/// The pod's service account. That of a new namespace may not exist yet.
-async fn account(request: &Request<'_>, pod: &Fields) -> Result<Fields, ApiError> {
-    let namespace = meta_text(pod, "namespace");
-    let name = object(pod, "spec").map_or("", |spec| text(spec, "serviceAccountName"));
-    let key = format!("serviceaccounts/{namespace}/{name}");
-    let attempts = if name == DEFAULT { ATTEMPTS } else { 1 };
-    for look in 0..attempts {
-        if look > 0 {
-            tokio::time::sleep(PAUSE).await;
+impl ServiceAccount {
+    /// The pod's service account. That of a new namespace may not exist yet.
+    async fn account(&self, request: &Request<'_>, pod: &Fields) -> Result<Arc<Fields>, ApiError> {
+        let namespace = meta_text(pod, "namespace");
+        let name = object(pod, "spec").map_or("", |spec| text(spec, "serviceAccountName"));
+        let key = format!("serviceaccounts/{namespace}/{name}");
+        let attempts = if name == DEFAULT { ATTEMPTS } else { 1 };
+        for look in 0..attempts {
+            if look > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let found = request.get(&key).await?;
+            let decode = |entry: &Entry| read(entry).map(Arc::new);
+            if let Some(account) = found.and_then(|entry| self.accounts.of(&entry, decode)) {
+                return Ok(account);
+            }
         }
-        if let Some(found) = request.get(&key).await?.as_ref().and_then(read) {
-            return Ok(found);
-        }
+        let text = format!(
+            "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
+        );
+        Err(request.forbidden(name_of(pod), &text))
     }
-    let text = format!(
-        "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
-    );
-    Err(request.forbidden(name_of(pod), &text))
 }
 
 /// The pod's setting overrides the service account's.

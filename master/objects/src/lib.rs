@@ -10,17 +10,18 @@
 //! Managed fields are often as long as the rest of an object, and few readers need them. So there
 //! are three ways to read: [`decode`] for answers, complete; [`decode_bare`] without managed
 //! fields, for readers; and [`decode_kept`] with managed fields as one string, for writers:
-//! [`encode`] writes that string back unchanged.
+//! [`encode`] writes that string back unchanged. Writers that change few fields of a kind that is stored as it is served take
+//! [`Shallow`], which decodes no others.
 
 pub mod deletion;
-mod draft;
 mod name;
 mod reads;
+mod shallow;
 mod stored;
 
-pub use draft::Draft;
 pub use name::generate;
 pub use reads::{list, store_error};
+pub use shallow::Shallow;
 
 use bytes::Bytes;
 use master_schema::error::{ApiError, Reason};
@@ -48,7 +49,8 @@ pub fn encode(kind: &Kind, mut object: Fields) -> Result<Bytes, ApiError> {
         Some(_) | None => Map::new(),
     };
     metadata.remove("resourceVersion");
-    let mut bytes = Vec::with_capacity(1024);
+    // Room for most pods with their managed fields, so that it does not grow in steps.
+    let mut bytes = Vec::with_capacity(4096);
     let written = write_parts(&mut bytes, &metadata, &object);
     written.map_err(|error| {
         ApiError::new(
@@ -96,8 +98,8 @@ fn write_parts(
 /// # Errors
 /// The stored bytes are no object (500, with the key).
 pub fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
-    let object: Fields =
-        serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    let object = stored::text(&entry.value).and_then(serde_json::from_str);
+    let object = object.map_err(|error| corrupt(entry, &error))?;
     Ok(complete(kind, entry, object))
 }
 

@@ -4,6 +4,7 @@ use crate::node::NodeId;
 use crate::request::Demand;
 use crate::terms::{Affinity, Labels};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Pods on one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,7 +15,29 @@ pub(crate) struct Count {
 }
 
 /// Pods by node.
-type ByNode = HashMap<NodeId, Count>;
+type ByNode = HashMap<NodeId, Count, BuildHasherDefault<NumberHasher>>;
+
+/// Hashes numbers of nodes by one multiplication. No client chooses them, so they need no hash that is hard to foresee; each
+/// decision looks up hundreds.
+#[derive(Debug, Default)]
+pub(crate) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_usize(usize::from(*byte));
+        }
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        // 2^64 by the golden ratio: numbers in sequence are spread over the whole range.
+        self.0 = (self.0 ^ number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
 
 /// Pods by namespace, labels and node; once more by owner, and those that ask something of the places of others. Invariant: it
 /// holds the placed pods, each once.

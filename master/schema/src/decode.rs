@@ -29,7 +29,9 @@ pub struct Decoded {
 /// The bytes are not JSON, or are nested too deep (400).
 pub fn json(bytes: &[u8]) -> Result<Decoded, ApiError> {
     let duplicates = RefCell::new(Vec::new());
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    // Text is checked once as a whole; decoded from bytes, each string in it would be.
+    let text = std::str::from_utf8(bytes).map_err(|error| unreadable("json", &error))?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
     let seed = Seed {
         path: None,
         depth: 0,

@@ -58,7 +58,7 @@ impl Policy {
 }
 
 /// The policies of a namespace.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policies {
     pub(super) enforce: Policy,
     pub(super) audit: Policy,

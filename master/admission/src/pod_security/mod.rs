@@ -9,12 +9,14 @@ mod labels;
 mod restricted;
 mod view;
 
+use crate::memo::Memo;
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};
 use labels::{Level, Policies, Policy};
 use master_client::BoxFuture;
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata};
 use master_schema::validate::{Fields, object};
+use master_store::Entry;
 use serde_json::Value;
 use view::Pod;
 
@@ -24,8 +26,11 @@ const MAX_CHECKED: usize = 3000;
 const MAX_WARNINGS: usize = 10;
 
 /// The plugin.
-#[derive(Debug)]
-pub(crate) struct PodSecurity;
+#[derive(Debug, Default)]
+pub(crate) struct PodSecurity {
+    /// The policies of a namespace; `None` if it can't be read.
+    policies: Memo<Option<Policies>>,
+}
 
 /// Workloads, and the path of their pod template.
 const TEMPLATES: &[(&str, &str, &str)] = &[
@@ -69,7 +74,9 @@ impl Plugin for PodSecurity {
             if request.writes("", "namespaces") {
                 return namespace(request, object, admitted).await;
             }
-            let policies = policies(request, meta_text(object, "namespace")).await?;
+            let policies = self
+                .policies(request, meta_text(object, "namespace"))
+                .await?;
             if policies.is_privileged() {
                 return Ok(());
             }
@@ -120,21 +127,25 @@ fn at<'a>(object: &'a Fields, pointer: &str) -> Option<&'a Fields> {
     }
 }
 
-/// The policies of a namespace. An invalid label counts as the strictest level (upstream).
-async fn policies(request: &Request<'_>, namespace: &str) -> Result<Policies, ApiError> {
-    let found = request
-        .get(&format!("namespaces/{namespace}"))
-        .await?
-        .as_ref()
-        .and_then(read);
-    let missing = || {
-        ApiError::new(
-            Reason::NotFound,
-            format!("namespaces {namespace:?} not found"),
-        )
-        .about("", "namespaces", namespace)
-    };
-    Ok(Policies::of(object(metadata(&found.ok_or_else(missing)?), "labels")).0)
+impl PodSecurity {
+    /// The policies of a namespace. An invalid label counts as the strictest level (upstream).
+    async fn policies(&self, request: &Request<'_>, namespace: &str) -> Result<Policies, ApiError> {
+        let found = request.get(&format!("namespaces/{namespace}")).await?;
+        let found = found.and_then(|entry| self.policies.of(&entry, policies_of));
+        found.ok_or_else(|| {
+            ApiError::new(
+                Reason::NotFound,
+                format!("namespaces {namespace:?} not found"),
+            )
+            .about("", "namespaces", namespace)
+        })
+    }
+}
+
+/// What a stored namespace's labels demand.
+fn policies_of(namespace: &Entry) -> Option<Policies> {
+    let namespace = read(namespace)?;
+    Some(Policies::of(object(metadata(&namespace), "labels")).0)
 }
 
 /// How a pod (or its template) violates a policy, in upstream's words; `None` if it does not.

@@ -3,13 +3,13 @@
 
 use super::Call;
 use super::answer::success;
+use bytes::Bytes;
 use http::{Response, StatusCode};
 use master_client::Body;
-use master_objects::store_error;
+use master_objects::{Shallow, store_error};
 use master_schema::error::{ApiError, Reason, no_resource};
-use master_schema::object::{metadata, metadata_mut};
-use master_schema::validate::{Fields, items, object as inner, object_mut, text};
-use master_store::{Op, StoreError};
+use master_schema::validate::Fields;
+use master_store::{Entry, Op, StoreError};
 use serde_json::{Value, json};
 
 /// Attempts, as other writers may change the pod.
@@ -18,11 +18,7 @@ const TRIES: usize = 16;
 /// Binds the pod that a `Binding` names.
 pub(super) async fn bind_named(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let binding = call.document(content).await?.value;
-    let name = binding
-        .pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned();
+    let name = word(&binding, "metadata", "name").to_owned();
     if name.is_empty() {
         return Err(ApiError::new(
             Reason::BadRequest,
@@ -44,10 +40,7 @@ pub(super) async fn bind_named(call: &Call, content: Body) -> Result<Response<Bo
 /// Binds the pod that the path names.
 pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
     let binding = call.document(content).await?.value;
-    let name = binding
-        .pointer("/metadata/name")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
+    let name = word(&binding, "metadata", "name");
     if !name.is_empty() && name != call.target.name {
         return Err(ApiError::new(
             Reason::BadRequest,
@@ -57,15 +50,15 @@ pub(super) async fn bind(call: &Call, content: Body) -> Result<Response<Body>, A
     bind_to(call, &binding).await
 }
 
+/// A text of one of the binding's two parts; empty if it has none.
+fn word<'a>(binding: &'a Value, part: &str, key: &str) -> &'a str {
+    let value = binding.get(part).and_then(|part| part.get(key));
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
 /// Binds a pod to a node, once.
 async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiError> {
-    let word = |pointer: &str| {
-        binding
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    };
-    let node = word("/target/name").to_owned();
+    let node = word(binding, "target", "name");
     let invalid = |field: &str, text: &str| {
         let message = format!("Binding {:?} is invalid: {field}: {text}", call.target.name);
         Err(ApiError::new(Reason::Invalid, message).about("", "Binding", &call.target.name))
@@ -73,26 +66,18 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
     if node.is_empty() {
         return invalid("target.name", "Required value");
     }
-    if !matches!(word("/target/kind"), "" | "Node") {
+    if !matches!(word(binding, "target", "kind"), "" | "Node") {
         return invalid(
             "target.kind",
             "Unsupported value: supported values: \"Node\", \"<empty>\"",
         );
     }
-    let uid = word("/metadata/uid").to_owned();
     for _ in 0..TRIES {
         let entry = call.entry().await?;
-        let old = master_objects::decode_kept(&call.kind, &entry)?;
-        if !uid.is_empty() && uid != master_schema::object::meta_text(&old, "uid") {
-            return Err(call.conflict(
-                "Precondition failed: the pod is not the one that was to be bound (UID)",
-            ));
-        }
-        let bound = bound(call, old, binding, &node)?;
+        let bytes = bound(call, &entry, binding, node)?;
         if call.dry_run()? {
             return success(StatusCode::CREATED, None, call.accept()?);
         }
-        let bytes = master_objects::encode(&call.kind, bound)?;
         let op = Op::update(&entry.key, entry.modified, bytes);
         match call.api.inner.store.commit(vec![op]).await {
             Ok(_) => return success(StatusCode::CREATED, None, call.accept()?),
@@ -103,58 +88,68 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
     Err(call.conflict("the pod changes faster than it can be bound, try again"))
 }
 
-/// The pod bound to its node.
-fn bound(call: &Call, mut pod: Fields, binding: &Value, node: &str) -> Result<Fields, ApiError> {
-    if !text(metadata(&pod), "deletionTimestamp").is_empty() {
-        return Err(call.conflict(&format!(
-            "pod {} is being deleted, cannot be assigned to a host",
-            call.target.name
-        )));
-    }
-    let empty = Fields::new();
-    let spec = inner(&pod, "spec").unwrap_or(&empty);
-    let own = text(spec, "nodeName");
-    if !own.is_empty() {
-        return Err(call.conflict(&format!(
-            "pod {} is already assigned to node {own:?}",
-            call.target.name
-        )));
-    }
-    if !items(spec, "schedulingGates").is_empty() {
-        return Err(call.conflict(&format!(
-            "pod {} has non-empty .spec.schedulingGates",
-            call.target.name
-        )));
-    }
-    if let Some(spec) = object_mut(&mut pod, "spec") {
-        spec.insert("nodeName".to_owned(), node.into());
-    }
+/// The stored pod, bound to its node.
+fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Bytes, ApiError> {
+    let mut pod = Shallow::stored(entry)?;
+    is_bindable(
+        call,
+        &pod.object("metadata")?,
+        word(binding, "metadata", "uid"),
+    )?;
+    pod.change("spec", |spec| {
+        is_free(call, spec)?;
+        spec.set("nodeName", &node)
+    })?;
+    let asked = binding.get("metadata");
     for kind in ["annotations", "labels"] {
-        let Some(Value::Object(more)) = binding
-            .get("metadata")
-            .and_then(|metadata| metadata.get(kind))
-        else {
+        let Some(Value::Object(more)) = asked.and_then(|metadata| metadata.get(kind)) else {
             continue;
         };
-        if let Some(own) = object_mut(metadata_mut(&mut pod), kind) {
+        pod.change("metadata", |metadata| {
+            let mut own: Fields = metadata.read(kind)?;
             own.extend(more.clone());
-        }
+            metadata.set(kind, &own)
+        })?;
     }
-    if let Some(status) = object_mut(&mut pod, "status") {
-        let scheduled = |condition: &Value| {
-            condition
-                .get("type")
-                .is_some_and(|kind| kind == "PodScheduled")
-        };
-        let mut conditions: Vec<Value> = items(status, "conditions")
-            .iter()
-            .filter(|c| !scheduled(c))
-            .cloned()
-            .collect();
+    pod.change("status", |status| {
+        let mut conditions: Vec<Value> = status.read("conditions")?;
+        conditions.retain(|condition| {
+            let kind = condition.get("type");
+            kind.is_none_or(|kind| kind != "PodScheduled")
+        });
         conditions.push(json!({
             "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": master_schema::object::now(),
         }));
-        status.insert("conditions".to_owned(), Value::Array(conditions));
+        status.set("conditions", &conditions)
+    })?;
+    Ok(pod.encode())
+}
+
+/// Refuses a pod that is not the one to be bound, or that is being deleted.
+fn is_bindable(call: &Call, metadata: &Shallow<'_>, uid: &str) -> Result<(), ApiError> {
+    if !uid.is_empty() && uid != metadata.read::<String>("uid")? {
+        return Err(
+            call.conflict("Precondition failed: the pod is not the one that was to be bound (UID)")
+        );
     }
-    Ok(pod)
+    if !metadata.read::<String>("deletionTimestamp")?.is_empty() {
+        let name = &call.target.name;
+        return Err(call.conflict(&format!(
+            "pod {name} is being deleted, cannot be assigned to a host"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a pod that has a node, or must not get one yet.
+fn is_free(call: &Call, spec: &Shallow<'_>) -> Result<(), ApiError> {
+    let name = &call.target.name;
+    let own: String = spec.read("nodeName")?;
+    if !own.is_empty() {
+        return Err(call.conflict(&format!("pod {name} is already assigned to node {own:?}")));
+    }
+    if !spec.read::<Vec<Value>>("schedulingGates")?.is_empty() {
+        return Err(call.conflict(&format!("pod {name} has non-empty .spec.schedulingGates")));
+    }
+    Ok(())
 }

@@ -87,7 +87,12 @@ impl Call {
 
     /// The body as an object of the kind: only known fields of the right types.
     pub(super) async fn object(&self, content: Body) -> Result<(Fields, Warnings), ApiError> {
-        let Decoded { value, duplicates } = self.document(content).await?;
+        self.read_object(&self.bytes(content).await?)
+    }
+
+    /// A body that has been read, as an object of the kind.
+    pub(super) fn read_object(&self, bytes: &[u8]) -> Result<(Fields, Warnings), ApiError> {
+        let Decoded { value, duplicates } = self.decode(bytes)?;
         let Value::Object(mut fields) = value else {
             return Err(ApiError::new(
                 Reason::BadRequest,

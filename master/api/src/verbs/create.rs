@@ -5,7 +5,7 @@ use super::managed::Ownership;
 use http::{HeaderValue, Response, StatusCode};
 use master_admission::Operation;
 use master_client::Body;
-use master_objects::{Draft, store_error};
+use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::{meta_text, metadata, metadata_mut};
 use master_schema::validate::{Faults, Fields, meta};
@@ -14,11 +14,14 @@ use master_store::{Entry, Op, StoreError};
 /// Attempts, as others may change what admission read (a namespace, a quota), or a generated name
 /// may be in use.
 const TRIES: usize = 32;
+
 /// Creates an object.
 pub(super) async fn create(call: &Call, content: Body) -> Result<Response<Body>, ApiError> {
-    let (mut fields, warnings) = call.object(content).await?;
+    let bytes = call.bytes(content).await?;
+    let (mut fields, warnings) = call.read_object(&bytes)?;
     let ownership = Ownership::of(&mut fields);
-    make(call, fields, &ownership, warnings.clone())
+    let again = || Ok(call.read_object(&bytes)?.0);
+    make(call, (fields, again), &ownership, warnings.clone())
         .await
         .or_else(|error| refused(error, &warnings))
 }
@@ -32,28 +35,22 @@ pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<B
     }
 }
 
-/// Creates an object from a decoded body or an applied configuration.
+/// Creates an object from a decoded body or an applied configuration. Few writes need a second attempt: it begins with the object
+/// that `again` returns, as a copy for it would have to be made of every object.
 pub(super) async fn make(
     call: &Call,
-    mut fields: Fields,
+    (first, again): (Fields, impl Fn() -> Result<Fields, ApiError>),
     ownership: &Ownership,
     mut warnings: Vec<String>,
 ) -> Result<Response<Body>, ApiError> {
     let kept = warnings.len();
     let dry_run = call.dry_run()?;
-    place(call, &mut fields)?;
-    let generated =
-        meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
-    stamp(call, &mut fields);
-    (call.kind.strategy.defaults)(&mut fields);
-    let owners = call.owners(&Fields::new(), &fields, None, ownership);
-    if call.kind.has_status() && !call.kind.strategy.status_at_creation {
-        fields.remove("status");
-    }
-    let draft = Draft::of(&fields)?;
-    let mut first = Some(fields);
+    let mut first = Some(first);
     for _ in 0..TRIES {
-        let mut fields = first.take().map_or_else(|| draft.read(), Ok)?;
+        let mut fields = first.take().map_or_else(&again, Ok)?;
+        let owners = prepare(call, &mut fields, ownership)?;
+        let generated =
+            meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
         if generated {
             let base = meta_text(&fields, "generateName");
             let name = master_objects::generate(base);
@@ -70,7 +67,7 @@ pub(super) async fn make(
         call.chain().check(&request, &fields, &mut admitted).await?;
         warnings.append(&mut admitted.warnings);
         warnings.extend(call.own_warnings(&fields));
-        master_objects::put_managed(&mut fields, owners.clone());
+        master_objects::put_managed(&mut fields, owners);
         if dry_run {
             return Ok(warned(
                 call.fields_answer(StatusCode::CREATED, fields)?,
@@ -117,6 +114,22 @@ fn exists(call: &Call, name: &str) -> ApiError {
         format!("{plural} {name:?} already exists"),
     )
     .about(&call.kind.group, &call.kind.plural, name)
+}
+
+/// Sets what the server sets in every new object, and the kind's defaults; returns the managed fields.
+fn prepare(
+    call: &Call,
+    fields: &mut Fields,
+    ownership: &Ownership,
+) -> Result<Option<String>, ApiError> {
+    place(call, fields)?;
+    stamp(call, fields);
+    (call.kind.strategy.defaults)(fields);
+    let owners = call.owners(&Fields::new(), fields, None, ownership);
+    if call.kind.has_status() && !call.kind.strategy.status_at_creation {
+        fields.remove("status");
+    }
+    Ok(owners)
 }
 
 /// Sets the path's namespace in the object.

@@ -8,6 +8,7 @@ use super::update::{MODIFIED, TRIES, check_preconditions, write};
 use bytes::Bytes;
 use http::Response;
 use master_client::Body;
+use master_merge::apply::Applied;
 use master_merge::patch::Patch;
 use master_schema::decode::{self, Decoded};
 use master_schema::error::{ApiError, Reason};
@@ -153,18 +154,21 @@ async fn begin(
     config: &Fields,
     warnings: &[String],
 ) -> Result<Response<Body>, ApiError> {
-    let done = call.applied(&Fields::new(), None, config)?;
-    named_other(config, call)?;
-    let mut fields = done.object;
-    call.check(&mut fields, &[])?;
-    if !meta_text(&fields, "name").is_empty() {
-        check_name(call, &fields)?;
+    let applied = || -> Result<Applied, ApiError> {
+        let mut done = call.applied(&Fields::new(), None, config)?;
+        named_other(config, call)?;
+        call.check(&mut done.object, &[])?;
+        Ok(done)
+    };
+    let done = applied()?;
+    if !meta_text(&done.object, "name").is_empty() {
+        check_name(call, &done.object)?;
     }
     check_namespace(call, config)?;
     call.may_create().await?;
     make(
         call,
-        fields,
+        (done.object, || Ok(applied()?.object)),
         &Ownership::Applied(done.managed),
         warnings.to_vec(),
     )

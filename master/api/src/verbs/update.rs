@@ -64,7 +64,8 @@ async fn replace(
                 return Err(call.not_found());
             }
             call.may_create().await?;
-            match make(call, fields.clone(), &ownership, Vec::new()).await {
+            let again = || Ok(fields.clone());
+            match make(call, (fields.clone(), again), &ownership, Vec::new()).await {
                 // Another writer created it meanwhile.
                 Err(error) if error.reason == Reason::AlreadyExists => continue,
                 answer => return answer,

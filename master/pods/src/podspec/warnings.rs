@@ -317,21 +317,23 @@ pub fn claim_sizes(claim: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
 
 /// The sources of a projected volume.
 fn projected(volume: &Value) -> &[Value] {
-    let sources = volume.pointer("/projected/sources");
+    let sources = volume
+        .get("projected")
+        .and_then(|projected| projected.get("sources"));
     sources.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The path at which a source of a projected volume, of the type `kind`, has its only file.
+fn path<'a>(source: &'a Value, kind: &str) -> Option<&'a str> {
+    source.get(kind)?.get("path")?.as_str()
 }
 
 /// Warns about files of projected volumes at the path of a service account token.
 fn beside_tokens(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     let volumes = items(spec, "volumes");
     let sources = volumes.iter().flat_map(projected);
-    let tokens: BTreeSet<String> = sources
-        .filter_map(|source| {
-            source
-                .pointer("/serviceAccountToken/path")
-                .and_then(Value::as_str)
-                .map(str::to_owned)
-        })
+    let tokens: BTreeSet<&str> = sources
+        .filter_map(|source| path(source, "serviceAccountToken"))
         .collect();
     if tokens.is_empty() {
         return;
@@ -364,10 +366,7 @@ fn beside_tokens(spec: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
                 }
             }
         }
-        let path = source
-            .pointer("/clusterTrustBundle/path")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let path = path(source, "clusterTrustBundle").unwrap_or_default();
         if tokens.contains(path) {
             let place = place.field("ClusterTrustBundle");
             warnings.push(format!(

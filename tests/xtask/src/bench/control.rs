@@ -19,8 +19,10 @@ pub(super) fn control(pods: u32) -> Outcome {
             ("PACE_BACKLOG", u32::from(backlog)),
         ];
         for test in ["pace", "throughput"] {
+            // With the master's allocator.
+            let allocator = ["--features", "jemalloc"];
             let bound = ["--release", "-p", "master-schedule", "--test", test];
-            measure(&bound, &size)?;
+            measure(&[&bound[..], &allocator].concat(), &size)?;
         }
     }
     Ok(())

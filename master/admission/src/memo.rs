@@ -1,0 +1,80 @@
+//! What plugins read of stored objects that many writes ask for, such as namespaces: read once, not at every write.
+
+use master_store::{Entry, Revision};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Entries remembered at most. At one more all are forgotten, and those in use are read again.
+const MOST: usize = 1024;
+
+/// Remembers what was read of an entry until the entry is written again.
+///
+/// Guarantee: the result is that of `read` for this very entry, as the value of a key at a revision never changes.
+#[derive(Debug)]
+pub(crate) struct Memo<T>(RwLock<HashMap<Arc<str>, (Revision, T)>>);
+
+impl<T> Default for Memo<T> {
+    fn default() -> Self {
+        Self(RwLock::default())
+    }
+}
+
+impl<T: Clone> Memo<T> {
+    /// What `read` says of an entry.
+    pub(crate) fn of(&self, entry: &Entry, read: impl FnOnce(&Entry) -> T) -> T {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((revision, found)) = known.get(&entry.key)
+            && *revision == entry.modified
+        {
+            return found.clone();
+        }
+        drop(known);
+        let found = read(entry);
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(entry.key.clone(), (entry.modified, found.clone()));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, modified: Revision) -> Entry {
+        Entry {
+            key: key.into(),
+            value: modified.to_string().into(),
+            created: 1,
+            modified,
+        }
+    }
+
+    #[test]
+    fn an_entry_is_read_once_and_again_when_it_is_written() {
+        let memo = Memo::default();
+        let mut reads = 0;
+        let mut ask = |key: &str, modified: Revision| {
+            let found = memo.of(&entry(key, modified), |entry| {
+                reads += 1;
+                entry.value.clone()
+            });
+            assert_eq!(found, modified.to_string().as_bytes(), "{key}");
+        };
+        for (key, modified) in [("a", 1), ("a", 1), ("b", 2), ("a", 3), ("a", 3), ("a", 1)] {
+            ask(key, modified);
+        }
+        assert_eq!(reads, 4);
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_the_limit() {
+        let memo = Memo::default();
+        for number in 0..=MOST {
+            memo.of(&entry(&number.to_string(), 1), |_| ());
+        }
+        assert_eq!(memo.0.read().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,207 @@
+//! Changes of a stored object that concern few fields: the others stay the text that they are.
+
+use bytes::Bytes;
+use master_schema::error::{ApiError, Reason};
+use master_store::Entry;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, Error as _};
+use serde_json::Error;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// An object, stored or inside a stored one, of which each field is undecoded JSON.
+///
+/// A change of one field costs the decoding and encoding of that field, and one look at the text of the others.
+///
+/// Assumptions: the text is JSON without white space between its tokens, and names of fields have no escapes. Both are true of
+/// objects that [`super::encode`] wrote, except inside managed fields.
+#[derive(Debug, Clone, Default)]
+pub struct Shallow<'a>(BTreeMap<&'a str, Cow<'a, str>>);
+
+impl<'a> Shallow<'a> {
+    /// The stored object; its kind must be one that is stored as it is served.
+    ///
+    /// # Errors
+    /// The stored bytes are no object (500, with the key).
+    pub fn stored(entry: &'a Entry) -> Result<Self, ApiError> {
+        let read = super::stored::text(&entry.value).and_then(Self::of);
+        read.map_err(|error| super::corrupt(entry, &error))
+    }
+
+    fn of(text: &'a str) -> Result<Self, Error> {
+        split(text).ok_or_else(|| Error::custom("not an object as they are stored"))
+    }
+
+    fn present(&self, key: &str) -> Option<&str> {
+        let value: &str = self.0.get(key)?;
+        (value != "null").then_some(value)
+    }
+
+    /// The fields of an object field; none if it is absent.
+    ///
+    /// # Errors
+    /// It is no object (500).
+    pub fn object(&self, key: &str) -> Result<Shallow<'_>, ApiError> {
+        let read = self.present(key).map(Shallow::of).transpose();
+        read.map(Option::unwrap_or_default)
+            .map_err(|error| unreadable(key, &error))
+    }
+
+    /// A field, decoded; the type's default if it is absent.
+    ///
+    /// # Errors
+    /// It is of another type (500).
+    pub fn read<T: DeserializeOwned + Default>(&self, key: &str) -> Result<T, ApiError> {
+        let read = self.present(key).map(serde_json::from_str).transpose();
+        read.map(Option::unwrap_or_default)
+            .map_err(|error| unreadable(key, &error))
+    }
+
+    /// Sets a field.
+    ///
+    /// # Errors
+    /// The value cannot be written as JSON (500).
+    pub fn set(&mut self, key: &'a str, value: &impl Serialize) -> Result<(), ApiError> {
+        let value = serde_json::to_string(value).map_err(|error| unreadable(key, &error))?;
+        self.0.insert(key, Cow::Owned(value));
+        Ok(())
+    }
+
+    /// Changes fields of an object field, which is made if it is absent.
+    ///
+    /// # Errors
+    /// It is no object (500), or as `change`.
+    pub fn change(
+        &mut self,
+        key: &'a str,
+        change: impl FnOnce(&mut Shallow<'_>) -> Result<(), ApiError>,
+    ) -> Result<(), ApiError> {
+        let changed = {
+            let mut inner = self.object(key)?;
+            change(&mut inner)?;
+            inner.write(None)
+        };
+        self.0.insert(key, Cow::Owned(changed));
+        Ok(())
+    }
+
+    /// The stored form: metadata first, without spare capacity.
+    pub fn encode(mut self) -> Bytes {
+        let metadata = self.0.remove("metadata");
+        self.write(Some(metadata.as_deref().unwrap_or("{}"))).into()
+    }
+
+    /// The object as JSON; metadata that comes first is given apart.
+    fn write(&self, metadata: Option<&str>) -> String {
+        let mut text = vec!["{"];
+        if let Some(metadata) = metadata {
+            text.extend([r#""metadata":"#, metadata]);
+        }
+        for (key, value) in &self.0 {
+            let before = if text.len() == 1 { "\"" } else { ",\"" };
+            text.extend([before, *key, "\":", &**value]);
+        }
+        text.push("}");
+        text.concat()
+    }
+}
+
+/// The fields of an object. Only strings and brackets are looked at, which takes a fraction of a parser's time.
+fn split(text: &str) -> Option<Shallow<'_>> {
+    let mut fields = BTreeMap::new();
+    let mut rest = text.strip_prefix('{')?;
+    while rest != "}" {
+        let (key, after) = rest.strip_prefix('"')?.split_once('"')?;
+        let after = after.strip_prefix(':')?;
+        let (value, more) = after.split_at(end(after)?);
+        fields.insert(key, Cow::Borrowed(value));
+        rest = match more.strip_prefix(',') {
+            Some("}") => return None,
+            Some(next) => next,
+            None => more,
+        };
+    }
+    Some(Shallow(fields))
+}
+
+/// Where the value at the start of a text ends: at the comma or bracket that is outside of it.
+fn end(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (0, 0_usize);
+    loop {
+        match bytes.get(at)? {
+            b'"' => {
+                at += 1;
+                while *bytes.get(at)? != b'"' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+            }
+            b'{' | b'[' => depth += 1,
+            b',' | b'}' | b']' if depth == 0 => return Some(at),
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+fn unreadable(key: &str, error: &Error) -> ApiError {
+    let text = format!("the field {key} of a stored object cannot be read or written: {error}");
+    ApiError::new(Reason::InternalError, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn entry(value: &str) -> Entry {
+        Entry {
+            key: "pods/a/b".into(),
+            value: value.to_owned().into(),
+            created: 1,
+            modified: 2,
+        }
+    }
+
+    #[test]
+    fn what_is_not_changed_keeps_its_text() {
+        let stored = entry(
+            r#"{"metadata":{"name":"a\\\"b]","managedFields":[ {"x":1.50} ]},"data":{"é":"\u00e9"},"spec":{"a":1e3,"c":null,"e":{}}}"#,
+        );
+        let mut object = Shallow::stored(&stored).unwrap();
+        let change = |spec: &mut Shallow<'_>| {
+            assert_eq!(spec.read::<Vec<Value>>("c").unwrap(), Vec::<Value>::new());
+            spec.set("b", &json!({"new": true}))
+        };
+        object.change("spec", change).unwrap();
+        object
+            .change("status", |status| status.set("d", &[1]))
+            .unwrap();
+        assert_eq!(
+            object.encode(),
+            r#"{"metadata":{"name":"a\\\"b]","managedFields":[ {"x":1.50} ]},"data":{"é":"\u00e9"},"spec":{"a":1e3,"b":{"new":true},"c":null,"e":{}},"status":{"d":[1]}}"#
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_is_an_error() {
+        for text in [
+            "",
+            "[]",
+            "{",
+            r#"{"a":1,}"#,
+            r#"{"a":{}"#,
+            r#"{"a":"}"#,
+            r#"{"a":1}}"#,
+            r#"{"a\"b":1}"#,
+        ] {
+            assert!(Shallow::stored(&entry(text)).is_err(), "{text}");
+        }
+        let stored = entry(r#"{"metadata":{},"spec":1}"#);
+        let mut object = Shallow::stored(&stored).unwrap();
+        assert!(object.object("spec").is_err() && object.read::<String>("spec").is_err());
+        assert!(object.change("spec", |_| Ok(())).is_err());
+        assert_eq!(object.encode(), r#"{"metadata":{},"spec":1}"#);
+    }
+}
