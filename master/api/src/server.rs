@@ -16,6 +16,7 @@ use hyper::upgrade::OnUpgrade;
 use master_admission::services;
 use master_auth::{defaults, impersonate};
 use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
+use master_gateway::check_origin;
 use master_listener::{Peer, Service};
 use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
@@ -212,6 +213,9 @@ impl ApiServer {
         peer: Peer,
         caller: Option<Caller>,
     ) -> (About, Result<Response<Body>, ApiError>) {
+        if let Err(error) = check_origin(&parts.method, &parts.headers) {
+            return (About::path("", ""), Err(error));
+        }
         let path = parts.uri.path();
         let target = match Target::parse(&parts.method, path, &query) {
             Ok(Some(target)) => target,

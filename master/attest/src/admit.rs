@@ -12,7 +12,7 @@ use config_kube::machine::{CertificateRef, NodeMarks};
 use config_kube::{Decides, Machine};
 use config_protocol::wire::Certificates;
 use master_ca::{Authority, NodeCertificates};
-use master_client::{ApiError, Change, Client, Happening, Patch, Reason, Recorder, Severity};
+use master_client::{ApiError, Client, Happening, Patch, Reason, Recorder, Severity};
 use master_journal::Journal;
 use master_nodes::{marks, node};
 use serde_json::json;
@@ -177,7 +177,7 @@ impl AdmissionWriter<'_> {
             .client
             .patch_status::<Machine>(None, name, &patch)
             .await?;
-        self.inventory.take_machine(Change::Set(written));
+        self.inventory.take_written(written);
         Ok(wanted)
     }
 }

@@ -59,22 +59,18 @@ struct Tables {
     /// Uids of the last deleted Machines. The response to an own write may arrive after the watch has reported the deletion; it must
     /// not bring the Machine back.
     gone: VecDeque<String>,
-    /// Deleted Machines whose deletion the watch has not reported yet, though an own write has put another Machine under the
-    /// name.
-    replaced: VecDeque<Machine>,
 }
 
 impl Tables {
-    /// Remembers a Machine whose name is another's by now, until the watch reports its deletion.
-    fn replace(&mut self, machine: Machine) {
-        self.replaced.push_back(machine);
-        if self.replaced.len() > GONE {
-            self.replaced.pop_front();
+    fn remember_gone(&mut self, uid: String) {
+        self.gone.push_back(uid);
+        if self.gone.len() > GONE {
+            self.gone.pop_front();
         }
     }
 }
 
-/// How many deleted Machines are remembered, and how many replaced ones.
+/// How many deleted Machines are remembered.
 const GONE: usize = 1024;
 
 /// The tables that were filled once.
@@ -151,7 +147,13 @@ impl ReferenceTables {
         self.rules_changed.subscribe()
     }
 
-    pub(crate) fn take_machine(&self, change: Change<Machine>) {
+    /// Takes what an own write has stored.
+    pub(crate) fn take_written(&self, machine: Machine) {
+        self.take_machine(Change::Set(machine), 0);
+    }
+
+    /// Takes a change that the watch reports. `reached`: the revision of a list.
+    pub(crate) fn take_machine(&self, change: Change<Machine>, reached: u64) {
         let mut guard = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         let tables = &mut *guard;
         match change {
@@ -161,13 +163,25 @@ impl ReferenceTables {
                     Some(known) if is_newer(known, &listed) => known.clone(),
                     Some(_) | None => listed,
                 };
-                let machines: Vec<Machine> = machines.into_iter().map(newest).collect();
-                self.deny.fill(machines.iter());
-                tables.replaced.clear();
-                tables.machines = machines
+                let mut machines: BTreeMap<String, Machine> = machines
                     .into_iter()
+                    .map(newest)
                     .map(|m| (name(&m.metadata), m))
                     .collect();
+                for (name, known) in std::mem::take(&mut tables.machines) {
+                    let listed = machines.get(&name).map(|one| &one.metadata.uid);
+                    if listed == Some(&known.metadata.uid) {
+                        continue;
+                    }
+                    if listed.is_none() && revision(&known.metadata) > reached {
+                        // Made after the list.
+                        machines.insert(name, known);
+                    } else {
+                        tables.remember_gone(known.metadata.uid.unwrap_or_default());
+                    }
+                }
+                self.deny.fill(machines.values());
+                tables.machines = machines;
                 self.filled.send_modify(|filled| filled.machines = true);
             }
             Change::Set(machine) => {
@@ -182,17 +196,12 @@ impl ReferenceTables {
                 }
                 if known.is_some_and(|known| is_newer(known, &machine)) {
                     // Watch events and responses to own writes arrive in any order; the higher revision wins.
-                    if known.is_some_and(|known| known.metadata.uid != machine.metadata.uid) {
-                        tables.replace(machine);
-                    }
                     return;
                 }
                 if let Some(replaced) =
                     known.filter(|known| known.metadata.uid != machine.metadata.uid)
                 {
                     self.deny.remove(&Gone::of(&replaced.metadata).uid);
-                    let replaced = replaced.clone();
-                    tables.replace(replaced);
                 }
                 self.deny.set(&machine);
                 tables.machines.insert(name(&machine.metadata), machine);
@@ -203,13 +212,7 @@ impl ReferenceTables {
                 if known.is_some_and(|known| Gone::of(&known.metadata).is(&gone)) {
                     tables.machines.remove(&gone.key.name);
                 }
-                tables
-                    .replaced
-                    .retain(|one| !Gone::of(&one.metadata).is(&gone));
-                tables.gone.push_back(gone.uid);
-                if tables.gone.len() > GONE {
-                    tables.gone.pop_front();
-                }
+                tables.remember_gone(gone.uid);
             }
         }
         tables.snapshot = None;
@@ -319,19 +322,6 @@ impl ReferenceTables {
         self.rules_changed.send_modify(|version| *version += 1);
     }
 
-    /// The last known state of a deleted Machine, even if another one has its name by now.
-    pub(crate) fn last(&self, gone: &Gone) -> Option<Machine> {
-        let tables = self.read();
-        let known = tables.machines.get(&gone.key.name).into_iter();
-        let mut all = known.chain(&tables.replaced);
-        all.find(|one| Gone::of(&one.metadata).is(gone)).cloned()
-    }
-
-    /// One machine.
-    pub(crate) fn machine(&self, name: &str) -> Option<Machine> {
-        self.read().machines.get(name).cloned()
-    }
-
     /// A snapshot of all machines, indexed for the verifier.
     pub(crate) fn machines(&self) -> Arc<config_attest::Inventory> {
         if let Some(snapshot) = &self.read().snapshot {
@@ -403,4 +393,52 @@ fn revision(metadata: &ObjectMeta) -> u64 {
 
 fn name(metadata: &ObjectMeta) -> String {
     metadata.name.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config_kube::MachineSpec;
+
+    fn machine(name: &str, uid: &str, version: u64) -> Machine {
+        let mut machine = Machine::named(name, MachineSpec::default());
+        machine.metadata.uid = Some(uid.to_owned());
+        machine.metadata.resource_version = Some(version.to_string());
+        machine
+    }
+
+    /// The uid of the Machine of this name.
+    fn uid(tables: &ReferenceTables, name: &str) -> Option<String> {
+        tables.read().machines.get(name)?.metadata.uid.clone()
+    }
+
+    fn tables(known: &[Machine]) -> ReferenceTables {
+        let tables = ReferenceTables::new(Vec::new(), Arc::default());
+        tables.take_machine(Change::Listed(known.to_vec()), 10);
+        tables
+    }
+
+    #[test]
+    fn a_machine_that_a_list_shows_to_be_deleted_stays_deleted() {
+        let known = [machine("a", "1", 3), machine("b", "2", 4)];
+        let tables = tables(&known);
+        let listed = vec![machine("b", "9", 21)];
+        tables.take_machine(Change::Listed(listed), 21);
+        for late in known {
+            // The answer of an own write.
+            tables.take_written(late);
+        }
+        assert_eq!(uid(&tables, "a"), None);
+        assert_eq!(uid(&tables, "b").as_deref(), Some("9"));
+    }
+
+    #[test]
+    fn what_was_made_after_a_list_stays() {
+        let tables = tables(&[machine("a", "1", 3)]);
+        tables.take_written(machine("b", "2", 30));
+        tables.take_machine(Change::Listed(vec![machine("a", "1", 3)]), 29);
+        assert_eq!(uid(&tables, "b").as_deref(), Some("2"));
+        tables.take_machine(Change::Listed(vec![machine("a", "1", 3)]), 31);
+        assert_eq!(uid(&tables, "b"), None);
+    }
 }

@@ -44,6 +44,7 @@ mod figures;
 mod inventory;
 mod limit;
 mod locks;
+mod machine_changes;
 mod next_step;
 mod policy;
 mod queue_writer;

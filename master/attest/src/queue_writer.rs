@@ -299,7 +299,7 @@ pub(crate) async fn create_machine(
             "the API created a different Machine",
         )));
     }
-    inventory.take_machine(Change::Set(made.clone()));
+    inventory.take_written(made.clone());
     Ok(Some(made))
 }
 

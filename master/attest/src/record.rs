@@ -11,7 +11,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::machine::CertificateRef;
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
 use config_protocol::{Code, Consequence};
-use master_client::{ApiError, Change, Client, Reason};
+use master_client::{ApiError, Client, Reason};
 use std::time::SystemTime;
 
 /// Attempts at a write that conflicts with another.
@@ -45,7 +45,7 @@ pub(crate) async fn admission(
         );
         let conflict = match client.update_status(&object).await {
             Ok(written) => {
-                inventory.take_machine(Change::Set(written.clone()));
+                inventory.take_written(written.clone());
                 return Ok(written);
             }
             Err(error) if error.is_conflict() => error,
@@ -167,7 +167,7 @@ pub(crate) async fn waits(
     message.clone_into(&mut status.message);
     status.checks.clone_from(&verdict.checks);
     match client.update_status(&object).await {
-        Ok(written) => inventory.take_machine(Change::Set(written)),
+        Ok(written) => inventory.take_written(written),
         // A newer write of the Machine wins; the request itself is in the queue.
         Err(error) if error.is_conflict() || error.is_not_found() => {}
         Err(error) => return Err(fail(error)),
@@ -214,7 +214,7 @@ pub(crate) async fn refusal(
         );
         match client.update_status(&object).await {
             Ok(written) => {
-                inventory.take_machine(Change::Set(written.clone()));
+                inventory.take_written(written.clone());
                 return Ok(Some((before, written)));
             }
             Err(error) if error.is_conflict() => {}

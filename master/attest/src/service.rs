@@ -9,6 +9,7 @@ use crate::exchange::ExchangeService;
 use crate::exchange_limits::ExchangeLimits;
 use crate::facts::ClusterFacts;
 use crate::inventory::{ReferenceKind, ReferenceTables, Stored};
+use crate::machine_changes::{Decided, MachineChanges};
 use crate::records::Records;
 use crate::session_tables::SessionTables;
 
@@ -31,7 +32,7 @@ use master_ca::Authority;
 use master_client::{
     ApiError, Body, BoxFuture, Change, Client, Follower, ListParams, Object, Reason, UserInfo,
 };
-use master_journal::{Journal, spec_changes};
+use master_journal::Journal;
 use master_listener::{Extensions, Peer};
 use master_nodes::marks;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,9 +45,6 @@ const DECISIONS: usize = 8192;
 /// How long the API's answer to a write of reference values waits until the inventory has it, usually milliseconds. After this time
 /// the client gets an error instead.
 const IN_FORCE: Duration = Duration::from_secs(20);
-
-/// A Machine before and after a write by an admin; `None` where it was not there.
-type Decided = (Option<Machine>, Option<Machine>);
 
 /// The attestation service.
 #[derive(Debug)]
@@ -168,40 +166,18 @@ impl AttestationService {
     async fn follow_machines(&self, tell: mpsc::Sender<Decided>) {
         let mut follower =
             Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
-        let mut began = false;
+        let mut changes = MachineChanges::default();
         loop {
             let change = follower.next().await;
-            let known = |machine: &Machine| {
-                let name = machine.metadata.name.as_deref().unwrap_or_default();
-                self.inventory
-                    .machine(name)
-                    .filter(|old| old.metadata.uid == machine.metadata.uid)
-            };
-            let decided: Vec<Decided> = match &change {
-                // The first list repeats what an earlier process has recorded.
-                Change::Listed(_) if !began => Vec::new(),
-                Change::Listed(now) => now
-                    .iter()
-                    .map(|new| (known(new), Some(new.clone())))
-                    .collect(),
-                Change::Set(new) => vec![(known(new), Some(new.clone()))],
-                Change::Deleted(gone) => {
-                    let old = self.inventory.last(gone);
-                    old.map(|old| (Some(old), None)).into_iter().collect()
-                }
-            };
-            began = true;
+            let decided = changes.take(&change);
             // Sent before the inventory is updated, because the admin's request waits for the inventory.
             match &change {
                 Change::Listed(now) => now.iter().for_each(|new| self.bootstrap.machine_is(new)),
                 Change::Set(new) => self.bootstrap.machine_is(new),
                 Change::Deleted(_) => {}
             }
-            self.inventory.take_machine(change);
-            for one in decided
-                .into_iter()
-                .filter(|(old, new)| !spec_changes(old.as_ref(), new.as_ref()).is_empty())
-            {
+            self.inventory.take_machine(change, follower.reached());
+            for one in decided {
                 if tell.try_send(one).is_err() {
                     tracing::error!(
                         "a decision is missing in the log of verdicts: they come faster than the disk can write them"

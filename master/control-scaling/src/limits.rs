@@ -89,9 +89,9 @@ impl Memory {
     /// The number of replicas was changed.
     pub fn scaled(&mut self, from: i32, to: i32, now: Instant) {
         if to > from {
-            self.added.push((now, to - from));
+            self.added.push((now, to.saturating_sub(from)));
         } else if to < from {
-            self.removed.push((now, from - to));
+            self.removed.push((now, from.saturating_sub(to)));
         }
     }
 
@@ -179,8 +179,8 @@ impl Memory {
     /// The number at the beginning of a policy's period.
     fn before(&self, policy: &HPAScalingPolicy, current: i32, now: Instant) -> i32 {
         let period = Duration::from_secs(u64::try_from(policy.period_seconds).unwrap_or_default());
-        let added: i32 = recent(&self.added, period, now).sum();
-        let removed: i32 = recent(&self.removed, period, now).sum();
+        let sum = |all| recent(all, period, now).fold(0, i32::saturating_add);
+        let (added, removed) = (sum(&self.added), sum(&self.removed));
         current.saturating_sub(added).saturating_add(removed)
     }
 

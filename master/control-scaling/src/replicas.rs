@@ -117,11 +117,13 @@ fn is_beginning(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
         .as_ref()
         .map_or(Timestamp::MIN, |time| time.0);
     let refused = ready.status == "False";
-    if started + BEGINNING > now {
+    // A node may tell of any time.
+    let begun = |wait| started.checked_add(wait).unwrap_or(Timestamp::MAX);
+    if begun(BEGINNING) > now {
         let whole = changed.checked_add(sample.window).unwrap_or(Timestamp::MAX);
         refused || sample.at < whole
     } else {
-        refused && started + FIRST_READINESS > changed
+        refused && begun(FIRST_READINESS) > changed
     }
 }
 

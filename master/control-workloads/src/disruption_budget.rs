@@ -4,7 +4,7 @@
 //! takes the note away as the pod goes. Its writes name the resource version that they were planned on, so that neither
 //! overwrites the other.
 
-use crate::workload::amount::{Round, amount};
+use crate::workload::amount::{Round, amount, later};
 use crate::workload::condition::second;
 use crate::workload::kept::{Kept, controller, owner_key};
 use crate::workload::make::tell;
@@ -240,7 +240,7 @@ impl DisruptionBudgets {
     /// How many pods the owners of these want together. Pods without an owner count as nothing (upstream).
     fn scale(&self, pods: &Entries<OwnedPod>) -> Result<i32, String> {
         let mut seen = BTreeSet::new();
-        let mut sum = 0;
+        let mut sum = 0_i32;
         for (key, pod) in pods {
             let Some(owner) = &pod.owner else { continue };
             if !seen.insert(owner.uid.clone()) {
@@ -265,7 +265,8 @@ impl DisruptionBudgets {
                 "StatefulSet" => self.stateful_sets.get(&at).map(|found| stateful(&found)),
                 _ => None,
             };
-            sum += wanted.ok_or_else(|| key.name.clone())?;
+            let wanted = wanted.ok_or_else(|| key.name.clone())?;
+            sum = sum.saturating_add(wanted);
         }
         Ok(sum)
     }
@@ -279,7 +280,7 @@ fn demand(facts: &Facts) -> Result<(i32, i32), String> {
         (Some(most), _) => {
             let expected = facts.scale.clone()?;
             let missing = amount(most, expected, Round::Up);
-            Ok((expected, (expected - missing).max(0)))
+            Ok((expected, expected.saturating_sub(missing).max(0)))
         }
         (None, Some(IntOrString::Int(least))) => Ok((there, *least)),
         (None, Some(share)) => {
@@ -305,7 +306,7 @@ fn count(
             .as_ref()
             .and_then(|all| all.get(&key.name));
         match granted {
-            Some(granted) if granted.0 + FORGOTTEN_AFTER > now => {
+            Some(granted) if later(granted.0, FORGOTTEN_AFTER) > now => {
                 noted.insert(key.name.clone(), granted.clone());
                 continue;
             }
@@ -316,7 +317,7 @@ fn count(
     }
     let next = noted
         .values()
-        .map(|granted| granted.0 + FORGOTTEN_AFTER)
+        .map(|granted| later(granted.0, FORGOTTEN_AFTER))
         .min();
     let wake = next.and_then(|next| Duration::try_from(next.duration_since(now)).ok());
     let (expected, wanted, fault) = match demand(facts) {
@@ -334,7 +335,7 @@ fn count(
     let allowed = if expected <= 0 || fault.is_some() {
         0
     } else {
-        (healthy - wanted).max(0)
+        healthy.saturating_sub(wanted).max(0)
     };
     let status = PodDisruptionBudgetStatus {
         conditions: Some(vec![condition(facts, fault, allowed, now)]),

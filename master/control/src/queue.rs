@@ -165,7 +165,8 @@ impl WorkQueue {
             } => {
                 entry.failures = 0;
                 entry.earliest = now;
-                let requeue = requeue.map(|wait| now + wait);
+                // A time beyond every clock never comes: an object may name one.
+                let requeue = requeue.and_then(|wait| now.checked_add(wait));
                 self.await_writes(key, expectations, changed, requeue, now);
                 None
             }

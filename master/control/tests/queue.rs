@@ -266,3 +266,16 @@ fn writes_of_a_run_that_failed_are_waited_for_as_well() {
     queue.observe(later);
     assert!(queue.take(later).is_some());
 }
+
+#[test]
+fn a_time_beyond_every_clock_never_comes() {
+    let (mut queue, now) = (WorkQueue::default(), Instant::now());
+    queue.add(key(1), now);
+    let taken = queue.take(now).expect("it is due");
+    let outcome = Outcome::Done {
+        requeue: Some(Duration::MAX),
+        expectations: Vec::new(),
+    };
+    queue.finish(&taken.key, outcome, now);
+    assert!(queue.take(now + Duration::from_secs(1 << 30)).is_none());
+}

@@ -1,6 +1,6 @@
 //! The way to nodes' kubelets: limits on their answers, places of open calls, and the bytes of a tunnel; and what a program
 //! behind the API's proxy is ([`Backend`]), gets and gives: headers ([`Front`]), bodies ([`Upload`]), pages ([`Page`]). An
-//! answer can go to its client over a WebSocket ([`Socket`]).
+//! answer can go to its client over a WebSocket ([`Socket`]). What pages of other origins may ask for is decided here ([`check_origin`]).
 
 mod answer;
 mod backend;
@@ -8,6 +8,7 @@ mod exchange;
 mod front;
 mod links;
 mod node_headers;
+mod origin;
 mod page;
 mod pass;
 mod secure;
@@ -22,6 +23,7 @@ pub use exchange::{Exchange, is_page};
 pub use front::Front;
 pub use links::Links;
 pub use node_headers::{follows, for_node};
+pub use origin::check_origin;
 pub use page::Page;
 pub use pass::pass;
 pub use secure::secure;

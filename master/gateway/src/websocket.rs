@@ -12,11 +12,10 @@ use config_tunnel::websocket::{
     self, Decoder, Event, GOING_AWAY, Kind, NORMAL, PROTOCOL_ERROR, Sender, frame,
 };
 use http::header::{
-    CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -71,7 +70,7 @@ impl Socket {
     /// The WebSocket that a request asks for; `None` where it asks for none.
     ///
     /// # Errors
-    /// The handshake is not that of RFC 6455 (400), names no protocol that is served, or comes from a page of another origin (403).
+    /// The handshake is not that of RFC 6455 (400), or names no protocol that is served (403).
     pub fn asked(
         carried: Carried,
         (method, headers): (&Method, &HeaderMap),
@@ -82,10 +81,6 @@ impl Socket {
             && list(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade"));
         if !asked {
             return Ok(None);
-        }
-        if is_of_another_origin(headers) {
-            let text = "a page of another origin gets no WebSocket here";
-            return Err(ApiError::new(Reason::Forbidden, text));
         }
         let (messages, protocol) = agree(carried, headers)?;
         let client = upgrade.ok_or_else(|| bad("this connection can't become a WebSocket"))?;
@@ -168,25 +163,6 @@ fn agree(carried: Carried, headers: &HeaderMap) -> Result<(Messages, Option<&str
             several.join(", ")
         ))),
     }
-}
-
-/// Whether a browser asks for a page that came from elsewhere. Browsers let any page open a WebSocket, with the user's certificate or
-/// through `kubectl proxy` with the user's token, so that it would read what the user may. A page from this host may, and one from
-/// the loopback, as `kubectl proxy` puts the server's name into `Host`.
-fn is_of_another_origin(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(ORIGIN) else {
-        return false;
-    };
-    let origin = origin
-        .to_str()
-        .ok()
-        .and_then(|text| text.parse::<Uri>().ok());
-    let Some(host) = origin.as_ref().and_then(Uri::host) else {
-        return true;
-    };
-    let own = value(headers, &HOST).parse::<Authority>();
-    let is_own = own.is_ok_and(|own| own.host().eq_ignore_ascii_case(host));
-    !is_own && !matches!(host, "localhost" | "127.0.0.1" | "[::1]")
 }
 
 fn bad(text: &str) -> ApiError {
@@ -293,44 +269,6 @@ impl Messages {
                     }
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_of_another_origin_gets_no_websocket() {
-        let of = |host: &'static str, origin: Option<&'static str>| {
-            let mut headers = HeaderMap::new();
-            headers.insert(HOST, HeaderValue::from_static(host));
-            if let Some(origin) = origin {
-                headers.insert(ORIGIN, HeaderValue::from_static(origin));
-            }
-            is_of_another_origin(&headers)
-        };
-        assert!(!of("master.example:6443", None), "no browser asks");
-        assert!(!of("master.example:6443", Some("https://Master.example")));
-        for own in [
-            "http://localhost:8001",
-            "http://127.0.0.1:8001",
-            "http://[::1]:8001",
-        ] {
-            assert!(
-                !of("master.example:6443", Some(own)),
-                "by kubectl proxy: {own}"
-            );
-        }
-        for other in [
-            "https://page.example",
-            "null",
-            "https://localhost.page.example",
-            "file://",
-            "",
-        ] {
-            assert!(of("master.example:6443", Some(other)), "{other:?}");
         }
     }
 }

@@ -18,6 +18,10 @@ const SCORED_CPU: Amount = Amount::milli(100);
 /// As [`SCORED_CPU`].
 const SCORED_MEMORY: Amount = Amount::units(200 << 20);
 
+/// The most of a resource that counts. Sums end at the largest quantity, and what is taken from such a sum is no longer what was
+/// added: a pod that asks for that much could take the books of a node from others. A thousand times this is still below it.
+const LARGEST: Amount = Amount::units(1 << 52);
+
 /// Quantities by resource name; absent ones are zero. Processors and memory have fields of their own, as each decision reads
 /// them of hundreds of nodes; the others are a sorted list, as it is short and there are very many of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,7 +37,7 @@ impl Resources {
         let mut read = Self::default();
         for (name, quantity) in list.into_iter().flatten() {
             if let Ok(amount) = Amount::try_from(quantity) {
-                *read.entry(name) = amount;
+                *read.entry(name) = amount.min(LARGEST);
             }
         }
         read
@@ -220,6 +224,18 @@ mod tests {
             ),
             "3"
         );
+    }
+
+    #[test]
+    fn what_asks_for_all_there_is_leaves_the_books_as_they_were() {
+        let small = needed(&spec(json!({"containers": [container("3")]})));
+        let large = needed(&spec(
+            json!({"containers": [container("9E"), container("9E")]}),
+        ));
+        let mut sum = small.clone();
+        sum.add(&large);
+        sum.remove(&large);
+        assert_eq!(sum, small);
     }
 
     #[test]

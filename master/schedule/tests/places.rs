@@ -563,3 +563,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_node_may_tell_of_images_of_any_size() {
+    let images = ["a:1", "b:1"].map(|name| json!({"names": [name], "sizeBytes": i64::MAX}));
+    let node = json!({"metadata": {"name": "liar"}, "status": {"images": images,
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "110"}}});
+    let mut snapshot = Snapshot::default();
+    for name in ["liar", "other"] {
+        let mut node = node.clone();
+        node["metadata"]["name"] = name.into();
+        snapshot.set_node(NodeInfo::of(&serde_json::from_value(node).expect("a node")));
+    }
+    let pod = pod("p", "web", |pod| {
+        let containers = ["a:1", "b:1"].map(|image| json!({"name": image[..1], "image": image}));
+        pod["spec"]["containers"] = json!(containers);
+    });
+    chosen(&pod, &snapshot);
+}

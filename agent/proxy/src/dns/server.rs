@@ -2,6 +2,7 @@
 
 use super::answer::{Question, Said, answer, written};
 use super::forward::Forwarder;
+use super::shares::Shares;
 use crate::view::View;
 use config_model::format::Cidr;
 use hickory_proto::op::Message;
@@ -17,8 +18,11 @@ use tokio::time::timeout;
 
 /// Questions that are answered at once; others are dropped, and their clients ask again.
 const MOST_QUESTIONS: usize = 1024;
+/// Those among them for which other servers are asked. These may take long, so that clients have shares of them, and what the
+/// node knows itself is answered beside them.
+const MOST_FORWARDED: usize = 1024;
 /// Connections at once, and how long each may stand still.
-const MOST_CONNECTIONS: usize = 128;
+const MOST_CONNECTIONS: usize = 256;
 const IDLE: Duration = Duration::from_secs(10);
 /// Largest question: a name has at most 255 bytes (RFC 1035), and the rest is little.
 const LARGEST_QUESTION: usize = 1024;
@@ -45,6 +49,7 @@ struct Server {
     clients: Vec<Cidr>,
     forwarder: Forwarder,
     turns: Semaphore,
+    forwarded: Arc<Shares>,
 }
 
 /// Answers questions, for ever.
@@ -61,6 +66,7 @@ pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
         clients: settings.clients,
         forwarder: Forwarder::new(settings.resolv_conf, settings.address),
         turns: Semaphore::new(MOST_QUESTIONS),
+        forwarded: Shares::new(MOST_FORWARDED),
     });
     tracing::info!(%address, "serving cluster DNS");
     let by_connection = Arc::clone(&server).accept(connections);
@@ -92,10 +98,7 @@ impl Server {
             let bytes = buffer.get(..length).unwrap_or_default().to_vec();
             let (server, socket) = (Arc::clone(&self), Arc::clone(&socket));
             tokio::spawn(async move {
-                let Ok(_turn) = server.turns.try_acquire() else {
-                    return;
-                };
-                if let Some(answer) = server.answered(&bytes, None).await {
+                if let Some(answer) = server.answered(&bytes, from.ip(), None).await {
                     socket.send_to(&answer, from).await.ok();
                 }
             });
@@ -103,27 +106,27 @@ impl Server {
     }
 
     async fn accept(self: Arc<Self>, listener: TcpListener) {
-        let turns = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let places = Shares::new(MOST_CONNECTIONS);
         loop {
             let Ok((stream, from)) = listener.accept().await else {
                 tokio::time::sleep(RETRY).await;
                 continue;
             };
-            let Ok(turn) = Arc::clone(&turns).try_acquire_owned() else {
+            if !self.is_client(from) {
                 continue;
-            };
-            if self.is_client(from) {
+            }
+            if let Some(place) = places.enter(from.ip()) {
                 let server = Arc::clone(&self);
                 tokio::spawn(async move {
-                    let _turn = turn;
-                    server.converse(stream).await.ok();
+                    let _place = place;
+                    server.converse(stream, from.ip()).await.ok();
                 });
             }
         }
     }
 
     /// Answers the questions of one connection, until it ends or stands still.
-    async fn converse(&self, mut stream: TcpStream) -> io::Result<()> {
+    async fn converse(&self, mut stream: TcpStream, client: IpAddr) -> io::Result<()> {
         while let Ok(length) = timeout(IDLE, stream.read_u16()).await? {
             let length = usize::from(length);
             if length > LARGEST_QUESTION {
@@ -131,7 +134,8 @@ impl Server {
             }
             let mut bytes = vec![0_u8; length];
             timeout(IDLE, stream.read_exact(&mut bytes)).await??;
-            let Some(answer) = self.answered(&bytes, Some(LARGEST_ANSWER)).await else {
+            let answer = self.answered(&bytes, client, Some(LARGEST_ANSWER)).await;
+            let Some(answer) = answer else {
                 return Ok(());
             };
             let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
@@ -142,21 +146,30 @@ impl Server {
     }
 
     /// The answer's bytes; none where nothing is sent. `limit`: its most bytes, where the client's word does not count.
-    async fn answered(&self, bytes: &[u8], limit: Option<usize>) -> Option<Vec<u8>> {
+    async fn answered(
+        &self,
+        bytes: &[u8],
+        client: IpAddr,
+        limit: Option<usize>,
+    ) -> Option<Vec<u8>> {
+        let turn = self.turns.try_acquire().ok()?;
         let question = match Question::read(bytes) {
             Ok(question) => question,
             Err(refusal) => return refusal,
         };
-        let known = self.view.now();
-        let message = match answer(&known, &question) {
+        let said = answer(&self.view.now(), &question);
+        drop(turn);
+        let message = match said {
             Said::Whole(message) => message,
             Said::Then(mut message, name) => {
+                let _place = self.forwarded.enter(client)?;
                 let rest = self.forwarder.ask(&question, &name).await;
                 message.metadata.response_code = rest.metadata.response_code;
                 message.add_answers(rest.answers);
                 message
             }
             Said::Foreign => {
+                let _place = self.forwarded.enter(client)?;
                 let said = self.forwarder.ask(&question, question.query.name()).await;
                 relayed(&question, said)
             }

@@ -116,12 +116,22 @@ pub(crate) async fn server_with(kubelet: Arc<dyn NodeDialer>, limits: NodeLimits
 
 /// A client that asks to upgrade, and the head of the answer.
 async fn ask(server: &Server, who: &Identity, path: &str) -> (TlsStream<TcpStream>, String) {
+    ask_with(server, who, path, "").await
+}
+
+/// The same with more headers.
+async fn ask_with(
+    server: &Server,
+    who: &Identity,
+    path: &str,
+    headers: &str,
+) -> (TlsStream<TcpStream>, String) {
     let tls = server.client_tls(Some(who), b"http/1.1");
     let mut stream = server.stream(tls).await.unwrap();
     let request = format!(
         "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\nauthorization: Basic c2VjcmV0\r\n\
          sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-         sec-websocket-extensions: permessage-deflate\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n\r\n"
+         sec-websocket-extensions: permessage-deflate\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n{headers}\r\n"
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     let head = timeout(LIMIT, head(&mut stream)).await.expect("an answer");
@@ -171,6 +181,52 @@ async fn echoes(stream: &mut TlsStream<TcpStream>, text: &str) {
 async fn is_cut(stream: &mut TlsStream<TcpStream>) -> bool {
     let read = timeout(LIMIT, stream.read(&mut [0; 64])).await;
     matches!(read.expect("in time"), Ok(0) | Err(_))
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_opens_nothing_with_its_readers_certificate() {
+    let kubelet = Echo::new(AGREES);
+    let server = server(&kubelet, NodeLimits::default()).await;
+    let admin = server.admin_identity();
+    let foreign = "origin: https://page.example\r\n";
+    let pod = "/api/v1/namespaces/default/pods/p";
+    for path in [
+        EXEC,
+        &format!("{pod}/attach?stdout=1"),
+        &format!("{pod}/portforward?ports=80"),
+        &format!("{pod}/proxy/"),
+        "/api/v1/nodes/n/proxy/exec/default/p/c?command=sh&output=1",
+        "/api/v1/namespaces/default/services/s/proxy/",
+        &format!("{pod}/log"),
+        "/api/v1/namespaces/default/configmaps?watch=1",
+    ] {
+        let (_stream, head) = ask_with(&server, &admin, path, foreign).await;
+        assert!(head.starts_with("HTTP/1.1 403 "), "{path}: {head}");
+    }
+    assert_eq!(*kubelet.asked.lock().unwrap(), "", "the node is not asked");
+    let own = "origin: https://x:6443\r\n";
+    let (_stream, head) = ask_with(&server, &admin, EXEC, own).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_writes_nothing_with_its_readers_certificate() {
+    let server = server(&Echo::new(AGREES), NodeLimits::default()).await;
+    let map = r#"{"metadata":{"name":"planted"}}"#;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for (path, sent) in [(maps, map), ("/api/v1/nodes/n/power?action=poweroff", "")] {
+        let tls = server.client_tls(Some(&server.admin_identity()), b"http/1.1");
+        let mut stream = server.stream(tls).await.unwrap();
+        let length = sent.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\norigin: https://page.example\r\ncontent-length: {length}\r\n\r\n{sent}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let head = timeout(LIMIT, head(&mut stream)).await.expect("an answer");
+        assert!(head.starts_with("HTTP/1.1 403 "), "{path}: {head}");
+    }
+    server.stop().await;
 }
 
 #[tokio::test]

@@ -550,3 +550,17 @@ async fn an_autoscaler_follows_usage_and_reports_missing_metrics() {
     })
     .await;
 }
+
+#[test]
+fn changes_may_be_as_large_as_there_are() {
+    let policies = json!([{"type": "Pods", "value": i32::MAX, "periodSeconds": 1800}]);
+    let behavior = json!({"scaleUp": {"policies": policies}, "scaleDown": {"policies": policies}});
+    let (mut memory, now) = (Memory::default(), Instant::now());
+    for _ in 0..3 {
+        memory.scaled(0, i32::MAX, now);
+        memory.scaled(i32::MAX, 0, now);
+    }
+    let spec = spec(1, i32::MAX, behavior);
+    assert_eq!(memory.limit(&spec, 1, i32::MAX, now).replicas, i32::MAX);
+    memory.limit(&spec, i32::MAX, 1, now);
+}

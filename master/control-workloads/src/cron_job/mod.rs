@@ -9,6 +9,7 @@ pub use schedule::{Fault, Schedule};
 
 use crate::job::{self, finished};
 use crate::workload::action;
+use crate::workload::amount::later;
 use crate::workload::kept::{Kept, by_controller, controller, controls, is_leaving, owner_key};
 use crate::workload::make::{self, tell};
 use config_kube::k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, Job};
@@ -341,7 +342,7 @@ fn start(
         );
         steps.push(Step::Tell(Severity::Warning, "TooManyMissedTimes", message));
     }
-    if deadline.is_some_and(|deadline| due + deadline < now) {
+    if deadline.is_some_and(|deadline| later(due, deadline) < now) {
         let message = format!(
             "Missed scheduled time to start a job: {}",
             schedule.shown(due)

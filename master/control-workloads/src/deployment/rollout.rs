@@ -4,7 +4,7 @@
 use super::Facts;
 use super::set::{Change, DESIRED, HASH, HISTORY, MOST, REVISION, Set, plain};
 use super::status::{self, PROGRESSING, Status, Wanted};
-use crate::workload::amount::bounds;
+use crate::workload::amount::{bounds, sum};
 use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition, find};
 use crate::workload::hash::hash;
@@ -193,7 +193,7 @@ impl<'a> Rollout<'a> {
     }
 
     fn total(&self) -> i32 {
-        self.sets.iter().map(|set| set.replicas).sum()
+        sum(self.sets.iter().map(|set| set.replicas))
     }
 
     fn active(&self) -> impl Iterator<Item = usize> + '_ {
@@ -239,8 +239,13 @@ impl<'a> Rollout<'a> {
         scaled
     }
 
+    /// How many pods there may be.
+    fn most(&self) -> i32 {
+        self.wanted.replicas.saturating_add(self.surge)
+    }
+
     fn marks(&self) -> [(String, String); 2] {
-        let most = self.wanted.replicas + self.surge;
+        let most = self.most();
         [
             (DESIRED.to_owned(), self.wanted.replicas.to_string()),
             (MOST.to_owned(), most.to_string()),
@@ -253,7 +258,7 @@ impl<'a> Rollout<'a> {
         if is_recreated(self.deployment) {
             return replicas;
         }
-        let room = replicas + self.surge - self.total();
+        let room = self.most() - self.total();
         if room <= 0 {
             return current;
         }
@@ -313,7 +318,7 @@ impl<'a> Rollout<'a> {
     fn next_revision(&self) -> i64 {
         let old = self.old();
         let last = old.iter().map(|at| self.sets[*at].revision()).max();
-        last.unwrap_or_default() + 1
+        last.unwrap_or_default().saturating_add(1)
     }
 
     fn copied(&self) -> Labels {
@@ -412,7 +417,7 @@ impl<'a> Rollout<'a> {
         }
         let least = self.wanted.replicas - self.wanted.may_miss;
         let coming = self.sets[new].replicas - self.sets[new].serving();
-        let room = self.total() - least - coming;
+        let room = (self.total() - least).saturating_sub(coming);
         if room <= 0 {
             return false;
         }
@@ -426,7 +431,7 @@ impl<'a> Rollout<'a> {
             }
         }
         let serving = old.iter().chain([&new]).map(|at| self.sets[*at].serving());
-        let mut spare = serving.sum::<i32>() - least;
+        let mut spare = sum(serving) - least;
         for at in old {
             let replicas = self.sets[at].replicas;
             let take = replicas.min(spare);
@@ -519,12 +524,8 @@ impl<'a> Rollout<'a> {
 
     fn spread(&mut self, mut active: Vec<usize>) {
         let replicas = self.wanted.replicas;
-        let allowed = if replicas > 0 {
-            replicas + self.surge
-        } else {
-            0
-        };
-        let total: i32 = active.iter().map(|at| self.sets[*at].replicas).sum();
+        let allowed = if replicas > 0 { self.most() } else { 0 };
+        let total = sum(active.iter().map(|at| self.sets[*at].replicas));
         let add = allowed - total;
         // The largest first; of two equal ones the newer grows first and the older shrinks first (they are in order of age).
         active.sort_by_key(|at| {
@@ -543,10 +544,10 @@ impl<'a> Rollout<'a> {
                 share.max(left)
             };
             added += share;
-            sizes.push(set.replicas + share);
+            sizes.push(set.replicas.saturating_add(share));
         }
         if let Some(first) = sizes.first_mut() {
-            *first = (*first + add - added).max(0);
+            *first = first.saturating_add(add - added).max(0);
         }
         for (at, size) in active.into_iter().zip(sizes) {
             self.scale_to(at, size);
@@ -559,13 +560,13 @@ impl<'a> Rollout<'a> {
             return -set.replicas;
         }
         let before = set.number(MOST).filter(|most| *most > 0);
-        let before = before.unwrap_or_else(|| i64::from(self.status.replicas));
+        let before = i128::from(before.unwrap_or_else(|| i64::from(self.status.replicas)));
         if before <= 0 {
             return 0;
         }
-        let most = i64::from(self.wanted.replicas + self.surge);
+        let most = i128::from(self.most());
         // Rounded to the nearest, halves up.
-        let size = (2 * i64::from(set.replicas) * most + before).div_euclid(2 * before);
+        let size = (2 * i128::from(set.replicas) * most + before).div_euclid(2 * before);
         i32::try_from(size).unwrap_or(i32::MAX) - set.replicas
     }
 }

@@ -105,7 +105,7 @@ impl Set {
     /// Pods that don't serve, as far as its controller has looked.
     pub fn broken(&self) -> i32 {
         if self.observed {
-            self.replicas - self.serving()
+            self.replicas.saturating_sub(self.serving())
         } else {
             0
         }

@@ -1,6 +1,7 @@
 //! What a Deployment's status says, and when a rollout counts as stuck.
 
 use super::set::Set;
+use crate::workload::amount::sum;
 use crate::workload::condition::{self, Condition, find, second};
 use config_kube::k8s_openapi::api::apps::v1::Deployment;
 use jiff::{SignedDuration, Timestamp};
@@ -100,20 +101,22 @@ impl Status {
     /// Whether this is nearer to the end than what was before.
     fn has_progressed(&self, before: &Self) -> bool {
         self.updated > before.updated
-            || self.replicas - self.updated < before.replicas - before.updated
+            || self.replicas.saturating_sub(self.updated)
+                < before.replicas.saturating_sub(before.updated)
             || self.ready > before.ready
             || self.available > before.available
     }
 
     /// Counts pods, and says whether enough are available.
     pub(super) fn count(&mut self, all: &[Set], new: Option<&Set>, wanted: &Wanted) {
-        let sum = |number: fn(&Set) -> i32| all.iter().map(number).sum::<i32>();
+        let sum = |number: fn(&Set) -> i32| sum(all.iter().map(number));
         self.observed = wanted.generation;
         self.replicas = sum(|set| set.actual);
         self.updated = new.map_or(0, |new| new.actual);
         self.ready = sum(|set| set.ready);
         self.available = sum(|set| set.available);
-        self.unavailable = (sum(|set| set.replicas) - self.available).max(0);
+        let wanted_now = sum(|set| set.replicas);
+        self.unavailable = wanted_now.saturating_sub(self.available).max(0);
         self.terminating = Some(sum(|set| set.terminating));
         let enough = self.available >= wanted.replicas - wanted.may_miss;
         let (status, reason, message) = if enough {

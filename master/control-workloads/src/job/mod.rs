@@ -21,6 +21,7 @@ pub use policy::{Verdict, judge};
 pub use status::{Status, Uncounted, finished};
 
 use crate::workload::action;
+use crate::workload::amount::later;
 use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
 use crate::workload::make::{self, tell};
@@ -324,7 +325,8 @@ impl Controller for JobTtl {
 fn expiry(job: &Job) -> Option<jiff::Timestamp> {
     let seconds = job.spec.as_ref()?.ttl_seconds_after_finished?;
     let ended = finished(job).filter(|_| !is_leaving(&job.metadata))?;
-    Some(ended + jiff::SignedDuration::from_secs(i64::from(seconds)))
+    let wait = jiff::SignedDuration::from_secs(i64::from(seconds));
+    Some(later(ended, wait))
 }
 
 /// How bad an event of a finished Job is.

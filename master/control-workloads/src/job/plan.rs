@@ -4,6 +4,7 @@ use super::indexes::{self, Indexes};
 use super::policy::{self, Verdict, judge};
 use super::status::{COMPLETE, CRITERIA_MET, FAILED, FAILURE_TARGET, SUSPENDED, Status, Uncounted};
 use super::{Facts, severity};
+use crate::workload::amount::sum;
 use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition, find, second};
 use crate::workload::kept::is_leaving;
@@ -177,7 +178,8 @@ impl Work<'_> {
         let (succeeded, done): (BTreeSet<_>, BTreeSet<_>) = succeeded.into_iter().partition(held);
         self.status.succeeded += number(done.len());
         let (failed, done): (BTreeSet<_>, BTreeSet<_>) = failed.into_iter().partition(held);
-        self.status.failed += number(done.len());
+        let done = number(done.len());
+        self.status.failed = self.status.failed.saturating_add(done);
         self.status.uncounted = Uncounted { succeeded, failed };
         for owned in self.pods.iter().filter(|(_, pod)| is_tracked(pod)) {
             let pod = &owned.1;
@@ -230,7 +232,7 @@ impl Work<'_> {
             self.failed.insert(index);
         }
         let known = self.waiting.get(&index).map(|(_, known)| part(known));
-        let rank = |part: &JobPart| part.failures + part.ignored;
+        let rank = |part: &JobPart| part.failures.saturating_add(part.ignored);
         if known.is_none_or(|known| rank(&known) < rank(&part(pod))) {
             self.waiting.insert(index, owned.clone());
         }
@@ -272,11 +274,13 @@ impl Work<'_> {
     }
 
     fn failures(&self) -> i32 {
-        self.status.failed + number(self.status.uncounted.failed.len())
+        let uncounted = number(self.status.uncounted.failed.len());
+        self.status.failed.saturating_add(uncounted)
     }
 
     fn successes(&self) -> i32 {
-        self.status.succeeded + number(self.status.uncounted.succeeded.len())
+        let uncounted = number(self.status.uncounted.succeeded.len());
+        self.status.succeeded.saturating_add(uncounted)
     }
 
     /// Whether and how the Job ends. What was decided before stands.
@@ -336,7 +340,7 @@ impl Work<'_> {
         let all = self
             .spec
             .completions
-            .is_some_and(|all| self.successes() + failed >= all);
+            .is_some_and(|all| self.successes().saturating_add(failed) >= all);
         if all && failed > 0 {
             return end(false, "FailedIndexes", "Job has failed indexes");
         }
@@ -351,7 +355,7 @@ impl Work<'_> {
         }
         let runs = |pod: &OwnedPod| matches!(&*pod.phase, "Running" | "Pending");
         let running = self.pods.iter().filter(|(_, pod)| runs(pod));
-        let restarts: i32 = running.map(|(_, pod)| part(pod).restarts).sum();
+        let restarts = sum(running.map(|(_, pod)| part(pod).restarts));
         if limit == 0 {
             restarts > 0
         } else {
@@ -372,7 +376,8 @@ impl Work<'_> {
         if self.is_suspended() {
             return false;
         }
-        let left = SignedDuration::from_secs(seconds) - self.now.duration_since(started);
+        let passed = self.now.duration_since(started);
+        let left = SignedDuration::from_secs(seconds).saturating_sub(passed);
         if left > SignedDuration::ZERO {
             self.wake_in(left);
         }
@@ -461,7 +466,10 @@ impl Work<'_> {
         let wanted = match self.spec.completions {
             None if self.successes() > 0 => number(active.len()).min(parallelism),
             None => parallelism,
-            Some(completions) => (completions - self.successes()).clamp(0, parallelism),
+            Some(completions) => {
+                let missing = completions.saturating_sub(self.successes());
+                missing.clamp(0, parallelism)
+            }
         };
         let wanted = usize::try_from(wanted).unwrap_or_default();
         let mut spare = self.spare(&active, active.len().saturating_sub(wanted));
@@ -565,8 +573,8 @@ impl Work<'_> {
         let counts = last.is_some() && !ignored;
         New {
             index: Some(index),
-            failures: followed.then_some(known.failures + i32::from(counts)),
-            ignored: known.ignored + i32::from(ignored),
+            failures: followed.then_some(known.failures.saturating_add(counts.into())),
+            ignored: known.ignored.saturating_add(ignored.into()),
         }
     }
 
@@ -586,7 +594,8 @@ impl Work<'_> {
 
     fn backoff_of(&self, (_, pod): &Owned) -> Option<SignedDuration> {
         let known = part(pod);
-        let before = usize::try_from(known.failures + known.ignored).unwrap_or_default();
+        let before = known.failures.saturating_add(known.ignored);
+        let before = usize::try_from(before).unwrap_or_default();
         self.left(before + 1, known.ended.or(pod.deleted).or(pod.created)?)
     }
 

@@ -5,6 +5,7 @@ use super::pod::ordinal;
 use crate::workload::amount::{Round, amount};
 use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{controls, is_leaving};
+use crate::workload::make::BURST;
 use crate::workload::pod::OwnedPod;
 use crate::workload::revision::{self, HASH};
 use config_kube::k8s_openapi::api::apps::v1::{StatefulSetSpec, StatefulSetStatus};
@@ -108,7 +109,12 @@ fn places(facts: &Facts) -> BTreeMap<i32, &Arc<OwnedPod>> {
 
 impl Work<'_> {
     fn is_wanted(&self, place: i32) -> bool {
-        (self.first..self.first + self.replicas).contains(&place)
+        (self.first..self.end()).contains(&place)
+    }
+
+    /// The place behind the last.
+    fn end(&self) -> i32 {
+        self.first.saturating_add(self.replicas)
     }
 
     fn name(&self, place: i32) -> String {
@@ -142,7 +148,7 @@ impl Work<'_> {
         }
         let rolling = strategy.and_then(|one| one.rolling_update.as_ref());
         let partition = rolling.and_then(|one| one.partition).unwrap_or_default();
-        Some(self.first + partition)
+        Some(self.first.saturating_add(partition))
     }
 
     fn revision_of(&self, place: i32) -> String {
@@ -157,12 +163,18 @@ impl Work<'_> {
     /// Fills places from the first; whether all are filled, and in order each serves.
     fn fill(&mut self) -> bool {
         let mut whole = true;
-        for place in self.first..self.first + self.replicas {
+        let mut made = 0;
+        for place in self.first..self.end() {
+            // The others are filled once these are seen.
+            if made == BURST {
+                return false;
+            }
             let pod = self.places.get(&place).copied().cloned();
             let serves = match pod {
                 None => {
                     self.steps
                         .push(Step::Create(place, self.revision_of(place)));
+                    made += 1;
                     false
                 }
                 Some(pod) if pod.ended() && pod.deleted.is_none() => {
@@ -217,18 +229,25 @@ impl Work<'_> {
             .and_then(|one| one.rolling_update.as_ref());
         let most = rolling.and_then(|one| one.max_unavailable.as_ref());
         let most = most.map_or(1, |given| amount(given, self.replicas, Round::Up).max(1));
-        let wanted: Vec<i32> = (self.first..self.first + self.replicas).rev().collect();
-        let mut down = 0;
-        for place in wanted.iter().filter(|place| **place >= partition) {
-            let Some(pod) = self.places.get(place).copied().cloned() else {
-                down += 1;
-                continue;
-            };
+        let from = partition.max(self.first);
+        let places = self.places.iter().rev();
+        let places = places.filter(|(place, _)| **place >= from && self.is_wanted(**place));
+        let places: Vec<(i32, Arc<OwnedPod>)> = places
+            .map(|(place, pod)| (*place, Arc::clone(pod)))
+            .collect();
+        let (mut down, mut above) = (0_i32, self.end());
+        for (place, pod) in places {
+            // Those between that are not there.
+            down = down.saturating_add(above - place - 1);
+            above = place;
+            if down >= most {
+                return;
+            }
             let old = pod.label(HASH) != self.update && pod.deleted.is_none();
             if old && down < most {
                 down += 1;
                 self.steps
-                    .push(Step::Delete(self.name(*place), pod.uid.clone()));
+                    .push(Step::Delete(self.name(place), pod.uid.clone()));
             } else if !self.is_available(&pod) {
                 down += 1;
             }

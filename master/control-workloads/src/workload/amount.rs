@@ -1,6 +1,7 @@
-//! Amounts that are given as a number or as a share of another.
+//! Amounts that are given as a number or as a share of another, and sums that no number makes overflow.
 
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use jiff::{SignedDuration, Timestamp};
 
 /// Where a share of a whole is no whole number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub fn amount(given: &IntOrString, whole: i32, round: Round) -> i32 {
         IntOrString::Int(number) => *number,
         IntOrString::String(text) => {
             let percent = text.strip_suffix('%').and_then(|text| text.parse().ok());
-            let product = i64::from(whole) * percent.unwrap_or(0_i64);
+            let product = i64::from(whole).saturating_mul(percent.unwrap_or(0));
             let share = match round {
                 Round::Up => product.saturating_add(99).div_euclid(100),
                 Round::Down => product.div_euclid(100),
@@ -41,6 +42,16 @@ pub fn bounds(
     } else {
         (surge, missing)
     }
+}
+
+/// The sum of numbers that objects name, which may be as large as there are.
+pub fn sum(numbers: impl Iterator<Item = i32>) -> i32 {
+    numbers.fold(0, i32::saturating_add)
+}
+
+/// A time after another, or the last one that there is: objects name waits of any length.
+pub fn later(time: Timestamp, wait: SignedDuration) -> Timestamp {
+    time.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
@@ -68,5 +79,7 @@ mod tests {
         }
         assert_eq!(bounds(Some(&IntOrString::Int(7)), None, 3), (7, 0));
         assert_eq!(bounds(None, None, 3), (0, 1));
+        let all = IntOrString::String(format!("{}%", i64::MAX));
+        assert_eq!(bounds(Some(&all), None, 3), (i32::MAX, 0));
     }
 }

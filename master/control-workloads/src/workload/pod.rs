@@ -1,5 +1,6 @@
 //! A pod as its owner sees it.
 
+use super::amount::{later, sum};
 use super::claim::{Candidate, OwnerChange};
 use super::kept::{Kept, Labels, Selects, by_namespace, controller, owner_key};
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
@@ -115,7 +116,7 @@ impl OwnedPod {
         if least == 0 {
             return Some(SignedDuration::ZERO);
         }
-        let at = since + SignedDuration::from_secs(i64::from(least));
+        let at = later(since, SignedDuration::from_secs(i64::from(least)));
         Some(at.duration_since(now).max(SignedDuration::ZERO))
     }
 
@@ -275,7 +276,7 @@ impl JobPart {
             failures: annotation("batch.kubernetes.io/job-index-failure-count").unwrap_or_default(),
             ignored: annotation("batch.kubernetes.io/job-index-ignored-failure-count")
                 .unwrap_or_default(),
-            restarts: all.iter().map(|status| status.restart_count).sum(),
+            restarts: sum(all.iter().map(|status| status.restart_count)),
             started: pod
                 .status
                 .as_ref()

@@ -55,7 +55,7 @@ pub fn current(
 ) -> Current {
     let data = data(template);
     let last = known.iter().map(|(_, one)| one.revision).max();
-    let next = last.unwrap_or_default() + 1;
+    let next = last.unwrap_or_default().saturating_add(1);
     let mut equal: Vec<_> = known
         .iter()
         .filter(|(_, one)| content(one) == Some(&data))

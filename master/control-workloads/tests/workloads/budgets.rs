@@ -166,3 +166,25 @@ fn a_changed_scale_concerns_the_budgets_of_its_namespace() {
     };
     assert_eq!(scene.stand.set(key("x"), stranger), []);
 }
+
+#[test]
+fn no_number_of_a_budget_or_of_what_it_protects_ends_the_controllers() {
+    let mut scene = Budgets::new();
+    for name in ["one", "two"] {
+        let set: Kept<ReplicaSet> = kept(
+            json!({"metadata": {"namespace": "default", "name": name, "uid": format!("{name}-uid")},
+            "spec": {"replicas": i32::MAX, "selector": {}}}),
+        );
+        scene.stand.set(key(name), set);
+        scene
+            .stand
+            .set(key(&format!("{name}-p")), pod_of("ReplicaSet", name, name));
+    }
+    // The last time that there is.
+    let granted = json!({"disruptedPods": {"one-p": "9999-12-30T21:59:59Z"}});
+    scene.stand.set(
+        key("b"),
+        budget(json!({"maxUnavailable": i32::MAX}), granted),
+    );
+    assert_eq!(numbers(&status(&scene, 1)), [i32::MAX, 0, 1, 1]);
+}

@@ -572,3 +572,47 @@ fn shares_are_rounded_as_upstream_documents() {
     }
     assert_eq!(world.sizes(), [8, 5]);
 }
+
+/// Those who may write a Deployment choose its numbers, and those who may write a ReplicaSet its annotations.
+#[test]
+fn no_number_of_a_deployment_ends_the_controllers() {
+    for surge in [
+        json!("25%"),
+        json!(i32::MAX),
+        json!(format!("{}%", i64::MAX)),
+    ] {
+        let bounds = json!({"maxSurge": surge, "maxUnavailable": "100%"});
+        let strategy = json!({"type": "RollingUpdate", "rollingUpdate": bounds});
+        let mut world = World::new(i32::MAX, strategy);
+        world.act(0);
+        assert_eq!(world.sizes(), [i32::MAX]);
+        for set in world.sets.values_mut() {
+            let annotations = set.metadata.annotations.get_or_insert_default();
+            let name = "deployment.kubernetes.io/revision".to_owned();
+            annotations.insert(name, i64::MAX.to_string());
+        }
+        world.image("two");
+        world.act(1);
+        for (name, most) in world
+            .sets
+            .keys()
+            .cloned()
+            .zip([i64::MAX, 1])
+            .collect::<Vec<_>>()
+        {
+            let set = world.sets.get_mut(&name).unwrap();
+            set.spec.as_mut().unwrap().replicas = Some(i32::MAX);
+            let annotations = set.metadata.annotations.get_or_insert_default();
+            annotations.insert(
+                "deployment.kubernetes.io/max-replicas".to_owned(),
+                most.to_string(),
+            );
+        }
+        world.edit(|deployment| deployment.spec.as_mut().unwrap().replicas = Some(i32::MAX - 1));
+        for seconds in 2..6 {
+            world.run(|_, replicas| replicas);
+            world.act(seconds);
+        }
+        assert!(world.sizes().into_iter().all(|size| size >= 0));
+    }
+}

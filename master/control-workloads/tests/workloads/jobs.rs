@@ -610,3 +610,32 @@ fn indexes_of_pods_that_are_not_the_jobs_count_nothing() {
     assert_eq!(world.status().completed_indexes, "");
     assert_eq!(job::Indexes::new().len(), 0);
 }
+
+#[test]
+fn no_number_of_a_job_ends_the_controllers() {
+    let spec = json!({"completions": 1, "completionMode": "Indexed", "backoffLimitPerIndex": i32::MAX,
+        "backoffLimit": i32::MAX});
+    let mut world = World::new(spec);
+    world.settle();
+    // Annotations of its pods are anybody's who may write pods.
+    let part = world.pods.get_mut("p1").unwrap().job.as_mut().unwrap();
+    (part.failures, part.ignored) = (i32::MAX, i32::MAX);
+    world.end("p1", 1);
+    world.settle();
+    world.seconds = 100_000;
+    world.settle();
+    let mut world = World::new(json!({"activeDeadlineSeconds": i64::MAX}));
+    world.settle();
+    // By a clock that was set back the Job began later than now.
+    let later = serde_json::from_value(json!(at(200_000).to_string()));
+    world.job.status.as_mut().unwrap().start_time = later.unwrap();
+    assert!(world.requeue().is_some());
+}
+
+#[test]
+fn a_start_may_be_late_by_any_time() {
+    let mut scene = Cron::new();
+    let spec = json!({"startingDeadlineSeconds": i64::MAX});
+    scene.stand.set(key("tick"), cron(spec));
+    assert!(created(&cron_steps(&scene, 615)).is_some());
+}

@@ -2,6 +2,7 @@
 
 use crate::{Scene, at, kept, key, pod_of};
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use jiff::Timestamp;
 use master_control_workloads::stateful_set::{StatefulSets, Step, ordinal};
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::OwnedPod;
@@ -268,4 +269,53 @@ proptest! {
         revisions.dedup();
         prop_assert!(revisions.len() <= 1);
     }
+}
+
+#[test]
+fn no_number_of_a_stateful_set_ends_the_controllers() {
+    let spec = json!({"podManagementPolicy": "Parallel", "ordinals": {"start": 5},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": i32::MAX, "maxUnavailable": "100%"}}});
+    let mut world = World::new(i32::MAX, spec);
+    world.act();
+    world.act();
+    assert_eq!(
+        world.pods.len(),
+        500,
+        "the others wait until these are seen"
+    );
+    world.run();
+    world.image("two");
+    world.act();
+    world.act();
+    // A node may tell of any time at which its pods became ready.
+    let mut world = World::new(1, json!({"minReadySeconds": i32::MAX}));
+    world.act();
+    world.act();
+    for pod in world.pods.values_mut() {
+        pod.ready = Some(Timestamp::MAX);
+    }
+    world.act();
+    let last = i32::MAX - 1;
+    let mut world = World::new(i32::MAX, json!({"ordinals": {"start": last}}));
+    assert_eq!(world.settle(), format!("+{last}"));
+}
+
+#[test]
+fn pods_that_are_not_there_count_among_those_that_may_be_missing() {
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
+    let mut world = World::new(
+        4,
+        json!({"podManagementPolicy": "Parallel", "updateStrategy": rolling}),
+    );
+    world.settle();
+    world.pods.remove("web-2");
+    world.scene.stand.remove::<OwnedPod>(&key("web-2"));
+    world.image("two");
+    world.act();
+    world.act();
+    assert_eq!(
+        world.log,
+        ["+2", "-3"],
+        "one is missing, and one more may be"
+    );
 }

@@ -37,7 +37,8 @@ fn score(pod: &PodRequest, snapshot: &Snapshot, candidates: &[Candidate<'_>]) ->
             let bytes = node.info.images.get(*image)?;
             Some(weighed(*bytes, *with, nodes))
         });
-        locality(had.sum(), containers)
+        // A node may tell of any size.
+        locality(had.fold(0, i64::saturating_add), containers)
     };
     Some(candidates.iter().map(score).collect())
 }

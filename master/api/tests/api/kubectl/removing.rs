@@ -66,7 +66,6 @@ $ delete deployment web --cascade=foreground --wait=false
 $ get deployment web -o jsonpath={.metadata.finalizers}
     foregroundDeletion
 ! wait --for=delete deployment/web --timeout=100ms
-    timed out waiting for the condition
 $ patch deployment web --type=merge -p '{\"metadata\":{\"finalizers\":null}}'
 ! get deployment web
     not found
