@@ -14,13 +14,14 @@ use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_enroll::Identity;
 use agent_journal::{Journal, Places};
-use agent_kubelet::{Config, Drain, Drained, Kubelet, Notices, Thresholds};
+use agent_kubelet::{Config, Drain, Drained, Kubelet, Least, Notices, Signal, Soft, Thresholds};
 use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
 use config_machine::end::LONGEST_GRACE;
 use config_machine::power::Order;
 use config_machine::{kernel, programs};
 use config_model::MachineConfig;
+use config_model::eviction::{Eviction, Left};
 use config_model::format::HostPort;
 use config_model::network::PodRoutes;
 use config_tls::{CurrentClients, Strangers};
@@ -279,6 +280,43 @@ fn registries(said: &config_model::registry::Registries) -> Registries {
     Registries::new(list.collect(), &said.default, roots(&said.ca))
 }
 
+/// Upstream's thresholds where the configuration says nothing else.
+fn thresholds(said: &Eviction) -> Thresholds {
+    let least = |left| match left {
+        Left::Amount(amount) => Least::Amount(amount),
+        Left::Percent(percent) => Least::Percent(percent),
+    };
+    let mut all = Thresholds {
+        max_pod_grace: said.max_pod_grace,
+        transition: said.transition,
+        ..Thresholds::default()
+    };
+    for one in &said.thresholds {
+        let Some(signal) = Signal::named(one.signal) else {
+            continue;
+        };
+        let value = least(one.value);
+        // Upstream's word for none.
+        let none = value == Least::Percent(0);
+        match one.grace {
+            None if none => drop(all.hard.remove(&signal)),
+            None => drop(all.hard.insert(signal, value)),
+            Some(_) if none => {}
+            Some(grace) => {
+                let soft = Soft {
+                    least: value,
+                    grace,
+                };
+                all.soft.insert(signal, soft);
+            }
+        }
+    }
+    let reclaim = said.minimum_reclaim.iter();
+    let reclaim = reclaim.filter_map(|(name, left)| Some((Signal::named(name)?, least(*left))));
+    all.reclaim = reclaim.collect();
+    all
+}
+
 fn config(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -300,12 +338,70 @@ fn config(
         privileged: machine.node.privileged,
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
-        thresholds: Thresholds::default(),
+        thresholds: thresholds(&machine.node.eviction),
         os_image: image.os_image(),
         resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
         hosts: Path::new("/etc/hosts").to_owned(),
         notices,
         cluster: Some(View::default()),
         pod_routes: machine.network.pod_routes == PodRoutes::Plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_kubelet::ImageMarks;
+    use config_model::eviction::SIGNALS;
+    use config_model::{Document, parse};
+    use std::collections::BTreeMap;
+
+    fn thresholds_of(table: &str) -> Thresholds {
+        let pin = "7d2f0a9d5be0a2b7c1a9d4f1f0c3d6e9b2a5c8f1e4d7c0b3a6f9e2d5c8b1a4f7";
+        let text = format!(
+            "version = 1\n[master]\nendpoints = [\"https://192.0.2.1:6443\"]\nca_pins = [\"sha256:{pin}\"]\n{table}"
+        );
+        let Ok(Document::Machine(machine)) = parse(text, "test") else {
+            unreachable!("the document is one of a machine")
+        };
+        thresholds(&machine.node.eviction)
+    }
+
+    #[test]
+    fn a_machine_has_upstreams_thresholds_but_for_what_its_configuration_says() {
+        assert_eq!(thresholds_of(""), Thresholds::default());
+        let said = thresholds_of(
+            r#"
+            [node.eviction]
+            max_pod_grace = "1m"
+            transition = "30s"
+            minimum_reclaim = { "imagefs.available" = "2Gi" }
+            threshold = [
+                { signal = "memory.available", value = "5%" },
+                { signal = "memory.available", value = "512Mi", grace = "1m30s" },
+                { signal = "pid.available", value = "0%" },
+            ]"#,
+        );
+        let mut hard = Thresholds::default().hard;
+        hard.insert(Signal::MemoryAvailable, Least::Percent(5));
+        hard.remove(&Signal::PidAvailable);
+        let soft = Soft {
+            least: Least::Amount(512 << 20),
+            grace: Duration::from_secs(90),
+        };
+        let wanted = Thresholds {
+            hard,
+            soft: BTreeMap::from([(Signal::MemoryAvailable, soft)]),
+            reclaim: BTreeMap::from([(Signal::ImagefsAvailable, Least::Amount(2 << 30))]),
+            max_pod_grace: Duration::from_secs(60),
+            transition: Duration::from_secs(30),
+            images: ImageMarks { high: 85, low: 80 },
+        };
+        assert_eq!(said, wanted);
+    }
+
+    #[test]
+    fn the_node_measures_every_signal_of_a_document() {
+        assert_eq!(SIGNALS, Signal::ALL.map(Signal::name));
     }
 }

@@ -6,6 +6,7 @@ use crate::sandbox::resolver;
 use crate::{garbage, node, worker};
 use agent_cluster::Sandboxes;
 use agent_port::{GRANTED, REFUSED};
+use agent_pressure::Thresholds;
 use agent_proxy::DOMAIN;
 use agent_runtime::{KEPT_LOGS, LONGEST_LOG};
 use serde_json::{Value, json};
@@ -42,6 +43,10 @@ fn settings(config: &Config) -> Value {
         "containerLogMaxSize": format!("{}Mi", LONGEST_LOG >> 20),
         "enableDebuggingHandlers": true,
         "evictionHard": config.thresholds.written(),
+        "evictionMaxPodGracePeriod": config.thresholds.max_pod_grace.as_secs(),
+        "evictionMinimumReclaim": config.thresholds.written_reclaim(),
+        "evictionSoft": config.thresholds.written_soft(),
+        "evictionSoftGracePeriod": graces(&config.thresholds),
         "evictionPressureTransitionPeriod": written(config.thresholds.transition),
         "enableServer": true,
         "imageGCHighThresholdPercent": config.thresholds.images.high,
@@ -68,6 +73,13 @@ fn settings(config: &Config) -> Value {
     })
 }
 
+/// How long soft thresholds may be met, by the signals' names.
+fn graces(thresholds: &Thresholds) -> Value {
+    let soft = thresholds.soft.iter();
+    soft.map(|(signal, soft)| (signal.name().to_owned(), json!(written(soft.grace))))
+        .collect()
+}
+
 /// Whole seconds as Go writes durations, which is their form in upstream's API.
 fn written(time: Duration) -> String {
     let all = time.as_secs();
@@ -82,10 +94,22 @@ fn written(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agent_pressure::{Least, Signal, Soft};
+    use std::collections::BTreeMap;
 
     #[test]
     fn settings_are_told_in_the_forms_of_upstream() {
+        let soft = Soft {
+            least: Least::Percent(20),
+            grace: Duration::from_secs(90),
+        };
+        let thresholds = Thresholds {
+            soft: BTreeMap::from([(Signal::NodefsAvailable, soft)]),
+            max_pod_grace: Duration::from_secs(60),
+            ..Thresholds::default()
+        };
         let config = Config {
+            thresholds,
             reserved_memory: 256 << 20,
             reserved_cpu_millis: 100,
             ..crate::config::tests::config(std::path::Path::new("/there"))
@@ -98,6 +122,13 @@ mod tests {
             ("/containerLogMaxSize", json!("10Mi")),
             ("/evictionPressureTransitionPeriod", json!("5m0s")),
             ("/evictionHard/memory.available", json!("100Mi")),
+            ("/evictionSoft", json!({"nodefs.available": "20%"})),
+            (
+                "/evictionSoftGracePeriod",
+                json!({"nodefs.available": "1m30s"}),
+            ),
+            ("/evictionMaxPodGracePeriod", json!(60)),
+            ("/evictionMinimumReclaim", json!({})),
             ("/imageGCHighThresholdPercent", json!(85)),
             ("/imageMinimumGCAge", json!("2m0s")),
             ("/maxPods", json!(10)),

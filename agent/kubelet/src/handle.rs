@@ -1,7 +1,7 @@
 //! The handle of one pod's task.
 
 use crate::wanted::Wanted;
-use agent_pods::as_given;
+use agent_pods::{Eviction, as_given};
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,8 +13,8 @@ pub(crate) struct Handle {
     pub(crate) pod: PodRef,
     pub(crate) wanted: watch::Sender<Wanted>,
     pub(crate) news: Arc<Notify>,
-    /// Why the node under pressure has chosen it, if it has.
-    pub(crate) chosen: Arc<OnceLock<String>>,
+    /// Its eviction, once the node under pressure has chosen it.
+    pub(crate) chosen: Arc<OnceLock<Eviction>>,
     pub(crate) taken: Taken,
 }
 
@@ -64,9 +64,9 @@ impl Taken {
 
 impl Handle {
     /// Asks the pod's task to evict it.
-    pub(crate) fn evict(&self, message: String) {
+    pub(crate) fn evict(&self, eviction: Eviction) {
         // Once chosen stays chosen: the first reason is the one that is told.
-        if self.chosen.set(message).is_ok() {
+        if self.chosen.set(eviction).is_ok() {
             self.news.notify_one();
         }
     }

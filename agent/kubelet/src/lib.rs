@@ -49,7 +49,7 @@ mod volumes;
 mod wanted;
 mod worker;
 
-pub use agent_pressure::{ImageMarks, Least, Signal, Thresholds};
+pub use agent_pressure::{ImageMarks, Least, Signal, Soft, Thresholds};
 pub use config::{Config, DEFAULT_MAX_PODS, PORT};
 pub use drain::{Drain, Drained};
 pub use kubelet::Kubelet;

@@ -6,8 +6,10 @@ use crate::garbage::{self, Goal};
 use crate::handle::Handle;
 use crate::shared::Shared;
 use crate::storage::{self, Layer};
-use agent_pods::{Refusal, pod_ref};
-use agent_pressure::{Candidate, Condition, EVICTED, Signal, choose, most_urgent, refusal};
+use agent_pods::{DEFAULT_GRACE, EVICTION_GRACE, Eviction, Refusal, pod_ref};
+use agent_pressure::{
+    Bound, Candidate, Condition, EVICTED, Kind, Signal, Thresholds, choose, most_urgent, refusal,
+};
 use agent_resources::{DiskUse, Subjects, qos};
 use agent_runtime::{Container as Seen, ContainerState, Error};
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -36,15 +38,15 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
 async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Result<(), Error> {
     let thresholds = &shared.config.thresholds;
     let levels = shared.facts.levels();
-    let met = thresholds.met(&levels);
-    shared
+    let due = shared
         .pressure
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .observe(&met, Instant::now(), thresholds.transition);
-    let Some(signal) = most_urgent(&met) else {
+        .observe(thresholds, &levels, Instant::now());
+    let Some(bound) = most_urgent(&due) else {
         return Ok(());
     };
+    let signal = bound.signal;
     tracing::warn!(signal = signal.name(), "the node is under pressure");
     if let Some((uid, at)) = last
         && at.elapsed() < CLEANUP
@@ -61,7 +63,7 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
         return Ok(());
     }
     let candidates = candidates(shared, signal).await?;
-    let Some(eviction) = choose(signal, thresholds, &levels, &candidates) else {
+    let Some(eviction) = choose(bound, thresholds, &levels, &candidates) else {
         tracing::warn!(
             signal = signal.name(),
             "the node is under pressure, but no pod is eligible for eviction"
@@ -76,10 +78,26 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
             reason = eviction.message,
             "pod evicted"
         );
-        handle.evict(eviction.message);
+        handle.evict(Eviction {
+            message: eviction.message,
+            grace: grace(bound, thresholds, handle.latest().as_deref()),
+        });
     }
     *last = Some((eviction.uid, Instant::now()));
     Ok(())
+}
+
+/// How long a pod has to end: none at a hard threshold, and at a soft one as long as it asks for within the longest that the node
+/// grants.
+fn grace(bound: Bound, thresholds: &Thresholds, pod: Option<&Pod>) -> Duration {
+    let granted = match bound.kind {
+        Kind::Hard => Duration::ZERO,
+        Kind::Soft => {
+            let own = pod.map_or(DEFAULT_GRACE, agent_pods::grace);
+            own.min(thresholds.max_pod_grace)
+        }
+    };
+    granted.max(EVICTION_GRACE)
 }
 
 fn is_alive(seen: &Seen) -> bool {

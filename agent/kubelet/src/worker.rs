@@ -22,8 +22,8 @@ use crate::wanted::Wanted;
 use crate::{cleanup, debug, storage, support};
 use agent_api::send;
 use agent_pods::{
-    Action, End, Ending, Notes, Plan, Refusal, View, as_given, between, end_of, find, is_replaced,
-    later, plan, plan_orphan, recover,
+    Action, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of, find,
+    is_replaced, later, plan, plan_orphan, recover,
 };
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
@@ -57,8 +57,8 @@ pub(crate) struct Worker {
     pod: PodRef,
     wanted: watch::Receiver<Wanted>,
     news: Arc<Notify>,
-    /// Why the node under pressure has chosen the pod, once it has.
-    chosen: Arc<OnceLock<String>>,
+    /// The pod's eviction, once the node under pressure has chosen it.
+    chosen: Arc<OnceLock<Eviction>>,
     notes: Notes,
     probes: Probes,
     hooks: Hooks,
@@ -83,7 +83,7 @@ impl Worker {
         shared: Arc<Shared>,
         pod: PodRef,
         wanted: watch::Receiver<Wanted>,
-        (news, chosen, taken): (Arc<Notify>, Arc<OnceLock<String>>, Taken),
+        (news, chosen, taken): (Arc<Notify>, Arc<OnceLock<Eviction>>, Taken),
     ) -> Self {
         let (runtime, events) = (shared.runtime.clone(), shared.events.clone());
         let counted = shared.figures.probed();
@@ -91,6 +91,10 @@ impl Worker {
         let hooks = Hooks::new(runtime, events, news.clone());
         let sandbox = Own::find(&shared, &pod.uid);
         let supplies = Supplies::new(shared.clone(), pod.clone());
+        let notes = Notes {
+            evicted: evict::remembered(&shared.config, &pod.uid),
+            ..Notes::default()
+        };
         let starts = Starts::new(shared.clone(), news.clone(), supplies.clone());
         Self {
             shared,
@@ -98,7 +102,7 @@ impl Worker {
             wanted,
             news,
             chosen,
-            notes: Notes::default(),
+            notes,
             probes,
             hooks,
             known: None,

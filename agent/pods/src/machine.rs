@@ -17,8 +17,8 @@ use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::Timestamp;
 use std::time::Duration;
 
-/// Grace of a pod that takes more of the disk than it may (upstream's).
-pub(crate) const EVICTION_GRACE: Duration = Duration::from_secs(1);
+/// Grace of a pod that takes more of the disk than it may, or goes at once for what the node lacks (upstream's).
+pub const EVICTION_GRACE: Duration = Duration::from_secs(1);
 
 /// How often a resize that waits for room is tried.
 const PENDING_RETRY: Duration = Duration::from_secs(5);
@@ -103,10 +103,12 @@ impl View<'_> {
     }
 
     fn ending(&self) -> Ending<'_> {
-        let grace = if self.notes.evicted.is_some() {
-            EVICTION_GRACE
-        } else {
-            crate::ending::grace(self.pod)
+        let own = crate::ending::grace(self.pod);
+        let is_deleted = self.pod.metadata.deletion_grace_period_seconds.is_some();
+        let grace = match &self.notes.evicted {
+            Some(eviction) if is_deleted => eviction.grace.min(own),
+            Some(eviction) => eviction.grace,
+            None => own,
         };
         Ending {
             pod: Some(self.pod),

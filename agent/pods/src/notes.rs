@@ -4,6 +4,7 @@ use crate::resize::Pending;
 use agent_runtime::Kind;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// A start that failed, and when it may be tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +63,15 @@ pub struct Begun {
     pub over: bool,
 }
 
+/// An eviction of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eviction {
+    /// Why, in upstream's words.
+    pub message: String,
+    /// How long its containers may take to end.
+    pub grace: Duration,
+}
+
 /// What the machine remembers beyond what the engine shows; lost with the agent, and then found out anew.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notes {
@@ -85,8 +95,8 @@ pub struct Notes {
     pub post_start: BTreeMap<String, Progress>,
     /// Hooks before the stop, by container id.
     pub pre_stop: BTreeMap<String, Begun>,
-    /// Why the pod was evicted, if it was.
-    pub evicted: Option<String>,
+    /// The pod's eviction, if it is evicted.
+    pub evicted: Option<Eviction>,
     /// When the end of the pod began.
     pub ending: Option<Timestamp>,
 }

@@ -8,7 +8,7 @@ use crate::ending::LEAST;
 use crate::machine::{
     Action, EVICTION_GRACE, View, end_of, initial_done, is_finished, main_started, plan,
 };
-use crate::notes::{Begun, Death, Notes, Progress, Verdict};
+use crate::notes::{Begun, Death, Eviction, Notes, Progress, Verdict};
 use crate::policy::is_replaced;
 use crate::simulation_story::{Fault, Nature, Story, Traits, described};
 use crate::status::{Addresses, base, status};
@@ -107,11 +107,8 @@ impl World {
 
     /// How long containers may take to end.
     fn grace(&self) -> Duration {
-        if self.notes.evicted.is_some() {
-            EVICTION_GRACE
-        } else {
-            self.grace
-        }
+        let eviction = self.notes.evicted.as_ref();
+        eviction.map_or(self.grace, |eviction| eviction.grace)
     }
 
     pub(crate) fn alive(&self) -> impl Iterator<Item = &Seen> {
@@ -521,7 +518,11 @@ impl World {
     }
 
     fn forget(&mut self) {
-        self.notes = Notes::default();
+        self.notes = Notes {
+            // It is written down before the first container is asked to end.
+            evicted: self.notes.evicted.take(),
+            ..Notes::default()
+        };
         self.pod.status.clone_from(&self.written);
         self.written = None;
     }
@@ -553,7 +554,10 @@ impl World {
             }
             Fault::Evict if end_of(&self.pod, self.now).is_none() => {
                 let why = "The node was low on resource: memory.".to_owned();
-                self.notes.evicted.get_or_insert(why);
+                self.notes.evicted.get_or_insert(Eviction {
+                    message: why,
+                    grace: EVICTION_GRACE,
+                });
             }
             Fault::Evict => {}
             Fault::AgentRestart => {

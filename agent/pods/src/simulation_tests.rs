@@ -2,6 +2,7 @@
 
 use crate::backoff::later;
 use crate::ending::LEAST;
+use crate::notes::Eviction;
 use crate::policy::RestartPolicy;
 use crate::simulation::{EPOCH, World};
 use crate::simulation_story::{Fault, Nature, Story, Traits};
@@ -314,6 +315,30 @@ fn a_pod_that_is_evicted_or_was_active_for_too_long_has_failed_when_its_containe
         let disrupted = is_true(&world, "DisruptionTarget");
         assert_eq!(disrupted, reason == "Evicted");
     }
+}
+
+#[test]
+fn a_pod_that_is_evicted_for_a_soft_threshold_has_its_grace_also_over_a_restart_of_the_agent() {
+    let mut nature = Nature::plain(None);
+    nature.obeys = false;
+    let mut story = plain("Always", nature);
+    story.grace = 30;
+    let mut world = World::new(&story);
+    after(&mut world, 5);
+    world.notes.evicted = Some(Eviction {
+        message: "The node was low on resource: memory. ".to_owned(),
+        grace: Duration::from_secs(10),
+    });
+    after(&mut world, 4);
+    assert_eq!(world.asked, ["main0"]);
+    world.fault(Fault::AgentRestart);
+    // The agent that comes asks once more, and counts from then.
+    after(&mut world, 9);
+    assert_eq!(phase(&world), "Running");
+    after(&mut world, 1);
+    assert_eq!(phase(&world), "Failed");
+    let status = world.written.clone().unwrap();
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
 }
 
 /// A pod with an init container between two sidecars, and one main container.

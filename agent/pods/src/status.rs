@@ -239,7 +239,10 @@ impl Scene<'_> {
                 let text = "Pod was active on the node longer than the specified deadline";
                 failed("DeadlineExceeded", Some(text.to_owned()))
             }
-            (Some(End::Evicted), _) => failed("Evicted", self.view.notes.evicted.clone()),
+            (Some(End::Evicted), _) => {
+                let eviction = self.view.notes.evicted.as_ref();
+                failed("Evicted", eviction.map(|eviction| eviction.message.clone()))
+            }
             // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
             (None, Some(refusal)) => failed(
                 refusal.reason,
@@ -276,11 +279,11 @@ impl Scene<'_> {
 
     /// The condition that tells controllers why an evicted pod went.
     fn disruption(&self, before: &[PodCondition]) -> Option<PodCondition> {
-        let message = self.view.notes.evicted.as_ref();
-        let message = message.filter(|_| self.end == Some(End::Evicted) && self.over)?;
+        let eviction = self.view.notes.evicted.as_ref();
+        let eviction = eviction.filter(|_| self.end == Some(End::Evicted) && self.over)?;
         Some(PodCondition {
             reason: Some("TerminationByKubelet".to_owned()),
-            message: Some(message.clone()),
+            message: Some(eviction.message.clone()),
             ..condition("DisruptionTarget", None, before, None, self.view.now)
         })
     }

@@ -1,6 +1,6 @@
 //! Which pod is evicted, and the message of its eviction: upstream's order for each signal.
 
-use crate::thresholds::{Levels, Signal, Thresholds, quantity};
+use crate::thresholds::{Bound, Levels, Signal, Thresholds, quantity};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -103,11 +103,12 @@ impl Candidate {
     }
 
     /// Why it goes.
-    fn message(&self, signal: Signal, thresholds: &Thresholds, levels: &Levels) -> String {
+    fn message(&self, bound: Bound, thresholds: &Thresholds, levels: &Levels) -> String {
+        let signal = bound.signal;
         let resource = signal.resource();
         let mut text = format!("The node was low on resource: {resource}. ");
         // Writing to a text does not fail.
-        if let (Some(level), Some(least)) = (levels.get(&signal), thresholds.hard.get(&signal)) {
+        if let (Some(level), Some(least)) = (levels.get(&signal), thresholds.least(bound)) {
             let (least, left) = (least.of(level.capacity), level.available);
             let (least, left) = (quantity(least), quantity(left));
             write!(text, "Threshold quantity: {least}, available: {left}. ").ok();
@@ -135,20 +136,21 @@ impl Candidate {
     }
 }
 
-/// The signal to relieve first: memory before all others, as upstream does.
+/// The threshold to act for first: that of memory before all others, as upstream does.
 #[must_use]
-pub fn most_urgent(met: &BTreeSet<Signal>) -> Option<Signal> {
+pub fn most_urgent(met: &BTreeSet<Bound>) -> Option<Bound> {
     met.first().copied()
 }
 
-/// The pod to evict for a signal. `None` if all others are critical or use nothing of the resource.
+/// The pod to evict for a threshold. `None` if all others are critical or use nothing of the resource.
 #[must_use]
 pub fn choose(
-    signal: Signal,
+    bound: Bound,
     thresholds: &Thresholds,
     levels: &Levels,
     candidates: &[Candidate],
 ) -> Option<Eviction> {
+    let signal = bound.signal;
     let may_go =
         |one: &&Candidate| !one.critical && one.share(signal).used.is_none_or(|used| used > 0);
     // The choice between equals is deterministic.
@@ -158,15 +160,17 @@ pub fn choose(
         .min_by_key(|one| (one.rank(signal), &one.uid))?;
     Some(Eviction {
         uid: first.uid.clone(),
-        message: first.message(signal, thresholds, levels),
+        message: first.message(bound, thresholds, levels),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thresholds::Level;
+    use crate::thresholds::{Kind, Least, Level, Soft};
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
 
     const MIB: u64 = 1 << 20;
     const SIGNALS: [Signal; 6] = [
@@ -197,9 +201,17 @@ mod tests {
         }
     }
 
+    fn hard(signal: Signal) -> Bound {
+        Bound {
+            signal,
+            kind: Kind::Hard,
+        }
+    }
+
     fn goes(signal: Signal, all: &[Candidate]) -> Option<String> {
         let thresholds = Thresholds::default();
-        choose(signal, &thresholds, &Levels::new(), all).map(|eviction| eviction.uid)
+        let bound = hard(signal);
+        choose(bound, &thresholds, &Levels::new(), all).map(|eviction| eviction.uid)
     }
 
     /// The order of eviction.
@@ -269,10 +281,17 @@ mod tests {
 
     #[test]
     fn memory_is_relieved_before_disks_and_disks_before_process_ids() {
-        let mut met: BTreeSet<Signal> = SIGNALS.into_iter().collect();
-        assert_eq!(most_urgent(&met), Some(Signal::MemoryAvailable));
-        met.remove(&Signal::MemoryAvailable);
-        assert_eq!(most_urgent(&met), Some(Signal::NodefsAvailable));
+        let mut met: BTreeSet<Bound> = SIGNALS.into_iter().map(hard).collect();
+        let soft = Bound {
+            kind: Kind::Soft,
+            ..hard(Signal::MemoryAvailable)
+        };
+        met.insert(soft);
+        assert_eq!(most_urgent(&met), Some(hard(Signal::MemoryAvailable)));
+        met.remove(&hard(Signal::MemoryAvailable));
+        assert_eq!(most_urgent(&met), Some(soft));
+        met.remove(&soft);
+        assert_eq!(most_urgent(&met), Some(hard(Signal::NodefsAvailable)));
         assert_eq!(most_urgent(&BTreeSet::new()), None);
         assert!(Signal::ImagefsInodesFree.is_of_disk() && !Signal::PidAvailable.is_of_disk());
     }
@@ -305,10 +324,26 @@ mod tests {
                 },
             ),
         ]);
-        let message = |signal| {
-            let chosen = choose(signal, &Thresholds::default(), &levels, &[web.clone()]);
+        let soft = Soft {
+            least: Least::Amount(300 * MIB),
+            grace: Duration::from_secs(90),
+        };
+        let thresholds = Thresholds {
+            soft: BTreeMap::from([(Signal::MemoryAvailable, soft)]),
+            ..Thresholds::default()
+        };
+        let said = |bound| {
+            let chosen = choose(bound, &thresholds, &levels, &[web.clone()]);
             chosen.unwrap().message
         };
+        let message = |signal| said(hard(signal));
+        let of_soft = said(Bound {
+            kind: Kind::Soft,
+            ..hard(Signal::MemoryAvailable)
+        });
+        let beginning =
+            "The node was low on resource: memory. Threshold quantity: 300Mi, available: 52Mi. ";
+        assert!(of_soft.starts_with(beginning), "{of_soft}");
         assert_eq!(
             message(Signal::MemoryAvailable),
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 52Mi. \

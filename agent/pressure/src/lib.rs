@@ -1,7 +1,7 @@
 //! What a node does when it runs out of memory, disk or process ids.
 //!
 //! [`Thresholds`] say below which [`Level`]s the node is under pressure, [`Pressure`] which
-//! conditions hold, [`choose`] which pod is evicted, and [`refusal`] which new pods are refused:
+//! conditions hold and for which thresholds pods are to go now, [`choose`] which pod is evicted, and [`refusal`] which new pods are refused:
 //! upstream's rules ("Node-pressure Eviction" in the documentation of Kubernetes). All is pure: the
 //! kubelet measures, and acts.
 
@@ -13,4 +13,6 @@ mod thresholds;
 pub use admit::{EVICTED, is_critical, priority, refusal};
 pub use choice::{Candidate, Container, Eviction, Share, choose, most_urgent};
 pub use state::Pressure;
-pub use thresholds::{Condition, ImageMarks, Least, Level, Levels, Signal, Thresholds};
+pub use thresholds::{
+    Bound, Condition, ImageMarks, Kind, Least, Level, Levels, Signal, Soft, Thresholds,
+};

@@ -1,4 +1,4 @@
-//! The thresholds below which the node is under pressure (upstream's `evictionHard`).
+//! The thresholds below which the node is under pressure (upstream's `evictionHard` and `evictionSoft`).
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +45,22 @@ impl Condition {
 }
 
 impl Signal {
+    /// All.
+    pub const ALL: [Self; 6] = [
+        Self::MemoryAvailable,
+        Self::NodefsAvailable,
+        Self::NodefsInodesFree,
+        Self::ImagefsAvailable,
+        Self::ImagefsInodesFree,
+        Self::PidAvailable,
+    ];
+
+    /// That of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|signal| signal.name() == name)
+    }
+
     /// Its name in upstream's configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -133,11 +149,44 @@ pub struct ImageMarks {
     pub low: u64,
 }
 
+/// A threshold below which the node may be for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Soft {
+    /// What must be left.
+    pub least: Least,
+    /// For how long less may be left before pods are evicted.
+    pub grace: Duration,
+}
+
+/// How hard a threshold is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Pods are evicted at once.
+    Hard,
+    /// Pods are evicted after a while, and have more time to end.
+    Soft,
+}
+
+/// One threshold, in the order of relief: hard before soft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bound {
+    /// Its signal.
+    pub signal: Signal,
+    /// Which of the signal's two.
+    pub kind: Kind,
+}
+
 /// When the node is under pressure, and what it does before that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thresholds {
     /// What must be left, at once and without grace.
     pub hard: BTreeMap<Signal, Least>,
+    /// What must be left after a while (upstream's `evictionSoft` and `evictionSoftGracePeriod`).
+    pub soft: BTreeMap<Signal, Soft>,
+    /// How much more than a threshold is freed once pods were evicted for it (upstream's `evictionMinimumReclaim`).
+    pub reclaim: BTreeMap<Signal, Least>,
+    /// The longest grace of pods that are evicted for a soft threshold (upstream's `evictionMaxPodGracePeriod`).
+    pub max_pod_grace: Duration,
     /// How long a condition stays after its last signal was below its threshold.
     pub transition: Duration,
     /// When unused images are removed.
@@ -156,6 +205,9 @@ impl Default for Thresholds {
                 (Signal::ImagefsInodesFree, Least::Percent(5)),
                 (Signal::PidAvailable, Least::Amount(500)),
             ]),
+            soft: BTreeMap::new(),
+            reclaim: BTreeMap::new(),
+            max_pod_grace: Duration::ZERO,
             transition: Duration::from_secs(300),
             images: ImageMarks { high: 85, low: 80 },
         }
@@ -168,6 +220,9 @@ impl Thresholds {
     pub fn none() -> Self {
         Self {
             hard: BTreeMap::new(),
+            soft: BTreeMap::new(),
+            reclaim: BTreeMap::new(),
+            max_pod_grace: Duration::ZERO,
             transition: Duration::ZERO,
             images: ImageMarks {
                 high: 100,
@@ -176,19 +231,49 @@ impl Thresholds {
         }
     }
 
-    /// The signals that are below their thresholds.
-    #[must_use]
-    pub fn met(&self, levels: &Levels) -> BTreeSet<Signal> {
-        let low = |signal: &Signal, least: &Least| {
-            levels.get(signal).is_some_and(|level| {
-                level.capacity > 0 && level.available < least.of(level.capacity)
-            })
+    /// All thresholds.
+    fn bounds(&self) -> impl Iterator<Item = Bound> + '_ {
+        let of = |kind| {
+            move |signal: &Signal| Bound {
+                signal: *signal,
+                kind,
+            }
         };
-        let met = self
-            .hard
-            .iter()
-            .filter(|(signal, least)| low(signal, least));
-        met.map(|(signal, _)| *signal).collect()
+        let hard = self.hard.keys().map(of(Kind::Hard));
+        hard.chain(self.soft.keys().map(of(Kind::Soft)))
+    }
+
+    /// What a threshold says must be left.
+    #[must_use]
+    pub fn least(&self, bound: Bound) -> Option<Least> {
+        match bound.kind {
+            Kind::Hard => self.hard.get(&bound.signal).copied(),
+            Kind::Soft => self.soft.get(&bound.signal).map(|soft| soft.least),
+        }
+    }
+
+    /// For how long less may be left than a threshold says.
+    pub(crate) fn grace(&self, bound: Bound) -> Duration {
+        let soft = self.soft.get(&bound.signal);
+        let soft = soft.filter(|_| bound.kind == Kind::Soft);
+        soft.map_or(Duration::ZERO, |soft| soft.grace)
+    }
+
+    /// The thresholds below which the node is. Of those for which it `acts`, more must be free again.
+    #[must_use]
+    pub fn met(&self, levels: &Levels, acts: &BTreeSet<Bound>) -> BTreeSet<Bound> {
+        let low = |bound: &Bound| {
+            let level = levels.get(&bound.signal);
+            let level = level.filter(|level| level.capacity > 0)?;
+            let least = self.least(*bound)?.of(level.capacity);
+            let reclaim = self.reclaim.get(&bound.signal);
+            let more = reclaim.filter(|_| acts.contains(bound));
+            let more = more.map_or(0, |more| more.of(level.capacity));
+            Some(level.available < least.saturating_add(more))
+        };
+        self.bounds()
+            .filter(|bound| low(bound) == Some(true))
+            .collect()
     }
 
     /// The reserved part of a signal's capacity.
@@ -201,10 +286,25 @@ impl Thresholds {
     /// In the form of upstream's configuration: quantities and percentages by the signals' names.
     #[must_use]
     pub fn written(&self) -> Value {
-        let all = self.hard.iter();
-        all.map(|(signal, least)| (signal.name().to_owned(), json!(least.written())))
-            .collect()
+        written(self.hard.iter().map(|(signal, least)| (signal, *least)))
     }
+
+    /// The soft ones, as [`Thresholds::written`].
+    #[must_use]
+    pub fn written_soft(&self) -> Value {
+        written(self.soft.iter().map(|(signal, soft)| (signal, soft.least)))
+    }
+
+    /// What is freed beyond them, as [`Thresholds::written`].
+    #[must_use]
+    pub fn written_reclaim(&self) -> Value {
+        written(self.reclaim.iter().map(|(signal, least)| (signal, *least)))
+    }
+}
+
+fn written<'a>(all: impl Iterator<Item = (&'a Signal, Least)>) -> Value {
+    all.map(|(signal, least)| (signal.name().to_owned(), json!(least.written())))
+        .collect()
 }
 
 #[cfg(test)]
@@ -247,10 +347,13 @@ mod tests {
     #[test]
     fn without_thresholds_an_exhausted_machine_has_no_pressure() {
         let levels = exhausted();
-        assert!(Thresholds::none().met(&levels).is_empty());
+        let none = BTreeSet::new();
+        assert!(Thresholds::none().met(&levels, &none).is_empty());
         assert_eq!(Thresholds::none().written(), json!({}));
         assert_eq!(Thresholds::none().kept(Signal::NodefsAvailable, 1000), 0);
-        let met: Vec<Signal> = Thresholds::default().met(&levels).into_iter().collect();
+        let met = Thresholds::default().met(&levels, &none).into_iter();
+        let met: Vec<Signal> = met.map(|bound| bound.signal).collect();
+        assert_eq!(met, Signal::ALL);
         assert_eq!(met, levels.into_keys().collect::<Vec<_>>());
     }
 
@@ -258,7 +361,9 @@ mod tests {
     fn what_is_left_must_be_less_than_the_threshold() {
         let met = |signal, available, capacity| {
             let levels = Levels::from([(signal, level(available, capacity))]);
-            !Thresholds::default().met(&levels).is_empty()
+            !Thresholds::default()
+                .met(&levels, &BTreeSet::new())
+                .is_empty()
         };
         assert!(met(Signal::MemoryAvailable, 100 * MIB - 1, 1 << 40));
         assert!(!met(Signal::MemoryAvailable, 100 * MIB, 1 << 40));
@@ -268,7 +373,58 @@ mod tests {
         assert!(met(Signal::PidAvailable, 499, 32_768));
         // A signal that can't be measured changes nothing.
         assert!(!met(Signal::NodefsInodesFree, 0, 0));
-        assert!(Thresholds::default().met(&Levels::new()).is_empty());
+        let nothing = Thresholds::default().met(&Levels::new(), &BTreeSet::new());
+        assert!(nothing.is_empty());
+    }
+
+    #[test]
+    fn a_signal_has_a_hard_and_a_soft_threshold_and_is_known_by_its_name() {
+        let soft = Soft {
+            least: Least::Percent(50),
+            grace: Duration::from_secs(90),
+        };
+        let thresholds = Thresholds {
+            soft: BTreeMap::from([(Signal::NodefsAvailable, soft)]),
+            ..Thresholds::default()
+        };
+        let met = |available| {
+            let levels = Levels::from([(Signal::NodefsAvailable, level(available, 1000))]);
+            let met = thresholds.met(&levels, &BTreeSet::new()).into_iter();
+            met.map(|bound| bound.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(met(500), []);
+        assert_eq!(met(499), [Kind::Soft]);
+        assert_eq!(met(99), [Kind::Hard, Kind::Soft]);
+        assert_eq!(
+            thresholds.written_soft(),
+            json!({"nodefs.available": "50%"})
+        );
+        for signal in Signal::ALL {
+            assert_eq!(Signal::named(signal.name()), Some(signal));
+        }
+        assert_eq!(Signal::named("memory"), None);
+    }
+
+    #[test]
+    fn once_acted_for_a_threshold_is_met_until_more_is_free() {
+        let signal = Signal::MemoryAvailable;
+        let thresholds = Thresholds {
+            reclaim: BTreeMap::from([(signal, Least::Amount(50 * MIB))]),
+            ..Thresholds::default()
+        };
+        let bound = Bound {
+            signal,
+            kind: Kind::Hard,
+        };
+        let met = |available, acts: &[Bound]| {
+            let levels = Levels::from([(signal, level(available, 1 << 40))]);
+            let acts = acts.iter().copied().collect();
+            !thresholds.met(&levels, &acts).is_empty()
+        };
+        assert!(!met(120 * MIB, &[]));
+        assert!(met(120 * MIB, &[bound]));
+        assert!(met(150 * MIB - 1, &[bound]));
+        assert!(!met(150 * MIB, &[bound]));
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub const PIDS_PER_CONTAINER: u32 = 4096;
 pub const PIDS_MIN: i64 = 64;
 /// Largest `node.pids_per_container`: the kernel's own limit of all processes (`PID_MAX_LIMIT` on 64 bits).
 pub const PIDS_MAX: i64 = 4_194_304;
+/// How long a condition of pressure stays where `node.eviction.transition` is not given: upstream's.
+pub const EVICTION_TRANSITION: Duration = Duration::from_secs(300);
+/// Longest grace at a soft threshold where `node.eviction.max_pod_grace` is not given: upstream's, the least that a pod may have.
+pub const EVICTION_MAX_POD_GRACE: Duration = Duration::ZERO;
 /// CPU kept for the system: init, agent and containerd idle below it.
 pub const RESERVED_CPU: &str = "100m";
 /// Memory kept for the system: containerd with its shims and the agent, measured with room.

@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod defaults;
 pub mod discovery;
 mod document;
+pub mod eviction;
 pub mod fault;
 pub mod format;
 pub mod host_path;

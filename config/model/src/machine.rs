@@ -6,6 +6,7 @@ use crate::defaults::{
     RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY,
 };
 use crate::discovery::{self, Discovery};
+use crate::eviction::{self, Eviction};
 use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{Endpoint, FormatError, NodeName, Pin};
 use crate::host_path::{self, HostPath};
@@ -110,6 +111,8 @@ pub struct NodeSettings {
     pub privileged: bool,
     /// Maximum number of processes and threads of a container.
     pub pids_per_container: u32,
+    /// When pods go because the machine runs out of something.
+    pub eviction: Eviction,
 }
 
 /// Resources reserved for the system.
@@ -324,6 +327,7 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
         host_paths: host_path::check(raw.host_paths, sink),
         privileged: raw.privileged.is_some_and(|flag| flag.value),
         pids_per_container: pids.unwrap_or(PIDS_PER_CONTAINER),
+        eviction: eviction::check(raw.eviction, sink),
     }
 }
 

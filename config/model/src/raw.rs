@@ -205,6 +205,32 @@ raw!(
         privileged: bool,
         /// Largest number of processes and threads of a container, {PIDS_MIN} to {PIDS_MAX}. Default: {PIDS_PER_CONTAINER}.
         pids_per_container: i64,
+        /// When pods go because the machine runs out of something.
+        eviction: RawEviction,
+    }
+);
+raw!(
+    /// `[node.eviction]`
+    RawEviction {
+        /// A threshold below which the node is under pressure; several are allowed. Default: `memory.available` `100Mi`, `nodefs.available` `10%`, `nodefs.inodesFree` `5%`, `imagefs.available` `15%`, `imagefs.inodesFree` `5%`, `pid.available` `500`; each holds where no hard threshold of its signal is given.
+        threshold: Vec<At<RawThreshold>>,
+        /// How much more than a threshold is freed once pods go, as values by signal. Default: nothing.
+        minimum_reclaim: Entries<String>,
+        /// Longest time to end of pods that go for a soft threshold; no pod has less than a second. Default: {EVICTION_MAX_POD_GRACE}.
+        max_pod_grace: String,
+        /// How long the Node's condition stays after the signal has recovered. Default: {EVICTION_TRANSITION}.
+        transition: String,
+    }
+);
+raw!(
+    /// `[[node.eviction.threshold]]`
+    RawThreshold {
+        /// `memory.available`, `nodefs.available`, `nodefs.inodesFree`, `imagefs.available`, `imagefs.inodesFree` or `pid.available`.
+        signal: String,
+        /// How much must be left: a quantity, or per cent of the capacity; `0%` is no threshold.
+        value: String,
+        /// For how long less may be left before pods go. Without it the threshold is hard: they go at once.
+        grace: String,
     }
 );
 raw!(

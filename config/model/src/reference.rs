@@ -123,6 +123,8 @@ fn constants() -> Vec<(&'static str, String)> {
         CERTIFICATE_TTL,
         CERTIFICATE_TTL_MAX,
         CERTIFICATE_TTL_MIN,
+        EVICTION_MAX_POD_GRACE,
+        EVICTION_TRANSITION,
         QUEUE_WAIT_MAX,
         QUEUE_WAIT_MIN,
     ]);

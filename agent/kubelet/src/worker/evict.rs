@@ -1,25 +1,48 @@
 //! The pod's eviction: it takes more of the disk than it may, or the node is under pressure and has chosen it.
 
 use super::Worker;
+use crate::config::Config;
 use crate::storage::{self, Layer};
-use agent_pods::{end_of, later};
+use agent_pods::{EVICTION_GRACE, Eviction, end_of, later};
 use agent_runtime::Container as Seen;
+use agent_sys::beneath::Beneath;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// In a pod's folder: its eviction, so that an agent that comes meanwhile ends the pod as evicted.
+const RECORD: &str = "eviction";
+/// The same while it is written.
+const NEW_RECORD: &str = "eviction.new";
+/// Longest record; messages have a part for each container.
+const LONGEST: u64 = 1 << 20;
 
 impl Worker {
     /// Evicts the pod where it was chosen for that, or where a look at the disk, which it has now and then, says so.
     pub(super) async fn evict(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) {
         let stays = self.notes.evicted.is_none() && end_of(pod, now).is_none();
         self.limited = stays && storage::is_limited(pod);
-        let why = match self.chosen.get().filter(|_| stays) {
-            Some(chosen) => Some(chosen.clone()),
-            None => self.excess(pod, seen, now).await,
+        let chosen = self.chosen.get().filter(|_| stays).cloned();
+        let why = if chosen.is_some() {
+            chosen
+        } else {
+            let message = self.excess(pod, seen, now).await;
+            message.map(|message| Eviction {
+                message,
+                grace: EVICTION_GRACE,
+            })
         };
-        if let Some(message) = why {
-            self.shared.events.warning(pod, "Evicted", message.clone());
-            self.notes.evicted = Some(message);
+        if let Some(eviction) = why {
+            let text = eviction.message.clone();
+            self.shared.events.warning(pod, "Evicted", text);
+            if let Err(error) = remember(&self.shared.config, &self.pod.uid, &eviction) {
+                // A disk that takes no more is no reason to keep the pod.
+                tracing::warn!(pod = self.pod.name, %error, "cannot write down that the pod is evicted");
+            }
+            self.notes.evicted = Some(eviction);
         }
     }
 
@@ -38,5 +61,47 @@ impl Worker {
             storage::excess(&shared.config, &pod, &reference, &layers)
         });
         measured.await.ok().flatten()
+    }
+}
+
+/// Writes an eviction down: its grace in seconds, and after the first line end its message.
+fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
+    let dir = Beneath::make_root(&config.pod_dir(uid))?;
+    let text = format!("{}\n{}", eviction.grace.as_secs(), eviction.message);
+    let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
+    io::Write::write_all(&mut file, text.as_bytes())?;
+    dir.rename(Path::new(NEW_RECORD), Path::new(RECORD))
+}
+
+/// The eviction that an earlier agent began.
+pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
+    let dir = Beneath::root(&config.pod_dir(uid)).ok()?;
+    let record = dir.read(Path::new(RECORD), LONGEST).ok()?;
+    let record = String::from_utf8(record).ok()?;
+    let (grace, message) = record.split_once('\n')?;
+    Some(Eviction {
+        message: message.to_owned(),
+        grace: Duration::from_secs(grace.parse().ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    #[test]
+    fn an_eviction_is_found_again_and_half_a_record_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        assert_eq!(remembered(&config, "u"), None);
+        let eviction = Eviction {
+            message: "The node was low on resource: memory.\nMore. ".to_owned(),
+            grace: Duration::from_secs(30),
+        };
+        remember(&config, "u", &eviction).unwrap();
+        assert_eq!(remembered(&config, "u"), Some(eviction));
+        std::fs::write(config.pod_dir("u").join(RECORD), "30").unwrap();
+        assert_eq!(remembered(&config, "u"), None);
     }
 }

@@ -3,7 +3,8 @@
 
 use crate::cluster::{Cluster, shell};
 use crate::site::{eventually, texts};
-use agent_kubelet::{Least, Signal, Thresholds};
+use agent_kubelet::{Least, Signal, Soft, Thresholds};
+use agent_runtime::Runtime;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -94,4 +95,63 @@ async fn a_node_low_on_memory_evicts_pods_in_upstreams_order_and_takes_none_with
     cluster
         .reaches("critical", "/phase", json!("Running"))
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_goes_for_a_soft_threshold_has_its_grace_and_is_evicted_also_by_the_next_agent()
+{
+    let cluster = Cluster::new().await;
+    let stubborn = shell("trap 'echo asked' TERM; echo held; while :; do sleep 0.2; done");
+    let spec = json!({"terminationGracePeriodSeconds": 600, "containers": [stubborn]});
+    cluster.create("stubborn", spec).await;
+    cluster
+        .reaches("stubborn", "/phase", json!("Running"))
+        .await;
+    let pod = cluster.pod("stubborn").await.unwrap();
+    let says = |cluster: &Cluster, word| {
+        let log = cluster.log(&pod, 0);
+        texts(&log).contains(&word).then_some(())
+    };
+    eventually("the trap", || async { says(&cluster, "held") }).await;
+
+    let soft = Soft {
+        least: Least::Amount(1 << 50),
+        grace: Duration::from_secs(1),
+    };
+    // The pod would have its ten minutes, and the test would not.
+    let cluster = cluster
+        .under(Thresholds {
+            soft: BTreeMap::from([(Signal::MemoryAvailable, soft)]),
+            max_pod_grace: Duration::from_secs(3600),
+            transition: Duration::from_secs(300),
+            ..Thresholds::none()
+        })
+        .await;
+    eventually("the signal", || async { says(&cluster, "asked") }).await;
+    let status = serde_json::to_value(cluster.pod("stubborn").await.unwrap().status).unwrap();
+    assert_eq!(status["phase"], "Running", "{status}");
+    assert_eq!(status.get("reason"), None, "{status}");
+
+    // The agent that comes meanwhile sees a machine without pressure, and goes on with what the one before began.
+    let cluster = cluster.under(Thresholds::none()).await;
+    eventually("the signal of the next agent", || async {
+        let log = cluster.log(&pod, 0);
+        let asked = texts(&log).into_iter().filter(|text| *text == "asked");
+        (asked.count() == 2).then_some(())
+    })
+    .await;
+    let (engine, uid) = (cluster.site.agent(), pod.metadata.uid.as_deref());
+    for seen in engine.list(uid).await.unwrap() {
+        engine.kill(&seen.id).await.unwrap();
+    }
+    let status = cluster
+        .reaches("stubborn", "/reason", json!("Evicted"))
+        .await;
+    assert_eq!(status["phase"], "Failed");
+    let message = status["message"].as_str().unwrap();
+    let beginning = "The node was low on resource: memory. Threshold quantity: 1024Ti, available: ";
+    assert!(message.starts_with(beginning), "{message}");
+    evicted_at(&status);
+    let count = &status["containerStatuses"][0]["restartCount"];
+    assert_eq!(*count, 0, "{status}");
 }
