@@ -5,7 +5,7 @@ use super::tests::{Own, fresh};
 use super::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 fn pod(namespace: &str, ports: &Value) -> Arc<Pod> {
@@ -36,7 +36,7 @@ fn world(rules: &[(&str, Value)]) -> World {
 #[test]
 fn a_namespace_with_too_many_rules_is_closed_and_no_other() {
     let own: Own = [("shop", 1), ("flood", 2)]
-        .map(|(name, last)| (Ipv4Addr::new(10, 1, 0, last), pod(name, &json!([]))))
+        .map(|(name, last)| (IpAddr::from([10, 1, 0, last]), pod(name, &json!([]))))
         .into();
     let shop = json!([{"from": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 80}]}]);
     let ports = |count: u32| json!([{"ports": (1..=count).map(|port| json!({"port": port})).collect::<Vec<_>>()}]);
@@ -44,9 +44,13 @@ fn a_namespace_with_too_many_rules_is_closed_and_no_other() {
         .map(|at| Ipv4Addr::from((203 << 24) + 4 * at))
         .map(|at| json!({"ipBlock": {"cidr": format!("{at}/32")}}))
         .collect();
-    let alone = fresh(&world(&[("shop", shop.clone())]), &own);
+    let alone = fresh(Family::V4, &world(&[("shop", shop.clone())]), &own);
     let sizes = |flood: Value| {
-        let table = fresh(&world(&[("shop", shop.clone()), ("flood", flood)]), &own);
+        let table = fresh(
+            Family::V4,
+            &world(&[("shop", shop.clone()), ("flood", flood)]),
+            &own,
+        );
         let rules: usize = table.chains.values().map(|rules| rules.len()).sum();
         for (name, rules) in &alone.chains {
             assert_eq!(
@@ -88,21 +92,21 @@ fn ranges_that_chains_share_count_once() {
     )]);
     let pods = (1..=3).map(|last| {
         let ports = json!([{"name": "web", "containerPort": 8000 + u16::from(last)}]);
-        (Ipv4Addr::new(10, 1, 0, last), pod("shop", &ports))
+        (IpAddr::from([10, 1, 0, last]), pod("shop", &ports))
     });
-    let table = fresh(&world, &pods.collect());
+    let table = fresh(Family::V4, &world, &pods.collect());
     assert_eq!(table.sets.len(), 1, "none is taken away");
 }
 
 #[test]
 fn what_pods_asked_that_are_gone_is_forgotten() {
-    let mut planner = Planner::default();
+    let mut planner = Planner::new(Family::V4);
     let named = world(&[("shop", json!([{"ports": [{"port": "web"}]}]))]);
     for port in 1..=100 {
         let ports = json!([{"name": "web", "containerPort": port}]);
-        let own: Own = [(Ipv4Addr::new(10, 1, 0, 1), pod("shop", &ports))].into();
+        let own: Own = [(IpAddr::from([10, 1, 0, 1]), pod("shop", &ports))].into();
         let table = planner.table(&named, &own).unwrap();
-        assert_eq!(table, fresh(&named, &own));
+        assert_eq!(table, fresh(Family::V4, &named, &own));
         assert_eq!(planner.branches(), 1, "port {port}");
     }
 }
