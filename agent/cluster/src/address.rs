@@ -10,10 +10,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Addresses of a range that no pod gets: the network's own, the node's ([`gateway`]), and the last, which may be a
-/// broadcast address to others.
-const RESERVED: u128 = 3;
-
 /// Who has what.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -104,11 +100,12 @@ fn next_free(range: &Cidr, last: Option<IpAddr>, taken: &BTreeSet<IpAddr>) -> Op
     let v4 = range.address.is_ipv4();
     (from..=end)
         .chain(first..=from.saturating_sub(1).min(end))
-        .map(|number| address(number, v4))
+        .map(|number| of_number(number, v4))
         .find(|address| !taken.contains(address))
 }
 
-/// The first and the last address of a range that a pod can get; the first is greater where there is none.
+/// The first and the last address of a range that a pod can get; the first is greater where there is none. No pod gets the
+/// network's own, the node's ([`gateway`]), and the last, which may be a broadcast address to others.
 fn ends(range: &Cidr) -> (u128, u128) {
     let bits = if range.address.is_ipv4() { 32 } else { 128 };
     let host = u32::from(bits_left(bits, range.prefix));
@@ -133,26 +130,26 @@ pub fn room(range: &Cidr) -> u128 {
 /// The node's own address in a range: pods send to it what is not for themselves, and see it where the node speaks to them.
 ///
 /// # Errors
-/// If the range has no room for a node and a pod, or is of IPv6, which is not available yet.
+/// If the range has no room for a node and a pod.
 pub fn gateway(range: &Cidr) -> Result<IpAddr, Error> {
-    let refused = |why| Err(Error::Range(range.to_string(), why));
-    if range.address.is_ipv6() {
-        return refused("IPv6 is not available yet");
+    if room(range) == 0 {
+        let why = "it has no room for a pod";
+        return Err(Error::Range(range.to_string(), why));
     }
-    if u128::from(bits_left(32, range.prefix)) < RESERVED - 1 {
-        return refused("it has no room for a pod");
-    }
-    Ok(address(number(range.network()).saturating_add(1), true))
+    let first = number(range.network()).saturating_add(1);
+    Ok(of_number(first, range.address.is_ipv4()))
 }
 
-fn number(address: IpAddr) -> u128 {
+/// The number that an address is.
+pub(crate) fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u32::from(address).into(),
         IpAddr::V6(address) => address.into(),
     }
 }
 
-fn address(number: u128, v4: bool) -> IpAddr {
+/// The address that a number is.
+pub(crate) fn of_number(number: u128, v4: bool) -> IpAddr {
     if v4 {
         Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into()
     } else {
@@ -178,6 +175,7 @@ mod tests {
     fn the_first_pod_has_the_first_address_behind_the_nodes() {
         let ranges = ranges(&["10.1.2.0/24", "fd00:1::/64"]);
         assert_eq!(gateway(&ranges[0]).unwrap().to_string(), "10.1.2.1");
+        assert_eq!(gateway(&ranges[1]).unwrap().to_string(), "fd00:1::1");
         let mut table = Table::default();
         assert!(table.give("a", &ranges).unwrap());
         assert_eq!(given(&table, "a"), ["10.1.2.2", "fd00:1::2"]);
@@ -209,9 +207,11 @@ mod tests {
         assert!(matches!(table.give("b", &small), Err(Error::Full(_))));
         assert_eq!(table, before);
         assert!(matches!(table.give("b", &[]), Err(Error::NoRange)));
-        let none = ranges(&["10.1.2.0/31"]);
-        assert_eq!(room(&none[0]), 0);
-        assert!(gateway(&none[0]).is_err() && table.give("b", &none).is_err());
+        for none in ["10.1.2.0/31", "fd00:1::/127", "fd00:1::/128"] {
+            let none = ranges(&[none]);
+            assert_eq!(room(&none[0]), 0);
+            assert!(gateway(&none[0]).is_err() && table.give("b", &none).is_err());
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Routes to other nodes' pods over a trusted L2 segment: one route for each of their ranges, by the node's address.
 
 use crate::error::Error;
+use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{Links, Route};
 use config_model::format::Cidr;
 use std::collections::BTreeMap;
@@ -30,11 +31,11 @@ pub struct Unreached {
 fn wanted(peers: &[Peer]) -> BTreeMap<(IpAddr, u8), (IpAddr, &str)> {
     let mut all = BTreeMap::new();
     for peer in peers {
-        let gateway = peer.addresses.iter().find(|address| address.is_ipv4());
-        let Some(gateway) = gateway else {
-            continue;
-        };
         for range in peer.ranges.iter().filter(|range| is_routed(range)) {
+            let of_family = |own: &&IpAddr| own.is_ipv4() == range.address.is_ipv4();
+            let Some(gateway) = peer.addresses.iter().find(of_family) else {
+                continue;
+            };
             all.entry((range.network(), range.prefix))
                 .or_insert((*gateway, peer.name.as_str()));
         }
@@ -44,25 +45,47 @@ fn wanted(peers: &[Peer]) -> BTreeMap<(IpAddr, u8), (IpAddr, &str)> {
 
 /// Whether a range is one that a node can have: none that would take the default route, or the machine's own addresses.
 pub(crate) fn is_routed(range: &Cidr) -> bool {
-    let IpAddr::V4(network) = range.network() else {
-        return false;
+    let taken = match range.network() {
+        IpAddr::V4(network) => network.is_link_local(),
+        IpAddr::V6(network) => network.is_unicast_link_local() || range.prefix < 16,
     };
+    let network = range.network();
     range.prefix >= 8
+        && !taken
         && !network.is_loopback()
         && !network.is_multicast()
-        && !network.is_link_local()
+        && !network.is_unspecified()
 }
 
 /// The addresses of peers and their pods, as ranges.
 pub(crate) fn addresses(peers: &[Peer]) -> Vec<Cidr> {
     let ranges = peers.iter().flat_map(|peer| &peer.ranges);
     let own = peers.iter().flat_map(|peer| &peer.addresses);
-    let own = own.filter(|address| address.is_ipv4()).map(|address| Cidr {
+    let own = own.map(|address| Cidr {
         address: *address,
-        prefix: 32,
+        prefix: Family::of(*address).bits(),
     });
     let ranges = ranges.filter(|range| is_routed(range)).copied();
     ranges.chain(own).collect()
+}
+
+/// Peers with a range of a family of which they have no address.
+fn without_router(peers: &[Peer]) -> Vec<Unreached> {
+    let lacks = |peer: &&Peer, family: Family| {
+        let mut ranges = peer.ranges.iter().filter(|range| is_routed(range));
+        ranges.any(|range| Family::of(range.address) == family)
+            && !peer.addresses.iter().any(|own| Family::of(*own) == family)
+    };
+    let all = Family::BOTH.into_iter().flat_map(|family| {
+        let those = peers.iter().filter(move |peer| lacks(peer, family));
+        those.map(move |peer| Unreached {
+            name: peer.name.clone(),
+            reason: format!(
+                "the node has no address of IP{family:?} by which its pods are reached"
+            ),
+        })
+    });
+    all.collect()
 }
 
 /// Makes the kernel's routes by routers those that peers need, and no others.
@@ -77,7 +100,7 @@ pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
     for route in there.iter().filter(|route| !is_wanted(route)) {
         links.remove_route(route)?;
     }
-    let mut unreached = Vec::new();
+    let mut unreached = without_router(peers);
     for ((destination, prefix), (gateway, name)) in wanted {
         let route = Route {
             destination,
@@ -121,7 +144,10 @@ mod tests {
             "127.0.0.0/8",
             "169.254.0.0/16",
             "224.0.0.0/8",
-            "fd00::/64",
+            "::/0",
+            "::1/128",
+            "fe80::/64",
+            "ff00::/16",
         ];
         assert!(wanted(&[peer("a", "192.0.2.1", &greedy)]).is_empty());
         let two = [
@@ -131,6 +157,22 @@ mod tests {
         let route = wanted(&two).into_values().next().unwrap();
         assert_eq!(route, ("192.0.2.1".parse().unwrap(), "a"));
         assert_eq!(addresses(&two[..1]).len(), 2);
+    }
+
+    #[test]
+    fn a_range_is_reached_by_an_address_of_its_family() {
+        let mut both = peer("a", "192.0.2.1", &["10.1.1.0/24", "fd00:1::/64"]);
+        assert_eq!(wanted(&[both.clone()]).len(), 1);
+        let unreached = without_router(&[both.clone()]);
+        assert!(unreached[0].reason.contains("IPV6"), "{unreached:?}");
+        both.addresses.push("2001:db8::1".parse().unwrap());
+        let routers: Vec<String> = wanted(&[both.clone()])
+            .into_values()
+            .map(|(router, _)| router.to_string())
+            .collect();
+        assert_eq!(routers, ["192.0.2.1", "2001:db8::1"]);
+        assert!(without_router(&[both.clone()]).is_empty());
+        assert_eq!(addresses(&[both]).len(), 4);
     }
 
     #[test]

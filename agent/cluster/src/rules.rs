@@ -1,5 +1,5 @@
-//! What the packet filter holds for pods (pure): one table of this agent's own, put in place as a whole at the start and
-//! changed by single keys afterwards.
+//! What the packet filter holds for pods (pure): one table of this agent's own for each family of addresses that pods have, put
+//! in place as a whole at the start and changed by single keys afterwards.
 //!
 //! - `from-pods`: what comes out of a pod's cable carries the pod's own address. The machine's loopback addresses are not for
 //!   pods, although cables let the machine's own programs call from there. Link-local addresses and those at which
@@ -10,14 +10,19 @@
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by the tunnel or not at all.
 //!   `from-pods` then lets in what carries an address of a pod by the tunnel only, which has proved whose it is.
 //! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
+//!
+//! Neighbour discovery of IPv6 is no exception: both ends of a cable have each other's Ethernet address fixed and no
+//! link-local address, so that neither has anything to ask, and what a pod announces is dropped.
 
+use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
     ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES,
     Step, Verdict, name_key,
 };
+use agent_sys::netlink::links::octets;
 use config_model::format::Cidr;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The table.
 pub const TABLE: &str = "pratique-pods";
@@ -25,8 +30,6 @@ pub const TABLE: &str = "pratique-pods";
 pub const PODS: &str = "pods";
 /// The set of other nodes' addresses and ranges, each with its mask.
 pub const PEERS: &str = "peers";
-/// Two IPv4 addresses, as programs show a set's keys.
-const PEERS_SHOWN_AS: u32 = (7 << 6) | 7;
 /// The link of the tunnel to other machines' pods.
 pub const TUNNEL: &str = "pratique-wg";
 /// The link on which the machine speaks to itself.
@@ -52,10 +55,45 @@ pub const MACHINE_ONLY: [(Ipv4Addr, u8, &str); 3] = [
         "the metadata service of Alibaba Cloud",
     ),
 ];
+/// The same of IPv6; those of [`MACHINE_ONLY`] behind a translator's prefix ([`TRANSLATED`]) belong to them.
+pub const MACHINE_ONLY_V6: [(Ipv6Addr, u8, &str); 3] = [
+    (
+        Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0),
+        10,
+        "link-local addresses",
+    ),
+    (
+        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0),
+        32,
+        "services of EC2, of which one is for metadata",
+    ),
+    (
+        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+        128,
+        "the metadata service of Google Compute Engine",
+    ),
+];
+/// The prefix by which a translator leads to addresses of IPv4 (RFC 6052, section 2.1): they are the last 32 bits.
+const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
 
-/// Places in packets and numbers of protocols (RFC 791, RFC 768, RFC 9293).
-const SOURCE: u32 = 12;
-const DESTINATION: u32 = 16;
+/// The ranges of addresses that only the machine may ask.
+fn machine_only(family: Family) -> Vec<(IpAddr, u8)> {
+    let v4 = MACHINE_ONLY.iter();
+    match family {
+        Family::V4 => v4.map(|(at, prefix, _)| ((*at).into(), *prefix)).collect(),
+        Family::V6 => {
+            let translated = v4.map(|(at, prefix, _)| {
+                let at = u128::from(TRANSLATED) | u128::from(u32::from(*at));
+                (Ipv6Addr::from(at).into(), 96 + prefix)
+            });
+            let own = MACHINE_ONLY_V6.iter();
+            let own = own.map(|(at, prefix, _)| ((*at).into(), *prefix));
+            own.chain(translated).collect()
+        }
+    }
+}
+
+/// Place in headers and numbers of protocols (RFC 768, RFC 9293).
 const DESTINATION_PORT: u32 = 2;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -65,23 +103,45 @@ const RAW: i32 = -300;
 /// `NF_IP_PRI_FILTER` and `NF_IP_PRI_NAT_SRC`.
 const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
-/// nftables' data types of an interface's name and of an IPv4 address, as programs show a set's keys.
-const SHOWN_AS: u32 = (41 << 6) | 7;
+/// nftables' data type of an interface's name, as programs show a set's keys.
+const NAME_SHOWN_AS: u32 = 41;
 /// The register behind a name.
 const BEHIND_NAME: u32 = 4;
 
-/// The whole table, in place of an earlier one, in one batch.
+/// nftables' data type of an address.
+const fn shown_as(family: Family) -> u32 {
+    match family {
+        Family::V4 => 7,
+        Family::V6 => 8,
+    }
+}
+
+/// A range of addresses of one family: its first address and its prefix.
+type Range = (IpAddr, u8);
+
+/// What rules of a family are made of.
+struct Rules {
+    family: Family,
+    /// This node's ranges.
+    own: Vec<Range>,
+    /// Lengths of the prefixes of peers.
+    sizes: BTreeSet<u8>,
+}
+
+/// The whole table of a family, in place of an earlier one, in one batch. What is of the other family is left out.
 ///
 /// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them. `peers`: addresses of other
 /// nodes and their pods, which speak to pods here without a change of addresses. `alone`: the machine serves nothing but
 /// Kubernetes, so that it passes on no other packets. `tunnel`: peers are reached by [`TUNNEL`] only.
 pub fn all(
+    family: Family,
     ranges: &[Cidr],
     pods: &[(String, IpAddr)],
     peers: &[Cidr],
     alone: bool,
     tunnel: bool,
 ) -> Vec<Change> {
+    let shown = shown_as(family);
     let mut changes = vec![
         // The first makes sure that there is one to remove.
         Change::AddTable(TABLE),
@@ -90,23 +150,21 @@ pub fn all(
         Change::AddSet {
             table: TABLE,
             name: PODS.into(),
-            shown_as: SHOWN_AS,
-            length: u32::try_from(NAME_BYTES + 4).unwrap_or_default(),
+            shown_as: (NAME_SHOWN_AS << 6) | shown,
+            length: u32::try_from(NAME_BYTES).unwrap_or_default() + family.bytes(),
         },
         Change::AddSet {
             table: TABLE,
             name: PEERS.into(),
-            shown_as: PEERS_SHOWN_AS,
-            length: 8,
+            shown_as: (shown << 6) | shown,
+            length: 2 * family.bytes(),
         },
         chain("from-pods", ChainKind::Filter, Hook::Prerouting, RAW),
         chain("through", ChainKind::Filter, Hook::Forward, FILTER),
         chain("outside", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
     ];
-    let keys: Vec<Vec<u8>> = pods
-        .iter()
-        .filter_map(|(link, ip)| key(link, *ip))
-        .collect();
+    let pods = pods.iter().filter(|(_, ip)| Family::of(*ip) == family);
+    let keys: Vec<Vec<u8>> = pods.map(|(link, ip)| key(link, *ip)).collect();
     if !keys.is_empty() {
         changes.push(Change::AddElements {
             table: TABLE,
@@ -114,95 +172,71 @@ pub fn all(
             keys,
         });
     }
-    let peers: BTreeSet<(Ipv4Addr, u8)> = peers.iter().filter_map(network).collect();
+    let of_family = |ranges: &[Cidr]| -> BTreeSet<Range> {
+        let ranges = ranges.iter().map(|range| (range.network(), range.prefix));
+        ranges
+            .filter(|(network, _)| Family::of(*network) == family)
+            .collect()
+    };
+    let peers = of_family(peers);
     if !peers.is_empty() {
+        let key = |(network, prefix): &Range| [octets(*network), mask(family, *prefix)].concat();
         changes.push(Change::AddElements {
             table: TABLE,
             set: PEERS.into(),
-            keys: peers.iter().copied().map(peer_key).collect(),
+            keys: peers.iter().map(key).collect(),
         });
     }
-    let sizes: BTreeSet<u8> = peers.iter().map(|(_, prefix)| *prefix).collect();
-    changes.extend(from_pods());
+    let rules = Rules {
+        family,
+        own: of_family(ranges).into_iter().collect(),
+        sizes: peers.iter().map(|(_, prefix)| *prefix).collect(),
+    };
+    changes.extend(rules.out_of_cables());
     if tunnel {
-        let own: Vec<(Ipv4Addr, u8)> = ranges.iter().filter_map(network).collect();
-        changes.extend(of_the_tunnel(&own, &sizes));
+        changes.extend(rules.of_the_tunnel());
     }
-    changes.extend(through(&sizes, alone, tunnel));
+    changes.extend(rules.through(alone, tunnel));
     if tunnel {
-        changes.extend(into_the_tunnel(ranges));
+        changes.push(rules.as_the_node());
     }
-    changes.extend(outside(ranges, &sizes));
+    changes.extend(rules.outside());
     changes
 }
 
-/// A range's first address and prefix.
-fn network(range: &Cidr) -> Option<(Ipv4Addr, u8)> {
-    match range.network() {
-        IpAddr::V4(network) => Some((network, range.prefix)),
-        IpAddr::V6(_) => None,
+/// The bits of a prefix, as long as an address.
+fn mask(family: Family, prefix: u8) -> Vec<u8> {
+    let host = family.bits().saturating_sub(prefix);
+    let bits = u128::MAX.checked_shl(host.into()).unwrap_or(0);
+    match family {
+        Family::V4 => bits
+            .to_be_bytes()
+            .last_chunk::<4>()
+            .map_or(vec![], |last| last.to_vec()),
+        Family::V6 => bits.to_be_bytes().to_vec(),
     }
 }
 
-fn peer_key((network, prefix): (Ipv4Addr, u8)) -> Vec<u8> {
-    let mut key = network.octets().to_vec();
-    key.extend(mask(prefix).to_be_bytes());
-    key
-}
-
-fn mask(prefix: u8) -> u32 {
-    let host = 32_u32.saturating_sub(prefix.into());
-    u32::MAX.checked_shl(host).unwrap_or(0)
-}
-
-/// Steps that hold for packets whose address at `offset` is of a peer whose range has a prefix of this length.
-fn of_a_peer(offset: u32, prefix: u8) -> Vec<Step> {
-    let mask = mask(prefix).to_be_bytes().to_vec();
-    let load = |to| Step::LoadNetwork {
-        offset,
-        length: 4,
-        to,
-    };
-    vec![
-        load(0),
-        Step::Mask {
-            of: 0,
-            mask: mask.clone(),
-        },
-        // The mask itself is the second half of the key.
-        load(1),
-        Step::MaskAndFlip {
-            of: 1,
-            mask: vec![0; 4],
-            flip: mask,
-        },
-        Step::In(0, PEERS.into()),
-    ]
-}
-
-/// Lets a pod's packets out of its cable.
-pub fn admit(link: &str, address: IpAddr) -> Option<Change> {
-    Some(Change::AddElements {
+/// Lets a pod's packets out of its cable, in the table of the address's family.
+pub fn admit(link: &str, address: IpAddr) -> Change {
+    Change::AddElements {
         table: TABLE,
         set: PODS.into(),
-        keys: vec![key(link, address)?],
-    })
+        keys: vec![key(link, address)],
+    }
 }
 
 /// The reverse.
-pub fn dismiss(link: &str, address: IpAddr) -> Option<Change> {
-    Some(Change::RemoveElements {
+pub fn dismiss(link: &str, address: IpAddr) -> Change {
+    Change::RemoveElements {
         table: TABLE,
         set: PODS.into(),
-        keys: vec![key(link, address)?],
-    })
+        keys: vec![key(link, address)],
+    }
 }
 
-fn key(link: &str, address: IpAddr) -> Option<Vec<u8>> {
-    match address {
-        IpAddr::V4(address) => Some([name_key(link).as_slice(), &address.octets()].concat()),
-        IpAddr::V6(_) => None,
-    }
+fn key(link: &str, address: IpAddr) -> Vec<u8> {
+    [name_key(link).as_slice(), &octets(address)].concat()
 }
 
 fn chain(name: &'static str, kind: ChainKind, hook: Hook, priority: i32) -> Change {
@@ -215,11 +249,11 @@ fn chain(name: &'static str, kind: ChainKind, hook: Hook, priority: i32) -> Chan
     }
 }
 
-fn rule(chain: &'static str, steps: Vec<Step>) -> Change {
+fn rule(chain: &'static str, parts: &[Vec<Step>]) -> Change {
     Change::AddRule {
         table: TABLE,
         chain: chain.into(),
-        steps,
+        steps: parts.concat(),
     }
 }
 
@@ -227,63 +261,8 @@ fn from_a_pod() -> Vec<Step> {
     vec![Step::LoadInName(0), Step::Is(0, LINKS.as_bytes().to_vec())]
 }
 
-fn load_address(offset: u32) -> Step {
-    Step::LoadNetwork {
-        offset,
-        length: 4,
-        to: BEHIND_NAME,
-    }
-}
-
-/// Steps that hold for packets whose address at `offset` is in a range, or is not.
-fn address_in(offset: u32, network: Ipv4Addr, prefix: u8, inside: bool) -> Vec<Step> {
-    let mask = mask(prefix);
-    let network = (u32::from(network) & mask).to_be_bytes().to_vec();
-    let compare = if inside {
-        Step::Is(BEHIND_NAME, network)
-    } else {
-        Step::IsNot(BEHIND_NAME, network)
-    };
-    vec![
-        load_address(offset),
-        Step::Mask {
-            of: BEHIND_NAME,
-            mask: mask.to_be_bytes().to_vec(),
-        },
-        compare,
-    ]
-}
-
 fn end(verdict: Verdict) -> Vec<Step> {
     vec![Step::Count, Step::Verdict(verdict)]
-}
-
-fn from_pods() -> Vec<Change> {
-    let with = |parts: &[Vec<Step>]| rule("from-pods", parts.concat());
-    let foreign = vec![load_address(SOURCE), Step::NotIn(0, PODS.into())];
-    let to_loopback = || address_in(DESTINATION, Ipv4Addr::LOCALHOST, 8, true);
-    let mut rules = vec![
-        with(&[from_a_pod(), foreign, end(Verdict::Drop)]),
-        with(&[from_a_pod(), to_loopback(), end(Verdict::Drop)]),
-    ];
-    for (network, prefix, _) in MACHINE_ONLY {
-        let to = || address_in(DESTINATION, network, prefix, true);
-        for protocol in [UDP, TCP] {
-            let names = vec![
-                Step::LoadProtocol(0),
-                Step::Is(0, vec![protocol]),
-                Step::LoadTransport {
-                    offset: DESTINATION_PORT,
-                    length: 2,
-                    to: 0,
-                },
-                Step::Is(0, DNS_PORT.to_be_bytes().to_vec()),
-            ];
-            rules.push(with(&[from_a_pod(), to(), names, end(Verdict::Accept)]));
-        }
-        rules.push(with(&[from_a_pod(), to(), end(Verdict::Drop)]));
-    }
-    rules
 }
 
 fn by(link: &str) -> Vec<Step> {
@@ -294,145 +273,209 @@ fn not_by(link: &str) -> Vec<Step> {
     vec![Step::LoadInName(0), Step::IsNot(0, name_key(link).to_vec())]
 }
 
-/// Pods' addresses come in by the tunnel, and packets for other machines' pods leave by it.
-fn of_the_tunnel(own: &[(Ipv4Addr, u8)], peers: &BTreeSet<u8>) -> Vec<Change> {
-    let elsewhere = || {
-        let no_pod = vec![
-            Step::LoadInName(0),
-            Step::IsNot(0, LINKS.as_bytes().to_vec()),
+/// Steps that hold where one of these bits of the register is set.
+fn has(load: Step, bits: u32) -> Vec<Step> {
+    let mask = bits.to_ne_bytes().to_vec();
+    vec![load, Step::Mask { of: 0, mask }, Step::IsNot(0, vec![0; 4])]
+}
+
+/// What comes from elsewhere than this machine and its pods.
+fn elsewhere() -> Vec<Step> {
+    let no_pod = vec![
+        Step::LoadInName(0),
+        Step::IsNot(0, LINKS.as_bytes().to_vec()),
+    ];
+    [no_pod, not_by(OWN_LINK)].concat()
+}
+
+impl Rules {
+    fn load(&self, offset: u32, to: u32) -> Step {
+        Step::LoadNetwork {
+            offset,
+            length: self.family.bytes(),
+            to,
+        }
+    }
+
+    /// Steps that hold for packets whose address at `offset` is of a peer whose range has a prefix of this length.
+    fn of_a_peer(&self, offset: u32, prefix: u8) -> Vec<Step> {
+        let mask = mask(self.family, prefix);
+        let behind = self.family.bytes() / 4;
+        vec![
+            self.load(offset, 0),
+            Step::Mask {
+                of: 0,
+                mask: mask.clone(),
+            },
+            // The mask itself is the second half of the key.
+            self.load(offset, behind),
+            Step::MaskAndFlip {
+                of: behind,
+                mask: vec![0; mask.len()],
+                flip: mask,
+            },
+            Step::In(0, PEERS.into()),
+        ]
+    }
+
+    /// Steps that hold for packets whose address at `offset` is in a range, or is not.
+    fn address_in(&self, offset: u32, (network, prefix): Range, inside: bool) -> Vec<Step> {
+        let network = octets(network);
+        let compare = if inside {
+            Step::Is(BEHIND_NAME, network)
+        } else {
+            Step::IsNot(BEHIND_NAME, network)
+        };
+        vec![
+            self.load(offset, BEHIND_NAME),
+            Step::Mask {
+                of: BEHIND_NAME,
+                mask: mask(self.family, prefix),
+            },
+            compare,
+        ]
+    }
+
+    fn to(&self, range: Range) -> Vec<Step> {
+        self.address_in(self.family.destination(), range, true)
+    }
+
+    fn from(&self, range: Range) -> Vec<Step> {
+        self.address_in(self.family.source(), range, true)
+    }
+
+    fn out_of_cables(&self) -> Vec<Change> {
+        let with = |parts: &[Vec<Step>]| rule("from-pods", parts);
+        let foreign = vec![
+            self.load(self.family.source(), BEHIND_NAME),
+            Step::NotIn(0, PODS.into()),
         ];
-        [no_pod, not_by(OWN_LINK)].concat()
-    };
-    let own = own.iter().map(|(network, prefix)| {
-        // Not even by the tunnel: these addresses are on this machine.
-        let steps = [
-            elsewhere(),
-            address_in(SOURCE, *network, *prefix, true),
-            end(Verdict::Drop),
+        let loopback = match self.family {
+            Family::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+            Family::V6 => (Ipv6Addr::LOCALHOST.into(), 128),
+        };
+        let mut rules = vec![
+            with(&[from_a_pod(), foreign, end(Verdict::Drop)]),
+            with(&[from_a_pod(), self.to(loopback), end(Verdict::Drop)]),
         ];
-        rule("from-pods", steps.concat())
-    });
-    let mut rules: Vec<Change> = own.collect();
-    rules.extend(peers.iter().map(|prefix| {
-        let from = [elsewhere(), not_by(TUNNEL), of_a_peer(SOURCE, *prefix)];
-        rule("from-pods", [from.concat(), end(Verdict::Drop)].concat())
-    }));
-    rules.push(chain(
-        "in-the-clear",
-        ChainKind::Filter,
-        Hook::Postrouting,
-        FILTER,
-    ));
-    rules.extend(peers.iter().map(|prefix| {
-        let elsewhere = vec![
+        for range in machine_only(self.family) {
+            for protocol in [UDP, TCP] {
+                let names = vec![
+                    Step::LoadProtocol(0),
+                    Step::Is(0, vec![protocol]),
+                    Step::LoadTransport {
+                        offset: DESTINATION_PORT,
+                        length: 2,
+                        to: 0,
+                    },
+                    Step::Is(0, DNS_PORT.to_be_bytes().to_vec()),
+                ];
+                let parts = [from_a_pod(), self.to(range), names, end(Verdict::Accept)];
+                rules.push(with(&parts));
+            }
+            rules.push(with(&[from_a_pod(), self.to(range), end(Verdict::Drop)]));
+        }
+        rules
+    }
+
+    /// Pods' addresses come in by the tunnel, and packets for other machines' pods leave by it.
+    fn of_the_tunnel(&self) -> Vec<Change> {
+        let own = self.own.iter().map(|range| {
+            // Not even by the tunnel: these addresses are on this machine.
+            let parts = [elsewhere(), self.from(*range), end(Verdict::Drop)];
+            rule("from-pods", &parts)
+        });
+        let mut rules: Vec<Change> = own.collect();
+        rules.extend(self.sizes.iter().map(|prefix| {
+            let from = self.of_a_peer(self.family.source(), *prefix);
+            let parts = [elsewhere(), not_by(TUNNEL), from, end(Verdict::Drop)];
+            rule("from-pods", &parts)
+        }));
+        rules.push(chain(
+            "in-the-clear",
+            ChainKind::Filter,
+            Hook::Postrouting,
+            FILTER,
+        ));
+        rules.extend(self.sizes.iter().map(|prefix| {
+            let past_it = vec![
+                Step::LoadOutName(0),
+                Step::IsNot(0, name_key(TUNNEL).to_vec()),
+            ];
+            let to = self.of_a_peer(self.family.destination(), *prefix);
+            rule("in-the-clear", &[past_it, to, end(Verdict::Drop)])
+        }));
+        rules
+    }
+
+    /// What the machine itself sends to other machines' pods has its address in its range of pods' addresses: others than those
+    /// the peers take from nobody.
+    fn as_the_node(&self) -> Change {
+        let mut parts = vec![vec![
             Step::LoadOutName(0),
-            Step::IsNot(0, name_key(TUNNEL).to_vec()),
-        ];
-        let steps = [
-            elsewhere,
-            of_a_peer(DESTINATION, *prefix),
-            end(Verdict::Drop),
-        ];
-        rule("in-the-clear", steps.concat())
-    }));
-    rules
-}
-
-/// What the machine itself sends to other machines' pods has its address in its range of pods' addresses: others than those
-/// the peers take from nobody.
-fn into_the_tunnel(ranges: &[Cidr]) -> Vec<Change> {
-    let mut steps = vec![Step::LoadOutName(0), Step::Is(0, name_key(TUNNEL).to_vec())];
-    let own = ranges.iter().filter_map(network);
-    steps.extend(own.flat_map(|(network, prefix)| address_in(SOURCE, network, prefix, false)));
-    steps.extend([Step::Count, Step::Masquerade]);
-    vec![rule("outside", steps)]
-}
-
-fn through(peers: &BTreeSet<u8>, alone: bool, tunnel: bool) -> Vec<Change> {
-    let known = vec![
-        Step::LoadState(0),
-        Step::Mask {
-            of: 0,
-            mask: ESTABLISHED_OR_RELATED.to_ne_bytes().to_vec(),
-        },
-        Step::IsNot(0, vec![0; 4]),
-    ];
-    // Only the services' table gives connections another destination.
-    let by_a_service = vec![
-        Step::LoadStatus(0),
-        Step::Mask {
-            of: 0,
-            mask: DESTINATION_CHANGED.to_ne_bytes().to_vec(),
-        },
-        Step::IsNot(0, vec![0; 4]),
-    ];
-    let accept = || vec![Step::Verdict(Verdict::Accept)];
-    let to_a_pod = vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())];
-    let with = |parts: &[Vec<Step>]| rule("through", parts.concat());
-    let of_none = vec![
-        Step::LoadState(0),
-        Step::Mask {
-            of: 0,
-            mask: INVALID.to_ne_bytes().to_vec(),
-        },
-        Step::IsNot(0, vec![0; 4]),
-    ];
-    let mut rules = vec![
-        // Such a packet's addresses are not changed back: its receiver would reset a connection that goes on.
-        with(&[of_none, end(Verdict::Drop)]),
-        with(&[from_a_pod(), accept()]),
-        with(&[known, accept()]),
-        with(&[by_a_service, accept()]),
-    ];
-    let of_peers = |prefix: &u8| with(&[to_a_pod.clone(), of_a_peer(SOURCE, *prefix), accept()]);
-    rules.extend(peers.iter().map(of_peers));
-    rules.push(with(&[to_a_pod.clone(), end(Verdict::Drop)]));
-    if tunnel {
-        // Other machines' pods have no way through this one.
-        rules.push(with(&[by(TUNNEL), end(Verdict::Drop)]));
+            Step::Is(0, name_key(TUNNEL).to_vec()),
+        ]];
+        let source = self.family.source();
+        let own = self.own.iter();
+        parts.extend(own.map(|range| self.address_in(source, *range, false)));
+        parts.push(vec![Step::Count, Step::Masquerade]);
+        rule("outside", &parts)
     }
-    if alone {
-        rules.push(with(&[end(Verdict::Drop)]));
-    }
-    rules
-}
 
-fn outside(ranges: &[Cidr], peers: &BTreeSet<u8>) -> Vec<Change> {
-    let v4: Vec<(Ipv4Addr, u8)> = ranges
-        .iter()
-        .filter_map(|range| match range.address {
-            IpAddr::V4(address) => Some((address, range.prefix)),
-            IpAddr::V6(_) => None,
-        })
-        .collect();
-    let leaves: Vec<Step> = v4
-        .iter()
-        .flat_map(|(network, prefix)| address_in(DESTINATION, *network, *prefix, false))
-        .collect();
-    let one = |(network, prefix): &(Ipv4Addr, u8)| {
-        let from = address_in(SOURCE, *network, *prefix, true);
-        let steps = [from, leaves.clone(), vec![Step::Count, Step::Masquerade]];
-        rule("outside", steps.concat())
-    };
-    // A pod that reaches itself through a service would answer itself past the node.
-    let to_itself = vec![
-        Step::LoadOutName(0),
-        load_address(SOURCE),
-        Step::In(0, PODS.into()),
-        Step::Count,
-        Step::Masquerade,
-    ];
-    let to_a_peer = |prefix: &u8| {
-        let steps = [
-            of_a_peer(DESTINATION, *prefix),
-            vec![Step::Verdict(Verdict::Accept)],
+    fn through(&self, alone: bool, tunnel: bool) -> Vec<Change> {
+        let known = has(Step::LoadState(0), ESTABLISHED_OR_RELATED);
+        // Only the services' table gives connections another destination.
+        let by_a_service = has(Step::LoadStatus(0), DESTINATION_CHANGED);
+        let of_none = has(Step::LoadState(0), INVALID);
+        let accept = || vec![Step::Verdict(Verdict::Accept)];
+        let to_a_pod = || vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())];
+        let with = |parts: &[Vec<Step>]| rule("through", parts);
+        let mut rules = vec![
+            // Such a packet's addresses are not changed back: its receiver would reset a connection that goes on.
+            with(&[of_none, end(Verdict::Drop)]),
+            with(&[from_a_pod(), accept()]),
+            with(&[known, accept()]),
+            with(&[by_a_service, accept()]),
         ];
-        rule("outside", steps.concat())
-    };
-    let mut rules = vec![rule("outside", to_itself)];
-    rules.extend(peers.iter().map(to_a_peer));
-    rules.extend(v4.iter().map(one));
-    rules
+        rules.extend(self.sizes.iter().map(|prefix| {
+            let of_peers = self.of_a_peer(self.family.source(), *prefix);
+            with(&[to_a_pod(), of_peers, accept()])
+        }));
+        rules.push(with(&[to_a_pod(), end(Verdict::Drop)]));
+        if tunnel {
+            // Other machines' pods have no way through this one.
+            rules.push(with(&[by(TUNNEL), end(Verdict::Drop)]));
+        }
+        if alone {
+            rules.push(with(&[end(Verdict::Drop)]));
+        }
+        rules
+    }
+
+    fn outside(&self) -> Vec<Change> {
+        let (source, destination) = (self.family.source(), self.family.destination());
+        let leaves = self.own.iter();
+        let leaves = leaves.flat_map(|range| self.address_in(destination, *range, false));
+        let leaves: Vec<Step> = leaves.collect();
+        // A pod that reaches itself through a service would answer itself past the node.
+        let to_itself = vec![
+            Step::LoadOutName(0),
+            self.load(source, BEHIND_NAME),
+            Step::In(0, PODS.into()),
+            Step::Count,
+            Step::Masquerade,
+        ];
+        let mut rules = vec![rule("outside", &[to_itself])];
+        rules.extend(self.sizes.iter().map(|prefix| {
+            let to = self.of_a_peer(destination, *prefix);
+            rule("outside", &[to, vec![Step::Verdict(Verdict::Accept)]])
+        }));
+        rules.extend(self.own.iter().map(|range| {
+            let as_machine = vec![Step::Count, Step::Masquerade];
+            rule("outside", &[self.from(*range), leaves.clone(), as_machine])
+        }));
+        rules
+    }
 }
 
 #[cfg(test)]
@@ -443,37 +486,52 @@ mod tests {
 
     fn pods(count: u8) -> Vec<(String, IpAddr)> {
         let pod = |number: u8| {
-            (
-                format!("{LINKS}{number}"),
-                Ipv4Addr::new(10, 1, 0, number).into(),
-            )
+            let link = format!("{LINKS}{number}");
+            let v6 = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, number.into());
+            let v4 = Ipv4Addr::new(10, 1, 0, number);
+            [(link.clone(), v4.into()), (link, v6.into())]
         };
-        (2..count).map(pod).collect()
+        (2..count).flat_map(pod).collect()
     }
 
     #[test]
     fn the_kernel_takes_the_table_again_and_again_and_single_pods() {
-        let ranges = ["10.1.0.0/24".parse().unwrap()];
+        for family in Family::BOTH {
+            is_taken(family);
+        }
+    }
+
+    fn is_taken(family: Family) {
+        let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|text| text.parse().unwrap());
         in_new(&[Kind::Network], || {
-            let mut filter = Filter::open()?;
+            let mut filter = Filter::open(family)?;
             for (ranges, pods) in [
                 (&ranges[..0], pods(0)),
                 (&ranges, pods(0)),
                 (&ranges, pods(250)),
             ] {
-                let peers = ["10.1.1.0/24", "10.1.4.0/22", "192.0.2.7/32"];
+                let peers = [
+                    "10.1.1.0/24",
+                    "10.1.4.0/22",
+                    "192.0.2.7/32",
+                    "fd00:1:0:1::/64",
+                    "2001:db8::7/128",
+                ];
                 let peers = peers.map(|text| text.parse().unwrap());
                 for alone in [false, true] {
                     for tunnel in [false, true] {
-                        filter.apply(&all(ranges, &pods, &[], alone, tunnel))?;
-                        filter.apply(&all(ranges, &pods, &peers, alone, tunnel))?;
+                        filter.apply(&all(family, ranges, &pods, &[], alone, tunnel))?;
+                        filter.apply(&all(family, ranges, &pods, &peers, alone, tunnel))?;
                     }
                 }
             }
-            let ip = Ipv4Addr::new(10, 1, 0, 254).into();
-            filter.apply(&[admit("pod-x", ip).unwrap()])?;
-            filter.apply(&[dismiss("pod-x", ip).unwrap()])?;
-            assert!(filter.apply(&[dismiss("pod-x", ip).unwrap()]).is_err());
+            let ip = match family {
+                Family::V4 => Ipv4Addr::new(10, 1, 0, 254).into(),
+                Family::V6 => Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 254).into(),
+            };
+            filter.apply(&[admit("pod-x", ip)])?;
+            filter.apply(&[dismiss("pod-x", ip)])?;
+            assert!(filter.apply(&[dismiss("pod-x", ip)]).is_err());
             Ok(())
         })
         .unwrap();
@@ -481,11 +539,46 @@ mod tests {
 
     #[test]
     fn only_a_machine_of_ours_drops_what_is_no_pods() {
-        let last = |alone| match through(&BTreeSet::new(), alone, true).pop() {
-            Some(Change::AddRule { steps, .. }) => steps,
-            other => panic!("{other:?}"),
+        for family in Family::BOTH {
+            let rules = Rules {
+                family,
+                own: Vec::new(),
+                sizes: BTreeSet::new(),
+            };
+            let last = |alone| match rules.through(alone, true).pop() {
+                Some(Change::AddRule { steps, .. }) => steps,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(last(true), end(Verdict::Drop));
+            assert_ne!(last(false), end(Verdict::Drop));
+        }
+    }
+
+    #[test]
+    fn metadata_services_are_the_machines_in_both_families() {
+        let is_in = |text: &str| {
+            let at: IpAddr = text.parse().unwrap();
+            let mut ranges = machine_only(Family::of(at)).into_iter();
+            ranges.any(|(address, prefix)| Cidr { address, prefix }.contains(at))
         };
-        assert_eq!(last(true), end(Verdict::Drop));
-        assert_ne!(last(false), end(Verdict::Drop));
+        for own in [
+            "169.254.169.254",
+            "fe80::a9fe:a9fe",
+            "febf::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b::168.63.129.16",
+        ] {
+            assert!(is_in(own), "{own}");
+        }
+        for other in [
+            "169.253.0.1",
+            "fec0::1",
+            "fd00:ec3::1",
+            "64:ff9b::192.0.2.1",
+        ] {
+            assert!(!is_in(other), "{other}");
+        }
     }
 }

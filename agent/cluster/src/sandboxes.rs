@@ -9,6 +9,7 @@ use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, 
 use crate::tunnel::{Device, OVERHEAD, Plan, led_into_the_tunnel, set_routes};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
 use agent_sys::namespace::{self, Kind};
+use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Change, Filter};
 use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
 use agent_sys::netlink::wireguard::Key;
@@ -16,7 +17,7 @@ use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,15 @@ const NEAR_SETTINGS: [(&str, &str); 4] = [
     ("send_redirects", "0"),
     ("accept_redirects", "0"),
 ];
+/// Settings of IPv6 at either end of a cable and at the tunnel: no address comes by itself, not even a link-local one, and no
+/// router is believed. The first comes before the second, which lets IPv6 in.
+const IPV6_SETTINGS: [(&str, &str); 5] = [
+    ("addr_gen_mode", "1"),
+    ("disable_ipv6", "0"),
+    ("accept_ra", "0"),
+    ("autoconf", "0"),
+    ("accept_redirects", "0"),
+];
 
 /// Where things are kept.
 #[derive(Debug, Clone)]
@@ -61,23 +71,45 @@ pub struct Places {
 /// The packet filter, and what it holds of this agent.
 #[derive(Debug, Default)]
 struct Rules {
-    filter: Option<Filter>,
+    /// One for each family of which the node has a range; none before that.
+    filters: BTreeMap<Family, Filter>,
     ranges: Vec<Cidr>,
-    pods: BTreeMap<String, IpAddr>,
+    /// Addresses by the cable behind which they are.
+    pods: BTreeMap<String, Vec<IpAddr>>,
     peers: Vec<Cidr>,
 }
 
 impl Rules {
-    /// The whole table.
-    fn table(&self, places: &Places) -> Vec<Change> {
-        let pods: Vec<(String, IpAddr)> = self.pods.clone().into_iter().collect();
+    /// The whole table of a family.
+    fn table(&self, family: Family, places: &Places) -> Vec<Change> {
+        let pods = self.pods.iter();
+        let pods = pods.flat_map(|(link, all)| all.iter().map(|one| (link.clone(), *one)));
         rules::all(
+            family,
             &self.ranges,
-            &pods,
+            &pods.collect::<Vec<_>>(),
             &self.peers,
             places.alone,
             places.tunnel,
         )
+    }
+
+    /// Puts all tables in place.
+    fn put(&mut self, places: &Places) -> agent_sys::Result<()> {
+        let families: Vec<Family> = self.filters.keys().copied().collect();
+        for family in families {
+            let table = self.table(family, places);
+            if let Some(filter) = self.filters.get_mut(&family) {
+                filter.apply(&table)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The families of the node's ranges.
+    fn families(&self) -> BTreeSet<Family> {
+        let all = self.ranges.iter();
+        all.map(|range| Family::of(range.address)).collect()
     }
 }
 
@@ -130,33 +162,31 @@ impl Sandboxes {
     /// If a range can't hold pods, or the kernel refuses; then pods keep what they have, and no new one gets an address.
     pub fn give_ranges(&self, ranges: &[Cidr]) -> Result<(), Error> {
         let mut rules = lock(&self.rules);
-        if rules.filter.is_some() && rules.ranges == ranges {
+        if !rules.filters.is_empty() && rules.ranges == ranges {
             return Ok(());
         }
         for range in ranges {
             gateway(range)?;
         }
-        if self.places.tunnel && rules.filter.is_none() {
+        if self.places.tunnel && rules.filters.is_empty() {
             // An earlier agent's: they stay let in, and kept to the tunnel, until the nodes are known again.
             rules.peers = led_into_the_tunnel()?;
         }
         let before = std::mem::replace(&mut rules.ranges, ranges.to_vec());
-        let put = || {
-            let mut filter = Filter::open()?;
-            filter.apply(&rules.table(&self.places))?;
-            namespace::set("net/ipv4/ip_forward", "1")?;
-            Ok(filter)
+        let filters = std::mem::take(&mut rules.filters);
+        let put = |rules: &mut Rules| {
+            for family in rules.families() {
+                rules.filters.insert(family, Filter::open(family)?);
+            }
+            rules.put(&self.places)?;
+            // Nothing is passed on before there is a table.
+            rules.families().into_iter().try_for_each(pass_on)
         };
-        match put() {
-            Ok(filter) => {
-                rules.filter = Some(filter);
-                Ok(())
-            }
-            Err(error) => {
-                rules.ranges = before;
-                Err(error)
-            }
+        let outcome = put(&mut rules);
+        if outcome.is_err() {
+            (rules.ranges, rules.filters) = (before, filters);
         }
+        Ok(outcome?)
     }
 
     /// Other nodes with their ranges of pod addresses: routes lead there, and their pods and they themselves may speak to
@@ -177,8 +207,11 @@ impl Sandboxes {
     /// If the node has no range of pod addresses yet, or the kernel refuses; to be tried again.
     pub(crate) fn give_tunnel(&self, device: &mut Device, plan: &Plan) -> Result<Key, Error> {
         let own = self.own_addresses();
-        let (address, _) = own.first().ok_or(Error::NoRange)?;
-        let key = device.ready(*address)?;
+        let own: Vec<IpAddr> = own.into_iter().map(|(address, _)| address).collect();
+        if own.is_empty() {
+            return Err(Error::NoRange);
+        }
+        let key = device.ready(&own)?;
         device.set_peers(plan)?;
         let range = |(address, prefix): &(IpAddr, u8)| Cidr {
             address: *address,
@@ -195,10 +228,8 @@ impl Sandboxes {
         let mut rules = lock(&self.rules);
         if rules.peers != peers {
             let before = std::mem::replace(&mut rules.peers, peers);
-            let table = rules.table(&self.places);
-            if let Some(filter) = &mut rules.filter
-                && let Err(error) = filter.apply(&table)
-            {
+            if let Err(error) = rules.put(&self.places) {
+                // What came into force of it goes with the next try, which puts all tables in place.
                 rules.peers = before;
                 return Err(error.into());
             }
@@ -212,6 +243,11 @@ impl Sandboxes {
         let own = ranges.into_iter();
         own.filter_map(|range| Some((gateway(&range).ok()?, range)))
             .collect()
+    }
+
+    /// The families of which pods here have addresses; none before the node has ranges.
+    pub(crate) fn families(&self) -> BTreeSet<Family> {
+        lock(&self.rules).families()
     }
 
     /// The sandbox of a pod, made where there is none.
@@ -300,20 +336,21 @@ impl Sandboxes {
     fn admit(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let link = link_name(&sandbox.wanted.uid);
         let mut rules = lock(&self.rules);
+        rules.pods.insert(link.clone(), sandbox.addresses.clone());
         for address in &sandbox.addresses {
-            rules.pods.insert(link.clone(), *address);
-            self.apply(&mut rules, rules::admit(&link, *address).as_ref())?;
+            let change = rules::admit(&link, *address);
+            self.apply(&mut rules, Family::of(*address), change)?;
         }
         Ok(())
     }
 
     /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place anew.
-    fn apply(&self, rules: &mut Rules, change: Option<&Change>) -> Result<(), Error> {
-        let change = change.map(std::slice::from_ref).unwrap_or_default();
-        let filter = rules.filter.as_mut().ok_or(Error::NoRange)?;
-        if filter.apply(change).is_err() {
-            let table = rules.table(&self.places);
-            rules.filter.as_mut().ok_or(Error::NoRange)?.apply(&table)?;
+    fn apply(&self, rules: &mut Rules, family: Family, change: Change) -> Result<(), Error> {
+        let filter = rules.filters.get_mut(&family).ok_or(Error::NoRange)?;
+        if filter.apply(&[change]).is_err() {
+            let table = rules.table(family, &self.places);
+            let filter = rules.filters.get_mut(&family).ok_or(Error::NoRange)?;
+            filter.apply(&table)?;
         }
         Ok(())
     }
@@ -346,21 +383,17 @@ impl Sandboxes {
         set_link(&name)?;
         // The machine's programs call ports of pods at its loopback addresses, too. Pods are kept from those by the rules.
         namespace::set(&format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
-        without_ipv6(&name)?;
+        let gateways = self.gateways()?;
+        set_ipv6(&name, &gateways)?;
         let mut links = Links::open()?;
         let index = index_of(&mut links, &name)?;
         links.switch_on(index)?;
-        for gateway in self.gateways()? {
-            links.add_address(index, gateway, 32)?;
+        for gateway in gateways {
+            links.add_address(index, gateway, Family::of(gateway).bits())?;
         }
         let (_, far) = macs(&sandbox.wanted.uid);
         for address in &sandbox.addresses {
-            links.add_route(&Route {
-                destination: *address,
-                prefix: 32,
-                gateway: None,
-                link: index,
-            })?;
+            links.add_route(&alone(*address, index))?;
             links.fix_neighbour(index, *address, far)?;
         }
         Ok(())
@@ -371,23 +404,22 @@ impl Sandboxes {
         let (near, _) = macs(&sandbox.wanted.uid);
         let network = sandbox.folder.join(Kind::Network.name());
         namespace::inside(&[(Kind::Network, &network)], || {
-            without_ipv6(POD_LINK)?;
+            set_ipv6(POD_LINK, &sandbox.addresses)?;
             let mut links = Links::open()?;
             let index = index_of(&mut links, POD_LINK)?;
             links.switch_on(index)?;
             for address in &sandbox.addresses {
-                links.add_address(index, *address, 32)?;
+                links.add_address(index, *address, Family::of(*address).bits())?;
             }
             for gateway in &gateways {
-                links.add_route(&Route {
-                    destination: *gateway,
-                    prefix: 32,
-                    gateway: None,
-                    link: index,
-                })?;
+                links.add_route(&alone(*gateway, index))?;
                 links.fix_neighbour(index, *gateway, near)?;
+                let everywhere: IpAddr = match Family::of(*gateway) {
+                    Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+                    Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+                };
                 links.add_route(&Route {
-                    destination: Ipv4Addr::UNSPECIFIED.into(),
+                    destination: everywhere,
                     prefix: 0,
                     gateway: Some(*gateway),
                     link: index,
@@ -442,8 +474,9 @@ impl Sandboxes {
         let uid = sandbox.wanted.uid.clone();
         lock(&self.ledger).change(|table| Ok(((), table.keep(&uid, &sandbox.addresses))))?;
         let mut rules = lock(&self.rules);
-        for address in &sandbox.addresses {
-            rules.pods.insert(link_name(&uid), *address);
+        let addresses = sandbox.addresses.clone();
+        if !addresses.is_empty() {
+            rules.pods.insert(link_name(&uid), addresses);
         }
         lock(&self.made).insert(uid, sandbox);
         Ok(())
@@ -485,13 +518,13 @@ impl Sandboxes {
     /// What the filter no longer lets out; that of an earlier agent goes with the whole table.
     fn dismiss(&self, link: &str) -> Result<(), Error> {
         let mut rules = lock(&self.rules);
-        let Some(address) = rules.pods.remove(link) else {
-            return Ok(());
-        };
-        if rules.filter.is_none() {
-            return Ok(());
+        for address in rules.pods.remove(link).unwrap_or_default() {
+            let family = Family::of(address);
+            if rules.filters.contains_key(&family) {
+                self.apply(&mut rules, family, rules::dismiss(link, address))?;
+            }
         }
-        self.apply(&mut rules, rules::dismiss(link, address).as_ref())
+        Ok(())
     }
 }
 
@@ -553,11 +586,56 @@ pub(crate) fn set_link(name: &str) -> agent_sys::Result<()> {
     Ok(())
 }
 
-/// Addresses of IPv6 come to a link by themselves, and the node's own services would be reached by them.
-pub(crate) fn without_ipv6(link: &str) -> agent_sys::Result<()> {
-    let setting = format!("net/ipv6/conf/{link}/disable_ipv6");
-    if Path::new("/proc/sys").join(&setting).exists() {
-        namespace::set(&setting, "1")?;
+/// Lets IPv6 into a link where one of the addresses on it is of that family. Else it has none: addresses of IPv6 come to a link
+/// by themselves, and the node's own services would be reached by them.
+pub(crate) fn set_ipv6(link: &str, addresses: &[IpAddr]) -> agent_sys::Result<()> {
+    let setting = |name: &str| format!("net/ipv6/conf/{link}/{name}");
+    if addresses.iter().any(IpAddr::is_ipv6) {
+        let mut settings = IPV6_SETTINGS.iter();
+        return settings.try_for_each(|(name, value)| namespace::set(&setting(name), value));
+    }
+    let off = setting("disable_ipv6");
+    if Path::new("/proc/sys").join(&off).exists() {
+        namespace::set(&off, "1")?;
+    }
+    Ok(())
+}
+
+/// A route to one address on a link.
+fn alone(address: IpAddr, link: u32) -> Route {
+    Route {
+        destination: address,
+        prefix: Family::of(address).bits(),
+        gateway: None,
+        link,
+    }
+}
+
+/// Lets the machine pass on packets of a family.
+fn pass_on(family: Family) -> agent_sys::Result<()> {
+    match family {
+        Family::V4 => namespace::set("net/ipv4/ip_forward", "1"),
+        Family::V6 => {
+            believe_routers()?;
+            namespace::set("net/ipv6/conf/all/forwarding", "1")
+        }
+    }
+}
+
+/// A machine that passes on packets of IPv6 believes no router any more and forgets its routes, unless its links are told to go
+/// on (`accept_ra` 2 in the place of 1): its own addresses and its way out may come from one.
+fn believe_routers() -> agent_sys::Result<()> {
+    let folder = Path::new("/proc/sys/net/ipv6/conf");
+    let fault = |error| agent_sys::Error::new("list", folder.display().to_string(), error);
+    for entry in fs::read_dir(folder).map_err(fault)? {
+        let link = entry.map_err(fault)?.file_name();
+        let link = link.to_string_lossy();
+        let setting = format!("net/ipv6/conf/{link}/accept_ra");
+        // A link may be gone by now.
+        let value = fs::read_to_string(Path::new("/proc/sys").join(&setting));
+        if value.is_ok_and(|value| value.trim() == "1") {
+            namespace::set(&setting, "2")?;
+        }
     }
     Ok(())
 }

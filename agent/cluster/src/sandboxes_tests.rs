@@ -35,7 +35,8 @@ impl Machine {
     /// An agent that starts.
     fn agent(&self) -> Sandboxes {
         let own = Sandboxes::open(self.places()).unwrap();
-        own.give_ranges(&["10.1.0.0/24".parse().unwrap()]).unwrap();
+        let ranges = ["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().unwrap());
+        own.give_ranges(&ranges).unwrap();
         own
     }
 
@@ -92,28 +93,30 @@ fn pods_reach_each_other_and_the_node_by_their_addresses() {
             agent.make(&pod("b")).unwrap(),
         );
         assert_ne!(a.addresses, b.addresses);
-        let (at_a, at_b) = (a.addresses[0], b.addresses[0]);
-        let serve =
-            |sandbox: &Sandbox| within(sandbox, || TcpListener::bind(("0.0.0.0", 80)).unwrap());
-        let (in_a, in_b) = (serve(&a), serve(&b));
-        assert!(within(&a, || connects(at_b, 80)), "pod to pod");
-        let (_, peer) = in_b.accept().unwrap();
-        assert_eq!(peer.ip(), at_a, "no address is changed on the way");
-        assert!(within(&a, || connects(at_a, 80)), "a pod to itself");
-        assert!(connects(at_a, 80), "node to pod");
-        in_a.accept().unwrap();
-        let (_, peer) = in_a.accept().unwrap();
-        assert_eq!(
-            peer.ip().to_string(),
-            "10.1.0.1",
-            "the node speaks as the pods' gateway"
-        );
-        let node = TcpListener::bind(("0.0.0.0", 7777)).unwrap();
-        assert!(
-            within(&b, || connects("10.1.0.1".parse().unwrap(), 7777)),
-            "pod to node"
-        );
-        assert_eq!(node.accept().unwrap().1.ip(), at_b);
+        for (place, (any, gateway)) in (0..).zip([("0.0.0.0", "10.1.0.1"), ("::", "fd00:1::1")]) {
+            let (at_a, at_b) = (a.addresses[place], b.addresses[place]);
+            let serve =
+                |sandbox: &Sandbox| within(sandbox, || TcpListener::bind((any, 80)).unwrap());
+            let (in_a, in_b) = (serve(&a), serve(&b));
+            assert!(within(&a, || connects(at_b, 80)), "pod to pod");
+            let (_, peer) = in_b.accept().unwrap();
+            assert_eq!(peer.ip(), at_a, "no address is changed on the way");
+            assert!(within(&a, || connects(at_a, 80)), "a pod to itself");
+            assert!(connects(at_a, 80), "node to pod");
+            in_a.accept().unwrap();
+            let (_, peer) = in_a.accept().unwrap();
+            assert_eq!(
+                peer.ip().to_string(),
+                gateway,
+                "the node speaks as the pods' gateway"
+            );
+            let node = TcpListener::bind((any, 7777)).unwrap();
+            assert!(
+                within(&b, || connects(gateway.parse().unwrap(), 7777)),
+                "pod to node"
+            );
+            assert_eq!(node.accept().unwrap().1.ip(), at_b);
+        }
         let names = [(Kind::Uts, a.held(Kind::Uts).unwrap())];
         let held: Vec<(Kind, &Path)> = names
             .iter()
@@ -216,6 +219,7 @@ fn an_agent_that_starts_anew_adopts_pods_without_a_break() {
         assert_eq!(second.make(&pod("a")).unwrap(), a);
         let c = second.make(&pod("c")).unwrap();
         assert!(![a.addresses[0], at_b].contains(&c.addresses[0]));
+        assert_eq!(c.addresses.len(), 2);
         for uid in ["a", "b", "c"] {
             second.remove(uid).unwrap();
         }
@@ -318,6 +322,112 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
 }
 
 #[test]
+fn a_pod_has_no_more_of_ipv6_than_it_has_of_ipv4() {
+    Machine::with(|machine| {
+        let agent = machine.agent();
+        let (a, b) = (
+            agent.make(&pod("a")).unwrap(),
+            agent.make(&pod("b")).unwrap(),
+        );
+        let (own, at_b) = (a.addresses[1], b.addresses[1]);
+        let heard = within(&b, || UdpSocket::bind(("::", 9)).unwrap());
+        heard
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let served = within(&b, || TcpListener::bind(("::", 9)).unwrap());
+        assert!(within(&a, || connects(at_b, 9)));
+        served.accept().unwrap();
+        let has = |sandbox: &Sandbox| {
+            within(sandbox, || {
+                let all = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
+                all.lines().filter(|line| line.ends_with("eth0")).count()
+            })
+        };
+        assert_eq!(has(&b), 1, "its own address and no link-local one");
+        for foreign in ["fd00:1::77", "fd00:1::1", "fe80::77", "2001:db8::1"] {
+            let foreign: IpAddr = foreign.parse().unwrap();
+            within(&a, || {
+                let mut links = Links::open().unwrap();
+                let index = index_of(&mut links, POD_LINK).unwrap();
+                links.add_address(index, foreign, 128).unwrap();
+                for from in [foreign, own] {
+                    let scope =
+                        u32::from(foreign == from && foreign.to_string().starts_with("fe80"))
+                            * index;
+                    let from = match from {
+                        IpAddr::V6(from) => std::net::SocketAddrV6::new(from, 0, 0, scope),
+                        IpAddr::V4(_) => unreachable!(),
+                    };
+                    let socket = UdpSocket::bind(from).unwrap();
+                    // The kernel may refuse to send from a link-local address to another network.
+                    socket.send_to(b"x", (at_b, 9)).ok();
+                }
+            });
+            let (_, first) = heard.recv_from(&mut [0; 8]).unwrap();
+            assert_eq!(first.ip(), own, "{foreign} was heard");
+        }
+        // What stands for a cloud's metadata service, and for the machine's own link-local address.
+        let mut links = Links::open().unwrap();
+        for only in ["fd00:ec2::254", "fd20:ce::254", "64:ff9b::a9fe:a9fe"] {
+            let only: IpAddr = only.parse().unwrap();
+            links.add_address(LOOPBACK, only, 128).unwrap();
+            let service = TcpListener::bind((only, 80)).unwrap();
+            let names = TcpListener::bind((only, 53)).unwrap();
+            let own = TcpStream::connect_timeout(&(only, 80).into(), Duration::from_secs(20));
+            assert!(own.is_ok(), "the machine itself reaches {only}: {own:?}");
+            service.accept().unwrap();
+            let reach = |port: u16| {
+                let to = (only, port).into();
+                within(&b, || TcpStream::connect_timeout(&to, SILENCE).is_ok())
+            };
+            assert!(!reach(80), "{only}");
+            assert!(reach(53), "names may be asked at {only}");
+            names.accept().unwrap();
+        }
+        agent.remove("a").unwrap();
+        agent.remove("b").unwrap();
+    });
+}
+
+#[test]
+fn a_machine_goes_on_to_believe_routers_when_it_passes_on_packets() {
+    Machine::with(|machine| {
+        let read = |link: &str, name: &str| {
+            let path = format!("/proc/sys/net/ipv6/conf/{link}/{name}");
+            fs::read_to_string(path).unwrap().trim().to_owned()
+        };
+        namespace::set("net/ipv6/conf/lo/accept_ra", "1").unwrap();
+        namespace::set("net/ipv6/conf/default/accept_ra", "0").unwrap();
+        let agent = machine.agent();
+        assert_eq!(read("all", "forwarding"), "1");
+        assert_eq!(read("lo", "accept_ra"), "2");
+        assert_eq!(read("default", "accept_ra"), "0", "it did not before");
+        agent.make(&pod("a")).unwrap();
+        assert_eq!(read(&link_name("a"), "accept_ra"), "0", "of no pod");
+        agent.remove("a").unwrap();
+    });
+}
+
+#[test]
+fn pods_of_a_node_with_ipv4_alone_have_no_ipv6() {
+    Machine::with(|machine| {
+        let agent = Sandboxes::open(machine.places()).unwrap();
+        agent
+            .give_ranges(&["10.1.0.0/24".parse().unwrap()])
+            .unwrap();
+        let made = agent.make(&pod("a")).unwrap();
+        assert_eq!(made.addresses.len(), 1);
+        let on =
+            |link: &str| fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{link}/disable_ipv6"));
+        assert_eq!(within(&made, || on(POD_LINK)).unwrap().trim(), "1");
+        assert_eq!(on(&link_name("a")).unwrap().trim(), "1");
+        let passes_on = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding").unwrap();
+        assert_eq!(passes_on.trim(), "0");
+        agent.remove("a").unwrap();
+    });
+}
+
+#[test]
 fn without_a_range_only_pods_on_the_machines_network_have_a_sandbox() {
     Machine::with(|machine| {
         let agent = Sandboxes::open(machine.places()).unwrap();
@@ -331,7 +441,7 @@ fn without_a_range_only_pods_on_the_machines_network_have_a_sandbox() {
         let made = agent.make(&on_host).unwrap();
         assert!(made.addresses.is_empty() && made.held(Kind::Network).is_none());
         assert!(namespace::is_held(&made.held(Kind::Ipc).unwrap()));
-        for range in ["10.1.0.0/31", "fd00::/64"] {
+        for range in ["10.1.0.0/31", "fd00::/127"] {
             let refused = agent.give_ranges(&[range.parse().unwrap()]).unwrap_err();
             assert!(matches!(refused, Error::Range(..)), "{range}");
         }

@@ -8,11 +8,12 @@ use agent_cluster::policy::model::{Pod, Policy};
 use agent_cluster::policy::{Policies, World};
 use agent_cluster::{Places, Sandboxes, Wanted};
 use agent_sys::namespace::{Kind, in_new};
+use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,7 +99,7 @@ fn namespace(at: usize) -> String {
 }
 
 /// A pod in the place of another of the first ones, as to its namespace and labels.
-fn pod(at: usize, like: usize, address: Ipv4Addr) -> (String, Arc<Pod>) {
+fn pod(at: usize, like: usize, address: IpAddr) -> (String, Arc<Pod>) {
     let labels = json!({"app": format!("app-{}", like % APPS), "tier": if like.is_multiple_of(2) { "front" } else { "back" }});
     let object = json!({
         "metadata": {"namespace": namespace(like / PODS), "name": format!("pod-{at}"), "uid": format!("uid-{at}"), "labels": labels},
@@ -146,7 +147,7 @@ fn policies_over_the_pods_of_a_node() {
     let namespaces = pods.div_ceil(PODS);
     let address = |at: usize| {
         let [high, low] = u16::try_from(at + 2).expect("fewer pods").to_be_bytes();
-        Ipv4Addr::new(10, 1, high, low)
+        IpAddr::from([10, 1, high, low])
     };
     let elsewhere = number("PACE_ELSEWHERE", 20);
     // Pods of the same namespaces, one behind the other.
@@ -170,7 +171,8 @@ fn policies_over_the_pods_of_a_node() {
     in_new(&[Kind::Network], || {
         let rules = Policies::default();
         let put = |world: &World| {
-            assert!(rules.follow(world, &own).expect("the kernel"));
+            let families = [Family::V4].into();
+            assert!(rules.follow(&families, world, &own).expect("the kernel"));
         };
         let ((), wall, cpu) = timed(|| put(&world));
         println!(

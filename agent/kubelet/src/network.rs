@@ -79,6 +79,22 @@ pub(crate) fn setting_fault(spec: &PodSpec) -> Option<String> {
     })
 }
 
+/// Why a pod does not get a port of the node that it asks for: it names an address of a family of which the node's pods have
+/// none. `own`: the node's addresses in its ranges of pod addresses.
+pub(crate) fn port_fault(pod: &Pod, own: &[IpAddr]) -> Option<String> {
+    let spec = spec(pod).filter(|_| !is_on_host(pod))?;
+    let beside = spec.init_containers.iter().flatten();
+    let containers = spec.containers.iter().chain(beside);
+    let mut ports = containers.flat_map(|one| one.ports.iter().flatten());
+    ports.find_map(|port| {
+        let number = port.host_port.filter(|number| *number > 0)?;
+        let at: IpAddr = port.host_ip.as_deref()?.parse().ok()?;
+        let family = if at.is_ipv6() { "IPv6" } else { "IPv4" };
+        let served = at.is_unspecified() || own.iter().any(|one| one.is_ipv6() == at.is_ipv6());
+        (!served).then(|| format!("hostPort {number} at {at}: pods of this node have no {family}"))
+    })
+}
+
 /// What `uname` says in a pod with a network of its own: its host name, or the whole name where it asks for that.
 ///
 /// # Errors
@@ -401,6 +417,28 @@ mod tests {
             words.contains("is too long (64 characters is the max, 69 characters"),
             "{words}"
         );
+    }
+
+    #[test]
+    fn a_port_at_an_address_of_a_family_that_pods_lack_is_refused() {
+        let fault = |own: &[&str], port: Value, on_host: bool| {
+            let ports = json!([{"name": "c", "ports": [port]}]);
+            let spec = json!({"containers": ports, "hostNetwork": on_host});
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            let own: Vec<IpAddr> = own.iter().map(|at| at.parse().unwrap()).collect();
+            port_fault(&pod, &own)
+        };
+        let at = |at: &str| json!({"containerPort": 80, "hostPort": 8080, "hostIP": at});
+        let (v4, both) = (["10.1.0.1"], ["10.1.0.1", "fd00:1::1"]);
+        for fine in ["192.0.2.1", "0.0.0.0", "::", ""] {
+            assert_eq!(fault(&v4, at(fine), false), None, "{fine}");
+        }
+        let text = fault(&v4, at("2001:db8::1"), false).unwrap();
+        assert!(text.contains("have no IPv6"), "{text}");
+        assert_eq!(fault(&v4, at("2001:db8::1"), true), None);
+        assert_eq!(fault(&both, at("2001:db8::1"), false), None);
+        let text = fault(&both[1..], at("192.0.2.1"), false).unwrap();
+        assert!(text.contains("have no IPv4"), "{text}");
     }
 
     #[test]

@@ -45,6 +45,11 @@ impl Own {
         }
         let wanted =
             network::wanted(pod, &self.uid).map_err(|fault| failed(shared, pod, &fault))?;
+        let own = shared.sandboxes.own_addresses().into_iter();
+        let own: Vec<IpAddr> = own.map(|(address, _)| address).collect();
+        if let Some(fault) = network::port_fault(pod, &own).filter(|_| !own.is_empty()) {
+            return Err(failed(shared, pod, &fault));
+        }
         let sandboxes = shared.sandboxes.clone();
         let made = tokio::task::spawn_blocking(move || sandboxes.make(&wanted))
             .await

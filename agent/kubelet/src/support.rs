@@ -9,6 +9,7 @@ use agent_runtime::capability_fault;
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerRestartRule, Pod, PodSpec, Volume,
 };
+use std::net::Ipv6Addr;
 
 /// Why a container is not privileged here.
 pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
@@ -168,7 +169,8 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
         .collect();
     let without_way = ports.iter().any(|port| {
         let address = port.host_ip.as_deref().unwrap_or_default();
-        port.protocol.as_deref() == Some("SCTP") || address.contains(':')
+        let loopback = address.parse() == Ok(Ipv6Addr::LOCALHOST);
+        port.protocol.as_deref() == Some("SCTP") || loopback
     });
     let own = |port: i32| MACHINES_PORTS.contains(&port);
     let of_machine = ports.iter().any(|port| port.host_port.is_some_and(own));
@@ -181,7 +183,7 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
     first(&[
         (
             without_way,
-            "hostPort is not available yet with SCTP and at addresses of IPv6",
+            "hostPort is not available with SCTP and at the loopback address of IPv6",
         ),
         (
             of_machine,
@@ -303,8 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_network_of_its_own_has_ports_of_the_host_but_of_sctp_and_ipv6_and_the_machines()
-    {
+    fn a_pod_with_a_network_of_its_own_has_ports_of_the_host_but_of_sctp_and_the_machines() {
         assert_eq!(refused(|spec| spec["hostNetwork"] = json!(false)), None);
         let with = |on_host: bool, ports: Value| {
             refused(|spec| {
@@ -314,6 +315,8 @@ mod tests {
         };
         let ports = json!({"containerPort": 80, "hostPort": 8080});
         assert_eq!(with(false, ports), None);
+        let six = json!({"containerPort": 80, "hostPort": 8080, "hostIP": "2001:db8::1"});
+        assert_eq!(with(false, six), None);
         for none in [
             json!({"containerPort": 80, "hostPort": 8080, "protocol": "SCTP"}),
             json!({"containerPort": 80, "hostPort": 8080, "hostIP": "::1"}),

@@ -1,12 +1,14 @@
 //! Which endpoints of a service's port take a connection: by node, by hints, by readiness (pure).
 
 use crate::view::{Endpoint, Hints, Protocol, Slice};
+use agent_sys::netlink::Family;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The endpoints of a service's port, each with its number.
+/// The endpoints of a service's port at addresses of a family, each with its number.
 pub(crate) fn endpoints<'a>(
+    family: Family,
     slices: &[&'a Arc<Slice>],
     name: &str,
     protocol: Protocol,
@@ -15,7 +17,9 @@ pub(crate) fn endpoints<'a>(
     for slice in slices {
         let ports = slice.ports.iter();
         for port in ports.filter(|port| port.name == name && port.protocol == protocol) {
-            found.extend(slice.endpoints.iter().map(|one| (one, port.port)));
+            let own = slice.endpoints.iter();
+            let own = own.filter(|one| Family::of(one.address) == family);
+            found.extend(own.map(|one| (one, port.port)));
         }
     }
     found
@@ -79,15 +83,11 @@ pub(crate) fn nearest<'a>(
 
 /// The endpoints that take connections: those that are ready, and where there is none, those that still serve on their way
 /// out (KEP-1669).
-pub(crate) fn candidates(endpoints: &[(&Endpoint, u16)], near: Near<'_>) -> Vec<(Ipv4Addr, u16)> {
+pub(crate) fn candidates(endpoints: &[(&Endpoint, u16)], near: Near<'_>) -> Vec<(IpAddr, u16)> {
     let with = |wanted: fn(&Endpoint) -> bool| {
         let own = endpoints.iter();
         let own = own.filter(|(one, _)| wanted(one) && near.takes(one));
-        let found = own.filter_map(|(one, port)| match one.address {
-            IpAddr::V4(address) => Some((address, *port)),
-            IpAddr::V6(_) => None,
-        });
-        found
+        own.map(|(one, port)| (one.address, *port))
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect::<Vec<_>>()

@@ -83,11 +83,17 @@ pub(crate) fn healths(known: &Known, node: &str) -> Healths {
     let health = |(service, port): (&Key, u16)| {
         let health = Health {
             service: service.clone(),
-            endpoints: here.get(&port).map_or(0, BTreeSet::len),
+            endpoints: here.get(&port).map_or(0, pods),
         };
         (port, health)
     };
     ports.into_iter().map(health).collect()
+}
+
+/// How many pods have these addresses, of which each has one of a family at most.
+fn pods(addresses: &BTreeSet<IpAddr>) -> usize {
+    let six = addresses.iter().filter(|one| one.is_ipv6()).count();
+    six.max(addresses.len() - six)
 }
 
 fn response(health: Option<&Health>) -> Response<Full<Bytes>> {

@@ -61,7 +61,10 @@ fn ready_endpoints_of_this_node_count_once() {
         endpoint("10.1.0.3", "n1", true),
         endpoint("10.1.0.4", "n1", false),
         endpoint("10.1.1.2", "n2", true),
+        endpoint("fd00:1::2", "n1", true),
+        endpoint("fd00:1::4", "n1", false),
     ];
+    // The balancer weighs nodes by it, also where pods have an address of each family.
     let count = |node: &str| healths(&known(30_000, &all), node)[&30_000].endpoints;
     assert_eq!([count("n1"), count("n2"), count("n3")], [2, 1, 0]);
     assert!(healths(&Known::default(), "n1").is_empty());

@@ -2,10 +2,12 @@
 
 use crate::health;
 use crate::served::{Moves, Served};
-use crate::table::{self, Chains, Here};
+use crate::table::{self, Chains, Fronts, Here};
 use crate::view::{Known, View};
+use agent_sys::netlink::Family;
 use agent_sys::netlink::connections::{Connections, Flow};
 use agent_sys::netlink::filter::Filter;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +27,17 @@ pub struct Proxy {
 #[derive(Debug, Default)]
 pub struct Rules {
     served: Served,
-    held: Option<Held>,
+    /// By family, where it is known.
+    held: BTreeMap<Family, Held>,
 }
 
-/// What the kernel holds.
+/// What the kernel holds of a family.
 #[derive(Debug)]
-struct Held {
-    filter: Filter,
-    chains: Chains,
+enum Held {
+    /// No table: there is nothing to serve yet.
+    Nothing,
+    /// A table with these chains.
+    Table(Filter, Chains),
 }
 
 impl Rules {
@@ -57,42 +62,63 @@ impl Rules {
             addresses,
         };
         let moves = self.served.take(known, here);
-        if self.lead(&moves) {
-            forget(&moves);
-            return Ok(());
+        let families = Family::BOTH.into_iter();
+        let lost: Vec<Family> = families
+            .filter(|family| !self.lead(*family, &moves.of(*family)))
+            .collect();
+        if !lost.is_empty() {
+            let mut fronts = table::fronts(whole, here);
+            table::add_host_ports(&mut fronts, &known.host_ports, addresses);
+            let all = Moves {
+                after: fronts,
+                ..Moves::default()
+            };
+            for family in lost {
+                let held = put(family, &all.of(family).after);
+                let held = held.inspect_err(|_| *self = Self::default())?;
+                self.held.insert(family, held);
+            }
+            tracing::info!(services = whole.0.len(), "applied Services to nftables");
         }
-        let mut fronts = table::fronts(whole, here);
-        table::add_host_ports(&mut fronts, &known.host_ports, addresses);
-        let wanted = table::entries(&fronts);
-        let put = || {
-            let mut filter = Filter::open()?;
-            filter.apply(&table::all(&wanted)).map(|()| filter)
-        };
-        let filter = put().inspect_err(|_| self.served = Served::default())?;
         forget(&moves);
-        tracing::info!(services = whole.0.len(), "applied Services to nftables");
-        let chains = Chains::of(&wanted);
-        self.held = Some(Held { filter, chains });
         Ok(())
     }
 
     /// Makes moves in the kernel; false where it is not as it was left, and nothing of it is known any more.
-    fn lead(&mut self, moves: &Moves) -> bool {
-        let Some(held) = &mut self.held else {
-            return false;
+    fn lead(&mut self, family: Family, moves: &Moves) -> bool {
+        let (filter, chains) = match self.held.get_mut(&family) {
+            None => return false,
+            Some(Held::Nothing) => return moves.after.is_empty(),
+            Some(Held::Table(filter, chains)) => (filter, chains),
         };
-        let changes = held.chains.lead(&moves.before, &moves.after);
+        let changes = chains.lead(&moves.before, &moves.after);
         if changes.is_empty() {
             return true;
         }
-        let applied = held.filter.apply(&changes);
+        let applied = filter.apply(&changes);
         if let Err(error) = &applied {
             // Another hand changed the table.
             tracing::warn!(%error, "the Service nftables table differs; replacing it");
-            self.held = None;
+            self.held.remove(&family);
         }
         applied.is_ok()
     }
+}
+
+/// Puts the whole table of a family in place, or none where there is nothing to serve.
+fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
+    let mut filter = Filter::open(family)?;
+    if fronts.is_empty() {
+        let removed = filter.apply(&table::none());
+        // A kernel without IPv6 may have no tables for it.
+        return match family {
+            Family::V4 => removed.map(|()| Held::Nothing),
+            Family::V6 => Ok(Held::Nothing),
+        };
+    }
+    let wanted = table::entries(fronts);
+    filter.apply(&table::all(family, &wanted))?;
+    Ok(Held::Table(filter, Chains::of(family, &wanted)))
 }
 
 impl Proxy {

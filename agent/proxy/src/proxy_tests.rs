@@ -4,16 +4,19 @@ use super::*;
 use crate::view::{Endpoint, Key, Port, Protocol, Service, Slice, SlicePort};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links, Route};
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::UdpSocket;
 
-/// The address of the host on which servers and callers are.
-const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+/// The address of the host on which servers and callers are, of the service, and of all of a socket.
+type Place = [&'static str; 3];
+const PLACES: [Place; 2] = [
+    ["192.0.2.9", "10.96.0.1", "0.0.0.0"],
+    ["2001:db8::9", "fd00:96::1", "::"],
+];
 
 /// A service of datagrams with these ports of the host as endpoints.
-fn known(ports: &[u16]) -> Arc<Known> {
+fn known([host, own, _]: Place, ports: &[u16]) -> Arc<Known> {
     let service = Service {
-        addresses: vec!["10.96.0.1".parse().unwrap()],
+        addresses: vec![own.parse().unwrap()],
         ports: vec![Port {
             name: String::new(),
             protocol: Protocol::Udp,
@@ -31,7 +34,7 @@ fn known(ports: &[u16]) -> Arc<Known> {
                 port: *port,
             }],
             endpoints: vec![Endpoint {
-                address: HOST.into(),
+                address: host.parse().unwrap(),
                 ready: true,
                 serving: true,
                 terminating: false,
@@ -58,28 +61,35 @@ fn key(name: &str) -> Arc<Key> {
 
 #[test]
 fn a_client_that_goes_on_to_send_reaches_the_next_endpoint() {
+    PLACES.into_iter().for_each(reaches_the_next_endpoint);
+}
+
+fn reaches_the_next_endpoint(place: Place) {
+    let [host, service, any] = place.map(|at| at.parse::<IpAddr>().unwrap());
+    let family = Family::of(host);
+    let known = |ports: &[u16]| known(place, ports);
     in_new(&[Kind::Network], || {
         let mut links = Links::open()?;
         links.switch_on(LOOPBACK)?;
-        links.add_address(LOOPBACK, HOST.into(), 32)?;
+        links.add_address(LOOPBACK, host, family.bits())?;
         links.add_route(&Route {
-            destination: "10.96.0.0".parse().unwrap(),
-            prefix: 16,
+            destination: service,
+            prefix: family.bits(),
             gateway: None,
             link: LOOPBACK,
         })?;
         let server = || {
-            let socket = UdpSocket::bind((HOST, 0)).unwrap();
+            let socket = UdpSocket::bind((host, 0)).unwrap();
             let limit = Some(Duration::from_secs(60));
             socket.set_read_timeout(limit).unwrap();
             let port = socket.local_addr().unwrap().port();
             (socket, port)
         };
         let ((first, of_first), (second, of_second)) = (server(), server());
-        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
-        client.connect("10.96.0.1:53").unwrap();
-        let other = UdpSocket::bind("0.0.0.0:0").unwrap();
-        other.connect((HOST, of_first)).unwrap();
+        let client = UdpSocket::bind((any, 0)).unwrap();
+        client.connect((service, 53)).unwrap();
+        let other = UdpSocket::bind((any, 0)).unwrap();
+        other.connect((host, of_first)).unwrap();
         let mut rules = Rules::default();
         rules.apply(&known(&[of_first]), "n1", &[])?;
         let mut buffer = [0; 8];
@@ -91,7 +101,7 @@ fn a_client_that_goes_on_to_send_reaches_the_next_endpoint() {
         client.send(b"2").unwrap();
         assert_eq!(second.recv(&mut buffer).unwrap(), 1, "of the same client");
         let flows = Connections::open()?.datagrams(&|_| true)?;
-        let direct = |flow: &Flow| flow.called == (HOST, of_first) && flow.called == flow.answers;
+        let direct = |flow: &Flow| flow.called == (host, of_first) && flow.called == flow.answers;
         assert!(flows.iter().any(direct), "another's is kept: {flows:?}");
         // After a restart of the agent it is not known what the kernel held.
         Rules::default().apply(&known(&[of_first]), "n1", &[])?;

@@ -5,6 +5,7 @@
 
 use crate::table::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
 use crate::view::{Key, Known, Objects, Slice};
+use agent_sys::netlink::Family;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,6 +29,22 @@ pub struct Moves {
     pub before: Fronts,
     /// Where they lead; those that went are not in it.
     pub after: Fronts,
+}
+
+impl Moves {
+    /// Those of fronts of a family.
+    #[must_use]
+    pub fn of(&self, family: Family) -> Self {
+        let of_family = |fronts: &Fronts| -> Fronts {
+            let own = fronts.iter();
+            let own = own.filter(|(front, _)| Family::of(front.address) == family);
+            own.map(|(front, pick)| (*front, pick.clone())).collect()
+        };
+        Self {
+            before: of_family(&self.before),
+            after: of_family(&self.after),
+        }
+    }
 }
 
 /// The fronts that claimants offer, and where each would lead.

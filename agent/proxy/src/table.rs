@@ -7,12 +7,14 @@
 
 use crate::candidates::{Near, candidates, endpoints, nearest};
 use crate::view::{HostPort, Key, Objects, Protocol, Service, Slice, Whole};
+use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
+use agent_sys::netlink::links::octets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// The table.
+/// The table: one for each family.
 pub const TABLE: &str = "pratique-services";
 /// Fronts, and the chains that pick for them.
 const FRONTS: &str = "fronts";
@@ -36,19 +38,16 @@ const LEAVES_AS_NODE: u32 = 0x4000;
 const DESTINATION_NAT: i32 = -100;
 const SOURCE_NAT: i32 = 100;
 const BEFORE_FILTER: i32 = -1;
-/// Places in packets (RFC 791, RFC 768, RFC 9293).
-const SOURCE: u32 = 12;
-const DESTINATION: u32 = 16;
+/// Place in headers (RFC 768, RFC 9293).
 const DESTINATION_PORT: u32 = 2;
-/// Bytes of a front: address, protocol and port, each in a register of four bytes.
-const FRONT_BYTES: u32 = 12;
-const ENDPOINT_BYTES: u32 = 8;
+/// Bytes of a register.
+const REGISTER: u32 = 4;
 
 /// Where a service is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Front {
     /// Address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Protocol.
     pub protocol: Protocol,
     /// Port.
@@ -58,8 +57,8 @@ pub struct Front {
 /// How a front picks an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pick {
-    /// Endpoints, in order.
-    pub endpoints: Vec<(Ipv4Addr, u16)>,
+    /// Endpoints, in order, of the front's family.
+    pub endpoints: Vec<(IpAddr, u16)>,
     /// Seconds for which a client stays with one.
     pub affinity: Option<u32>,
     /// Whether the connection leaves with the node's own address, so that answers come back this way.
@@ -142,35 +141,32 @@ pub fn add_host_ports(
 
 /// The fronts of a port of the node.
 pub(crate) fn of_host_port(port: &HostPort, addresses: &[IpAddr]) -> Vec<(Front, Pick)> {
-    let IpAddr::V4(pod) = port.pod else {
-        return Vec::new();
-    };
     let own = addresses.iter().copied();
     let asked = own.filter(|own| port.address.is_none_or(|address| address == *own));
+    // The kernel passes on nothing that is for the loopback address of IPv6.
     let loopback = port.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
-    let at = asked.chain(loopback.is_loopback().then_some(loopback));
+    let loopback = Some(loopback).filter(|at| at.is_loopback() && at.is_ipv4());
+    let at = asked.chain(loopback);
+    let at = at.filter(|at| Family::of(*at) == Family::of(port.pod));
     let front = |address: IpAddr| {
-        let IpAddr::V4(address) = address else {
-            return None;
-        };
         let front = Front {
             address,
             protocol: port.protocol,
             port: port.port,
         };
         let pick = Pick {
-            endpoints: vec![(pod, port.pod_port)],
+            endpoints: vec![(port.pod, port.pod_port)],
             // A pod has no way to answer a loopback address.
             as_node: address.is_loopback(),
             ..Pick::default()
         };
-        Some((front, pick))
+        (front, pick)
     };
-    at.filter_map(front).collect()
+    at.map(front).collect()
 }
 
 /// Endpoints by address and port, for fronts of datagrams.
-pub type Datagrams = BTreeMap<(Ipv4Addr, u16), BTreeSet<(Ipv4Addr, u16)>>;
+pub type Datagrams = BTreeMap<(IpAddr, u16), BTreeSet<(IpAddr, u16)>>;
 
 /// The endpoints of fronts of datagrams that lead elsewhere than before.
 pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
@@ -195,8 +191,24 @@ pub(crate) fn of_service(
     here: Here<'_>,
 ) -> Vec<(Source, Front, Pick)> {
     let mut all = Vec::new();
+    for family in Family::BOTH {
+        // A service is at addresses of its families alone, also at those that nodes and others give it.
+        if service.addresses.iter().any(|at| Family::of(*at) == family) {
+            all.extend(of_family(family, service, slices, here));
+        }
+    }
+    all
+}
+
+fn of_family(
+    family: Family,
+    service: &Service,
+    slices: &[&Arc<Slice>],
+    here: Here<'_>,
+) -> Vec<(Source, Front, Pick)> {
+    let mut all = Vec::new();
     for port in &service.ports {
-        let of_port = endpoints(slices, &port.name, port.protocol);
+        let of_port = endpoints(family, slices, &port.name, port.protocol);
         let every = candidates(&of_port, nearest(&of_port, here.node, here.zone));
         let local = candidates(&of_port, Near::Node(here.node));
         let pick = |local_only: bool, from_outside: bool| Pick {
@@ -206,17 +218,14 @@ pub(crate) fn of_service(
             silent: local_only && !every.is_empty(),
         };
         let mut add = |source: Source, addresses: &[IpAddr], port_number: u16, pick: &Pick| {
-            all.extend(addresses.iter().filter_map(|address| {
-                let IpAddr::V4(address) = *address else {
-                    return None;
-                };
-                let protocol = port.protocol;
+            let own = addresses.iter().filter(|at| Family::of(**at) == family);
+            all.extend(own.map(|address| {
                 let front = Front {
-                    address,
-                    protocol,
+                    address: *address,
+                    protocol: port.protocol,
                     port: port_number,
                 };
-                Some((source, front, pick.clone()))
+                (source, front, pick.clone())
             }));
         };
         add(
@@ -268,19 +277,19 @@ impl Chain {
 
 fn front_key(front: Front) -> Vec<u8> {
     let [high, low] = front.port.to_be_bytes();
-    let mut key = front.address.octets().to_vec();
+    let mut key = octets(front.address);
     key.extend([front.protocol.number(), 0, 0, 0, high, low, 0, 0]);
     key
 }
 
-fn endpoint_value((address, port): (Ipv4Addr, u16)) -> Vec<u8> {
+fn endpoint_value((address, port): (IpAddr, u16)) -> Vec<u8> {
     let [high, low] = port.to_be_bytes();
-    let mut value = address.octets().to_vec();
+    let mut value = octets(address);
     value.extend([high, low, 0, 0]);
     value
 }
 
-/// What maps and sets hold for these fronts.
+/// What maps and sets hold for these fronts, which are of one family.
 pub fn entries(fronts: &Fronts) -> Entries {
     let mut all = Entries::default();
     for (front, pick) in fronts {
@@ -305,7 +314,7 @@ pub fn entries(fronts: &Fronts) -> Entries {
         for (endpoint, number) in pick.endpoints.iter().zip(0_u32..) {
             let value = endpoint_value(*endpoint);
             if pick.affinity.is_some() {
-                all.staying.insert([value.as_slice(), &key].concat());
+                all.staying.insert([key.as_slice(), &value].concat());
             }
             let numbered = [key.as_slice(), &number.to_ne_bytes()].concat();
             all.endpoints.insert(numbered, Value::Bytes(value));
@@ -315,22 +324,23 @@ pub fn entries(fronts: &Fronts) -> Entries {
     all
 }
 
-/// The whole table, in place of an earlier one.
-pub fn all(entries: &Entries) -> Vec<Change> {
+/// The whole table of a family, in place of an earlier one.
+pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
+    let (front, endpoint) = (front_bytes(family), endpoint_bytes(family));
     let mut changes = vec![
         // The first makes sure that there is one to remove.
         Change::AddTable(TABLE),
         Change::RemoveTable(TABLE),
         Change::AddTable(TABLE),
-        map(FRONTS, FRONT_BYTES, Values::Verdicts),
-        map(ENDPOINTS, FRONT_BYTES + 4, Values::Bytes(ENDPOINT_BYTES)),
-        set(EMPTY, FRONT_BYTES),
-        set(STAYING, ENDPOINT_BYTES + FRONT_BYTES),
+        map(FRONTS, front, Values::Verdicts),
+        map(ENDPOINTS, front + REGISTER, Values::Bytes(endpoint)),
+        set(EMPTY, front),
+        set(STAYING, front + endpoint),
         Change::AddMemory {
             table: TABLE,
             name: CLIENTS,
-            length: FRONT_BYTES + 4,
-            value: ENDPOINT_BYTES,
+            length: front + family.bytes(),
+            value: endpoint,
             most: MOST_CLIENTS,
         },
         branch(SERVICES.into()),
@@ -361,10 +371,10 @@ pub fn all(entries: &Entries) -> Vec<Change> {
     }
     changes.push(rule(
         SERVICES,
-        [load_front(0), vec![Step::Follow(0, FRONTS)]].concat(),
+        [load_front(family, 0), vec![Step::Follow(0, FRONTS)]].concat(),
     ));
     for chain in ["nobody-there", "nobody-there-own"] {
-        changes.extend(refusals(chain));
+        changes.extend(refusals(family, chain));
     }
     let marked = LEAVES_AS_NODE.to_ne_bytes().to_vec();
     let mask = Step::Mask {
@@ -381,16 +391,21 @@ pub fn all(entries: &Entries) -> Vec<Change> {
             Step::Masquerade,
         ],
     ));
-    changes.extend(difference(&Entries::default(), entries));
+    changes.extend(difference(family, &Entries::default(), entries));
     changes
 }
 
+/// What removes the table; nothing where there is none.
+pub fn none() -> [Change; 2] {
+    [Change::AddTable(TABLE), Change::RemoveTable(TABLE)]
+}
+
 /// What makes of a table with some entries one with others. Chains stay.
-fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
+fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> {
     let mut changes = Vec::new();
     for chain in after.chains.difference(&before.chains) {
         changes.push(branch(chain.name()));
-        changes.extend(picking(*chain));
+        changes.extend(picking(family, *chain));
     }
     map_difference(FRONTS, &before.fronts, &after.fronts, &mut changes);
     map_difference(ENDPOINTS, &before.endpoints, &after.endpoints, &mut changes);
@@ -399,26 +414,26 @@ fn difference(before: &Entries, after: &Entries) -> Vec<Change> {
     changes
 }
 
-/// The chains of a table, which stay: they are few, and may be needed again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Chains(BTreeSet<Chain>);
+/// The chains of a table of a family, which stay: they are few, and may be needed again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chains(Family, BTreeSet<Chain>);
 
 impl Chains {
     /// Those that these entries need.
-    pub fn of(entries: &Entries) -> Self {
-        Self(entries.chains.clone())
+    pub fn of(family: Family, entries: &Entries) -> Self {
+        Self(family, entries.chains.clone())
     }
 
     /// What makes of a table with these chains and some fronts one where they lead elsewhere; the chains that it needs
     /// beside are among these then.
     pub fn lead(&mut self, before: &Fronts, after: &Fronts) -> Vec<Change> {
         let before = Entries {
-            chains: self.0.clone(),
+            chains: self.1.clone(),
             ..entries(before)
         };
         let after = entries(after);
-        let changes = difference(&before, &after);
-        self.0.extend(after.chains);
+        let changes = difference(self.0, &before, &after);
+        self.1.extend(after.chains);
         changes
     }
 }
@@ -476,10 +491,10 @@ fn set_difference(
 
 /// The rules by which callers of fronts without endpoints are refused at once. A reset comes before TCP: a caller that is
 /// still sending its first packet sees the ICMP error only when it sends the next, a second later.
-fn refusals(chain: &'static str) -> [Change; 2] {
+fn refusals(family: Family, chain: &'static str) -> [Change; 2] {
     let told = |answer| {
         let of_empty = vec![Step::In(0, EMPTY.into()), Step::Count, answer];
-        [load_front(0), of_empty].concat()
+        [load_front(family, 0), of_empty].concat()
     };
     let tcp = vec![
         Step::LoadProtocol(0),
@@ -491,66 +506,79 @@ fn refusals(chain: &'static str) -> [Change; 2] {
     ]
 }
 
-/// Loads a packet's front into three registers.
-fn load_front(at: u32) -> Vec<Step> {
+/// Bytes of an address and a port, each in whole registers.
+const fn endpoint_bytes(family: Family) -> u32 {
+    family.bytes() + REGISTER
+}
+
+/// Bytes of an address, a protocol and a port.
+const fn front_bytes(family: Family) -> u32 {
+    family.bytes() + 2 * REGISTER
+}
+
+/// Loads a packet's front into the registers from one on.
+fn load_front(family: Family, at: u32) -> Vec<Step> {
+    let behind = at + family.bytes() / REGISTER;
     vec![
         Step::LoadNetwork {
-            offset: DESTINATION,
-            length: 4,
+            offset: family.destination(),
+            length: family.bytes(),
             to: at,
         },
-        Step::LoadProtocol(at + 1),
+        Step::LoadProtocol(behind),
         Step::LoadTransport {
             offset: DESTINATION_PORT,
             length: 2,
-            to: at + 2,
+            to: behind + 1,
         },
     ]
 }
 
-/// Registers: a front and what follows it, an endpoint, and the front once more behind that.
-const BEHIND_FRONT: u32 = 3;
-const ENDPOINT: u32 = 4;
-const BEHIND_ENDPOINT: u32 = 6;
-
 /// The rules of a chain that picks one of a number of endpoints.
-fn picking(chain: Chain) -> Vec<Change> {
+///
+/// Registers: a front and what follows it, then an endpoint. There is no room for the front once more behind the endpoint of
+/// IPv6, so that it is loaded anew right before it where both are asked for, and at the first register after that.
+fn picking(family: Family, chain: Chain) -> Vec<Change> {
+    let behind_front = front_bytes(family) / REGISTER;
+    let endpoint = behind_front + family.bytes() / REGISTER;
     let mark = chain.as_node.then_some(Step::SetMark(LEAVES_AS_NODE));
     let client = Step::LoadNetwork {
-        offset: SOURCE,
-        length: 4,
-        to: BEHIND_FRONT,
+        offset: family.source(),
+        length: family.bytes(),
+        to: behind_front,
     };
     let remember = chain.affinity.map(|seconds| Step::Remember {
         key: 0,
         map: CLIENTS,
-        value: ENDPOINT,
+        value: endpoint,
         milliseconds: u64::from(seconds).saturating_mul(1000),
     });
     let there = Step::Destination {
-        address: ENDPOINT,
-        port: ENDPOINT + 1,
+        address: endpoint,
+        port: endpoint + family.bytes() / REGISTER,
     };
     let find = |map| Step::Find {
         key: 0,
         map,
-        to: ENDPOINT,
+        to: endpoint,
     };
     let mut rules = Vec::new();
     if let Some(remember) = &remember {
-        let mut steps = load_front(0);
+        let mut steps = load_front(family, 0);
         steps.extend([client.clone(), find(CLIENTS)]);
-        steps.extend(load_front(BEHIND_ENDPOINT));
-        steps.push(Step::In(ENDPOINT, STAYING.into()));
-        steps.push(remember.clone());
+        let before = endpoint - behind_front;
+        steps.extend(load_front(family, before));
+        steps.push(Step::In(before, STAYING.into()));
+        steps.extend(load_front(family, 0));
+        steps.extend([client.clone(), remember.clone()]);
         steps.extend(mark.clone());
         steps.push(there.clone());
         rules.push(rule_of(chain.name(), steps));
     }
-    let mut steps = load_front(0);
+    let mut steps = load_front(family, 0);
     steps.push(Step::LoadRandom {
         below: chain.endpoints,
-        to: BEHIND_FRONT,
+        to: behind_front,
     });
     steps.push(find(ENDPOINTS));
     if let Some(remember) = remember {
@@ -611,3 +639,7 @@ fn rule_of(chain: Name, steps: Vec<Step>) -> Change {
 #[cfg(test)]
 #[path = "table_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "table_network_tests.rs"]
+mod network_tests;

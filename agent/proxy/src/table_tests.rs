@@ -1,16 +1,9 @@
 use super::*;
 use crate::view::{Endpoint, Hints, Port, SlicePort};
-use agent_sys::namespace::{self, Kind, hold, in_new, inside, release};
+use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::filter::Filter;
-use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
 use proptest::prelude::*;
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd as _;
-use std::path::Path;
-use std::time::Duration;
 
 type Services = Objects<Service>;
 type Slices = Objects<Slice>;
@@ -68,7 +61,7 @@ fn one(service: Service, slice: Slice) -> (Services, Slices) {
 
 /// `address:port/protocol > endpoint, endpoint`.
 fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
-    let own = ["192.0.2.1".parse().unwrap()];
+    let own = ["192.0.2.1", "2001:db8::1"].map(|own| own.parse().unwrap());
     let line = |(front, pick): (&Front, &Pick)| {
         let ends = pick.endpoints.iter();
         let ends: Vec<String> = ends.map(|(ip, port)| format!("{ip}:{port}")).collect();
@@ -141,6 +134,24 @@ fn a_service_is_at_its_address_on_nodes_and_outside() {
             "10.96.0.10:80/TCP > 10.1.0.2:8080, 10.1.1.2:8080",
             "192.0.2.1:30080/TCP > 10.1.0.2:8080, 10.1.1.2:8080 as node",
             "198.51.100.1:80/TCP > 10.1.0.2:8080, 10.1.1.2:8080 as node",
+        ]
+    );
+    // What is not of the service's family is none of its addresses.
+    let mut alone = service.clone();
+    alone.external.push("2001:db8::7".parse().unwrap());
+    let six = ready("fd00:1::2", "n1");
+    let mixed = [ends.clone(), vec![six.clone()]].concat();
+    assert_eq!(
+        lines(&one(alone.clone(), slice(8080, mixed.clone()))).len(),
+        3
+    );
+    alone.addresses.push("fd00:96::10".parse().unwrap());
+    assert_eq!(
+        lines(&one(alone, slice(8080, mixed)))[3..],
+        [
+            "2001:db8::1:30080/TCP > fd00:1::2:8080 as node",
+            "2001:db8::7:80/TCP > fd00:1::2:8080 as node",
+            "fd00:96::10:80/TCP > fd00:1::2:8080",
         ]
     );
     service.external_local = true;
@@ -263,18 +274,38 @@ fn a_label_keeps_a_service_from_this_proxy() {
     }
 }
 
-fn any_fronts() -> impl Strategy<Value = Fronts> {
-    let front = (1_u8..6, any::<bool>(), 1_u16..3).prop_map(|(last, udp, port)| Front {
-        address: Ipv4Addr::new(10, 96, 0, last),
+fn any_family() -> impl Strategy<Value = Family> {
+    prop_oneof![Just(Family::V4), Just(Family::V6)]
+}
+
+/// The address of a service and of a pod.
+pub(super) fn at(family: Family, net: u8, last: u8) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::from([10, net, 0, last]),
+        Family::V6 => IpAddr::from([0xfd00, net.into(), 0, 0, 0, 0, 0, last.into()]),
+    }
+}
+
+/// Fronts of a family, one state after the other.
+fn states() -> impl Strategy<Value = (Family, Vec<Fronts>)> {
+    any_family().prop_flat_map(|family| {
+        let states = proptest::collection::vec(any_fronts(family), 1..8);
+        (Just(family), states)
+    })
+}
+
+fn any_fronts(family: Family) -> impl Strategy<Value = Fronts> {
+    let front = (1_u8..6, any::<bool>(), 1_u16..3).prop_map(move |(last, udp, port)| Front {
+        address: at(family, 96, last),
         protocol: if udp { Protocol::Udp } else { Protocol::Tcp },
         port,
     });
     let ends = proptest::collection::btree_set((1_u8..8, 1_u16..3), 0..6);
     let pick = (ends, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(ends, stays, as_node, silent)| Pick {
+        move |(ends, stays, as_node, silent)| Pick {
             endpoints: ends
                 .into_iter()
-                .map(|(last, port)| (Ipv4Addr::new(10, 1, 0, last), port))
+                .map(|(last, port)| (at(family, 1, last), port))
                 .collect(),
             affinity: stays.then_some(60),
             as_node,
@@ -336,15 +367,15 @@ impl Model {
 
 proptest! {
     #[test]
-    fn step_by_step_and_at_once_give_the_same(states in proptest::collection::vec(any_fronts(), 1..8)) {
-        let (mut model, mut chains) = (Model::default(), Chains::default());
+    fn step_by_step_and_at_once_give_the_same((family, states) in states()) {
+        let (mut model, mut chains) = (Model::default(), Chains::of(family, &Entries::default()));
         let mut held = &Fronts::new();
         for state in &states {
             model.apply(chains.lead(held, state));
             held = state;
         }
         let mut fresh = Model::default();
-        fresh.apply(difference(&Entries::default(), &entries(states.last().unwrap())));
+        fresh.apply(difference(family, &Entries::default(), &entries(states.last().unwrap())));
         prop_assert_eq!(model.entries, fresh.entries);
         prop_assert!(fresh.chains.is_subset(&model.chains));
         prop_assert!(chains.lead(held, held).is_empty());
@@ -354,11 +385,11 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
-    fn the_kernel_takes_every_change(states in proptest::collection::vec(any_fronts(), 1..8)) {
+    fn the_kernel_takes_every_change((family, states) in states()) {
         in_new(&[Kind::Network], || {
-            let mut filter = Filter::open()?;
-            let (mut chains, mut held) = (Chains::default(), &Fronts::new());
-            filter.apply(&all(&entries(held)))?;
+            let mut filter = Filter::open(family)?;
+            let (mut chains, mut held) = (Chains::of(family, &Entries::default()), &Fronts::new());
+            filter.apply(&all(family, &entries(held)))?;
             for state in &states {
                 let changes = chains.lead(held, state);
                 if !changes.is_empty() {
@@ -366,202 +397,16 @@ proptest! {
                 }
                 held = state;
             }
-            filter.apply(&all(&entries(held)))
+            filter.apply(&all(family, &entries(held)))
         })
         .unwrap();
     }
 }
 
-/// The address of the host on which servers and callers are: callers have none of their own on a loopback network.
-const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
-
-/// A server that says its name to each caller, for as long as the test runs.
-fn serve(name: &'static str) -> u16 {
-    let listener = TcpListener::bind((HOST, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            stream.write_all(name.as_bytes()).ok();
-        }
-    });
-    port
-}
-
-fn ask(port: u16) -> Result<String, std::io::ErrorKind> {
-    let address = SocketAddr::from(([10, 96, 0, 1], port));
-    let mut stream = TcpStream::connect(address).map_err(|error| error.kind())?;
-    let mut text = String::new();
-    stream
-        .read_to_string(&mut text)
-        .map_err(|error| error.kind())?;
-    Ok(text)
-}
-
-/// In a network of its own, where the services' range is routed somewhere.
-fn in_a_network(test: impl FnOnce(&mut Filter) + Send) {
-    in_new(&[Kind::Network], || {
-        let mut links = Links::open()?;
-        links.switch_on(LOOPBACK)?;
-        links.add_address(LOOPBACK, HOST.into(), 32)?;
-        links.add_route(&Route {
-            destination: "10.96.0.0".parse().unwrap(),
-            prefix: 16,
-            gateway: None,
-            link: LOOPBACK,
-        })?;
-        test(&mut Filter::open()?);
-        Ok(())
-    })
-    .unwrap();
-}
-
-fn front(port: u16, protocol: Protocol) -> Front {
-    Front {
-        address: Ipv4Addr::new(10, 96, 0, 1),
-        protocol,
-        port,
-    }
-}
-
-fn pick(ports: &[u16], affinity: Option<u32>) -> Pick {
-    Pick {
-        endpoints: ports.iter().map(|port| (HOST, *port)).collect(),
-        affinity,
-        ..Pick::default()
-    }
-}
-
-#[test]
-fn callers_reach_every_endpoint_and_stay_where_they_should() {
-    in_a_network(|filter| {
-        let (a, b) = (serve("a"), serve("b"));
-        let wanted: Fronts = [
-            (front(80, Protocol::Tcp), pick(&[a, b], None)),
-            (front(81, Protocol::Tcp), pick(&[a, b], Some(600))),
-            (front(82, Protocol::Tcp), pick(&[], None)),
-        ]
-        .into();
-        let held = entries(&wanted);
-        filter.apply(&all(&held)).unwrap();
-        // Each of the two is missed by all of these calls in one of 2^63 runs.
-        let seen: HashSet<String> = (0..64).map(|_| ask(80).unwrap()).collect();
-        assert_eq!(seen.len(), 2, "both are reached");
-        let first = ask(81).unwrap();
-        assert!((0..32).all(|_| ask(81).unwrap() == first), "a client stays");
-        // The endpoint with which the client stays goes; the other one takes over.
-        let rest = if first == "a" { b } else { a };
-        let mut next = wanted;
-        next.insert(front(81, Protocol::Tcp), pick(&[rest], Some(600)));
-        next.insert(front(82, Protocol::Tcp), pick(&[a], None));
-        next.remove(&front(80, Protocol::Tcp));
-        let wanted = entries(&next);
-        filter.apply(&difference(&held, &wanted)).unwrap();
-        assert!((0..8).all(|_| ask(81).unwrap() != first));
-        assert_eq!(ask(82).unwrap(), "a");
-    });
-}
-
-#[test]
-fn datagrams_go_to_an_endpoint_and_answers_come_back() {
-    in_a_network(|filter| {
-        let server = UdpSocket::bind((HOST, 0)).unwrap();
-        let port = server.local_addr().unwrap().port();
-        let wanted = [(front(53, Protocol::Udp), pick(&[port], None))].into();
-        filter.apply(&all(&entries(&wanted))).unwrap();
-        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
-        client.connect("10.96.0.1:53").unwrap();
-        for socket in [&client, &server] {
-            socket
-                .set_read_timeout(Some(Duration::from_secs(60)))
-                .unwrap();
-        }
-        client.send(b"who").unwrap();
-        let mut buffer = [0; 16];
-        let (length, from) = server.recv_from(&mut buffer).unwrap();
-        assert_eq!(&buffer[..length], b"who");
-        server.send_to(b"me", from).unwrap();
-        assert_eq!(client.recv(&mut buffer).unwrap(), 2);
-    });
-}
-
-/// Runs `test` on a machine with one pod behind a cable; it gets the place of the pod's network.
-fn with_a_pod(test: impl FnOnce(&mut Filter, &Path) + Send) {
-    let dir = tempfile::tempdir().unwrap();
-    let place = dir.path().join("pod");
-    in_new(&[Kind::Network], || hold(Kind::Network, &place)).unwrap();
-    let (near, far) = (Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2));
-    let join = |name: &str, own: Ipv4Addr, other: Ipv4Addr| {
-        let mut links = Links::open().unwrap();
-        links.switch_on(LOOPBACK).unwrap();
-        let link = links.named(name).unwrap().unwrap().index;
-        links.switch_on(link).unwrap();
-        links.add_address(link, own.into(), 32).unwrap();
-        let to = |destination: Ipv4Addr, prefix, gateway: Option<IpAddr>| Route {
-            destination: destination.into(),
-            prefix,
-            gateway,
-            link,
-        };
-        links.add_route(&to(other, 32, None)).unwrap();
-        let rest = to(Ipv4Addr::UNSPECIFIED, 0, Some(other.into()));
-        links.add_route(&rest).unwrap();
-    };
-    in_new(&[Kind::Network], || {
-        let network = File::open(&place).unwrap();
-        Links::open()?.lay(&Cable {
-            name: "pod-1",
-            mac: [2, 0, 0, 0, 0, 1],
-            far_name: "eth0",
-            far_mac: [2, 0, 0, 0, 0, 2],
-            far: network.as_fd(),
-            mtu: 1500,
-        })?;
-        join("pod-1", near, far);
-        inside(&[(Kind::Network, &place)], || {
-            join("eth0", far, near);
-            Ok(())
-        })?;
-        test(&mut Filter::open()?, &place);
-        Ok(())
-    })
-    .unwrap();
-    release(&place).unwrap();
-}
-
-/// What a caller hears by TCP and by UDP.
-fn heard() -> [std::io::ErrorKind; 2] {
-    let tcp = TcpStream::connect("10.96.0.1:80").unwrap_err();
-    let client = UdpSocket::bind("0.0.0.0:0").unwrap();
-    client.connect("10.96.0.1:53").unwrap();
-    let limit = Some(Duration::from_secs(60));
-    client.set_read_timeout(limit).unwrap();
-    // The packet filter tells the machine's own callers already as they send.
-    client.send(b"who").ok();
-    let udp = client.recv(&mut [0; 8]).unwrap_err();
-    [tcp.kind(), udp.kind()]
-}
-
-#[test]
-fn callers_of_a_service_without_endpoints_are_refused() {
-    with_a_pod(|filter, pod| {
-        let none = [
-            (front(80, Protocol::Tcp), pick(&[], None)),
-            (front(53, Protocol::Udp), pick(&[], None)),
-        ];
-        filter.apply(&all(&entries(&none.into()))).unwrap();
-        let refused = [std::io::ErrorKind::ConnectionRefused; 2];
-        let of_pod = inside(&[(Kind::Network, pod)], || Ok(heard())).unwrap();
-        assert_eq!(of_pod, refused, "a pod");
-        assert_eq!(heard(), refused, "the machine itself");
-    });
-}
-
 #[test]
 fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
-    let own: [IpAddr; 2] = [
-        "192.0.2.1".parse().unwrap(),
-        "198.51.100.1".parse().unwrap(),
-    ];
+    let own: [IpAddr; 3] =
+        ["192.0.2.1", "198.51.100.1", "2001:db8::1"].map(|own| own.parse().unwrap());
     let ports = |uid: &str, pod: &str, ports: serde_json::Value| {
         let spec = serde_json::json!({"containers": [{"name": "c", "ports": ports}]});
         let spec = serde_json::from_value(spec).unwrap();
@@ -585,6 +430,16 @@ fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
             "10.1.0.3",
             serde_json::json!([{"containerPort": 90, "hostPort": 8080}]),
         ),
+        ports(
+            "z",
+            "fd00:1::2",
+            serde_json::json!([
+                {"containerPort": 80, "hostPort": 8080},
+                {"containerPort": 82, "hostPort": 8082, "hostIP": "192.0.2.1"},
+                {"containerPort": 83, "hostPort": 8083, "hostIP": "::1"},
+                {"containerPort": 84, "hostPort": 8084, "hostIP": "2001:db8::1"},
+            ]),
+        ),
     ];
     let mut fronts = Fronts::new();
     add_host_ports(&mut fronts, &all, &own);
@@ -606,37 +461,8 @@ fn a_pod_has_the_ports_of_its_node_that_it_asks_for_and_no_other_pods() {
             "192.0.2.1:8080/TCP > 10.1.0.2:80",
             "198.51.100.1:8080/TCP > 10.1.0.2:80",
             "198.51.100.1:53/UDP > 10.1.0.2:53",
+            "2001:db8::1:8080/TCP > fd00:1::2:80",
+            "2001:db8::1:8084/TCP > fd00:1::2:84",
         ]
     );
-}
-
-#[test]
-fn a_port_of_the_node_leads_to_its_pod() {
-    with_a_pod(|filter, pod| {
-        let at: IpAddr = "192.0.2.1".parse().unwrap();
-        Links::open()
-            .unwrap()
-            .add_address(LOOPBACK, at, 32)
-            .unwrap();
-        let port = HostPort {
-            address: None,
-            protocol: Protocol::Tcp,
-            port: 8080,
-            pod: "10.1.0.2".parse().unwrap(),
-            pod_port: 80,
-        };
-        let mut fronts = Fronts::new();
-        add_host_ports(&mut fronts, &[("u".to_owned(), vec![port])], &[at]);
-        filter.apply(&all(&entries(&fronts))).unwrap();
-        let bind = || Ok(TcpListener::bind(("0.0.0.0", 80)).unwrap());
-        let listener = inside(&[(Kind::Network, pod)], bind).unwrap();
-        // As the sandbox's cable is set.
-        namespace::set("net/ipv4/conf/pod-1/route_localnet", "1").unwrap();
-        let limit = Duration::from_secs(60);
-        for at in [at, Ipv4Addr::LOCALHOST.into()] {
-            let called = TcpStream::connect_timeout(&(at, 8080).into(), limit);
-            assert!(called.is_ok(), "{at}: {called:?}");
-            listener.accept().unwrap();
-        }
-    });
 }

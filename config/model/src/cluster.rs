@@ -2,7 +2,7 @@
 
 use crate::api::{self, ApiConfig};
 use crate::check::{Names, named};
-use crate::defaults::{CLUSTER_NAME, NODE_PORTS, SERVICE_CIDR};
+use crate::defaults::{CLUSTER_NAME, NODE_PORTS};
 use crate::fault::{FaultKind, Sink};
 use crate::format::{Cidr, DnsLabel, FormatError, Host, Pin, one_of};
 use crate::pem::{self, P256PublicKey};
@@ -11,6 +11,7 @@ use crate::raw::{RawCluster, RawEkIssuer, RawReleaseKey, RawRule, RawStorage};
 use crate::read::At;
 use crate::rule::{self, Known};
 use crate::scheduler::{self, SchedulerProfile};
+use crate::service_range;
 use config_kube::CertificatePolicySpec;
 use std::ops::RangeInclusive;
 
@@ -25,8 +26,8 @@ pub struct ClusterConfig {
     pub admin_key: Option<Pin>,
     /// Addresses and names in the API server's certificate besides those of the machine.
     pub api_names: Vec<Host>,
-    /// Range of cluster IPs.
-    pub service_cidr: Cidr,
+    /// Ranges of cluster IPs: one, or one per family, the first of which services have without asking.
+    pub service_cidrs: Vec<Cidr>,
     /// Ranges of which each node gets a part for its pods, at most one per family; empty if
     /// something other than the master gives nodes their ranges.
     pub pod_ranges: Vec<PodRange>,
@@ -125,14 +126,18 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
         .map_or_else(|| CLUSTER_NAME.parse().ok(), |name| sink.parse(&name));
     let admin_key = raw.admin_key.and_then(|pin| sink.parse(&pin));
     let api_names = sink.parse_list(raw.api_names.as_ref());
-    let services_place = raw.service_cidr.as_ref().map(|text| text.place.clone());
-    let service_cidr = service_cidr(raw.service_cidr, sink);
+    let services = service_range::check(raw.service_cidr, sink);
+    let pods_place = raw.pod_cidrs.as_ref().map(|list| list.place.clone());
     let written = pod_range::Written {
         pod_cidrs: raw.pod_cidrs,
         node_cidr_mask_ipv4: raw.node_cidr_mask_ipv4,
         node_cidr_mask_ipv6: raw.node_cidr_mask_ipv6,
     };
-    let pod_ranges = pod_range::check(&written, (service_cidr, services_place), sink);
+    let pod_ranges = pod_range::check(&written, services.as_deref().unwrap_or_default(), sink);
+    let fitting = services.as_ref().zip(pod_ranges.as_ref());
+    let fitting = fitting.and_then(|(services, pods)| {
+        service_range::check_pods(services, pods, pods_place.as_ref(), sink)
+    });
     let node_ports = node_ports(raw.node_ports, sink);
     let api = api::check(raw.api, sink);
     let schedulers = scheduler::check(raw.scheduler, sink);
@@ -154,11 +159,12 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
         ek_issuers: issuers,
     };
     let policy = rule::check(parts.rule, Some(&known), sink);
+    fitting?;
     Some(ClusterConfig {
         name: name?,
         admin_key,
         api_names,
-        service_cidr: service_cidr?,
+        service_cidrs: services?.into_iter().map(|(range, _)| range).collect(),
         pod_ranges: pod_ranges?,
         node_ports: node_ports?,
         api,
@@ -168,38 +174,6 @@ pub(crate) fn check(parts: Parts, sink: &mut Sink<'_>) -> Option<ClusterConfig> 
         policy,
         storage,
     })
-}
-
-fn service_cidr(text: Option<At<String>>, sink: &mut Sink<'_>) -> Option<Cidr> {
-    let Some(text) = text else {
-        return SERVICE_CIDR.parse().ok();
-    };
-    let cidr: Cidr = sink.parse(&text)?;
-    let wide = if cidr.address.is_ipv4() {
-        12..=30
-    } else {
-        108..=126
-    };
-    let error = if cidr.network() != cidr.address {
-        let network = Cidr {
-            address: cidr.network(),
-            ..cidr
-        };
-        FormatError::new("a network, with zeros after the prefix")
-            .hint(format!("write \"{network}\""))
-    } else if wide.contains(&cidr.prefix) && cidr.address.is_ipv4() {
-        return Some(cidr);
-    } else if wide.contains(&cidr.prefix) {
-        // Names would be answered with such addresses, and no node would lead callers on.
-        FormatError::new("a range of IPv4: services have no addresses of IPv6 yet")
-    } else {
-        FormatError::new(&format!(
-            "a prefix length from {} to {}",
-            wide.start(),
-            wide.end()
-        ))
-    };
-    sink.parsed(&text, Err(error))
 }
 
 fn node_ports(text: Option<At<String>>, sink: &mut Sink<'_>) -> Option<RangeInclusive<u16>> {

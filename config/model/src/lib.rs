@@ -37,6 +37,7 @@ pub mod registry;
 pub mod rule;
 pub mod scheduler;
 mod secret;
+mod service_range;
 mod shape;
 mod suggest;
 mod syntax;

@@ -5,6 +5,7 @@ use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{Cidr, FormatError};
 use crate::raw::Texts;
 use crate::read::At;
+use crate::service_range::Placed;
 
 /// Longest prefixes of a node's range: below it there is no room for the node's own address and a pod's.
 const LONGEST_IPV4: u8 = 30;
@@ -27,12 +28,10 @@ pub(crate) struct Written {
     pub(crate) node_cidr_mask_ipv6: Option<At<i64>>,
 }
 
-/// Checks the ranges: at most one per address family, no IPv6 for now, and no overlap with the services' range (`service_cidr`
-/// and its place in the document).
-/// An empty list gives nodes none.
+/// Checks the ranges: at most one per address family, and no overlap with the services' ranges. An empty list gives nodes none.
 pub(crate) fn check(
     written: &Written,
-    services: (Option<Cidr>, Option<Place>),
+    services: &[Placed],
     sink: &mut Sink<'_>,
 ) -> Option<Vec<PodRange>> {
     let Some(list) = &written.pod_cidrs else {
@@ -47,7 +46,9 @@ pub(crate) fn check(
                 .any(|other| is_of_family(&other.range, &range))
             {
                 "at most one range of IPv4 and one of IPv6".to_owned()
-            } else if let Some(services) = services.0.filter(|services| overlap(services, &range)) {
+            } else if let Some((services, _)) =
+                services.iter().find(|(one, _)| overlap(one, &range))
+            {
                 format!("a range apart from that of services, {services}")
             } else {
                 return part(written, range, Some(&text.place), sink);
@@ -65,37 +66,18 @@ pub(crate) fn check(
         return None;
     }
     refuse_idle_masks(written, &ranges, sink);
-    refuse_ipv6(&list.value, &ranges, sink)?;
     Some(ranges)
 }
 
-/// Reports a range of IPv6: a node's pod network takes none yet, and its pods would get no address of IPv4 either.
-fn refuse_ipv6(list: &[At<String>], ranges: &[PodRange], sink: &mut Sink<'_>) -> Option<()> {
-    let mut both = list.iter().zip(ranges);
-    let (text, six) = both.find(|(_, one)| one.range.address.is_ipv6()).unzip();
-    let (Some(text), Some(six)) = (text, six) else {
-        return Some(());
-    };
-    let expected = "a range of IPv4: pods have no addresses of IPv6 yet";
-    let found = six.range.to_string();
-    sink.fault(FaultKind::BadValue, &text.place, found, expected);
-    None
-}
-
 /// The default range.
-fn default(
-    written: &Written,
-    (services, place): (Option<Cidr>, Option<Place>),
-    sink: &mut Sink<'_>,
-) -> Option<PodRange> {
+fn default(written: &Written, services: &[Placed], sink: &mut Sink<'_>) -> Option<PodRange> {
     let range: Cidr = POD_CIDR.parse().ok()?;
-    if let (Some(services), Some(place)) = (services, place)
-        && overlap(&services, &range)
-    {
+    let near = services.iter().find(|(one, _)| overlap(one, &range));
+    if let Some((services, Some(place))) = near {
         let expected = format!("a range apart from that of pods, {range}");
         let suggestion = Some("or give pods another one: `pod_cidrs`".to_owned());
         let found = services.to_string();
-        sink.suggest(FaultKind::Conflict, &place, found, &expected, suggestion);
+        sink.suggest(FaultKind::Conflict, place, found, &expected, suggestion);
         return None;
     }
     let part = part(written, range, None, sink);
@@ -117,7 +99,16 @@ fn network(text: &At<String>, sink: &mut Sink<'_>) -> Option<Cidr> {
     sink.parsed(text, Err(error.hint(format!("write \"{network}\""))))
 }
 
-fn is_of_family(one: &Cidr, other: &Cidr) -> bool {
+/// The name of a range's family.
+pub(crate) fn family(range: &Cidr) -> &'static str {
+    if range.address.is_ipv4() {
+        "IPv4"
+    } else {
+        "IPv6"
+    }
+}
+
+pub(crate) fn is_of_family(one: &Cidr, other: &Cidr) -> bool {
     one.address.is_ipv4() == other.address.is_ipv4()
 }
 

@@ -262,13 +262,13 @@ raw!(
         admin_key: String,
         /// Names and addresses in the API server's certificate beside those of the machine.
         api_names: Texts,
-        /// Range of the services' cluster addresses: IPv4 only; IPv6 is not supported yet. Default: `{SERVICE_CIDR}`.
-        service_cidr: String,
-/// Ranges of which each node gets a part for its pods: one IPv4 range (IPv6 is not supported yet); `[]` if something else assigns them. Default: `["{POD_CIDR}"]`.
+        /// Range of the services' cluster addresses, or one of IPv4 and one of IPv6, of which services have the first unless they ask for the other or both; pods need a range of the same family. Default: `{SERVICE_CIDR}`.
+        service_cidr: OneOrMore,
+/// Ranges of which each node gets a part for its pods: one of IPv4, one of IPv6, or both, of which a pod's first address has the first; `[]` if something else assigns them. Default: `["{POD_CIDR}"]`.
         pod_cidrs: Texts,
         /// Prefix length of a node's part of the IPv4 range. Default: {NODE_CIDR_MASK_IPV4}.
         node_cidr_mask_ipv4: i64,
-        /// Prefix length of a node's part of an IPv6 range; refused until IPv6 is supported. Default: {NODE_CIDR_MASK_IPV6}.
+        /// Prefix length of a node's part of the IPv6 range. Default: {NODE_CIDR_MASK_IPV6}.
         node_cidr_mask_ipv6: i64,
         /// Range of node ports. Default: `{NODE_PORTS}`.
         node_ports: String,
@@ -508,6 +508,36 @@ raw!(
         extra: Texts,
     }
 );
+
+/// One string, or an array of them.
+#[derive(Debug, Default)]
+pub(crate) struct OneOrMore(pub(crate) Texts);
+
+impl Read for OneOrMore {
+    fn shape() -> Shape {
+        Shape::Scalar("string or array of strings")
+    }
+
+    fn read(value: &DeValue<'_>, place: &Place, sink: &mut Sink<'_>) -> Option<Self> {
+        match value {
+            DeValue::String(text) => Some(Self(vec![At {
+                value: text.to_string(),
+                place: place.clone(),
+            }])),
+            DeValue::Array(_) => Texts::read(value, place, sink).map(Self),
+            DeValue::Integer(_)
+            | DeValue::Float(_)
+            | DeValue::Boolean(_)
+            | DeValue::Datetime(_)
+            | DeValue::Table(_) => wrong_type(
+                value,
+                place,
+                "a string in quotes, or an array of them",
+                sink,
+            ),
+        }
+    }
+}
 
 /// An element of `node.host_paths`: a path, or a table with further settings.
 #[derive(Debug, Default)]

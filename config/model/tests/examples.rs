@@ -180,26 +180,40 @@ fn a_master_on_a_plain_host_needs_no_machine() {
     };
     check_rules(&cluster);
     assert_eq!(cluster.admin_key, None);
-    assert_eq!(cluster.service_cidr.to_string(), "10.96.0.0/12");
+    let services = |cluster: &ClusterConfig| -> Vec<String> {
+        let all = cluster.service_cidrs.iter();
+        all.map(ToString::to_string).collect()
+    };
+    assert_eq!(services(&cluster), ["10.96.0.0/12"]);
     assert_eq!(cluster.node_ports, 30000..=32767);
     let pods = |range: &str, node_prefix| {
         let range = range.parse().unwrap();
         PodRange { range, node_prefix }
     };
     assert_eq!(cluster.pod_ranges, [pods("10.244.0.0/16", 24)]);
-    let ranges = |keys: &str| {
+    let read = |keys: &str| {
         let text = format!("version = 1\nkind = \"cluster\"\n[cluster]\n{keys}\n");
         let Document::Cluster(cluster) = parse(text.into_bytes(), "x").unwrap() else {
             panic!("no cluster")
         };
-        cluster.pod_ranges
+        cluster
     };
+    let ranges = |keys: &str| read(keys).pod_ranges;
     assert_eq!(ranges("pod_cidrs = []"), []);
     let small = "pod_cidrs = [\"10.0.0.0/26\"]\nnode_cidr_mask_ipv4 = 28";
     assert_eq!(ranges(small), [pods("10.0.0.0/26", 28)]);
     // Without a mask a node's part is as large as the range allows.
     let small = "pod_cidrs = [\"10.0.0.0/26\"]";
     assert_eq!(ranges(small), [pods("10.0.0.0/26", 26)]);
+    let both = read(
+        "pod_cidrs = [\"10.0.0.0/16\", \"fd00:1::/56\"]\nnode_cidr_mask_ipv6 = 72\n\
+         service_cidr = [\"fd00:2::/112\", \"10.96.0.0/16\"]",
+    );
+    assert_eq!(services(&both), ["fd00:2::/112", "10.96.0.0/16"]);
+    let wanted = [pods("10.0.0.0/16", 24), pods("fd00:1::/56", 72)];
+    assert_eq!(both.pod_ranges, wanted);
+    let six = read("pod_cidrs = [\"fd00:1::/56\"]\nservice_cidr = \"fd00:2::/112\"");
+    assert_eq!(six.pod_ranges, [pods("fd00:1::/56", 64)]);
     assert_eq!(cluster.policy.rules[0].config.digests, "");
 }
 

@@ -22,7 +22,7 @@ const INITRD: [&str; 6] = [
 /// On hardware: more kinds of disks.
 const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
 /// Modules of the running system, including the network cards of the big clouds.
-const RUNNING: [&str; 28] = [
+const RUNNING: [&str; 29] = [
     "ext4",
     // The encrypted state: the target, its mode, and the processor's own AES.
     "dm_crypt",
@@ -54,6 +54,7 @@ const RUNNING: [&str; 28] = [
     "nft_nat",
     "nft_numgen",
     "nft_reject_ipv4",
+    "nft_reject_ipv6",
     // conntrack netlink, to delete UDP entries of removed endpoints.
     "nf_conntrack_netlink",
 ];

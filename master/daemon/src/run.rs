@@ -25,7 +25,7 @@ use master_journal::VerdictLog;
 use master_listener::ServeOptions;
 use master_schema::validate::net::Range;
 use master_store::{EmbeddedStore, StoreError};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -465,10 +465,16 @@ fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
         } else {
             Some(listen.ip())
         });
+        // There it listens for both families.
+        if listen.ip() == Ipv6Addr::UNSPECIFIED {
+            addresses.extend(outward(Ipv4Addr::UNSPECIFIED.into()));
+        }
     }
-    let cidr = settings.cluster.service_cidr;
+    let services = settings.cluster.service_cidrs.iter();
     Ranges {
-        services: Range::new(cidr.address, cidr.prefix).into_iter().collect(),
+        services: services
+            .filter_map(|cidr| Range::new(cidr.address, cidr.prefix))
+            .collect(),
         node_ports: settings.cluster.node_ports.clone(),
         advertise: addresses
             .into_iter()

@@ -104,7 +104,8 @@ fn settings(cluster: ClusterConfig, machine: Option<&MachineConfig>) -> Settings
         .map(|cidr| cidr.address.to_string())
         .collect();
     let mut names: BTreeSet<String> = FIXED_NAMES.iter().map(|name| (*name).to_owned()).collect();
-    names.insert(first_address(cluster.service_cidr.network()).to_string());
+    let own = cluster.service_cidrs.iter();
+    names.extend(own.map(|range| first_address(range.network()).to_string()));
     names.extend(
         cluster
             .api_names
@@ -121,7 +122,7 @@ fn settings(cluster: ClusterConfig, machine: Option<&MachineConfig>) -> Settings
     }
 }
 
-/// The service address of the API itself: the first of the range (upstream's choice).
+/// The service address of the API itself: the first of a range (upstream's choice).
 fn first_address(network: IpAddr) -> IpAddr {
     match network {
         IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from(u32::from(v4).saturating_add(1))),

@@ -7,7 +7,7 @@ use agent_sys::netlink::filter::{LARGEST_BATCH, encoded_length};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 fn pod(namespace: &str, ports: &Value) -> Arc<Pod> {
@@ -38,7 +38,7 @@ fn world(rules: &[(&str, Value)]) -> World {
 /// A pod without ports of each namespace.
 fn pods(namespaces: &[&str]) -> Own {
     let pods = namespaces.iter().zip(1..);
-    pods.map(|(name, last)| (Ipv4Addr::new(10, 1, 0, last), pod(name, &json!([]))))
+    pods.map(|(name, last)| (IpAddr::from([10, 1, 0, last]), pod(name, &json!([]))))
         .collect()
 }
 
@@ -73,9 +73,13 @@ fn has_all(of: &Table, table: &Table) -> bool {
 #[test]
 fn a_namespace_with_too_many_rules_is_closed_and_no_other() {
     let own = pods(&["shop", "flood"]);
-    let alone = fresh(&world(&[("shop", shop())]), &own);
+    let alone = fresh(Family::V4, &world(&[("shop", shop())]), &own);
     let sizes = |flood: Value| {
-        let table = fresh(&world(&[("shop", shop()), ("flood", flood)]), &own);
+        let table = fresh(
+            Family::V4,
+            &world(&[("shop", shop()), ("flood", flood)]),
+            &own,
+        );
         assert!(has_all(&alone, &table), "of the other namespace");
         (
             rules(&table) - rules(&alone),
@@ -103,12 +107,12 @@ fn addresses_of_pods_count() {
     let mut world = world(&[("shop", shop()), ("flood", json!(flood))]);
     let away = (0..2_000_u32).map(|number| {
         let mut pod = Pod::clone(&pod("flood", &json!([])));
-        pod.addresses = vec![Ipv4Addr::from((10 << 24) + (2 << 16) + number)];
+        pod.addresses = vec![Ipv4Addr::from((10 << 24) + (2 << 16) + number).into()];
         (number.to_string(), Arc::new(pod))
     });
     world.pods = Some(away.collect());
-    let table = fresh(&world, &own);
-    let bytes = encoded_length(&table::all(&table));
+    let table = fresh(Family::V4, &world, &own);
+    let bytes = encoded_length(Family::V4, &table::all(Family::V4, &table));
     assert!(bytes <= LARGEST_BATCH, "{bytes}");
     assert_eq!((table.sets.len(), table.ingress.len()), (1, 2));
 }
@@ -123,11 +127,11 @@ fn what_namespaces_take_together_fits_and_small_ones_stay_open() {
         .collect();
     names.push("shop");
     policies.push(("shop", shop()));
-    let table = fresh(&world(&policies), &pods(&names));
-    let bytes = encoded_length(&table::all(&table));
+    let table = fresh(Family::V4, &world(&policies), &pods(&names));
+    let bytes = encoded_length(Family::V4, &table::all(Family::V4, &table));
     assert!(bytes <= LARGEST_BATCH, "{bytes}");
     assert_eq!(table.ingress.len(), 13, "each pod has a chain");
-    let alone = fresh(&world(&[("shop", shop())]), &pods(&names));
+    let alone = fresh(Family::V4, &world(&[("shop", shop())]), &pods(&names));
     assert!(has_all(&alone, &table));
     let open = table.chains.values().filter(|rules| rules.len() > 9_000);
     assert!(open.count() > 2, "as many as fit stay open");
@@ -137,12 +141,14 @@ fn what_namespaces_take_together_fits_and_small_ones_stay_open() {
 proptest! {
     #[test]
     fn a_table_takes_no_more_than_is_counted((world, own) in worlds()) {
-        let table = fresh(&world, &own);
-        let counted = table.chains.values().map(|rules| budget::of_chain(rules)).sum::<usize>()
-            + table.sets.values().map(|set| budget::of_set(set)).sum::<usize>();
-        let bytes = encoded_length(&table::all(&table));
-        let left = LARGEST_BATCH - budget::Budget::new(own.len()).whole();
-        prop_assert!(bytes <= left + counted, "{} of {} and {}", bytes, left, counted);
+        for family in [Family::V4, Family::V6] {
+            let table = fresh(family, &world, &own);
+            let counted = table.chains.values().map(|rules| budget::of_chain(rules)).sum::<usize>()
+                + table.sets.values().map(|set| budget::of_set(set)).sum::<usize>();
+            let bytes = encoded_length(family, &table::all(family, &table));
+            let left = LARGEST_BATCH - budget::Budget::new(table.known.len()).whole();
+            prop_assert!(bytes <= left + counted, "{} of {} and {}", bytes, left, counted);
+        }
     }
 }
 
@@ -154,21 +160,21 @@ fn ranges_that_chains_share_count_once() {
     )]);
     let pods = (1..=3).map(|last| {
         let ports = json!([{"name": "web", "containerPort": 8000 + u16::from(last)}]);
-        (Ipv4Addr::new(10, 1, 0, last), pod("shop", &ports))
+        (IpAddr::from([10, 1, 0, last]), pod("shop", &ports))
     });
-    let table = fresh(&world, &pods.collect());
+    let table = fresh(Family::V4, &world, &pods.collect());
     assert_eq!(table.sets.len(), 1, "none is taken away");
 }
 
 #[test]
 fn what_pods_asked_that_are_gone_is_forgotten() {
-    let mut planner = Planner::default();
+    let mut planner = Planner::new(Family::V4);
     let named = world(&[("shop", json!([{"ports": [{"port": "web"}]}]))]);
     for port in 1..=100 {
         let ports = json!([{"name": "web", "containerPort": port}]);
-        let own: Own = [(Ipv4Addr::new(10, 1, 0, 1), pod("shop", &ports))].into();
+        let own: Own = [(IpAddr::from([10, 1, 0, 1]), pod("shop", &ports))].into();
         let table = planner.table(&named, &own).unwrap();
-        assert_eq!(table, fresh(&named, &own));
+        assert_eq!(table, fresh(Family::V4, &named, &own));
         assert_eq!(planner.branches(), 1, "port {port}");
     }
 }

@@ -7,21 +7,22 @@
 
 use super::plan::{Rules, Set};
 use agent_sys::netlink::filter::{LARGEST_BATCH, Step};
+use agent_sys::netlink::links::octets;
 use std::collections::BTreeSet;
 
 /// Bytes of the message that are not of any namespace's policies: what never changes, and the chain of closed pods.
 const FRAME: usize = 8 << 10;
 /// Bytes for a pod: what leads to its chains, and its place among those that are known.
-const POD: usize = 256;
+const POD: usize = 320;
 /// Bytes for a chain, for a rule, and for each step of a rule. A step takes up to 92, but those that do are alone or beside
 /// shorter ones; a test holds this against the encoding.
 const CHAIN: usize = 96;
 const RULE: usize = 144;
 const STEP: usize = 48;
-/// Bytes for a set, for an element beside its key, and for a range.
+/// Bytes for a set, for an element beside its key, and for a range beside its addresses.
 const SET: usize = 256;
 const ELEMENT: usize = 13;
-const RANGE: usize = 42;
+const RANGE: usize = 34;
 
 /// More bytes than any namespace can take.
 pub(super) const MOST: usize = LARGEST_BATCH / 3;
@@ -45,7 +46,10 @@ pub(super) fn of_set(set: &Set) -> usize {
             let key = keys.first().map_or(0, |key| key.len().next_multiple_of(4));
             keys.len() * (ELEMENT + key)
         }
-        Set::Ranges(ranges) => ranges.len() * RANGE,
+        Set::Ranges(ranges) => {
+            let address = ranges.first().map_or(0, |(from, _)| octets(*from).len());
+            ranges.len() * (RANGE + 2 * address)
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::tests::{Own, fresh, world};
 use super::*;
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::filter::{Change, Step, Value, Verdict};
+use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -31,8 +32,8 @@ fn history() -> impl Strategy<Value = Vec<(World, Own)>> {
 /// Gives some pods of the other node one address: the master may know an old pod and a new one of it.
 fn crowd((world, _): &mut (World, Own)) {
     for pod in world.pods.get_or_insert_default().values_mut() {
-        let shared = Ipv4Addr::new(10, 1, 1, 3);
-        if pod.addresses.iter().any(|at| *at > shared) {
+        let shared = IpAddr::from([10, 1, 1, 3]);
+        if pod.addresses.iter().any(|at| at.is_ipv4() && *at > shared) {
             Arc::make_mut(pod).addresses = vec![shared];
         }
     }
@@ -138,8 +139,8 @@ impl Model {
                     assert_eq!(self.sets.insert(name.into_owned(), BTreeMap::new()), None);
                 }
                 Change::AddRanges { name, ranges, .. } => {
-                    let key = |(first, last): (u32, u32)| {
-                        ([first.to_be_bytes(), last.to_be_bytes()].concat(), None)
+                    let key = |(first, last): (IpAddr, IpAddr)| {
+                        ([octets(first), octets(last)].concat(), None)
                     };
                     let ranges = ranges.into_iter().map(key).collect();
                     assert_eq!(self.sets.insert(name.into_owned(), ranges), None);
@@ -170,15 +171,16 @@ impl Model {
 
 proptest! {
     #[test]
-    fn step_by_step_and_at_once_give_the_same(history in history()) {
-        let (mut model, mut planner, mut held) = (Model::default(), Planner::default(), Table::default());
-        model.apply(table::all(&held));
+    fn step_by_step_and_at_once_give_the_same(history in history(), v4 in any::<bool>()) {
+        let family = if v4 { Family::V4 } else { Family::V6 };
+        let (mut model, mut planner, mut held) = (Model::default(), Planner::new(family), Table::default());
+        model.apply(table::all(family, &held));
         for (world, own) in &history {
             let wanted = planner.table(world, own).unwrap();
-            prop_assert_eq!(&wanted, &fresh(world, own));
+            prop_assert_eq!(&wanted, &fresh(family, world, own));
             model.apply(table::difference(&held, &wanted));
             let mut whole = Model::default();
-            whole.apply(table::all(&wanted));
+            whole.apply(table::all(family, &wanted));
             prop_assert_eq!(&model, &whole);
             prop_assert!(table::difference(&wanted, &wanted).is_empty());
             held = wanted;
@@ -189,11 +191,12 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn the_kernel_takes_every_change_of_policies(history in history()) {
+    fn the_kernel_takes_every_change_of_policies(history in history(), v4 in any::<bool>()) {
+        let family = if v4 { Family::V4 } else { Family::V6 };
         in_new(&[Kind::Network], || {
-            let mut filter = Filter::open()?;
-            let (mut planner, mut held) = (Planner::default(), Table::default());
-            filter.apply(&table::all(&held))?;
+            let mut filter = Filter::open(family)?;
+            let (mut planner, mut held) = (Planner::new(family), Table::default());
+            filter.apply(&table::all(family, &held))?;
             for (world, own) in &history {
                 let wanted = planner.table(world, own).unwrap();
                 let changes = table::difference(&held, &wanted);
@@ -202,7 +205,7 @@ proptest! {
                 }
                 held = wanted;
             }
-            filter.apply(&table::all(&held))
+            filter.apply(&table::all(family, &held))
         })
         .unwrap();
     }

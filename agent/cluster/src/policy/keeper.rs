@@ -7,7 +7,7 @@ use crate::Sandboxes;
 use agent_proxy::View;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -63,7 +63,7 @@ impl Keeper {
         &self,
         world: &World,
         sandboxes: Vec<(String, Vec<IpAddr>)>,
-    ) -> (BTreeMap<Ipv4Addr, Arc<Known>>, BTreeSet<String>) {
+    ) -> (BTreeMap<IpAddr, Arc<Known>>, BTreeSet<String>) {
         let told = self.told.now();
         let mut own = BTreeMap::new();
         let mut uids = BTreeSet::new();
@@ -72,11 +72,8 @@ impl Keeper {
             let Some(pod) = of_master.or_else(|| told.get(&uid)) else {
                 continue;
             };
-            let addresses = addresses.into_iter().filter_map(|address| match address {
-                IpAddr::V4(address) => Some((address, Arc::clone(pod))),
-                IpAddr::V6(_) => None,
-            });
-            own.extend(addresses);
+            let addresses = addresses.into_iter();
+            own.extend(addresses.map(|address| (address, Arc::clone(pod))));
             uids.insert(uid);
         }
         (own, uids)
@@ -95,7 +92,8 @@ impl Keeper {
             told.mark_unchanged();
             let (own, uids) = self.own(&known, sandboxes.addresses());
             let policies = Arc::clone(&self.policies);
-            let apply = move || policies.follow(&known, &own);
+            let families = sandboxes.families();
+            let apply = move || policies.follow(&families, &known, &own);
             match tokio::task::spawn_blocking(apply).await {
                 Ok(Ok(true)) => drop(self.in_force.send_replace(uids)),
                 Ok(Ok(false)) => {}

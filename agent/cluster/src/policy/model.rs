@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use config_model::format::Cidr;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Labels of an object.
@@ -40,8 +40,8 @@ pub struct Pod {
     pub namespace: String,
     /// Labels.
     pub labels: Labels,
-    /// Its own IPv4 addresses; none on a machine's network, before it has one, and after its end.
-    pub addresses: Vec<Ipv4Addr>,
+    /// Its own addresses; none on a machine's network, before it has one, and after its end.
+    pub addresses: Vec<IpAddr>,
     /// Its ports with names.
     pub ports: Vec<NamedPort>,
 }
@@ -56,7 +56,7 @@ impl Pod {
         let own = !ended && spec.host_network != Some(true);
         let listed = status.pod_ips.into_iter().flatten().map(|one| one.ip);
         let addresses = listed.chain(status.pod_ip).filter(|_| own);
-        let mut addresses: Vec<Ipv4Addr> = addresses.filter_map(|text| text.parse().ok()).collect();
+        let mut addresses: Vec<IpAddr> = addresses.filter_map(|text| text.parse().ok()).collect();
         addresses.sort();
         addresses.dedup();
         // Of init containers those count that run on beside the others.
@@ -285,13 +285,13 @@ pub struct World {
 pub(super) fn is_meant(
     peer: &Peer,
     own: &str,
-    address: Ipv4Addr,
+    address: IpAddr,
     pod: Option<&Pod>,
     namespaces: &BTreeMap<String, Arc<Labels>>,
 ) -> bool {
     match peer {
         Peer::Block { cidr, except } => {
-            let within = |range: &Cidr| range.contains(IpAddr::V4(address));
+            let within = |range: &Cidr| range.contains(address);
             within(cidr) && !except.iter().any(within)
         }
         Peer::Pods {

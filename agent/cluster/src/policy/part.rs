@@ -6,7 +6,7 @@ use super::plan::{Key, Made, Rules, Set, Side, Table};
 use agent_sys::netlink::filter::{Step, Verdict};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The chain of pods whose namespace takes too much: nothing passes.
@@ -18,8 +18,8 @@ pub(super) struct Part {
     pub(super) made: BTreeMap<Key, Made>,
     pub(super) sets: BTreeMap<Arc<str>, Arc<Set>>,
     pub(super) chains: BTreeMap<Arc<str>, Arc<Rules>>,
-    pub(super) ingress: BTreeMap<Ipv4Addr, Arc<str>>,
-    pub(super) egress: BTreeMap<Ipv4Addr, Arc<str>>,
+    pub(super) ingress: BTreeMap<IpAddr, Arc<str>>,
+    pub(super) egress: BTreeMap<IpAddr, Arc<str>>,
     /// Bytes of the kernel's message that sets and chains take, at most.
     pub(super) bytes: usize,
     /// Most that it may take; nothing more is made beyond.
@@ -67,7 +67,7 @@ impl Plan {
 
 impl Table {
     /// Closes a pod in each direction that one of these policies is about.
-    pub(super) fn close(&mut self, address: Ipv4Addr, policies: &[(&Key, &Arc<Policy>)]) {
+    pub(super) fn close(&mut self, address: IpAddr, policies: &[(&Key, &Arc<Policy>)]) {
         let name = || Arc::<str>::from(CLOSED);
         for side in [Side::Ingress, Side::Egress] {
             if policies.iter().any(|(_, policy)| side.of(policy).is_some()) {

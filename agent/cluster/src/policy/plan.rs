@@ -12,14 +12,17 @@
 //! named by the policy, and a set by what selects its addresses: a policy that changes has its rules exchanged where they
 //! are, and a pod that comes or goes changes elements of sets.
 
+use super::blocks::blocks;
 use super::budget::{Budget, MOST, of_rule, of_set};
 use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
 use super::name::named;
 use super::part::{Part, Plan, drops};
+use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Step, Verdict};
+use agent_sys::netlink::links::octets;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A set of the table.
@@ -28,7 +31,7 @@ pub enum Set {
     /// Keys of this length in bytes.
     Keys(u32, BTreeSet<Vec<u8>>),
     /// First and last addresses of ranges, in order; they do not touch.
-    Ranges(Vec<(u32, u32)>),
+    Ranges(Vec<(IpAddr, IpAddr)>),
 }
 
 /// The steps of each rule of a chain.
@@ -42,11 +45,11 @@ pub struct Table {
     /// Chains by name.
     pub chains: BTreeMap<Arc<str>, Arc<Rules>>,
     /// Pods of this node with policies for what comes to them, and their chains.
-    pub ingress: BTreeMap<Ipv4Addr, Arc<str>>,
+    pub ingress: BTreeMap<IpAddr, Arc<str>>,
     /// Those with policies for where they go.
-    pub egress: BTreeMap<Ipv4Addr, Arc<str>>,
+    pub egress: BTreeMap<IpAddr, Arc<str>>,
     /// All pods of this node.
-    pub known: BTreeSet<Ipv4Addr>,
+    pub known: BTreeSet<IpAddr>,
 }
 
 /// Which end of the connection the pod of this node is.
@@ -72,14 +75,15 @@ impl Side {
 pub(super) type Key = (String, String);
 
 /// An address and a pod that has it.
-type Place = (Ipv4Addr, Arc<Pod>);
+type Place = (IpAddr, Arc<Pod>);
 /// Places in the order of addresses. Pods may have an address in common for a while, as the master tells of them.
 type Places = Vec<Place>;
 
-/// Makes tables. A table follows from the world and the node's pods alone: what is kept of the last one only saves the work for
-/// policies and pods that have not changed.
-#[derive(Debug, Default)]
+/// Makes tables of one family. A table follows from the world and the node's pods alone: what is kept of the last one only saves
+/// the work for policies and pods that have not changed.
+#[derive(Debug)]
 pub struct Planner {
+    family: Family,
     made: BTreeMap<Key, Made>,
     places: Places,
     namespaces: BTreeMap<String, Arc<Labels>>,
@@ -117,13 +121,25 @@ enum Content {
 }
 
 impl Planner {
+    /// One that has made no table yet.
+    pub fn new(family: Family) -> Self {
+        Self {
+            family,
+            made: BTreeMap::new(),
+            places: Places::new(),
+            namespaces: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            closed: BTreeSet::new(),
+        }
+    }
+
     /// The table for the pods of this node; none before pods, namespaces and policies are known.
     ///
-    /// `own`: the pods of this node, by address.
-    pub fn table(&mut self, world: &World, own: &BTreeMap<Ipv4Addr, Arc<Pod>>) -> Option<Table> {
+    /// `own`: the pods of this node, by address, of both families.
+    pub fn table(&mut self, world: &World, own: &BTreeMap<IpAddr, Arc<Pod>>) -> Option<Table> {
         let policies = world.policies.as_ref()?;
         let namespaces = world.namespaces.as_ref()?;
-        let places = places(world.pods.as_ref()?, own);
+        let places = places(self.family, world.pods.as_ref()?, own);
         let mut sets = std::mem::take(&mut self.sets);
         if self.namespaces != *namespaces {
             self.namespaces.clone_from(namespaces);
@@ -135,6 +151,7 @@ impl Planner {
                 places: &places,
                 namespaces,
             },
+            family: self.family,
             sets,
             before: std::mem::take(&mut self.made),
         };
@@ -169,19 +186,24 @@ impl Planner {
     }
 }
 
-/// All pods with addresses. The node knows the addresses of its own pods before the master does.
-fn places(pods: &BTreeMap<String, Arc<Pod>>, own: &BTreeMap<Ipv4Addr, Arc<Pod>>) -> Places {
+/// All pods with addresses of a family. The node knows the addresses of its own pods before the master does.
+fn places(
+    family: Family,
+    pods: &BTreeMap<String, Arc<Pod>>,
+    own: &BTreeMap<IpAddr, Arc<Pod>>,
+) -> Places {
     let away = pods.values();
     let away = away.flat_map(|pod| pod.addresses.iter().map(move |at| (at, pod)));
     let away = away.filter(|(at, _)| !own.contains_key(at));
     let all = away.chain(own);
+    let all = all.filter(|(at, _)| Family::of(**at) == family);
     let mut places: Places = all.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
     places.sort_by_key(|(at, _)| *at);
     places
 }
 
 /// Addresses at which there are other pods than before, in order.
-fn changed(mut before: &[Place], mut after: &[Place]) -> Vec<Ipv4Addr> {
+fn changed(mut before: &[Place], mut after: &[Place]) -> Vec<IpAddr> {
     let mut all = Vec::new();
     loop {
         let both = before.iter().zip(after);
@@ -197,13 +219,13 @@ fn changed(mut before: &[Place], mut after: &[Place]) -> Vec<Ipv4Addr> {
 }
 
 /// The places behind an address; the first `from` are not behind it.
-fn behind(places: &[Place], from: usize, address: Ipv4Addr) -> &[Place] {
+fn behind(places: &[Place], from: usize, address: IpAddr) -> &[Place] {
     let rest = places.get(from..).unwrap_or_default();
     let count = rest.partition_point(|(at, _)| *at <= address);
     rest.get(count..).unwrap_or_default()
 }
 
-fn pods_at(places: &[Place], address: Ipv4Addr) -> &[Place] {
+fn pods_at(places: &[Place], address: IpAddr) -> &[Place] {
     let from = places.partition_point(|(at, _)| *at < address);
     let rest = places.get(from..).unwrap_or_default();
     let count = rest.partition_point(|(at, _)| *at == address);
@@ -219,22 +241,21 @@ type Chains = (Option<Arc<str>>, Option<Arc<str>>);
 struct Sight<'a> {
     places: &'a [Place],
     /// Addresses at which there were other pods when the last table was made.
-    changed: Vec<Ipv4Addr>,
+    changed: Vec<IpAddr>,
     namespaces: &'a BTreeMap<String, Arc<Labels>>,
 }
 
 struct Maker<'a> {
     sight: Sight<'a>,
+    family: Family,
     /// Sets of the last table, where they are right but for the addresses that have changed.
     sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// What the last table was made of; what is still in use moves to its namespace's part.
     before: BTreeMap<Key, Made>,
 }
 
-/// Registers: an address, a protocol and a port, as keys of three parts hold them.
+/// The register of an address.
 const ADDRESS: u32 = 0;
-const PROTOCOL: u32 = 1;
-const PORT: u32 = 2;
 
 /// Policies of a namespace, by key.
 type Policies<'a> = Vec<(&'a Key, &'a Arc<Policy>)>;
@@ -252,21 +273,23 @@ impl Maker<'_> {
     fn make(
         &mut self,
         policies: &BTreeMap<Key, Arc<Policy>>,
-        own: &BTreeMap<Ipv4Addr, Arc<Pod>>,
+        own: &BTreeMap<IpAddr, Arc<Pod>>,
     ) -> Plan {
         let mut of_namespace: HashMap<&str, Policies<'_>> = HashMap::new();
         for (key, policy) in policies {
             let own = of_namespace.entry(&policy.namespace).or_default();
             own.push((key, policy));
         }
-        let mut pods: BTreeMap<&str, Vec<(Ipv4Addr, &Pod)>> = BTreeMap::new();
-        for (address, pod) in own {
+        let mut pods: BTreeMap<&str, Vec<(IpAddr, &Pod)>> = BTreeMap::new();
+        let of_family = |address: &IpAddr| Family::of(*address) == self.family;
+        for (address, pod) in own.iter().filter(|(address, _)| of_family(address)) {
             let near = pods.entry(&pod.namespace).or_default();
             near.push((*address, pod));
         }
         let near = |namespace: &str| of_namespace.get(namespace).map_or(&[][..], Vec::as_slice);
-        let mut budget = Budget::new(own.len());
         let (mut parts, mut plan) = (BTreeMap::new(), Plan::default());
+        plan.table.known = own.keys().copied().filter(of_family).collect();
+        let mut budget = Budget::new(plan.table.known.len());
         // Bytes of closed namespaces of which the parts are kept for the next plan, and not made anew.
         let mut kept = 0;
         for (namespace, pods) in &pods {
@@ -283,7 +306,6 @@ impl Maker<'_> {
                 plan.closed.insert(namespace, bytes);
             }
         }
-        plan.table.known = own.keys().copied().collect();
         for part in parts.into_values() {
             plan.open(part);
         }
@@ -300,7 +322,7 @@ impl Maker<'_> {
     /// What a namespace needs for its pods, or more than the limit of it.
     fn part(
         &mut self,
-        pods: &[(Ipv4Addr, &Pod)],
+        pods: &[(IpAddr, &Pod)],
         near: &[(&Key, &Arc<Policy>)],
         limit: usize,
     ) -> Part {
@@ -388,7 +410,8 @@ impl Maker<'_> {
         let mut branches = made.branches.iter();
         let place = branches.position(|one| one.side == side && one.ports == ports);
         let place = place.unwrap_or_else(|| {
-            made.branches.push(Branch::new(key, rules, side, ports));
+            made.branches
+                .push(Branch::new(self.family, key, rules, side, ports));
             made.branches.len() - 1
         });
         let branch = made.branches.get(place)?;
@@ -399,7 +422,9 @@ impl Maker<'_> {
             }
             if let Entry::Vacant(place) = part.sets.entry(Arc::clone(name)) {
                 let held = self.sets.remove(name);
-                let set = self.sight.set(&policy.namespace, content, held);
+                let set = self
+                    .sight
+                    .set(self.family, &policy.namespace, content, held);
                 part.bytes += of_set(&set);
                 place.insert(set);
             }
@@ -421,11 +446,17 @@ impl Made {
 
 impl Sight<'_> {
     /// The set. `held`: that of the last table.
-    fn set(&self, namespace: &str, content: &Content, held: Option<Arc<Set>>) -> Arc<Set> {
+    fn set(
+        &self,
+        family: Family,
+        namespace: &str,
+        content: &Content,
+        held: Option<Arc<Set>>,
+    ) -> Arc<Set> {
         let length = match content {
             Content::Ranges(ranges) => return Arc::clone(ranges),
-            Content::Pods(_) => 4,
-            Content::NamedPort(..) => 12,
+            Content::Pods(_) => family.bytes(),
+            Content::NamedPort(..) => family.bytes() + 8,
         };
         let keys = |places| self.keys(namespace, content, places);
         let Some(mut set) = held else {
@@ -433,8 +464,8 @@ impl Sight<'_> {
         };
         for address in &self.changed {
             let Set::Keys(_, held) = &*set else { continue };
-            let octets = address.octets();
-            let had = held.range(octets.to_vec()..);
+            let octets = octets(*address);
+            let had = held.range(octets.clone()..);
             let had = had.take_while(|key| key.starts_with(&octets)).cloned();
             let had: BTreeSet<Vec<u8>> = had.collect();
             let has = keys(pods_at(self.places, *address));
@@ -459,7 +490,7 @@ impl Sight<'_> {
         match content {
             Content::Pods(peers) => {
                 let those = places.iter().filter(|place| meant(peers, place));
-                those.map(|(at, _)| at.octets().to_vec()).collect()
+                those.map(|(at, _)| octets(*at)).collect()
             }
             Content::NamedPort(peers, name, protocol) => {
                 let those = places.iter().filter(|place| meant(peers, place));
@@ -467,7 +498,7 @@ impl Sight<'_> {
                     let ports = named_ports(&pod.ports, name, *protocol);
                     ports.map(|port| {
                         let [high, low] = port.to_be_bytes();
-                        let mut key = at.octets().to_vec();
+                        let mut key = octets(*at);
                         key.extend([*protocol, 0, 0, 0, high, low, 0, 0]);
                         key
                     })
@@ -480,9 +511,10 @@ impl Sight<'_> {
 }
 
 impl Branch {
-    fn new(key: &Key, rules: &[Rule], side: Side, ports: Vec<NamedPort>) -> Self {
+    fn new(family: Family, key: &Key, rules: &[Rule], side: Side, ports: Vec<NamedPort>) -> Self {
         let name = named("policy", &(key, side, &ports));
         let mut writer = Writer {
+            family,
             namespace: &key.0,
             side,
             ports: &ports,
@@ -512,6 +544,7 @@ impl Branch {
 
 /// Writes the rules of a policy.
 struct Writer<'a> {
+    family: Family,
     namespace: &'a str,
     side: Side,
     /// The named ports of the pods that the rules are for.
@@ -541,7 +574,7 @@ impl Writer<'_> {
             for (first, last) in numbers {
                 all.extend(
                     ends.iter()
-                        .map(|end| [end.clone(), at(*protocol, first, last)].concat()),
+                        .map(|end| [end.clone(), self.at(*protocol, first, last)].concat()),
                 );
             }
         }
@@ -569,7 +602,7 @@ impl Writer<'_> {
             let name = named("pods", &format!("{} {pods:?}", self.namespace));
             sets.push((name, Content::Pods(pods)));
         }
-        let ranges = blocks(peers);
+        let ranges = blocks(self.family, peers);
         if !ranges.is_empty() {
             let name = named("block", &format!("{ranges:?}"));
             sets.push((name, Content::Ranges(Arc::new(Set::Ranges(ranges)))));
@@ -589,12 +622,40 @@ impl Writer<'_> {
         let set = named("ports", &content);
         let steps = vec![
             Step::LoadServer(ADDRESS),
-            Step::LoadProtocol(PROTOCOL),
-            Step::LoadServerPort(PORT),
+            Step::LoadProtocol(self.protocol()),
+            Step::LoadServerPort(self.port()),
             Step::In(ADDRESS, set.to_string().into()),
         ];
         let content = Content::NamedPort(peers.to_vec(), name.to_owned(), protocol);
         self.sets.push((set, content));
+        steps
+    }
+
+    /// The registers of a protocol and a port: keys of three parts have them behind the address.
+    fn protocol(&self) -> u32 {
+        ADDRESS + self.family.bytes() / 4
+    }
+
+    fn port(&self) -> u32 {
+        self.protocol() + 1
+    }
+
+    /// Steps that hold for these ports of a protocol.
+    fn at(&self, protocol: u8, first: u16, last: u16) -> Vec<Step> {
+        let port = self.port();
+        let mut steps = vec![
+            Step::LoadProtocol(self.protocol()),
+            Step::Is(self.protocol(), vec![protocol]),
+        ];
+        let bytes = |port: u16| port.to_be_bytes().to_vec();
+        if first == last {
+            steps.push(Step::LoadServerPort(port));
+            steps.push(Step::Is(port, bytes(first)));
+        } else if (first, last) != (0, u16::MAX) {
+            steps.push(Step::LoadServerPort(port));
+            steps.push(Step::AtLeast(port, bytes(first)));
+            steps.push(Step::AtMost(port, bytes(last)));
+        }
         steps
     }
 }
@@ -614,70 +675,4 @@ fn named_ports(ports: &[NamedPort], name: &str, protocol: u8) -> impl Iterator<I
         .iter()
         .filter(move |port| port.name == name && port.protocol == protocol)
         .map(|port| port.port)
-}
-
-/// Steps that hold for these ports of a protocol.
-fn at(protocol: u8, first: u16, last: u16) -> Vec<Step> {
-    let mut steps = vec![
-        Step::LoadProtocol(PROTOCOL),
-        Step::Is(PROTOCOL, vec![protocol]),
-    ];
-    let bytes = |port: u16| port.to_be_bytes().to_vec();
-    if first == last {
-        steps.push(Step::LoadServerPort(PORT));
-        steps.push(Step::Is(PORT, bytes(first)));
-    } else if (first, last) != (0, u16::MAX) {
-        steps.push(Step::LoadServerPort(PORT));
-        steps.push(Step::AtLeast(PORT, bytes(first)));
-        steps.push(Step::AtMost(PORT, bytes(last)));
-    }
-    steps
-}
-
-/// The ranges of all blocks of addresses, joined.
-fn blocks(peers: &[Peer]) -> Vec<(u32, u32)> {
-    let mut all = Vec::new();
-    for peer in peers {
-        let Peer::Block { cidr, except } = peer else {
-            continue;
-        };
-        let holes: BTreeSet<(u32, u32)> = except.iter().filter_map(edges).collect();
-        let Some((first, last)) = edges(cidr) else {
-            continue;
-        };
-        let mut from = Some(first);
-        for (hole, end) in holes {
-            let Some(start) = from.filter(|start| *start <= last) else {
-                break;
-            };
-            if let Some(before) = hole.checked_sub(1).filter(|before| start <= *before) {
-                all.push((start, before.min(last)));
-            }
-            // Holes may lie in one another.
-            from = end.checked_add(1).map(|next| next.max(start));
-        }
-        all.extend(
-            from.filter(|start| *start <= last)
-                .map(|start| (start, last)),
-        );
-    }
-    all.sort_unstable();
-    let mut joined: Vec<(u32, u32)> = Vec::new();
-    for (from, to) in all {
-        match joined.last_mut() {
-            Some((_, end)) if from <= end.saturating_add(1) => *end = to.max(*end),
-            _ => joined.push((from, to)),
-        }
-    }
-    joined
-}
-
-/// First and last address of a range of IPv4.
-fn edges(range: &config_model::format::Cidr) -> Option<(u32, u32)> {
-    let IpAddr::V4(first) = range.network() else {
-        return None;
-    };
-    let first = u32::from(first);
-    let host = u32::MAX.checked_shr(range.prefix.into()).unwrap_or(0);
-    Some((first, first | host))
 }

@@ -2,9 +2,11 @@
 
 use super::plan::{Rules, Set, Table};
 use crate::rules::LINKS;
+use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
+use agent_sys::netlink::links::octets;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The table.
@@ -21,42 +23,39 @@ const TO_PODS: &str = "to-pods";
 const FROM_PODS: &str = "from-pods";
 /// After the pods' own table (`NF_IP_PRI_FILTER`).
 const AFTER_FILTER: i32 = 10;
-/// Places in packets (RFC 791).
-const SOURCE: u32 = 12;
-const DESTINATION: u32 = 16;
 /// The register behind a name.
 const BEHIND_NAME: u32 = 4;
 
-/// The whole table, in place of an earlier one.
-pub fn all(table: &Table) -> Vec<Change> {
+/// The whole table of a family, in place of an earlier one.
+pub fn all(family: Family, table: &Table) -> Vec<Change> {
     let mut changes = vec![
         // The first makes sure that there is one to remove.
         Change::AddTable(TABLE),
         Change::RemoveTable(TABLE),
         Change::AddTable(TABLE),
-        map(INGRESS),
-        map(EGRESS),
-        set(KNOWN.into(), 4),
-        set(ITSELF.into(), 8),
+        map(INGRESS, family.bytes()),
+        map(EGRESS, family.bytes()),
+        set(KNOWN.into(), family.bytes()),
+        set(ITSELF.into(), 2 * family.bytes()),
         judge(TO_PODS, AFTER_FILTER),
         judge(FROM_PODS, AFTER_FILTER + 1),
     ];
-    changes.extend(to_pods().map(|steps| rule(TO_PODS.into(), steps)));
-    changes.extend(from_pods().map(|steps| rule(FROM_PODS.into(), steps)));
+    changes.extend(to_pods(family).map(|steps| rule(TO_PODS.into(), steps)));
+    changes.extend(from_pods(family).map(|steps| rule(FROM_PODS.into(), steps)));
     changes.extend(difference(&Table::default(), table));
     changes
 }
 
 /// What all packets pass which are passed on, for the pods that they come to: what the machine itself sends and takes is not
 /// among them, since the node of a pod reaches it whatever its policies.
-pub(super) fn to_pods() -> [Vec<Step>; 4] {
+pub(super) fn to_pods(family: Family) -> [Vec<Step>; 4] {
     let unknown = |side: Step, address: u32| {
         vec![
             side,
             Step::Is(0, LINKS.as_bytes().to_vec()),
             Step::LoadNetwork {
                 offset: address,
-                length: 4,
+                length: family.bytes(),
                 to: BEHIND_NAME,
             },
             Step::NotIn(BEHIND_NAME, KNOWN.into()),
@@ -66,23 +65,26 @@ pub(super) fn to_pods() -> [Vec<Step>; 4] {
     };
     [
         // A pod whose policies are not known yet.
-        unknown(Step::LoadInName(0), SOURCE),
-        unknown(Step::LoadOutName(0), DESTINATION),
-        itself(),
+        unknown(Step::LoadInName(0), family.source()),
+        unknown(Step::LoadOutName(0), family.destination()),
+        itself(family),
         vec![Step::LoadServer(0), Step::Follow(0, INGRESS)],
     ]
 }
 
 /// The same for the pods that they come from.
-pub(super) fn from_pods() -> [Vec<Step>; 2] {
-    [itself(), vec![Step::LoadClient(0), Step::Follow(0, EGRESS)]]
+pub(super) fn from_pods(family: Family) -> [Vec<Step>; 2] {
+    [
+        itself(family),
+        vec![Step::LoadClient(0), Step::Follow(0, EGRESS)],
+    ]
 }
 
 /// A pod reaches itself whatever its policies.
-fn itself() -> Vec<Step> {
+fn itself(family: Family) -> Vec<Step> {
     vec![
         Step::LoadClient(0),
-        Step::LoadServer(1),
+        Step::LoadServer(family.bytes() / 4),
         Step::In(0, ITSELF.into()),
         Step::Verdict(Verdict::Accept),
     ]
@@ -95,10 +97,10 @@ pub fn difference(before: &Table, after: &Table) -> Vec<Change> {
     chains(&before.chains, &after.chains, &mut changes);
     leads(INGRESS, &before.ingress, &after.ingress, &mut changes);
     leads(EGRESS, &before.egress, &after.egress, &mut changes);
-    let key = |address: &Ipv4Addr| address.octets().to_vec();
-    let twice = |address: &Ipv4Addr| [address.octets(), address.octets()].concat();
+    let key = |address: &IpAddr| octets(*address);
+    let twice = |address: &IpAddr| octets(*address).repeat(2);
     for (name, key) in [
-        (KNOWN, &key as &dyn Fn(&Ipv4Addr) -> Vec<u8>),
+        (KNOWN, &key as &dyn Fn(&IpAddr) -> Vec<u8>),
         (ITSELF, &twice),
     ] {
         let keys = |table: &Table| table.known.iter().map(key).collect::<BTreeSet<_>>();
@@ -196,14 +198,14 @@ fn clear(name: Name) -> Change {
 
 fn leads(
     map: &'static str,
-    before: &BTreeMap<Ipv4Addr, Arc<str>>,
-    after: &BTreeMap<Ipv4Addr, Arc<str>>,
+    before: &BTreeMap<IpAddr, Arc<str>>,
+    after: &BTreeMap<IpAddr, Arc<str>>,
     changes: &mut Vec<Change>,
 ) {
     let goes = before
         .iter()
         .filter(|(address, chain)| after.get(*address) != Some(chain));
-    let keys: Vec<Vec<u8>> = goes.map(|(address, _)| address.octets().to_vec()).collect();
+    let keys: Vec<Vec<u8>> = goes.map(|(address, _)| octets(*address)).collect();
     if !keys.is_empty() {
         changes.push(Change::RemoveElements {
             table: TABLE,
@@ -217,7 +219,7 @@ fn leads(
     let entries: Vec<(Vec<u8>, Value)> = comes
         .map(|(address, chain)| {
             let chain = chain.to_string().into();
-            (address.octets().to_vec(), Value::Jump(chain))
+            (octets(*address), Value::Jump(chain))
         })
         .collect();
     if !entries.is_empty() {
@@ -257,11 +259,11 @@ fn judge(name: &'static str, priority: i32) -> Change {
     }
 }
 
-fn map(name: &'static str) -> Change {
+fn map(name: &'static str, length: u32) -> Change {
     Change::AddMap {
         table: TABLE,
         name,
-        length: 4,
+        length,
         values: Values::Verdicts,
     }
 }

@@ -6,22 +6,22 @@ use super::*;
 use crate::{Places, Sandbox, Sandboxes, Wanted};
 use agent_sys::namespace::{self, Kind, in_new};
 use agent_sys::netlink::filter::{Step, Verdict};
-use agent_sys::netlink::links::{LOOPBACK, Links};
+use agent_sys::netlink::links::{LOOPBACK, Links, octets};
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) type Own = BTreeMap<Ipv4Addr, Arc<Pod>>;
+pub(super) type Own = BTreeMap<IpAddr, Arc<Pod>>;
 
 /// A connection: who began it, who answers, by which protocol and at which port.
 #[derive(Debug, Clone, Copy)]
 struct Connection {
-    client: Ipv4Addr,
-    server: Ipv4Addr,
+    client: IpAddr,
+    server: IpAddr,
     protocol: u8,
     port: u16,
 }
@@ -48,7 +48,7 @@ fn is_allowed(world: &World, own: &Own, connection: Connection) -> bool {
     })
 }
 
-fn pod_at<'a>(world: &'a World, own: &'a Own, at: Ipv4Addr) -> Option<&'a Pod> {
+fn pod_at<'a>(world: &'a World, own: &'a Own, at: IpAddr) -> Option<&'a Pod> {
     let away = world.pods.as_ref().unwrap().values();
     own.get(&at)
         .or_else(|| away.into_iter().find(|pod| pod.addresses.contains(&at)))
@@ -60,7 +60,7 @@ fn allows(
     own: &Own,
     pod: &Pod,
     rule: &Rule,
-    other: Ipv4Addr,
+    other: IpAddr,
     connection: Connection,
 ) -> bool {
     let namespaces = world.namespaces.as_ref().unwrap();
@@ -89,6 +89,7 @@ fn allows(
 
 /// What the rules themselves say of a packet of a connection, from the client or from the server.
 struct Filterer<'a> {
+    family: Family,
     table: &'a Table,
     connection: Connection,
     registers: [u8; 64],
@@ -96,14 +97,16 @@ struct Filterer<'a> {
 
 impl Filterer<'_> {
     fn passes(table: &Table, connection: Connection) -> bool {
+        let family = Family::of(connection.client);
         let mut own = Filterer {
+            family,
             table,
             connection,
             registers: [0; 64],
         };
         // Cables are not looked at here: the first two rules drop what comes from or goes to pods that are not known.
-        let [_, _, to_pods @ ..] = table::to_pods();
-        let judges: [&[Vec<Step>]; 2] = [&to_pods, &table::from_pods()];
+        let [_, _, to_pods @ ..] = table::to_pods(family);
+        let judges: [&[Vec<Step>]; 2] = [&to_pods, &table::from_pods(family)];
         judges
             .into_iter()
             .all(|rules| own.chain(rules) != Some(Verdict::Drop))
@@ -126,21 +129,29 @@ impl Filterer<'_> {
         &self.registers[at..at + length]
     }
 
+    fn address(&self, at: u32) -> IpAddr {
+        match self.family {
+            Family::V4 => <[u8; 4]>::try_from(self.holds(at, 4)).unwrap().into(),
+            Family::V6 => <[u8; 16]>::try_from(self.holds(at, 16)).unwrap().into(),
+        }
+    }
+
     fn is_in(&self, at: u32, name: &str) -> bool {
         match (name, self.table.sets.get(name).map(|set| &**set)) {
             ("itself", _) => {
-                let (first, second) = (self.holds(at, 4), &self.holds(at, 8)[4..]);
+                let length = usize::try_from(self.family.bytes()).unwrap();
+                let (first, second) = self.holds(at, 2 * length).split_at(length);
                 let mut known = self.table.known.iter();
-                first == second && known.any(|one| one.octets() == first)
+                first == second && known.any(|one| octets(*one) == first)
             }
             (_, Some(Set::Keys(length, keys))) => {
                 keys.contains(self.holds(at, usize::try_from(*length).unwrap()))
             }
             (_, Some(Set::Ranges(ranges))) => {
-                let number = u32::from_be_bytes(self.holds(at, 4).try_into().unwrap());
+                let address = self.address(at);
                 ranges
                     .iter()
-                    .any(|(first, last)| (*first..=*last).contains(&number))
+                    .any(|(first, last)| (*first..=*last).contains(&address))
             }
             (_, None) => panic!("no set {name}"),
         }
@@ -157,12 +168,12 @@ impl Filterer<'_> {
             let holds = match step {
                 Step::LoadClient(at) => {
                     let client = self.connection.client;
-                    self.load(*at, &client.octets());
+                    self.load(*at, &octets(client));
                     true
                 }
                 Step::LoadServer(at) => {
                     let server = self.connection.server;
-                    self.load(*at, &server.octets());
+                    self.load(*at, &octets(server));
                     true
                 }
                 Step::LoadProtocol(at) => {
@@ -184,8 +195,7 @@ impl Filterer<'_> {
                         "egress" => &table.egress,
                         other => panic!("no map {other}"),
                     };
-                    let octets: [u8; 4] = self.holds(*at, 4).try_into().unwrap();
-                    let rules = map.get(&Ipv4Addr::from(octets));
+                    let rules = map.get(&self.address(*at));
                     return rules.and_then(|name| self.chain(&table.chains[name]));
                 }
                 Step::Verdict(Verdict::Jump(name)) => {
@@ -218,12 +228,24 @@ fn selector() -> impl Strategy<Value = Selector> {
 }
 
 fn range() -> impl Strategy<Value = config_model::format::Cidr> {
-    (
-        0_u8..3,
-        0_u8..16,
-        prop_oneof![Just(0_u8), Just(8), 24_u8..=32],
-    )
-        .prop_map(|(net, last, prefix)| format!("10.1.{net}.{last}/{prefix}").parse().unwrap())
+    let prefix = prop_oneof![Just(0_u8), Just(8), 24_u8..=32];
+    (any::<bool>(), 0_u8..3, 0_u8..16, prefix).prop_map(|(v4, net, last, prefix)| {
+        let text = if v4 {
+            format!("10.1.{net}.{last}/{prefix}")
+        } else {
+            format!(
+                "fd00::{net:x}:{last:x}/{}",
+                if prefix < 24 { prefix } else { prefix + 96 }
+            )
+        };
+        text.parse().unwrap()
+    })
+}
+
+/// The addresses of the pod of a number on a node: one of each family.
+fn ends(node: u8, number: u8) -> [IpAddr; 2] {
+    let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, node.into(), number.into());
+    [Ipv4Addr::new(10, 1, node, number).into(), v6.into()]
 }
 
 fn rule() -> impl Strategy<Value = Rule> {
@@ -255,7 +277,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// Pods at 10.1.NODE.1 and on, of which those of node 0 are this one's.
+/// Pods at 10.1.NODE.1 and fd00::NODE:1 and on, of which those of node 0 are this one's.
 pub(super) fn world() -> impl Strategy<Value = (World, Own)> {
     let port = ("(web|dns)", prop_oneof![Just(6_u8), Just(17)], 78_u16..83).prop_map(
         |(name, protocol, port)| NamedPort {
@@ -272,21 +294,25 @@ pub(super) fn world() -> impl Strategy<Value = (World, Own)> {
         let mut own = Own::new();
         let mut all = BTreeMap::new();
         for ((node, (namespace, labels, ports)), number) in pods.into_iter().zip(1_u8..) {
-            let at = Ipv4Addr::new(10, 1, node, number);
+            let at = ends(node, number);
             let pod = Arc::new(Pod {
                 namespace,
                 labels,
-                addresses: vec![at],
+                addresses: at.to_vec(),
                 ports,
             });
             all.insert(number.to_string(), Arc::clone(&pod));
             if node == 0 {
-                own.insert(at, pod);
+                own.extend(at.map(|at| (at, Arc::clone(&pod))));
             }
         }
-        let key = |number: usize| ("n".to_owned(), number.to_string());
-        let policies = policies.into_iter().enumerate();
-        let policies = policies.map(|(number, policy)| (key(number), Arc::new(policy)));
+        let policies = policies
+            .into_iter()
+            .zip(0..)
+            .map(|(policy, number): (_, u8)| {
+                let key = (policy.namespace.clone(), number.to_string());
+                (key, Arc::new(policy))
+            });
         let world = World {
             pods: Some(all),
             namespaces: Some(namespaces),
@@ -299,17 +325,19 @@ pub(super) fn world() -> impl Strategy<Value = (World, Own)> {
 proptest! {
     #[test]
     fn rules_judge_as_the_policies_say((world, own) in world()) {
-        let table = fresh(&world, &own);
-        let ends = || (0_u8..3).flat_map(|net| (0_u8..9).map(move |last| Ipv4Addr::new(10, 1, net, last)));
-        for client in ends() {
-            for server in ends() {
-                for (protocol, port) in [(6, 78), (6, 80), (17, 80), (17, 82), (1, 0)] {
-                    let connection = Connection { client, server, protocol, port };
-                    prop_assert_eq!(
-                        Filterer::passes(&table, connection),
-                        is_allowed(&world, &own, connection),
-                        "{:?}", connection
-                    );
+        for (family, place) in Family::BOTH.into_iter().zip(0..) {
+            let table = fresh(family, &world, &own);
+            let ends = || (0_u8..3).flat_map(|net| (0_u8..9).map(move |last| ends(net, last)[place]));
+            for client in ends() {
+                for server in ends() {
+                    for (protocol, port) in [(6, 78), (6, 80), (17, 80), (17, 82), (1, 0)] {
+                        let connection = Connection { client, server, protocol, port };
+                        prop_assert_eq!(
+                            Filterer::passes(&table, connection),
+                            is_allowed(&world, &own, connection),
+                            "{:?}", connection
+                        );
+                    }
                 }
             }
         }
@@ -317,8 +345,8 @@ proptest! {
 }
 
 /// The table, made without any earlier one.
-pub(super) fn fresh(world: &World, own: &Own) -> Table {
-    Planner::default().table(world, own).unwrap()
+pub(super) fn fresh(family: Family, world: &World, own: &Own) -> Table {
+    Planner::new(family).table(world, own).unwrap()
 }
 
 fn read(policy: &serde_json::Value) -> Policy {
@@ -353,15 +381,24 @@ fn a_policy_that_is_not_understood_closes_its_namespace() {
     assert_eq!((ingress.ingress, ingress.egress), (Some(vec![]), None));
 }
 
-/// A machine of its own with pods of the namespace `shop`, each labelled with its name.
+/// A machine of its own with pods of the namespace `shop`, each labelled with its name, which call one another by addresses of a
+/// family.
 struct Node {
+    family: Family,
     sandboxes: Sandboxes,
     policies: Policies,
     pods: BTreeMap<&'static str, Sandbox>,
 }
 
 impl Node {
-    fn with(names: &[&'static str], test: impl FnOnce(&mut Self) + Send) {
+    /// Runs a test once for each family.
+    fn with(names: &[&'static str], test: impl Fn(&mut Self) + Send + Sync) {
+        for family in Family::BOTH {
+            Self::of(family, names, &test);
+        }
+    }
+
+    fn of(family: Family, names: &[&'static str], test: impl FnOnce(&mut Self) + Send) {
         let dir = tempfile::tempdir().unwrap();
         let places = Places {
             run: dir.path().join("pods"),
@@ -373,9 +410,10 @@ impl Node {
             Links::open()?.switch_on(LOOPBACK)?;
             let sandboxes = Sandboxes::open(places).unwrap();
             sandboxes
-                .give_ranges(&["10.1.0.0/24".parse().unwrap()])
+                .give_ranges(&["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().unwrap()))
                 .unwrap();
             let mut node = Self {
+                family,
                 sandboxes,
                 policies: Policies::default(),
                 pods: BTreeMap::new(),
@@ -402,10 +440,16 @@ impl Node {
             .insert(name, self.sandboxes.make(&wanted).unwrap());
     }
 
-    fn at(&self, name: &str) -> Ipv4Addr {
-        match self.pods[name].addresses[0] {
-            std::net::IpAddr::V4(address) => address,
-            std::net::IpAddr::V6(_) => unreachable!("pods have IPv4"),
+    fn at(&self, name: &str) -> IpAddr {
+        let mut own = self.pods[name].addresses.iter();
+        *own.find(|at| Family::of(**at) == self.family).unwrap()
+    }
+
+    /// Every address of the machine or pod that asks.
+    fn any(&self) -> IpAddr {
+        match self.family {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
         }
     }
 
@@ -415,7 +459,7 @@ impl Node {
             let pod = Pod {
                 namespace: "shop".to_owned(),
                 labels: [("app".to_owned(), (*name).to_owned())].into(),
-                addresses: vec![self.at(name)],
+                addresses: self.pods[*name].addresses.clone(),
                 ports: vec![NamedPort {
                     name: "web".to_owned(),
                     protocol: 6,
@@ -427,7 +471,7 @@ impl Node {
         let pods: BTreeMap<String, Arc<Pod>> = self.pods.keys().map(pod).collect();
         let own = pods
             .values()
-            .map(|pod| (pod.addresses[0], Arc::clone(pod)))
+            .flat_map(|pod| pod.addresses.iter().map(move |at| (*at, Arc::clone(pod))))
             .collect();
         let policies = policies.iter().enumerate();
         let policies = policies.map(|(number, policy)| {
@@ -441,7 +485,8 @@ impl Node {
             namespaces: Some([("shop".to_owned(), Arc::default())].into()),
             policies: Some(policies.collect()),
         };
-        assert!(self.policies.follow(&world, &own).unwrap());
+        let families = Family::BOTH.into();
+        assert!(self.policies.follow(&families, &world, &own).unwrap());
     }
 
     fn within<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
@@ -450,7 +495,8 @@ impl Node {
     }
 
     fn serve(&self, name: &str, port: u16) -> TcpListener {
-        self.within(name, || TcpListener::bind(("0.0.0.0", port)).unwrap())
+        let any = self.any();
+        self.within(name, || TcpListener::bind((any, port)).unwrap())
     }
 
     /// Whether a connection is answered; it is waited for longer where it should be.
@@ -500,9 +546,13 @@ fn packets_are_let_through_as_policies_say() {
             TcpStream::connect_timeout(&at_b, PATIENCE).is_ok(),
             "its own node reaches a pod always"
         );
-        let block = format!("{}/32", node.at("c"));
+        let block = format!("{}/{}", node.at("c"), node.family.bits());
+        let all = match node.family {
+            Family::V4 => "10.1.0.0/24",
+            Family::V6 => "fd00:1::/64",
+        };
         let from_a = json!({"podSelector": {"matchLabels": {"app": "a"}}, "policyTypes": ["Egress"], "egress": [{
-            "to": [{"ipBlock": {"cidr": "10.1.0.0/24", "except": [block]}}],
+            "to": [{"ipBlock": {"cidr": all, "except": [block]}}],
             "ports": [{"port": 79, "endPort": 80}],
         }]});
         node.say(&[to_b, from_a]);
@@ -533,8 +583,9 @@ fn what_is_no_longer_allowed_is_cut_in_both_directions() {
         let to_b = (node.at("b"), 80);
         let mut client = node.within("a", || TcpStream::connect(to_b).unwrap());
         let (mut server, _) = listener.accept().unwrap();
-        let datagrams = node.within("b", || UdpSocket::bind(("0.0.0.0", 53)).unwrap());
-        let asking = node.within("a", || UdpSocket::bind(("0.0.0.0", 0)).unwrap());
+        let any = node.any();
+        let datagrams = node.within("b", || UdpSocket::bind((any, 53)).unwrap());
+        let asking = node.within("a", || UdpSocket::bind((any, 0)).unwrap());
         asking.connect((node.at("b"), 53)).unwrap();
         datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
         asking.send(b"1").unwrap();

@@ -2,8 +2,9 @@
 
 use super::plan::{Plan, differences};
 use crate::rules::TUNNEL;
-use crate::sandboxes::{mtu, set_link, without_ipv6};
+use crate::sandboxes::{mtu, set_ipv6, set_link};
 use agent_sys::Result;
+use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{Links, Route};
 use agent_sys::netlink::wireguard::{Change, Key, WireGuard};
 use config_model::format::Cidr;
@@ -24,8 +25,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Makes the link where there is none; its public key. `address`: the node's own in its range of pod addresses.
-    pub(crate) fn ready(&mut self, address: IpAddr) -> Result<Key> {
+    /// Makes the link where there is none; its public key. `addresses`: the node's own in its ranges of pod addresses.
+    pub(crate) fn ready(&mut self, addresses: &[IpAddr]) -> Result<Key> {
         let mut links = Links::open()?;
         if links.named(TUNNEL)?.is_none() {
             let size = mtu(&mut links)?.saturating_sub(OVERHEAD);
@@ -43,9 +44,11 @@ impl Device {
             kernel.listen(index, PORT)?;
         }
         set_link(TUNNEL)?;
-        without_ipv6(TUNNEL)?;
+        set_ipv6(TUNNEL, addresses)?;
         links.switch_on(index)?;
-        links.add_address(index, address, 32)?;
+        for address in addresses {
+            links.add_address(index, *address, Family::of(*address).bits())?;
+        }
         let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
         let missing = || agent_sys::Error::new("read the key of", TUNNEL, missing());
         tunnel.key.ok_or_else(missing)

@@ -190,6 +190,19 @@ mod tests {
     }
 
     #[test]
+    fn ranges_of_both_families_are_behind_one_peer() {
+        let both = ["10.1.1.0/24", "fd00:0:0:1::/64"];
+        let planned = of(&[node("a", "192.0.2.2", &both, Some(2))]);
+        let ranges = &planned.peers[&[2; 32]].ranges;
+        let ranges: Vec<String> = ranges
+            .iter()
+            .map(|(at, prefix)| format!("{at}/{prefix}"))
+            .collect();
+        assert_eq!(ranges, both);
+        assert_eq!(planned.routes.len(), 2);
+    }
+
+    #[test]
     fn without_trust_there_is_no_peer_and_packets_end_in_the_tunnel() {
         let planned = of(&[node("a", "192.0.2.2", &["10.1.1.0/24"], None)]);
         assert!(planned.peers.is_empty() && planned.refused.is_empty());

@@ -3,24 +3,59 @@
 
 use super::OVERHEAD;
 use crate::rules::TUNNEL;
-use crate::sandboxes::set_link;
+use crate::sandboxes::{set_ipv6, set_link};
 use crate::{Places, Sandbox, Sandboxes, Wanted};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
+use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Mac, Route};
 use std::fs::File;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Long enough for a packet between two namespaces; only what is dropped waits for it to pass.
 const SILENCE: Duration = Duration::from_millis(500);
 const PORT: u16 = 7;
-/// A pod of another machine, whose address a stranger on the segment takes, too.
-const FAR_POD: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 5);
-/// An address of this machine's range that no pod has.
-const OWN: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 77);
+
+/// Addresses of a family.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    family: Family,
+    /// This machine's range, and another machine's.
+    ranges: [&'static str; 2],
+    /// A pod of another machine, whose address a stranger on the segment takes, too.
+    far_pod: IpAddr,
+    /// An address of this machine's range that no pod has.
+    own: IpAddr,
+    /// The machine's address in its range.
+    gateway: IpAddr,
+    /// The machine's address on the segment.
+    machine: IpAddr,
+    /// Any.
+    any: IpAddr,
+}
+
+fn ends(family: Family) -> Ends {
+    let [far_pod, own, gateway, machine, any] = match family {
+        Family::V4 => ["10.1.1.5", "10.1.0.77", "10.1.0.1", "192.0.2.1", "0.0.0.0"],
+        Family::V6 => ["fd00:0:0:1::5", "fd00::77", "fd00::1", "2001:db8::1", "::"],
+    }
+    .map(|at| at.parse().unwrap());
+    Ends {
+        family,
+        ranges: match family {
+            Family::V4 => ["10.1.0.0/24", "10.1.1.0/24"],
+            Family::V6 => ["fd00::/64", "fd00:0:0:1::/64"],
+        },
+        far_pod,
+        own,
+        gateway,
+        machine,
+        any,
+    }
+}
 
 /// What is at the other end of a link of the machine.
 struct Far {
@@ -28,11 +63,13 @@ struct Far {
     machines: Mac,
     own: Mac,
     place: PathBuf,
+    ends: Ends,
 }
 
 impl Far {
-    fn lay(dir: &Path, link: &'static str, number: u8, pod: Ipv4Addr) -> Self {
+    fn lay(ends: Ends, dir: &Path, link: &'static str, number: u8, pod: IpAddr) -> Self {
         let other = Self {
+            ends,
             link,
             machines: [2, 0, 0, 0, number, 1],
             own: [2, 0, 0, 0, number, 2],
@@ -52,6 +89,7 @@ impl Far {
             })
             .unwrap();
         set_link(link).unwrap();
+        set_ipv6(link, &[pod]).unwrap();
         // The packet filter alone must hold, without the kernel's look at the way back.
         namespace::set(&format!("net/ipv4/conf/{link}/rp_filter"), "0").unwrap();
         namespace::set("net/ipv4/conf/all/rp_filter", "0").unwrap();
@@ -59,14 +97,14 @@ impl Far {
         other.inside(|| {
             let mut links = Links::open().unwrap();
             let eth0 = index("eth0");
+            set_ipv6("eth0", &[pod]).unwrap();
             links.switch_on(eth0).unwrap();
-            for address in [FAR_POD, OWN] {
-                links.add_address(eth0, address.into(), 32).unwrap();
+            let alone = ends.family.bits();
+            for address in [ends.far_pod, ends.own] {
+                links.add_address(eth0, address, alone).unwrap();
             }
-            links.add_route(&into(eth0, pod, 32)).unwrap();
-            links
-                .fix_neighbour(eth0, pod.into(), other.machines)
-                .unwrap();
+            links.add_route(&into(eth0, pod)).unwrap();
+            links.fix_neighbour(eth0, pod, other.machines).unwrap();
         });
         other
     }
@@ -75,18 +113,16 @@ impl Far {
         namespace::inside(&[(Kind::Network, &self.place)], || Ok(work())).unwrap()
     }
 
-    fn socket(&self, address: Ipv4Addr) -> UdpSocket {
+    fn socket(&self, address: IpAddr) -> UdpSocket {
         self.inside(|| UdpSocket::bind((address, PORT)).unwrap())
     }
 
     /// Leads the machine's packets for the other machine's pod to this one.
     fn lead(&self) {
         let mut links = Links::open().unwrap();
-        links
-            .add_route(&into(index(self.link), FAR_POD, 32))
-            .unwrap();
-        let link = index(self.link);
-        links.fix_neighbour(link, FAR_POD.into(), self.own).unwrap();
+        let (link, pod) = (index(self.link), self.ends.far_pod);
+        links.add_route(&into(link, pod)).unwrap();
+        links.fix_neighbour(link, pod, self.own).unwrap();
     }
 }
 
@@ -94,36 +130,52 @@ fn index(link: &str) -> u32 {
     Links::open().unwrap().named(link).unwrap().unwrap().index
 }
 
-fn into(link: u32, address: Ipv4Addr, prefix: u8) -> Route {
+fn into(link: u32, address: IpAddr) -> Route {
     Route {
-        destination: address.into(),
-        prefix,
+        destination: address,
+        prefix: Family::of(address).bits(),
         gateway: None,
         link,
     }
 }
 
-/// Whether a datagram arrives; it is waited for longer where it should.
-fn arrives(from: &UdpSocket, to: &UdpSocket, address: Ipv4Addr, should: bool) -> bool {
+/// Whether a datagram arrives. Where it should it is sent again and again: a cable may carry nothing yet.
+fn arrives(from: &UdpSocket, to: &UdpSocket, address: IpAddr, should: bool) -> bool {
     // What an earlier question left behind is no answer to this one.
     to.set_nonblocking(true).unwrap();
     while to.recv(&mut [0; 8]).is_ok() {}
     to.set_nonblocking(false).unwrap();
-    to.set_read_timeout(Some(if should { PATIENCE } else { SILENCE }))
-        .unwrap();
-    // A filter's refusal of what the machine sends shows as an error.
-    from.send_to(b"hello", (address, PORT)).is_ok() && to.recv(&mut [0; 8]).is_ok()
+    to.set_read_timeout(Some(SILENCE)).unwrap();
+    let begun = Instant::now();
+    loop {
+        // A filter's refusal of what the machine sends shows as an error.
+        from.send_to(b"hello", (address, PORT)).ok();
+        if to.recv(&mut [0; 8]).is_ok() {
+            return true;
+        }
+        if !should || begun.elapsed() > PATIENCE {
+            return false;
+        }
+    }
 }
 
 struct Scene {
     places: Places,
     pod: Sandbox,
-    at: Ipv4Addr,
+    at: IpAddr,
+    ends: Ends,
     peer: Far,
     stranger: Far,
 }
 
-fn scene(tunnel: bool, test: impl FnOnce(&Scene) + Send) {
+/// Runs a test for each family.
+fn scene(tunnel: bool, test: impl Fn(&Scene) + Send + Sync) {
+    for family in Family::BOTH {
+        scene_of(ends(family), tunnel, &test);
+    }
+}
+
+fn scene_of(ends: Ends, tunnel: bool, test: impl FnOnce(&Scene) + Send) {
     let dir = tempfile::tempdir().unwrap();
     let places = Places {
         run: dir.path().join("pods"),
@@ -135,7 +187,7 @@ fn scene(tunnel: bool, test: impl FnOnce(&Scene) + Send) {
         Links::open()?.switch_on(LOOPBACK)?;
         let sandboxes = Sandboxes::open(places.clone()).unwrap();
         sandboxes
-            .give_ranges(&["10.1.0.0/24".parse().unwrap()])
+            .give_ranges(&[ends.ranges[0].parse().unwrap()])
             .unwrap();
         let wanted = Wanted {
             uid: "a".to_owned(),
@@ -143,18 +195,17 @@ fn scene(tunnel: bool, test: impl FnOnce(&Scene) + Send) {
             ..Wanted::default()
         };
         let pod = sandboxes.make(&wanted).unwrap();
-        let std::net::IpAddr::V4(at) = pod.addresses[0] else {
-            unreachable!("pods have IPv4")
-        };
+        let at = pod.addresses[0];
         let scene = Scene {
             places: places.clone(),
-            peer: Far::lay(dir.path(), TUNNEL, 1, at),
-            stranger: Far::lay(dir.path(), "segment", 2, at),
+            peer: Far::lay(ends, dir.path(), TUNNEL, 1, at),
+            stranger: Far::lay(ends, dir.path(), "segment", 2, at),
             pod,
             at,
+            ends,
         };
         sandboxes
-            .let_in(vec!["10.1.1.0/24".parse().unwrap()])
+            .let_in(vec![ends.ranges[1].parse().unwrap()])
             .unwrap();
         test(&scene);
         sandboxes.remove("a").unwrap();
@@ -176,14 +227,17 @@ impl Scene {
 fn pods_of_other_machines_come_by_the_tunnel_or_not_at_all() {
     for tunnel in [true, false] {
         scene(tunnel, |scene| {
-            let pod = scene.pod(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap());
-            let (peer, stranger) = (scene.peer.socket(FAR_POD), scene.stranger.socket(FAR_POD));
+            let pod = scene.pod(|| UdpSocket::bind((scene.ends.any, PORT)).unwrap());
+            let (peer, stranger) = (
+                scene.peer.socket(scene.ends.far_pod),
+                scene.stranger.socket(scene.ends.far_pod),
+            );
             assert!(arrives(&peer, &pod, scene.at, true), "by the tunnel");
             let plain = arrives(&stranger, &pod, scene.at, !tunnel);
             assert_eq!(plain, !tunnel, "by the segment, with a tunnel: {tunnel}");
             // Nobody elsewhere has an address of this machine's range.
             for far in [&scene.peer, &scene.stranger] {
-                let claimed = far.socket(OWN);
+                let claimed = far.socket(scene.ends.own);
                 assert!(!arrives(&claimed, &pod, scene.at, false), "{}", far.link);
             }
         });
@@ -193,13 +247,16 @@ fn pods_of_other_machines_come_by_the_tunnel_or_not_at_all() {
 #[test]
 fn an_agent_that_starts_anew_goes_on_with_the_tunnel_of_before() {
     scene(true, |scene| {
-        let pod = scene.pod(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap());
+        let pod = scene.pod(|| UdpSocket::bind((scene.ends.any, PORT)).unwrap());
         scene.peer.lead();
         let agent = Sandboxes::open(scene.places.clone()).unwrap();
         agent
-            .give_ranges(&["10.1.0.0/24".parse().unwrap()])
+            .give_ranges(&[scene.ends.ranges[0].parse().unwrap()])
             .unwrap();
-        let (peer, stranger) = (scene.peer.socket(FAR_POD), scene.stranger.socket(FAR_POD));
+        let (peer, stranger) = (
+            scene.peer.socket(scene.ends.far_pod),
+            scene.stranger.socket(scene.ends.far_pod),
+        );
         assert!(!arrives(&stranger, &pod, scene.at, false));
         assert!(
             arrives(&peer, &pod, scene.at, true),
@@ -212,17 +269,20 @@ fn an_agent_that_starts_anew_goes_on_with_the_tunnel_of_before() {
 fn nothing_for_a_pod_leaves_in_the_clear() {
     for tunnel in [true, false] {
         scene(tunnel, |scene| {
-            let pod = scene.pod(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap());
-            let own = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
-            let stranger = scene.stranger.socket(FAR_POD);
+            let pod = scene.pod(|| UdpSocket::bind((scene.ends.any, PORT)).unwrap());
+            let own = UdpSocket::bind((scene.ends.any, PORT)).unwrap();
+            let stranger = scene.stranger.socket(scene.ends.far_pod);
             scene.stranger.lead();
             for from in [&pod, &own] {
-                let plain = arrives(from, &stranger, FAR_POD, !tunnel);
+                let plain = arrives(from, &stranger, scene.ends.far_pod, !tunnel);
                 assert_eq!(plain, !tunnel, "with a tunnel: {tunnel}");
             }
             scene.peer.lead();
-            let peer = scene.peer.socket(FAR_POD);
-            assert!(arrives(&pod, &peer, FAR_POD, true), "by the tunnel");
+            let peer = scene.peer.socket(scene.ends.far_pod);
+            assert!(
+                arrives(&pod, &peer, scene.ends.far_pod, true),
+                "by the tunnel"
+            );
         });
     }
 }
@@ -233,15 +293,17 @@ fn the_machine_speaks_by_the_tunnel_with_its_address_in_its_range() {
         let mut links = Links::open().unwrap();
         let (segment, tunnel) = (index("segment"), index(TUNNEL));
         links
-            .add_address(segment, "192.0.2.1".parse().unwrap(), 24)
+            .add_address(segment, scene.ends.machine, scene.ends.family.bits() - 8)
             .unwrap();
-        let gateway = Ipv4Addr::new(10, 1, 0, 1);
-        links.add_address(tunnel, gateway.into(), 32).unwrap();
+        let gateway = scene.ends.gateway;
+        links
+            .add_address(tunnel, gateway, scene.ends.family.bits())
+            .unwrap();
         scene.peer.lead();
-        let peer = scene.peer.socket(FAR_POD);
-        let bound = UdpSocket::bind(("192.0.2.1", PORT)).unwrap();
-        assert!(arrives(&bound, &peer, FAR_POD, true));
-        bound.send_to(b"again", (FAR_POD, PORT)).unwrap();
+        let peer = scene.peer.socket(scene.ends.far_pod);
+        let bound = UdpSocket::bind((scene.ends.machine, PORT)).unwrap();
+        assert!(arrives(&bound, &peer, scene.ends.far_pod, true));
+        bound.send_to(b"again", (scene.ends.far_pod, PORT)).unwrap();
         let (_, from) = peer.recv_from(&mut [0; 8]).unwrap();
         assert_eq!(
             from.ip(),

@@ -1,9 +1,11 @@
 //! The encoding of changes of the packet filter: a batch of messages between a begin and an end message.
 
-use nix::libc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::Family;
 use super::expression::{expression, whole};
 use super::filter::{ChainKind, Change, Hook, Value, Values, Verdict};
+use super::links::octets;
 use super::message::{APPEND, Attributes, CREATE, Message};
 
 /// `NFNL_SUBSYS_NFTABLES`, the upper byte of its messages' types.
@@ -11,6 +13,8 @@ const NFTABLES: u16 = 10;
 /// `NFNL_MSG_BATCH_BEGIN` and `NFNL_MSG_BATCH_END`.
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
+/// `AF_UNSPEC`: the edges of a batch are of no family.
+const UNSPECIFIED: u8 = 0;
 /// `NFT_MSG_*`.
 const NEW_TABLE: u16 = 0;
 const REMOVE_TABLE: u16 = 2;
@@ -30,15 +34,9 @@ pub(super) const DATA_VERDICT: u16 = 2;
 const ELEMENTS_AT_ONCE: usize = 512;
 
 /// The messages of a batch; the kernel answers the last change.
-pub(super) fn batch(changes: &[Change]) -> Vec<Message> {
-    let edge = |kind| {
-        Message::new(
-            kind,
-            0,
-            &header(libc::AF_UNSPEC, NFTABLES),
-            Attributes::new(),
-        )
-    };
+pub(super) fn batch(family: Family, changes: &[Change]) -> Vec<Message> {
+    let edge = |kind| Message::new(kind, 0, &header(UNSPECIFIED, NFTABLES), Attributes::new());
+    let written = |(change, id)| written(family, change, id);
     let mut messages: Vec<Message> = changes.iter().zip(1_u32..).flat_map(written).collect();
     if let Some(last) = messages.pop() {
         messages.push(last.answered());
@@ -49,22 +47,19 @@ pub(super) fn batch(changes: &[Change]) -> Vec<Message> {
 }
 
 /// `struct nfgenmsg`.
-fn header(family: i32, resource: u16) -> [u8; 4] {
+fn header(family: u8, resource: u16) -> [u8; 4] {
     let [high, low] = resource.to_be_bytes();
-    [u8::try_from(family).unwrap_or_default(), 0, high, low]
+    [family, 0, high, low]
 }
 
-fn request(kind: u16, flags: u16, attributes: Attributes) -> Message {
-    Message::new(
-        NFTABLES << 8 | kind,
-        flags,
-        &header(libc::AF_INET, 0),
-        attributes,
-    )
+fn request(family: Family, kind: u16, flags: u16, attributes: Attributes) -> Message {
+    let header = header(family.number(), 0);
+    Message::new(NFTABLES << 8 | kind, flags, &header, attributes)
 }
 
 /// A change as messages; the number tells the sets of a batch apart.
-fn written((change, id): (&Change, u32)) -> Vec<Message> {
+fn written(family: Family, change: &Change, id: u32) -> Vec<Message> {
+    let request = |kind, flags, attributes| request(family, kind, flags, attributes);
     match change {
         Change::AddTable(name) => {
             vec![request(NEW_TABLE, CREATE, Attributes::new().text(1, name))]
@@ -103,7 +98,7 @@ fn written((change, id): (&Change, u32)) -> Vec<Message> {
         } => {
             let steps = steps.iter().flat_map(whole);
             let steps = steps.fold(Attributes::new(), |all, step| {
-                let (name, data) = expression(&step);
+                let (name, data) = expression(family, &step);
                 all.nest(
                     LIST_ELEMENT,
                     &Attributes::new().text(1, name).nest(2, &data),
@@ -122,12 +117,13 @@ fn written((change, id): (&Change, u32)) -> Vec<Message> {
         | Change::AddMemory { .. }
         | Change::AddEntries { .. }
         | Change::AddElements { .. }
-        | Change::RemoveElements { .. } => of_set(change, id),
+        | Change::RemoveElements { .. } => of_set(family, change, id),
     }
 }
 
 /// A change of a set or map as messages.
-fn of_set(change: &Change, id: u32) -> Vec<Message> {
+fn of_set(family: Family, change: &Change, id: u32) -> Vec<Message> {
+    let request = |kind, flags, attributes| request(family, kind, flags, attributes);
     match change {
         Change::AddSet {
             table,
@@ -148,7 +144,7 @@ fn of_set(change: &Change, id: u32) -> Vec<Message> {
             table,
             name,
             ranges: of,
-        } => ranges(table, name, of, id),
+        } => ranges(family, table, name, of, id),
         Change::RemoveSet { table, name } => {
             let set = Attributes::new().text(1, table).text(2, name);
             vec![request(REMOVE_SET, 0, set)]
@@ -158,24 +154,39 @@ fn of_set(change: &Change, id: u32) -> Vec<Message> {
             name,
             length,
             values,
-        } => vec![map(table, name, *length, *values, id)],
+        } => vec![request(
+            NEW_SET,
+            CREATE,
+            map(table, name, *length, *values, id),
+        )],
         Change::AddMemory {
             table,
             name,
             length,
             value,
             most,
-        } => vec![memory(table, name, (*length, *value), *most, id)],
+        } => vec![request(
+            NEW_SET,
+            CREATE,
+            memory(table, name, (*length, *value), *most, id),
+        )],
         Change::AddEntries {
             table,
             map,
             entries,
-        } => self::entries(table, map, entries),
+        } => {
+            let all = self::entries(table, map, entries).into_iter();
+            all.map(|some| request(NEW_ELEMENTS, CREATE, some))
+                .collect()
+        }
         Change::AddElements { table, set, keys } => {
-            elements(NEW_ELEMENTS, CREATE, table, set, keys)
+            let all = elements(table, set, keys).into_iter();
+            all.map(|some| request(NEW_ELEMENTS, CREATE, some))
+                .collect()
         }
         Change::RemoveElements { table, set, keys } => {
-            elements(REMOVE_ELEMENTS, 0, table, set, keys)
+            let all = elements(table, set, keys).into_iter();
+            all.map(|some| request(REMOVE_ELEMENTS, 0, some)).collect()
         }
         Change::AddTable(_)
         | Change::RemoveTable(_)
@@ -217,7 +228,7 @@ const FILLED_BY_RULES: u32 = 32;
 /// `NFT_DATA_VERDICT`.
 const VERDICTS: u32 = 0xffff_ff00;
 
-fn map(table: &str, name: &str, length: u32, values: Values, id: u32) -> Message {
+fn map(table: &str, name: &str, length: u32, values: Values, id: u32) -> Attributes {
     let map = Attributes::new()
         .text(1, table)
         .text(2, name)
@@ -228,11 +239,11 @@ fn map(table: &str, name: &str, length: u32, values: Values, id: u32) -> Message
         Values::Verdicts => map.network_number(6, VERDICTS),
         Values::Bytes(length) => map.network_number(6, 0).network_number(7, length),
     };
-    request(NEW_SET, CREATE, map.network_number(10, id))
+    map.network_number(10, id)
 }
 
-fn memory(table: &str, name: &str, (key, value): (u32, u32), most: u32, id: u32) -> Message {
-    let map = Attributes::new()
+fn memory(table: &str, name: &str, (key, value): (u32, u32), most: u32, id: u32) -> Attributes {
+    Attributes::new()
         .text(1, table)
         .text(2, name)
         .network_number(3, MAP | WITH_TIMEOUT | FILLED_BY_RULES)
@@ -241,11 +252,10 @@ fn memory(table: &str, name: &str, (key, value): (u32, u32), most: u32, id: u32)
         .network_number(6, 0)
         .network_number(7, value)
         .nest(9, &Attributes::new().network_number(1, most))
-        .network_number(10, id);
-    request(NEW_SET, CREATE, map)
+        .network_number(10, id)
 }
 
-fn entries(table: &str, map: &str, entries: &[(Vec<u8>, Value)]) -> Vec<Message> {
+fn entries(table: &str, map: &str, entries: &[(Vec<u8>, Value)]) -> Vec<Attributes> {
     let leads = |to: &Verdict| Attributes::new().nest(DATA_VERDICT, &verdict(to));
     let entry = |(key, value): &(Vec<u8>, Value)| {
         let key = Attributes::new().bytes(DATA_VALUE, key);
@@ -260,29 +270,32 @@ fn entries(table: &str, map: &str, entries: &[(Vec<u8>, Value)]) -> Vec<Message>
         let list = entries.iter().fold(Attributes::new(), |all, one| {
             all.nest(LIST_ELEMENT, &entry(one))
         });
-        let all = Attributes::new().text(1, table).text(2, map).nest(3, &list);
-        request(NEW_ELEMENTS, CREATE, all)
+        Attributes::new().text(1, table).text(2, map).nest(3, &list)
     };
     entries.chunks(ELEMENTS_AT_ONCE).map(message).collect()
 }
 
-/// A set of ranges: each begins with an element, and ends before one that is marked, or with the last number.
-fn ranges(table: &str, name: &str, ranges: &[(u32, u32)], id: u32) -> Vec<Message> {
+/// A set of ranges: each begins with an element, and ends before one that is marked, or with the last address.
+fn ranges(
+    family: Family,
+    table: &str,
+    name: &str,
+    ranges: &[(IpAddr, IpAddr)],
+    id: u32,
+) -> Vec<Message> {
     let set = Attributes::new()
         .text(1, table)
         .text(2, name)
         .network_number(3, INTERVALS)
         .network_number(4, 0)
-        .network_number(5, 4)
+        .network_number(5, family.bytes())
         .network_number(10, id);
-    let key = |number: u32| {
-        let value = Attributes::new().bytes(DATA_VALUE, &number.to_be_bytes());
+    let key = |address: IpAddr| {
+        let value = Attributes::new().bytes(DATA_VALUE, &octets(address));
         Attributes::new().nest(1, &value)
     };
     let edges = ranges.iter().flat_map(|(first, last)| {
-        let end = last
-            .checked_add(1)
-            .map(|end| key(end).network_number(3, INTERVAL_END));
+        let end = behind(*last).map(|end| key(end).network_number(3, INTERVAL_END));
         std::iter::once(key(*first)).chain(end)
     });
     let edges: Vec<Attributes> = edges.collect();
@@ -294,12 +307,20 @@ fn ranges(table: &str, name: &str, ranges: &[(u32, u32)], id: u32) -> Vec<Messag
             .text(1, table)
             .text(2, name)
             .nest(3, &list);
-        request(NEW_ELEMENTS, CREATE, all)
+        request(family, NEW_ELEMENTS, CREATE, all)
     };
     let elements = edges.chunks(ELEMENTS_AT_ONCE).map(message);
-    std::iter::once(request(NEW_SET, CREATE, set))
+    std::iter::once(request(family, NEW_SET, CREATE, set))
         .chain(elements)
         .collect()
+}
+
+/// The address behind another; none behind the last.
+fn behind(address: IpAddr) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(address) => Some(Ipv4Addr::from(u32::from(address).checked_add(1)?).into()),
+        IpAddr::V6(address) => Some(Ipv6Addr::from(u128::from(address).checked_add(1)?).into()),
+    }
 }
 
 pub(super) fn verdict(verdict: &Verdict) -> Attributes {
@@ -318,14 +339,14 @@ pub(super) fn verdict(verdict: &Verdict) -> Attributes {
     }
 }
 
-fn elements(kind: u16, flags: u16, table: &str, set: &str, keys: &[Vec<u8>]) -> Vec<Message> {
+/// Keys of a set, as many in each as a message takes.
+fn elements(table: &str, set: &str, keys: &[Vec<u8>]) -> Vec<Attributes> {
     let message = |keys: &[Vec<u8>]| {
         let list = keys.iter().fold(Attributes::new(), |all, key| {
             let value = Attributes::new().bytes(DATA_VALUE, key);
             all.nest(LIST_ELEMENT, &Attributes::new().nest(1, &value))
         });
-        let all = Attributes::new().text(1, table).text(2, set).nest(3, &list);
-        request(kind, flags, all)
+        Attributes::new().text(1, table).text(2, set).nest(3, &list)
     };
     keys.chunks(ELEMENTS_AT_ONCE).map(message).collect()
 }

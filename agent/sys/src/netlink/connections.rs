@@ -1,12 +1,13 @@
 //! The kernel's table of connections: listing and deleting UDP flows, which have no end of their
 //! own (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use nix::libc;
 
+use super::links::{address, octets};
 use super::message::{Attributes, DUMP, Message, Part, attributes_of};
-use super::{Socket, Subsystem};
+use super::{Family, Socket, Subsystem};
 use crate::error::Result;
 
 /// `NFNL_SUBSYS_CTNETLINK`, the upper byte of its messages' types, and `IPCTNL_MSG_CT_*`.
@@ -24,7 +25,7 @@ const HEADER: usize = 4;
 const UDP: u8 = 17;
 
 /// An address and a port.
-pub type End = (Ipv4Addr, u16);
+pub type End = (IpAddr, u16);
 
 /// Datagrams between two ends, as the kernel knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,12 +52,12 @@ impl Connections {
         Socket::open(Subsystem::Netfilter).map(Self)
     }
 
-    /// The flows of datagrams over IPv4 that are wanted.
+    /// The flows of datagrams that are wanted, of both families.
     ///
     /// # Errors
     /// If the kernel refuses, or there are more than 65,536 of them.
     pub fn datagrams(&mut self, wanted: &dyn Fn(&Flow) -> bool) -> Result<Vec<Flow>> {
-        let request = Message::new(CONNECTIONS | GET, DUMP, &header(), Attributes::new());
+        let request = Message::new(CONNECTIONS | GET, DUMP, &header(None), Attributes::new());
         let is_wanted = |part: &Part| flow(part).is_some_and(|flow| wanted(&flow));
         let parts = self
             .0
@@ -71,9 +72,11 @@ impl Connections {
     /// If the kernel refuses.
     pub fn forget(&mut self, flow: &Flow) -> Result<bool> {
         let ((client, from), (called, to)) = (flow.client, flow.called);
+        let family = Family::of(client);
+        let (source, destination) = places(family);
         let addresses = Attributes::new()
-            .bytes(1, &client.octets())
-            .bytes(2, &called.octets());
+            .bytes(source, &octets(client))
+            .bytes(destination, &octets(called));
         let ports = Attributes::new()
             .bytes(1, &[UDP])
             .bytes(2, &from.to_be_bytes())
@@ -82,7 +85,8 @@ impl Connections {
             .nest(ADDRESSES, &addresses)
             .nest(PORTS, &ports);
         let attributes = Attributes::new().nest(ORIGINAL, &tuple).bytes(ID, &flow.id);
-        let request = Message::new(CONNECTIONS | DELETE, 0, &header(), attributes).answered();
+        let request = Message::new(CONNECTIONS | DELETE, 0, &header(Some(family)), attributes);
+        let request = request.answered();
         match self.0.send(&[request], "forget", "a connection") {
             Ok(_) => Ok(true),
             Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
@@ -91,8 +95,17 @@ impl Connections {
     }
 }
 
-fn header() -> [u8; HEADER] {
-    [u8::try_from(libc::AF_INET).unwrap_or_default(), 0, 0, 0]
+/// Without a family it is for both.
+fn header(family: Option<Family>) -> [u8; HEADER] {
+    [family.map_or(0, Family::number), 0, 0, 0]
+}
+
+/// The attributes of a tuple's source and destination (`CTA_IP_V4_SRC` and the next).
+fn places(family: Family) -> (u16, u16) {
+    match family {
+        Family::V4 => (1, 2),
+        Family::V6 => (3, 4),
+    }
 }
 
 fn flow(part: &Part) -> Option<Flow> {
@@ -113,16 +126,18 @@ fn ends(tuple: &[u8]) -> Option<(End, End)> {
     let tuple = attributes_of(tuple);
     let addresses = attributes_of(value(&tuple, ADDRESSES)?);
     let ports = attributes_of(value(&tuple, PORTS)?);
-    let address = |kind: u16| {
-        let octets: [u8; 4] = value(&addresses, kind)?.try_into().ok()?;
-        Some(Ipv4Addr::from(octets))
+    let both = |family: Family| {
+        let (source, destination) = places(family);
+        let address = |kind: u16| address(value(&addresses, kind)?);
+        Some((address(source)?, address(destination)?))
     };
     let port = |kind: u16| {
         let bytes: [u8; 2] = value(&ports, kind)?.try_into().ok()?;
         Some(u16::from_be_bytes(bytes))
     };
     (value(&ports, 1)? == [UDP]).then_some(())?;
-    Some(((address(1)?, port(2)?), (address(2)?, port(3)?)))
+    let (source, destination) = both(Family::V4).or_else(|| both(Family::V6))?;
+    Some(((source, port(2)?), (destination, port(3)?)))
 }
 
 fn value<'a>(attributes: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {

@@ -1,5 +1,6 @@
 //! The encoding of a rule's steps: each is an expression with a name and attributes.
 
+use super::Family;
 use super::batch::{DATA_VALUE, DATA_VERDICT, verdict};
 use super::filter::{Register, Step};
 use super::message::Attributes;
@@ -51,8 +52,24 @@ fn remembered(key: Register, map: &str, value: Register) -> Attributes {
         .network_number(5, register(value))
 }
 
-/// Name and data of an expression.
-pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
+/// What loads the address of an end of a connection (`NFT_CT_SRC_IP`, `NFT_CT_SRC_IP6`).
+fn end(family: Family) -> u32 {
+    match family {
+        Family::V4 => 19,
+        Family::V6 => 21,
+    }
+}
+
+/// The code by which ICMP says that a port can't be reached (RFC 792; RFC 4443, section 3.1).
+fn no_such_port(family: Family) -> u8 {
+    match family {
+        Family::V4 => 3,
+        Family::V6 => 4,
+    }
+}
+
+/// Name and data of an expression in a table of a family.
+pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attributes) {
     let to = |at: Register| Attributes::new().network_number(1, register(at));
     let meta = |key: u32, at: Register| ("meta", to(at).network_number(2, key));
     let payload = |base: u32, offset: u32, length: u32, at: Register| {
@@ -81,9 +98,9 @@ pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
         Step::LoadTransport { offset, length, to } => payload(2, *offset, *length, *to),
         Step::LoadState(at) => ("ct", to(*at).network_number(2, 0)),
         Step::LoadStatus(at) => ("ct", to(*at).network_number(2, 2)),
-        // `NFT_CT_SRC_IP` and `NFT_CT_PROTO_SRC`; the direction is that of the first packet, or of answers.
-        Step::LoadClient(at) => ("ct", to(*at).network_number(2, 19).bytes(3, &[0])),
-        Step::LoadServer(at) => ("ct", to(*at).network_number(2, 19).bytes(3, &[1])),
+        // `NFT_CT_PROTO_SRC`; the direction is that of the first packet, or of answers.
+        Step::LoadClient(at) => ("ct", to(*at).network_number(2, end(family)).bytes(3, &[0])),
+        Step::LoadServer(at) => ("ct", to(*at).network_number(2, end(family)).bytes(3, &[1])),
         Step::LoadServerPort(at) => ("ct", to(*at).network_number(2, 11).bytes(3, &[1])),
         Step::Mask { of, mask } => bitwise(*of, mask, &vec![0; mask.len()]),
         Step::MaskAndFlip { of, mask, flip } => bitwise(*of, mask, flip),
@@ -127,18 +144,18 @@ pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
         }
         Step::Destination { address, port } => {
             let destination = 1;
-            let ipv4 = 2;
             let data = Attributes::new()
                 .network_number(1, destination)
-                .network_number(2, ipv4)
+                .network_number(2, family.number().into())
                 .network_number(3, register(*address))
                 .network_number(5, register(*port));
             ("nat", data)
         }
-        // ICMP unreachable, port unreachable (RFC 792).
         Step::Reject => (
             "reject",
-            Attributes::new().network_number(1, 0).bytes(2, &[3]),
+            Attributes::new()
+                .network_number(1, 0)
+                .bytes(2, &[no_such_port(family)]),
         ),
         Step::Reset => ("reject", Attributes::new().network_number(1, 1)),
         Step::Count => ("counter", Attributes::new()),

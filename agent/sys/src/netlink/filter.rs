@@ -5,18 +5,19 @@
 //! registers in network byte order, as in packets.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use super::batch::batch;
-use super::{SEND_ROOM, Socket, Subsystem};
+use super::{Family, SEND_ROOM, Socket, Subsystem};
 use crate::error::Result;
 
 /// Most bytes of one batch that the kernel takes: it allows a socket twice the room that was asked for, and needs a few.
 pub const LARGEST_BATCH: usize = 2 * SEND_ROOM - 64;
 
 /// Bytes of a batch of these changes.
-pub fn encoded_length(changes: &[Change]) -> usize {
+pub fn encoded_length(family: Family, changes: &[Change]) -> usize {
     let mut bytes = Vec::new();
-    for message in batch(changes) {
+    for message in batch(family, changes) {
         message.write(0, &mut bytes);
     }
     bytes.len()
@@ -128,10 +129,10 @@ pub enum Step {
     LoadState(Register),
     /// Loads what was done to its connection, a set of bits in the machine's order.
     LoadStatus(Register),
-    /// Loads the IPv4 address that began its connection, whichever way this packet goes, before any change of sources; ends
-    /// the rule where it is of no connection.
+    /// Loads the address that began its connection, whichever way this packet goes, before any change of sources; ends the
+    /// rule where it is of no connection.
     LoadClient(Register),
-    /// Loads the IPv4 address that answers its connection, behind any change of destinations.
+    /// Loads the address that answers its connection, behind any change of destinations.
     LoadServer(Register),
     /// Loads the port that answers its connection, two bytes.
     LoadServerPort(Register),
@@ -198,7 +199,7 @@ pub enum Step {
     LoadMark(Register),
     /// Gives the connection another destination.
     Destination {
-        /// Register of the IPv4 address.
+        /// First register of the address.
         address: Register,
         /// Register of the port.
         port: Register,
@@ -225,7 +226,7 @@ pub const INVALID: u32 = 1;
 /// Bits of [`Step::LoadState`]: part of a connection, or of something that belongs to one.
 pub const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
 
-/// A change of the packet filter for IPv4.
+/// A change of the packet filter for one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Makes a table; nothing changes where there is one.
@@ -296,14 +297,14 @@ pub enum Change {
         /// Bytes of a key.
         length: u32,
     },
-    /// Makes a set of numbers of four bytes in the network's order, given by ranges, with all that is in it.
+    /// Makes a set of addresses of the filter's family, given by ranges, with all that is in it.
     AddRanges {
         /// Its table.
         table: &'static str,
         /// Its name.
         name: Name,
-        /// First and last number of each, in order; they do not touch.
-        ranges: Vec<(u32, u32)>,
+        /// First and last address of each, in order; they do not touch.
+        ranges: Vec<(IpAddr, IpAddr)>,
     },
     /// Removes all rules of a chain, which stays.
     ClearChain {
@@ -355,17 +356,17 @@ pub enum Change {
     },
 }
 
-/// The packet filter of one network namespace.
+/// The packet filter of one network namespace for packets of one family. A table of a name is another for each family.
 #[derive(Debug)]
-pub struct Filter(Socket);
+pub struct Filter(Socket, Family);
 
 impl Filter {
     /// Opens the packet filter of the calling thread's network namespace.
     ///
     /// # Errors
     /// If the kernel has none, or the process may not.
-    pub fn open() -> Result<Self> {
-        Socket::open(Subsystem::Netfilter).map(Self)
+    pub fn open(family: Family) -> Result<Self> {
+        Socket::open(Subsystem::Netfilter).map(|socket| Self(socket, family))
     }
 
     /// Makes all of these changes, or none.
@@ -373,7 +374,7 @@ impl Filter {
     /// # Errors
     /// The kernel's first refusal; nothing has changed then.
     pub fn apply(&mut self, changes: &[Change]) -> Result<()> {
-        let batch = batch(changes);
+        let batch = batch(self.1, changes);
         self.0.send(&batch, "change", "the packet filter").map(drop)
     }
 }
@@ -384,7 +385,7 @@ mod tests {
     use crate::namespace::{Kind, in_new};
     use nix::libc;
 
-    fn table() -> Vec<Change> {
+    fn table(family: Family) -> Vec<Change> {
         let rule = |steps| Change::AddRule {
             table: "t",
             chain: "c".into(),
@@ -398,13 +399,22 @@ mod tests {
             priority,
         };
         let load = Step::LoadNetwork {
-            offset: 12,
-            length: 4,
+            offset: family.source(),
+            length: family.bytes(),
             to: 4,
+        };
+        let bytes = |first: [u8; 2]| {
+            let mut bytes = first.to_vec();
+            bytes.resize(family.bytes().try_into().unwrap(), 0);
+            bytes
         };
         let masked = Step::Mask {
             of: 4,
-            mask: vec![255, 255, 0, 0],
+            mask: bytes([255, 255]),
+        };
+        let (first, last) = match family {
+            Family::V4 => ("10.1.0.0", "255.255.255.255"),
+            Family::V6 => ("fd00:1::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
         };
         vec![
             Change::AddTable("t"),
@@ -412,10 +422,19 @@ mod tests {
                 table: "t",
                 name: "s".into(),
                 shown_as: 41 << 6 | 7,
-                length: 20,
+                length: 16 + family.bytes(),
+            },
+            Change::AddRanges {
+                table: "t",
+                name: "r".into(),
+                ranges: vec![
+                    (first.parse().unwrap(), first.parse().unwrap()),
+                    (last.parse().unwrap(), last.parse().unwrap()),
+                ],
             },
             chain("c", ChainKind::Filter, Hook::Prerouting, -300),
             chain("n", ChainKind::Nat, Hook::Postrouting, 100),
+            chain("d", ChainKind::Nat, Hook::Prerouting, -100),
             rule(vec![
                 Step::LoadInName(0),
                 Step::Is(0, b"pod-".to_vec()),
@@ -424,7 +443,7 @@ mod tests {
                 Step::Count,
                 Step::Verdict(Verdict::Drop),
             ]),
-            rule(vec![load, masked, Step::IsNot(4, vec![10, 1, 0, 0])]),
+            rule(vec![load, masked, Step::IsNot(4, bytes([10, 1]))]),
             rule(vec![
                 Step::LoadState(0),
                 Step::Mask {
@@ -446,6 +465,37 @@ mod tests {
         ]
     }
 
+    /// Rules whose encoding differs by the family beyond the length of addresses.
+    fn of_family() -> Vec<Change> {
+        let rule = |chain: &'static str, steps| Change::AddRule {
+            table: "t",
+            chain: chain.into(),
+            steps,
+        };
+        let judged = vec![
+            Step::LoadClient(0),
+            Step::In(0, "r".into()),
+            Step::LoadServer(0),
+            Step::In(0, "r".into()),
+            Step::Reject,
+        ];
+        let led = vec![
+            Step::LoadProtocol(0),
+            Step::Is(0, vec![6]),
+            Step::LoadServer(4),
+            Step::LoadTransport {
+                offset: 2,
+                length: 2,
+                to: 9,
+            },
+            Step::Destination {
+                address: 4,
+                port: 9,
+            },
+        ];
+        vec![rule("c", judged), rule("d", led)]
+    }
+
     fn elements(add: bool, keys: Vec<Vec<u8>>) -> Change {
         let (table, set) = ("t", "s".into());
         if add {
@@ -457,16 +507,28 @@ mod tests {
 
     #[test]
     fn the_kernel_takes_a_batch_whole_or_not_at_all() {
+        for family in Family::BOTH {
+            takes_whole_or_not_at_all(family);
+        }
+    }
+
+    fn takes_whole_or_not_at_all(family: Family) {
         in_new(&[Kind::Network], || {
-            let mut filter = Filter::open()?;
-            filter.apply(&table())?;
+            let mut filter = Filter::open(family)?;
+            filter.apply(&table(family))?;
+            filter.apply(&of_family())?;
             // The same set again would be refused if it differed; a table that is put in place of itself is new.
             let again: Vec<Change> = [Change::AddTable("t"), Change::RemoveTable("t")]
                 .into_iter()
-                .chain(table())
+                .chain(table(family))
                 .collect();
             filter.apply(&again)?;
-            let key = |number: u8| [name_key("pod-1").as_slice(), &[10, 1, 0, number]].concat();
+            let address = |number: u8| {
+                let mut address = vec![number];
+                address.resize(family.bytes().try_into().unwrap(), 0);
+                address
+            };
+            let key = |number: u8| [name_key("pod-1").as_slice(), &address(number)].concat();
             let many: Vec<Vec<u8>> = (0..=255).map(key).collect();
             filter.apply(&[elements(true, many.clone())])?;
             filter.apply(&[elements(true, many.clone())])?;
@@ -487,14 +549,14 @@ mod tests {
     #[test]
     fn the_kernel_takes_the_largest_batch_and_not_much_more() {
         in_new(&[Kind::Network], || {
-            let mut filter = Filter::open()?;
+            let mut filter = Filter::open(Family::V4)?;
             filter.apply(&table())?;
             let clear = |count| {
                 let (table, name) = ("t", "c".into());
                 vec![Change::ClearChain { table, name }; count]
             };
-            let one = encoded_length(&clear(2)) - encoded_length(&clear(1));
-            let most = (LARGEST_BATCH - encoded_length(&clear(1))) / one;
+            let one = encoded_length(Family::V4, &clear(2)) - encoded_length(Family::V4, &clear(1));
+            let most = (LARGEST_BATCH - encoded_length(Family::V4, &clear(1))) / one;
             filter.apply(&clear(most))?;
             let error = filter.apply(&clear(most + 4)).unwrap_err();
             assert_eq!(error.errno(), Some(libc::EMSGSIZE), "{error}");

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use nix::libc;
 
 use super::message::{Attributes, CREATE, DUMP, EXCLUSIVE, Message, Part, REPLACE};
-use super::{Socket, Subsystem};
-use crate::error::Result;
+use super::{Family, Socket, Subsystem};
+use crate::error::{Error, Result};
 
 /// The loopback interface, in every namespace.
 pub const LOOPBACK: u32 = 1;
@@ -21,6 +22,14 @@ const VETH_INFO_PEER: u16 = 1;
 /// `NUD_PERMANENT`: the kernel neither resolves a neighbour nor accepts another answer
 /// (linux/neighbour.h).
 const PERMANENT: u16 = 0x80;
+/// `IFA_F_NODAD`: an address of IPv6 is in use at once, since nobody else on a cable or tunnel can have it.
+const AT_ONCE: u32 = 0x02;
+/// `IFA_F_NOPREFIXROUTE`: one that stands alone brings no route, as with IPv4.
+const WITHOUT_ROUTE: u32 = 0x200;
+
+/// How long an address may take to come into use, and how often it is looked at: it takes some microseconds, as a rule.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
@@ -172,19 +181,64 @@ impl Links {
         }
     }
 
-    /// Gives a link an address; nothing changes where it has it.
+    /// Gives a link that is on an address; nothing changes where it has it. The address is in use when the call returns.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn add_address(&mut self, link: u32, address: IpAddr, prefix: u8) -> Result<()> {
         let [a, b, c, d] = link.to_ne_bytes();
-        let header = [family(address), prefix, 0, 0, a, b, c, d];
+        let header = [Family::of(address).number(), prefix, 0, 0, a, b, c, d];
         let bytes = octets(address);
-        let attributes = Attributes::new()
+        let mut attributes = Attributes::new()
             .bytes(libc::IFA_LOCAL, &bytes)
             .bytes(libc::IFA_ADDRESS, &bytes);
+        if address.is_ipv6() {
+            let alone = prefix == Family::V6.bits();
+            let flags = AT_ONCE | if alone { WITHOUT_ROUTE } else { 0 };
+            attributes = attributes.number(libc::IFA_FLAGS, flags);
+        }
         let request = Message::new(libc::RTM_NEWADDR, CREATE | REPLACE, &header, attributes);
-        self.act(request, "add the address", &address.to_string())
+        self.act(request, "add the address", &address.to_string())?;
+        match address {
+            IpAddr::V4(_) => Ok(()),
+            IpAddr::V6(_) => self.wait_for(address),
+        }
+    }
+
+    /// Waits until the kernel takes packets for an address of IPv6: a worker of its own makes the route for that.
+    fn wait_for(&mut self, address: IpAddr) -> Result<()> {
+        let begun = Instant::now();
+        while !self.is_own(address)? {
+            if begun.elapsed() > PATIENCE {
+                let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                let subject = address.to_string();
+                return Err(Error::new("wait for the address", subject, cause));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Whether packets for an address are for this machine.
+    fn is_own(&mut self, address: IpAddr) -> Result<bool> {
+        let family = Family::of(address);
+        let mut header = [0_u8; ROUTE_HEADER];
+        let [own_family, length, ..] = &mut header;
+        (*own_family, *length) = (family.number(), family.bits());
+        let attributes = Attributes::new().bytes(libc::RTA_DST, &octets(address));
+        let request = Message::new(libc::RTM_GETROUTE, 0, &header, attributes).answered();
+        let found = self
+            .0
+            .send(&[request], "find the route to", &address.to_string());
+        match found {
+            Ok(parts) => Ok(parts.iter().any(|part| {
+                let header = part.header(ROUTE_HEADER);
+                header.and_then(|header| header.get(7)) == Some(&libc::RTN_LOCAL)
+            })),
+            Err(error) if error.errno() == Some(libc::ENETUNREACH) => Ok(false),
+            Err(error) if error.errno() == Some(libc::EHOSTUNREACH) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Adds a route, in place of one to the same addresses.
@@ -204,7 +258,7 @@ impl Links {
             libc::RTPROT_STATIC
         };
         let header = [
-            family(route.destination),
+            Family::of(route.destination).number(),
             route.prefix,
             0,
             0,
@@ -230,7 +284,7 @@ impl Links {
     pub fn remove_route(&mut self, route: &Route) -> Result<bool> {
         let mut header = [0_u8; ROUTE_HEADER];
         let [own_family, prefix, _, _, table, ..] = &mut header;
-        *own_family = family(route.destination);
+        *own_family = Family::of(route.destination).number();
         *prefix = route.prefix;
         *table = libc::RT_TABLE_MAIN;
         let attributes = route_attributes(route);
@@ -243,7 +297,7 @@ impl Links {
         }
     }
 
-    /// The routes to IPv4 addresses that were added without a link, by whichever process.
+    /// The routes that were added without a link, by whichever process.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -251,7 +305,7 @@ impl Links {
         Ok(self.routes()?.iter().filter_map(routed).collect())
     }
 
-    /// The routes of the main table that lead IPv4 addresses into a link, without a router.
+    /// The routes of the main table that lead into a link, without a router.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -267,13 +321,13 @@ impl Links {
         self.0.send(&[request], "list", "routes")
     }
 
-    /// Fixes a neighbour's Ethernet address: the kernel sends no ARP request for it, and no answer
-    /// changes it.
+    /// Fixes a neighbour's Ethernet address: the kernel asks nobody for it (ARP, neighbour discovery), and no
+    /// answer changes it.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn fix_neighbour(&mut self, link: u32, address: IpAddr, mac: Mac) -> Result<()> {
-        let mut header = vec![family(address), 0, 0, 0];
+        let mut header = vec![Family::of(address).number(), 0, 0, 0];
         header.extend(link.to_ne_bytes());
         header.extend(PERMANENT.to_ne_bytes());
         header.extend([0, libc::RTN_UNICAST]);
@@ -310,19 +364,20 @@ fn link_header(index: u32, flags: u32, change: u32) -> [u8; LINK_HEADER] {
     header
 }
 
-fn family(address: IpAddr) -> u8 {
-    let family = match address {
-        IpAddr::V4(_) => libc::AF_INET,
-        IpAddr::V6(_) => libc::AF_INET6,
-    };
-    u8::try_from(family).unwrap_or_default()
-}
-
 /// The bytes of an address in the network's order.
 pub fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// The reverse of [`octets`].
+pub(super) fn address(octets: &[u8]) -> Option<IpAddr> {
+    match octets.len() {
+        4 => Some(IpAddr::from(octets.first_chunk::<4>().copied()?)),
+        16 => Some(IpAddr::from(octets.first_chunk::<16>().copied()?)),
+        _ => None,
     }
 }
 
@@ -363,14 +418,12 @@ fn route_attributes(route: &Route) -> Attributes {
 /// A route by a router, as this program adds them.
 fn routed(part: &Part) -> Option<Route> {
     let header = part.header(ROUTE_HEADER)?;
-    let (own, prefix, table) = (header.first()?, header.get(1)?, header.get(4)?);
-    let origin = header.get(5)?;
-    let is_ours =
-        i32::from(*own) == libc::AF_INET && *table == libc::RT_TABLE_MAIN && *origin == BY_ROUTER;
+    let (prefix, table, origin) = (header.get(1)?, header.get(4)?, header.get(5)?);
+    let is_ours = *table == libc::RT_TABLE_MAIN && *origin == BY_ROUTER;
     let attributes = part.attributes(ROUTE_HEADER);
     let value = |wanted: u16| {
         let found = attributes.iter().find(|(kind, _)| *kind == wanted)?;
-        Some(IpAddr::from(found.1.first_chunk::<4>().copied()?))
+        address(found.1)
     };
     is_ours.then_some(())?;
     Some(Route {
@@ -384,22 +437,22 @@ fn routed(part: &Part) -> Option<Route> {
 /// A route into a link, as this program adds them.
 fn into_link(part: &Part) -> Option<Route> {
     let header = part.header(ROUTE_HEADER)?;
-    let (own, prefix, table) = (header.first()?, header.get(1)?, header.get(4)?);
+    let (prefix, table) = (header.get(1)?, header.get(4)?);
     let attributes = part.attributes(ROUTE_HEADER);
     let value = |wanted: u16| {
-        let found = attributes.iter().find(|(kind, _)| *kind == wanted)?;
-        found.1.first_chunk::<4>().copied()
+        let found = attributes.iter().find(|(kind, _)| *kind == wanted);
+        found.map(|(_, value)| *value)
     };
-    let is_ours = i32::from(*own) == libc::AF_INET
-        && *table == libc::RT_TABLE_MAIN
+    let is_ours = *table == libc::RT_TABLE_MAIN
+        && header.get(5) == Some(&libc::RTPROT_STATIC)
         && header.get(7) == Some(&libc::RTN_UNICAST)
         && value(libc::RTA_GATEWAY).is_none();
     is_ours.then_some(())?;
     Some(Route {
-        destination: IpAddr::from(value(libc::RTA_DST)?),
+        destination: address(value(libc::RTA_DST)?)?,
         prefix: *prefix,
         gateway: None,
-        link: u32::from_ne_bytes(value(libc::RTA_OIF)?),
+        link: number(value(libc::RTA_OIF)?)?,
     })
 }
 
@@ -441,6 +494,12 @@ mod tests {
         assert_eq!(bytes, expected.concat());
     }
 
+    /// Of each family: this end's address, the other's, all addresses, and a range behind the other end.
+    const ENDS: [[&str; 4]; 2] = [
+        ["10.0.0.1", "10.0.0.2", "0.0.0.0", "10.9.9.0"],
+        ["fd00::1", "fd00::2", "::", "fd09::100"],
+    ];
+
     #[test]
     fn a_cable_joins_two_namespaces_and_goes_whole() {
         let dir = tempfile::tempdir().unwrap();
@@ -462,30 +521,31 @@ mod tests {
             let near = here.named("near")?.unwrap();
             assert_eq!(near.mtu, 1400);
             here.switch_on(near.index)?;
-            let (own, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-            here.add_address(near.index, own, 32)?;
-            here.add_address(near.index, own, 32)?;
-            here.add_route(&Route {
-                destination: other,
-                prefix: 32,
-                gateway: None,
-                link: near.index,
-            })?;
-            let into = here.routes_into(near.index)?;
-            let [route] = into.as_slice() else {
-                unreachable!("{into:?}")
-            };
-            assert_eq!((route.destination, route.prefix), (other, 32));
-            assert!(here.routes_into(near.index + 1)?.is_empty());
-            here.fix_neighbour(near.index, other, [2, 0, 0, 0, 0, 2])?;
-            let any = "0.0.0.0".parse().unwrap();
-            here.add_route(&Route {
-                destination: any,
-                prefix: 0,
-                gateway: Some(other),
-                link: near.index,
-            })?;
-            assert_eq!(here.default_links()?, [near.index]);
+            for (count, [own, other, any, far]) in (1..).zip(ENDS) {
+                let [own, other, any, far] = [own, other, any, far].map(|at| at.parse().unwrap());
+                let alone = Family::of(own).bits();
+                here.add_address(near.index, own, alone)?;
+                here.add_address(near.index, own, alone)?;
+                let link = near.index;
+                let route = |destination, prefix, gateway, link| Route {
+                    destination,
+                    prefix,
+                    gateway,
+                    link,
+                };
+                here.add_route(&route(other, alone, None, link))?;
+                let into = here.routes_into(link)?;
+                assert_eq!(into.len(), count, "{into:?}");
+                assert!(into.contains(&route(other, alone, None, link)), "{into:?}");
+                assert!(here.routes_into(link + 1)?.is_empty());
+                here.fix_neighbour(link, other, [2, 0, 0, 0, 0, 2])?;
+                here.add_route(&route(any, 0, Some(other), link))?;
+                assert_eq!(here.default_links()?, vec![link; count]);
+                let by_router = route(far, alone - 8, Some(other), 0);
+                here.add_route(&by_router)?;
+                assert_eq!(here.routes_by_routers()?, [by_router]);
+                assert!(here.remove_route(&by_router)? && !here.remove_route(&by_router)?);
+            }
             let seen = inside(&[(Kind::Network, &place)], || Links::open()?.named("eth0"));
             assert_eq!(seen?.unwrap().mtu, 1400);
             assert!(here.remove("near")? && !here.remove("near")?);

@@ -10,10 +10,13 @@
 mod batch;
 pub mod connections;
 mod expression;
+mod family;
 pub mod filter;
 pub mod links;
 pub mod message;
 pub mod wireguard;
+
+pub use family::Family;
 
 use std::io;
 use std::ops::RangeInclusive;

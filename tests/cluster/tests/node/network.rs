@@ -27,8 +27,12 @@ pub(crate) fn on_a_machine<F: Future<Output = ()>>(test: impl FnOnce() -> F + Se
 
 /// A cluster whose node has a range of pod addresses.
 pub(crate) async fn with_addresses() -> Cluster {
+    with_ranges(&["10.1.0.0/24"]).await
+}
+
+async fn with_ranges(ranges: &[&str]) -> Cluster {
     let cluster = Cluster::new().await;
-    let ranges = json!({"spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}});
+    let ranges = json!({"spec": {"podCIDR": ranges[0], "podCIDRs": ranges}});
     cluster
         .admin
         .patch::<Node>(None, "worker-1", &Patch::Merge(ranges))
@@ -154,6 +158,40 @@ fn pods_have_addresses_by_which_pods_probes_and_the_node_reach_them() {
         assert_eq!(links(), Vec::<String>::new());
         let left = std::fs::read_dir(cluster.site.dir.path().join("run/pods")).unwrap();
         assert_eq!(left.count(), 0);
+    });
+}
+
+#[test]
+fn pods_have_an_address_of_each_family_and_are_reached_by_both() {
+    on_a_machine(|| async {
+        let cluster = with_ranges(&["10.1.0.0/24", "fd00:1::/64"]).await;
+        create(&cluster, "web", server()).await;
+        let ready = json!(true);
+        let status = cluster
+            .reaches("web", "/containerStatuses/0/ready", ready)
+            .await;
+        let [four, six] = [0, 1].map(|place| status["podIPs"][place]["ip"].as_str().unwrap());
+        assert!(
+            four.starts_with("10.1.0.") && six.starts_with("fd00:1::"),
+            "{status}"
+        );
+        assert_eq!(status["podIP"], json!(four));
+        // A Pod's own addresses in its environment and its hosts file, and the other's by both.
+        let ask = format!(
+            "echo $IPS; busybox grep -c asks /etc/hosts; for at in {four} [{six}]; do busybox wget -q -O - http://$at:8080/ip; done"
+        );
+        let mut asks = shell(&ask);
+        asks["env"] =
+            json!([{"name": "IPS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIPs"}}}]);
+        let asks = json!({"restartPolicy": "Never", "containers": [asks]});
+        create(&cluster, "asks", asks).await;
+        let lines = said(&cluster, "asks").await;
+        let own = cluster.pod("asks").await.unwrap().status.unwrap().pod_ips;
+        let own: Vec<String> = own.unwrap().into_iter().map(|one| one.ip).collect();
+        assert_eq!(lines, [&own.join(","), "2", four, four]);
+        gone(&cluster, "web").await;
+        gone(&cluster, "asks").await;
+        assert!(links().is_empty());
     });
 }
 

@@ -1,0 +1,63 @@
+//! The ranges that policies name by their first addresses and prefixes, less their exceptions (pure).
+
+use super::model::Peer;
+use crate::address;
+use agent_sys::netlink::Family;
+use config_model::format::Cidr;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// The ranges of all blocks of addresses of a family, joined.
+pub(super) fn blocks(family: Family, peers: &[Peer]) -> Vec<(IpAddr, IpAddr)> {
+    let edges = |range: &Cidr| (Family::of(range.address) == family).then(|| edges(range));
+    let mut all = Vec::new();
+    for peer in peers {
+        let Peer::Block { cidr, except } = peer else {
+            continue;
+        };
+        let holes: BTreeSet<(u128, u128)> = except.iter().filter_map(edges).collect();
+        let Some((first, last)) = edges(cidr) else {
+            continue;
+        };
+        let mut from = Some(first);
+        for (hole, end) in holes {
+            let Some(start) = from.filter(|start| *start <= last) else {
+                break;
+            };
+            if let Some(before) = hole.checked_sub(1).filter(|before| start <= *before) {
+                all.push((start, before.min(last)));
+            }
+            // Holes may lie in one another.
+            from = end.checked_add(1).map(|next| next.max(start));
+        }
+        all.extend(
+            from.filter(|start| *start <= last)
+                .map(|start| (start, last)),
+        );
+    }
+    all.sort_unstable();
+    let mut joined: Vec<(u128, u128)> = Vec::new();
+    for (from, to) in all {
+        match joined.last_mut() {
+            Some((_, end)) if from <= end.saturating_add(1) => *end = to.max(*end),
+            _ => joined.push((from, to)),
+        }
+    }
+    let address = |number| address::of_number(number, family == Family::V4);
+    let joined = joined.into_iter();
+    joined
+        .map(|(from, to)| (address(from), address(to)))
+        .collect()
+}
+
+/// First and last address of a range, as numbers.
+fn edges(range: &Cidr) -> (u128, u128) {
+    let first = address::number(range.network());
+    let host = Family::of(range.address)
+        .bits()
+        .saturating_sub(range.prefix);
+    let host = u128::MAX
+        .checked_shl(host.into())
+        .map_or(u128::MAX, |bits| !bits);
+    (first, first | host)
+}

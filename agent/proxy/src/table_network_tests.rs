@@ -1,0 +1,263 @@
+//! Services against the kernel of this host, in network namespaces. Needs root.
+
+use super::tests::at;
+use super::*;
+use agent_sys::namespace::{self, Kind, hold, in_new, inside, release};
+use agent_sys::netlink::filter::Filter;
+use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// The address of the host on which servers and callers are: callers have none of their own on a loopback network.
+fn host(family: Family) -> IpAddr {
+    at(family, 2, 9)
+}
+
+/// The address of the service.
+fn service_at(family: Family, port: u16) -> SocketAddr {
+    SocketAddr::new(at(family, 96, 1), port)
+}
+
+/// A socket of a client.
+fn client(family: Family) -> UdpSocket {
+    match family {
+        Family::V4 => UdpSocket::bind("0.0.0.0:0").unwrap(),
+        Family::V6 => UdpSocket::bind("[::]:0").unwrap(),
+    }
+}
+
+/// A server that says its name to each caller, for as long as the test runs.
+fn serve(family: Family, name: &'static str) -> u16 {
+    let listener = TcpListener::bind((host(family), 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            stream.write_all(name.as_bytes()).ok();
+        }
+    });
+    port
+}
+
+fn ask(family: Family, port: u16) -> Result<String, std::io::ErrorKind> {
+    let address = service_at(family, port);
+    let mut stream = TcpStream::connect(address).map_err(|error| error.kind())?;
+    let mut text = String::new();
+    stream
+        .read_to_string(&mut text)
+        .map_err(|error| error.kind())?;
+    Ok(text)
+}
+
+/// In a network of its own for each family, where the services' range is routed somewhere.
+fn in_a_network(test: impl Fn(Family, &mut Filter) + Send + Sync) {
+    for family in Family::BOTH {
+        in_new(&[Kind::Network], || {
+            let mut links = Links::open()?;
+            links.switch_on(LOOPBACK)?;
+            links.add_address(LOOPBACK, host(family), family.bits())?;
+            links.add_route(&Route {
+                destination: at(family, 96, 0),
+                prefix: family.bits() - 8,
+                gateway: None,
+                link: LOOPBACK,
+            })?;
+            test(family, &mut Filter::open(family)?);
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+fn front(family: Family, port: u16, protocol: Protocol) -> Front {
+    Front {
+        address: at(family, 96, 1),
+        protocol,
+        port,
+    }
+}
+
+fn pick(family: Family, ports: &[u16], affinity: Option<u32>) -> Pick {
+    Pick {
+        endpoints: ports.iter().map(|port| (host(family), *port)).collect(),
+        affinity,
+        ..Pick::default()
+    }
+}
+
+#[test]
+fn callers_reach_every_endpoint_and_stay_where_they_should() {
+    in_a_network(|family, filter| {
+        let (a, b) = (serve(family, "a"), serve(family, "b"));
+        let front = |port, protocol| front(family, port, protocol);
+        let pick = |ports: &[u16], affinity| pick(family, ports, affinity);
+        let ask = |port| ask(family, port);
+        let wanted: Fronts = [
+            (front(80, Protocol::Tcp), pick(&[a, b], None)),
+            (front(81, Protocol::Tcp), pick(&[a, b], Some(600))),
+            (front(82, Protocol::Tcp), pick(&[], None)),
+        ]
+        .into();
+        let held = entries(&wanted);
+        filter.apply(&all(family, &held)).unwrap();
+        // Each of the two is missed by all of these calls in one of 2^63 runs.
+        let seen: HashSet<String> = (0..64).map(|_| ask(80).unwrap()).collect();
+        assert_eq!(seen.len(), 2, "both are reached");
+        let first = ask(81).unwrap();
+        assert!((0..32).all(|_| ask(81).unwrap() == first), "a client stays");
+        // The endpoint with which the client stays goes; the other one takes over.
+        let rest = if first == "a" { b } else { a };
+        let mut next = wanted;
+        next.insert(front(81, Protocol::Tcp), pick(&[rest], Some(600)));
+        next.insert(front(82, Protocol::Tcp), pick(&[a], None));
+        next.remove(&front(80, Protocol::Tcp));
+        let wanted = entries(&next);
+        filter.apply(&difference(family, &held, &wanted)).unwrap();
+        assert!((0..8).all(|_| ask(81).unwrap() != first));
+        assert_eq!(ask(82).unwrap(), "a");
+    });
+}
+
+#[test]
+fn datagrams_go_to_an_endpoint_and_answers_come_back() {
+    in_a_network(|family, filter| {
+        let server = UdpSocket::bind((host(family), 0)).unwrap();
+        let port = server.local_addr().unwrap().port();
+        let picked = pick(family, &[port], None);
+        let wanted = [(front(family, 53, Protocol::Udp), picked)].into();
+        filter.apply(&all(family, &entries(&wanted))).unwrap();
+        let client = client(family);
+        client.connect(service_at(family, 53)).unwrap();
+        for socket in [&client, &server] {
+            socket
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .unwrap();
+        }
+        client.send(b"who").unwrap();
+        let mut buffer = [0; 16];
+        let (length, from) = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..length], b"who");
+        server.send_to(b"me", from).unwrap();
+        assert_eq!(client.recv(&mut buffer).unwrap(), 2);
+    });
+}
+
+/// Runs `test` for each family, on a machine with one pod behind a cable; it gets the place of the pod's network.
+fn with_a_pod(test: impl Fn(Family, &mut Filter, &Path) + Send + Sync) {
+    for family in Family::BOTH {
+        with_a_pod_of(family, |filter, place| test(family, filter, place));
+    }
+}
+
+fn with_a_pod_of(family: Family, test: impl FnOnce(&mut Filter, &Path) + Send) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("pod");
+    in_new(&[Kind::Network], || hold(Kind::Network, &place)).unwrap();
+    let (near, far) = (at(family, 1, 1), at(family, 1, 2));
+    let join = |name: &str, own: IpAddr, other: IpAddr| {
+        let mut links = Links::open().unwrap();
+        links.switch_on(LOOPBACK).unwrap();
+        let link = links.named(name).unwrap().unwrap().index;
+        links.switch_on(link).unwrap();
+        links.add_address(link, own, family.bits()).unwrap();
+        let to = |destination: IpAddr, prefix, gateway: Option<IpAddr>| Route {
+            destination,
+            prefix,
+            gateway,
+            link,
+        };
+        links.add_route(&to(other, family.bits(), None)).unwrap();
+        let everywhere = match family {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let rest = to(everywhere, 0, Some(other));
+        links.add_route(&rest).unwrap();
+    };
+    in_new(&[Kind::Network], || {
+        let network = File::open(&place).unwrap();
+        Links::open()?.lay(&Cable {
+            name: "pod-1",
+            mac: [2, 0, 0, 0, 0, 1],
+            far_name: "eth0",
+            far_mac: [2, 0, 0, 0, 0, 2],
+            far: network.as_fd(),
+            mtu: 1500,
+        })?;
+        join("pod-1", near, far);
+        inside(&[(Kind::Network, &place)], || {
+            join("eth0", far, near);
+            Ok(())
+        })?;
+        test(&mut Filter::open(family)?, &place);
+        Ok(())
+    })
+    .unwrap();
+    release(&place).unwrap();
+}
+
+/// What a caller hears by TCP and by UDP.
+fn heard(family: Family) -> [std::io::ErrorKind; 2] {
+    let tcp = TcpStream::connect(service_at(family, 80)).unwrap_err();
+    let client = client(family);
+    client.connect(service_at(family, 53)).unwrap();
+    let limit = Some(Duration::from_secs(60));
+    client.set_read_timeout(limit).unwrap();
+    // The packet filter tells the machine's own callers already as they send.
+    client.send(b"who").ok();
+    let udp = client.recv(&mut [0; 8]).unwrap_err();
+    [tcp.kind(), udp.kind()]
+}
+
+#[test]
+fn callers_of_a_service_without_endpoints_are_refused() {
+    with_a_pod(|family, filter, pod| {
+        let none = [
+            (front(family, 80, Protocol::Tcp), pick(family, &[], None)),
+            (front(family, 53, Protocol::Udp), pick(family, &[], None)),
+        ];
+        filter.apply(&all(family, &entries(&none.into()))).unwrap();
+        let refused = [std::io::ErrorKind::ConnectionRefused; 2];
+        let of_pod = inside(&[(Kind::Network, pod)], || Ok(heard(family))).unwrap();
+        assert_eq!(of_pod, refused, "a pod");
+        assert_eq!(heard(family), refused, "the machine itself");
+    });
+}
+
+#[test]
+fn a_port_of_the_node_leads_to_its_pod() {
+    with_a_pod(|family, filter, pod| {
+        let own = host(family);
+        Links::open()
+            .unwrap()
+            .add_address(LOOPBACK, own, family.bits())
+            .unwrap();
+        let port = HostPort {
+            address: None,
+            protocol: Protocol::Tcp,
+            port: 8080,
+            pod: at(family, 1, 2),
+            pod_port: 80,
+        };
+        let mut fronts = Fronts::new();
+        add_host_ports(&mut fronts, &[("u".to_owned(), vec![port])], &[own]);
+        filter.apply(&all(family, &entries(&fronts))).unwrap();
+        let bind = || Ok(TcpListener::bind((at(family, 1, 2), 80)).unwrap());
+        let listener = inside(&[(Kind::Network, pod)], bind).unwrap();
+        // As the sandbox's cable is set.
+        namespace::set("net/ipv4/conf/pod-1/route_localnet", "1").unwrap();
+        let limit = Duration::from_secs(60);
+        let loopback = Some(IpAddr::from(Ipv4Addr::LOCALHOST));
+        // There is no such way from that of IPv6.
+        let loopback = loopback.filter(|_| family == Family::V4);
+        for at in [Some(own), loopback].into_iter().flatten() {
+            let called = TcpStream::connect_timeout(&(at, 8080).into(), limit);
+            assert!(called.is_ok(), "{at}: {called:?}");
+            listener.accept().unwrap();
+        }
+    });
+}
