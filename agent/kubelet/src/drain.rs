@@ -269,7 +269,9 @@ mod tests {
             image_id: String::new(),
             state,
             backoff: None,
+            round: 0,
             this_boot: true,
+            stop_signal: None,
             needs: None,
             user: None,
         }

@@ -148,6 +148,7 @@ pub(crate) fn prepare(
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
         backoff,
+        round: 0,
     };
     Ok(Launch {
         id,

@@ -39,6 +39,8 @@ pub(crate) struct Order {
     pub(crate) kind: Kind,
     pub(crate) number: u32,
     pub(crate) backoff: Option<Duration>,
+    /// The round of its pod's containers.
+    pub(crate) round: u32,
     /// Id of the container whose processes it is to see.
     pub(crate) target: Option<String>,
     pub(crate) sandbox: Sandbox,
@@ -215,6 +217,7 @@ async fn start(
     let _turn = shared.turns.acquire().await;
     let mut launch = launch::prepare(&shared.config, attempt, &sources, &volumes, shared.memory)
         .map_err(config)?;
+    launch.spec.round = order.round;
     let mut images = order.images.iter();
     let own = images.find(|(wanted, _)| wanted.volume.is_none());
     launch.spec.image_digest = own.map(|(_, digest)| digest.clone());
@@ -284,7 +287,9 @@ mod tests {
             image_id: String::new(),
             state: ContainerState::Created,
             backoff: None,
+            round: 0,
             this_boot: true,
+            stop_signal: None,
             needs: None,
             user: None,
         }
@@ -312,6 +317,7 @@ mod tests {
             kind: Kind::Main,
             number: 1,
             backoff: None,
+            round: 0,
             target: None,
             sandbox: Sandbox::default(),
             addresses: Addresses::default(),

@@ -6,9 +6,7 @@ use crate::network;
 use crate::volumes;
 use agent_pods::{Refusal, foreign};
 use agent_runtime::capability_fault;
-use config_kube::k8s_openapi::api::core::v1::{
-    Container, ContainerRestartRule, Pod, PodSpec, Volume,
-};
+use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 use std::net::Ipv6Addr;
 
 /// Why a container is not privileged here.
@@ -200,12 +198,7 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
 fn container_fault(container: &Container) -> Option<&'static str> {
     let security = container.security_context.clone().unwrap_or_default();
     let mounts = || container.volume_mounts.iter().flatten();
-    let whole = |rule: &ContainerRestartRule| rule.action == "RestartAllContainers";
     first(&[
-        (
-            container.restart_policy_rules.iter().flatten().any(whole),
-            "restart rules with the action RestartAllContainers are not available yet",
-        ),
         (
             container.volume_devices.iter().flatten().next().is_some(),
             "volumeDevices are not available: this machine gives pods no block devices",
@@ -406,9 +399,7 @@ mod tests {
 
     #[test]
     fn what_would_change_the_pod_and_is_missing_is_named() {
-        let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
-        let cases: [(&str, Value); 4] = [
-            ("/containers/0/restartPolicyRules", rules),
+        let cases: [(&str, Value); 3] = [
             ("/hostUsers", json!(false)),
             (
                 "/volumes",

@@ -23,7 +23,7 @@ use crate::{cleanup, debug, storage, support};
 use agent_api::send;
 use agent_pods::{
     Action, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of, find,
-    is_replaced, later, plan, plan_orphan, recover,
+    is_replaced, later, plan, plan_orphan, recover, round,
 };
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
@@ -514,6 +514,7 @@ impl Worker {
                     kind,
                     number,
                     backoff,
+                    round: round(pod, seen),
                     target,
                     sandbox,
                     images: images.into_iter().zip(digests).collect(),

@@ -45,7 +45,7 @@ pub use machine::{Action, EVICTION_GRACE, End, Plan, View, end_of, plan};
 pub use names::{MAX_LOGS, is_plain, log_file, log_folder, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Eviction, Failure, Notes, Progress, Verdict};
 pub use placement::{foreign, misplaced};
-pub use policy::{is_replaced, restart, restarts};
+pub use policy::{is_replaced, restart, restarts, round};
 pub use recover::recover;
 pub use resize::{Pending, as_given, given, has_other_needs, is_resized, needs};
 pub use status::{Addresses, Refusal, base, change, status};

@@ -10,7 +10,7 @@ use crate::backoff::later;
 use crate::containers::{attempts, ephemeral, initial, kind_of_initial, latest, mains, previous};
 use crate::ending::{Ending, probe_grace};
 use crate::notes::Notes;
-use crate::policy::{RestartPolicy, is_replaced, restart, waits};
+use crate::policy::{RestartPolicy, Triggers, is_replaced, outdated, restart, round, waits};
 use crate::resize::is_resized;
 use agent_runtime::{Container as Seen, ContainerState, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
@@ -87,10 +87,22 @@ impl View<'_> {
             {
                 Some((finished_at, Duration::ZERO))
             }
+            ContainerState::Exited { finished_at, .. } if self.is_of_earlier_round(seen) => {
+                // The end of the one by whose rule all start anew is waited after, as after any other.
+                let triggers = Triggers::of(self.pod, self.seen);
+                let own = triggers.is_some_and(|triggers| triggers.has(seen));
+                let own = own.then(|| restart(self.pod, seen)).flatten();
+                own.or(Some((finished_at, Duration::ZERO)))
+            }
             ContainerState::Exited { .. }
             | ContainerState::Running { .. }
             | ContainerState::Created => restart(self.pod, seen),
         }
+    }
+
+    /// All containers are to be started anew since it was started.
+    pub(crate) fn is_of_earlier_round(&self, seen: &Seen) -> bool {
+        seen.key.kind != Kind::Ephemeral && seen.round < round(self.pod, self.seen)
     }
 
     /// This attempt was asked to end.
@@ -236,10 +248,38 @@ pub fn plan(view: View<'_>) -> Plan {
     for container in ephemeral(view.pod) {
         step(view, &container, Kind::Ephemeral, &mut plan);
     }
+    if !begins_round(view, &mut plan) {
+        return plan;
+    }
     if start_initial(view, &mut plan) {
         start_mains(view, &mut plan);
     }
     plan
+}
+
+/// Kills what is of an earlier round; true when nothing of it lives and nothing of it is being started.
+fn begins_round(view: View<'_>, plan: &mut Plan) -> bool {
+    let round = round(view.pod, view.seen);
+    let mut alive = false;
+    for old in outdated(view.pod, view.seen) {
+        alive = true;
+        let id = old.id.clone();
+        let kill = Action::Kill { id: id.clone() };
+        let end = match old.state {
+            ContainerState::Created => Action::Remove { id },
+            ContainerState::Running { .. } | ContainerState::Exited { .. } => kill,
+        };
+        if !plan.actions.contains(&end) {
+            plan.actions.push(end);
+        }
+    }
+    let mut lasting = view
+        .seen
+        .iter()
+        .filter(|seen| seen.key.kind != Kind::Ephemeral);
+    let began = round == 0 || lasting.any(|seen| seen.round == round);
+    let mut starting = view.notes.starting.values();
+    !alive && (began || !starting.any(|kind| *kind != Kind::Ephemeral))
 }
 
 /// Removes attempts older than the previous one, and ends what must not run beside the newest.
@@ -285,23 +325,28 @@ pub(crate) fn is_finished(view: View<'_>) -> bool {
 pub(crate) fn init_failed(pod: &Pod, seen: &[Seen]) -> bool {
     initial(pod).iter().any(|init| {
         kind_of_initial(init) == Kind::Init
-            && latest(seen, &init.name).is_some_and(|seen| {
-                matches!(seen.state, ContainerState::Exited { code, .. } if code != 0)
-                    && restart(pod, seen).is_none()
+            && latest(seen, &init.name).is_some_and(|latest| {
+                matches!(latest.state, ContainerState::Exited { code, .. } if code != 0)
+                    && latest.round == round(pod, seen)
+                    && restart(pod, latest).is_none()
             })
     })
 }
 
-/// A main container was started since the boot: what comes before it is done, and need not be done again.
+/// A main container was started since the boot, in this round: what comes before it is done, and need not be done again.
 pub(crate) fn main_started(pod: &Pod, seen: &[Seen]) -> bool {
+    let round = round(pod, seen);
+    let started = |one: &Seen| one.this_boot && one.round == round;
     mains(pod)
         .iter()
-        .any(|main| latest(seen, &main.name).is_some_and(|seen| seen.this_boot))
+        .any(|main| latest(seen, &main.name).is_some_and(started))
 }
 
 /// True if what comes before the main containers is done: init containers ended well and sidecars have started.
 pub(crate) fn initialized(view: View<'_>) -> bool {
-    main_started(view.pod, view.seen)
+    // Once it is for good, also when all containers are started anew (upstream's rule).
+    let ran = |main: &Container| latest(view.seen, &main.name).is_some_and(|seen| seen.this_boot);
+    mains(view.pod).iter().any(ran)
         || initial(view.pod)
             .iter()
             .all(|container| initial_done(view, container))
@@ -314,6 +359,7 @@ pub(crate) fn initial_done(view: View<'_>, container: &Container) -> bool {
     }
     latest(view.seen, &container.name).is_some_and(|seen| {
         matches!(seen.state, ContainerState::Exited { code: 0, .. })
+            && !view.is_of_earlier_round(seen)
             && (seen.this_boot || RestartPolicy::of(view.pod) == RestartPolicy::Never)
     })
 }
@@ -324,7 +370,8 @@ fn start_initial(view: View<'_>, plan: &mut Plan) -> bool {
     let all = initial(view.pod);
     let done = main_started(view.pod, view.seen);
     let began = |container: &Container| {
-        latest(view.seen, &container.name).is_some_and(|seen| seen.this_boot)
+        let latest = latest(view.seen, &container.name);
+        latest.is_some_and(|seen| seen.this_boot && !view.is_of_earlier_round(seen))
     };
     for (index, container) in all.iter().enumerate() {
         let passed = done || all[index + 1..].iter().any(began);
@@ -346,6 +393,7 @@ fn start_mains(view: View<'_>, plan: &mut Plan) {
     let (mut held, mut first) = (false, false);
     for container in mains(view.pod) {
         let seen = latest(view.seen, &container.name);
+        let seen = seen.filter(|seen| !view.is_of_earlier_round(seen));
         let alive = seen.is_some_and(|seen| matches!(seen.state, ContainerState::Running { .. }));
         if (held && !alive) || (first && seen.is_none()) {
             continue;

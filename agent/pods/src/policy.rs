@@ -1,12 +1,17 @@
 //! Which containers are started again after their end, and when.
+//!
+//! A rule of a container may ask that all containers of the pod are started anew (`RestartAllContainers`, KEP-5532). They are so in
+//! rounds: an attempt remembers in which it was started, and one that ended by such a rule begins the next. What is of an earlier
+//! round is killed, without hook and grace; when none of it lives any more, the pod starts as if it had never run here.
 
 use crate::backoff::{after_run, between, later};
-use crate::containers::find;
+use crate::containers::{all, find, latest, mains};
 use crate::notes::Notes;
 use crate::resize::needs_restart;
 use agent_runtime::{Container as Seen, ContainerState, Kind};
 use config_kube::k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
 use jiff::Timestamp;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// When containers are started again.
@@ -53,8 +58,11 @@ pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
     }
     let container = find(pod, name).map(|(_, container)| container);
     let rules = container.as_deref();
-    let rules = rules.and_then(|container| container.restart_policy_rules.as_deref());
-    let by_rule = rules.into_iter().flatten().any(|rule| speaks(rule, code));
+    let rule = rules.and_then(|container| rule(container, code));
+    if rule.is_some_and(is_of_all) {
+        return true;
+    }
+    let by_rule = rule.is_some();
     let policy = if by_rule {
         RestartPolicy::Always
     } else {
@@ -67,18 +75,89 @@ pub fn restarts(pod: &Pod, kind: Kind, name: &str, code: i32) -> bool {
     }
 }
 
-/// Whether a rule asks for a restart after this exit code.
+/// The first rule of a container that speaks of an exit code.
+fn rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
+    let mut rules = container.restart_policy_rules.iter().flatten();
+    rules.find(|rule| speaks(rule, code))
+}
+
 fn speaks(rule: &ContainerRestartRule, code: i32) -> bool {
     let codes = rule.exit_codes.as_ref();
-    rule.action == "Restart"
-        && codes.is_some_and(|codes| {
-            let listed = codes.values.iter().flatten().any(|value| *value == code);
-            match codes.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                _ => false,
-            }
+    codes.is_some_and(|codes| {
+        let listed = codes.values.iter().flatten().any(|value| *value == code);
+        match codes.operator.as_str() {
+            "In" => listed,
+            "NotIn" => !listed,
+            _ => false,
+        }
+    })
+}
+
+fn is_of_all(rule: &ContainerRestartRule) -> bool {
+    rule.action == "RestartAllContainers"
+}
+
+/// Which ends of attempts start all containers anew.
+pub(crate) struct Triggers<'a> {
+    /// Containers with such a rule, by name: at least one.
+    ruled: BTreeMap<&'a str, &'a Container>,
+    /// Since when each main container has ended for good, if all have.
+    over: Option<Timestamp>,
+}
+
+impl<'a> Triggers<'a> {
+    /// None where no rule of the pod can start all anew.
+    pub(crate) fn of(pod: &'a Pod, seen: &[Seen]) -> Option<Self> {
+        let ruled = all(pod).filter(|(_, container)| {
+            let mut rules = container.restart_policy_rules.iter().flatten();
+            rules.any(is_of_all)
+        });
+        let ruled = ruled.map(|(_, container)| (container.name.as_str(), container));
+        let ruled: BTreeMap<_, _> = ruled.collect();
+        let ended = |main: &Container| match latest(seen, &main.name)?.state {
+            ContainerState::Exited {
+                finished_at, code, ..
+            } => (!restarts(pod, Kind::Main, &main.name, code)).then_some(finished_at),
+            ContainerState::Running { .. } | ContainerState::Created => None,
+        };
+        let ends = || mains(pod).iter().map(ended).collect::<Option<Vec<_>>>();
+        (!ruled.is_empty()).then(|| Self {
+            over: ends().and_then(|ends| ends.into_iter().max()),
+            ruled,
         })
+    }
+
+    /// Whether this attempt ended so. A sidecar that was ended because nobody is left whom it serves did not.
+    pub(crate) fn has(&self, one: &Seen) -> bool {
+        let ContainerState::Exited {
+            code, finished_at, ..
+        } = one.state
+        else {
+            return false;
+        };
+        let container = self.ruled.get(one.key.container.as_str());
+        let rule = container.and_then(|container| rule(container, code));
+        let served = one.key.kind != Kind::Sidecar || self.over.is_none_or(|at| at >= finished_at);
+        served && rule.is_some_and(is_of_all)
+    }
+}
+
+/// The round of the pod's containers: how often all of them were started anew, or are to be.
+pub fn round(pod: &Pod, seen: &[Seen]) -> u32 {
+    let Some(triggers) = Triggers::of(pod, seen) else {
+        return 0;
+    };
+    let lasting = seen.iter().filter(|one| one.key.kind != Kind::Ephemeral);
+    let rounds = lasting.map(|one| one.round.saturating_add(u32::from(triggers.has(one))));
+    rounds.max().unwrap_or_default()
+}
+
+/// Attempts of earlier rounds that live.
+pub(crate) fn outdated<'a>(pod: &Pod, seen: &'a [Seen]) -> impl Iterator<Item = &'a Seen> {
+    let round = round(pod, seen);
+    let lives = |one: &&Seen| !matches!(one.state, ContainerState::Exited { .. });
+    let lasting = seen.iter().filter(|one| one.key.kind != Kind::Ephemeral);
+    lasting.filter(lives).filter(move |one| one.round < round)
 }
 
 /// Whether an attempt is to be followed by one that is as the pod says now: the pod has another image for it, or resources for

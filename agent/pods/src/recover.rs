@@ -18,11 +18,13 @@ pub fn recover(pod: &Pod, mut seen: Vec<Seen>, now: Timestamp) -> Vec<Seen> {
     let debuggers = status.ephemeral_container_statuses.iter().flatten();
     let debuggers = debuggers.map(|status| (Kind::Ephemeral, status));
     let all = initial.chain(mains.map(|status| (Kind::Main, status)));
+    let round = seen.iter().map(|seen| seen.round).max();
     for (kind, status) in all.chain(debuggers) {
         let known = seen.iter().any(|seen| seen.key.container == status.name);
         let kind = find(pod, &status.name).map_or(kind, |(kind, _)| kind);
         if let (false, Some(lost)) = (known, lost(pod, status, kind, now)) {
-            seen.push(lost);
+            let round = round.unwrap_or_default();
+            seen.push(Seen { round, ..lost });
         }
     }
     seen
@@ -61,7 +63,9 @@ fn lost(pod: &Pod, status: &ContainerStatus, kind: Kind, now: Timestamp) -> Opti
         image_id: status.image_id.clone(),
         state,
         backoff: None,
+        round: 0,
         this_boot: false,
+        stop_signal: status.stop_signal.clone(),
         needs: None,
         user: status.user.as_ref().and_then(user),
     })

@@ -132,7 +132,9 @@ mod tests {
                 started_at: Timestamp::UNIX_EPOCH,
             },
             backoff: None,
+            round: 0,
             this_boot: true,
+            stop_signal: None,
             needs: needs(&pod.spec.as_ref().unwrap().containers[0]),
             user: None,
         }

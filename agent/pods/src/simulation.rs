@@ -9,7 +9,7 @@ use crate::machine::{
     Action, EVICTION_GRACE, View, end_of, initial_done, is_finished, main_started, plan,
 };
 use crate::notes::{Begun, Death, Eviction, Notes, Progress, Verdict};
-use crate::policy::is_replaced;
+use crate::policy::{is_replaced, outdated, round};
 use crate::simulation_story::{Fault, Nature, Story, Traits, described};
 use crate::status::{Addresses, base, status};
 use agent_runtime::{Container as Seen, ContainerKey, ContainerState, Kind, PodRef, container_id};
@@ -163,6 +163,10 @@ impl World {
             "a pod whose work is over starts nothing"
         );
         prop_assert!(!self.runs(name), "{name} already runs");
+        prop_assert!(
+            kind == Kind::Ephemeral || outdated(&self.pod, &self.seen).next().is_none(),
+            "{name} beside what is to be started anew"
+        );
         prop_assert!(!self.starts(name), "{name} is being started");
         let alive = |kind| {
             let starting = self.notes.starting.values();
@@ -258,7 +262,9 @@ impl World {
             image_id: "registry.example/a@sha256:0".into(),
             state: ContainerState::Created,
             backoff,
+            round: round(&self.pod, &self.seen),
             this_boot: true,
+            stop_signal: None,
             needs: None,
             user: None,
         };
@@ -420,8 +426,9 @@ impl World {
                 self.note_replaced(&id);
                 let asked = self.notes.asked.get(&id);
                 let late = asked.is_some_and(|asked| self.now >= later(*asked, LEAST));
+                let is_old = outdated(&self.pod, &self.seen).any(|seen| seen.id == id);
                 prop_assert!(
-                    self.grace().is_zero() || late,
+                    self.grace().is_zero() || late || is_old,
                     "killed without its least time"
                 );
                 self.end(&id, 137);

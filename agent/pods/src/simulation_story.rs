@@ -44,6 +44,8 @@ pub(crate) struct Traits {
     pub(crate) post_start: bool,
     pub(crate) pre_stop: bool,
     pub(crate) startup: bool,
+    /// All containers are started anew when it ends with 1.
+    pub(crate) for_all: bool,
 }
 
 /// What happens from outside, at a second.
@@ -82,6 +84,11 @@ pub(crate) fn described(name: &str, traits: Traits) -> Value {
     }
     if traits.pre_stop {
         container["lifecycle"]["preStop"] = exec.clone();
+    }
+    if traits.for_all {
+        let codes = json!({"operator": "In", "values": [1]});
+        container["restartPolicyRules"] =
+            json!([{"action": "RestartAllContainers", "exitCodes": codes}]);
     }
     if traits.startup {
         container["startupProbe"] = exec;

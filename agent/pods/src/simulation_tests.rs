@@ -9,6 +9,7 @@ use crate::simulation_story::{Fault, Nature, Story, Traits};
 use config_kube::k8s_openapi::api::core::v1::ContainerStatus;
 use jiff::Timestamp;
 use proptest::prelude::*;
+use serde_json::json;
 use std::time::Duration;
 
 fn story() -> impl Strategy<Value = Story> {
@@ -48,12 +49,14 @@ fn story() -> impl Strategy<Value = Story> {
             often(),
             often(),
             often(),
+            proptest::bool::weighted(0.1),
         )
-            .prop_map(|(sidecar, post_start, pre_stop, startup)| Traits {
+            .prop_map(|(sidecar, post_start, pre_stop, startup, for_all)| Traits {
                 sidecar,
                 post_start,
                 pre_stop,
                 startup,
+                for_all,
             })
     };
     // Only sidecars and main containers have hooks and probes.
@@ -61,7 +64,10 @@ fn story() -> impl Strategy<Value = Story> {
         if traits.sidecar {
             traits
         } else {
-            Traits::default()
+            Traits {
+                for_all: traits.for_all,
+                ..Traits::default()
+            }
         }
     });
     (
@@ -97,7 +103,9 @@ proptest! {
         }
         world.live_until(later(world.now, Duration::from_secs(4000)))?;
         let replaced = story.faults.iter().any(|(_, fault)| *fault == Fault::Image);
-        if RestartPolicy::of(&world.pod) == RestartPolicy::Never {
+        let mut all = story.inits.iter().chain(&story.mains);
+        let anew = all.any(|traits| traits.for_all);
+        if RestartPolicy::of(&world.pod) == RestartPolicy::Never && !anew {
             let once = |(name, count): (&String, &u32)| {
                 let sidecar = name.strip_prefix("init").and_then(|number| number.parse().ok());
                 *count == 1 || (replaced && name == "main0") || sidecar.is_some_and(|number: usize| story.inits[number].sidecar)
@@ -339,6 +347,78 @@ fn a_pod_that_is_evicted_for_a_soft_threshold_has_its_grace_also_over_a_restart_
     assert_eq!(phase(&world), "Failed");
     let status = world.written.clone().unwrap();
     assert_eq!(status.reason.as_deref(), Some("Evicted"));
+}
+
+/// A pod whose containers are all started anew when its main one ends with 42.
+fn starting_anew(policy: &'static str, natures: Vec<Nature>) -> World {
+    let story = Story {
+        natures,
+        ..with_sidecars(policy, Nature::plain(None))
+    };
+    let mut world = World::new(&story);
+    let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    let main = &mut world.pod.spec.as_mut().unwrap().containers[0];
+    main.restart_policy_rules = serde_json::from_value(rules).unwrap();
+    world
+}
+
+#[test]
+fn all_containers_are_started_anew_by_the_rule_of_one_and_nothing_is_asked_to_end() {
+    let (lasts, init) = (Nature::plain(None), Nature::plain(Some((5, 0))));
+    // Of what is started first, second …: the sidecar, the init container, the other sidecar, the main container.
+    let ends = Nature::plain(Some((20, 42)));
+    let mut slow = lasts;
+    slow.takes = 3;
+    let mut world = starting_anew("Never", vec![ends, lasts, init, slow]);
+    after(&mut world, 27);
+    assert_eq!(phase(&world), "Running");
+    assert!(!is_true(&world, "AllContainersRestarting"));
+    after(&mut world, 3);
+    let counts = |world: &World| {
+        let names = ["init0", "init1", "init2", "main0"];
+        names.map(|name| world.starts[name])
+    };
+    assert_eq!(counts(&world), [2, 2, 1, 1], "in the order of a new pod");
+    assert_eq!(phase(&world), "Pending");
+    assert!(is_true(&world, "Initialized"), "once is for good");
+    world.fault(Fault::AgentRestart);
+    after(&mut world, 10);
+    assert_eq!(counts(&world), [2, 2, 2, 2]);
+    assert_eq!(phase(&world), "Running");
+    assert_eq!(status_of(&world, "init0").restart_count, 1);
+    assert!(world.asked.is_empty(), "there is no grace");
+    // The main container ends so again and again: each time is waited for longer.
+    after(&mut world, 300);
+    let count = world.starts["main0"];
+    assert!((4..9).contains(&count), "{count}");
+}
+
+#[test]
+fn a_sidecar_that_is_ended_with_its_pod_starts_nothing_anew() {
+    let (mut lasts, ends) = (Nature::plain(None), Nature::plain(Some((20, 0))));
+    lasts.obeys = false;
+    let mut world = starting_anew(
+        "Never",
+        vec![ends, lasts, Nature::plain(Some((5, 0))), lasts],
+    );
+    let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}]);
+    let inits = world.pod.spec.as_mut().unwrap().init_containers.as_mut();
+    inits.unwrap()[0].restart_policy_rules = serde_json::from_value(rules).unwrap();
+    after(&mut world, 60);
+    assert_eq!(world.asked, ["init2", "init0"]);
+    assert_eq!(phase(&world), "Succeeded");
+    assert_eq!(world.starts["main0"], 1);
+    let killed = Nature::plain(Some((10, 1)));
+    let mut world = starting_anew(
+        "Never",
+        vec![lasts, killed, Nature::plain(Some((5, 0))), lasts],
+    );
+    let rules =
+        json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
+    let inits = world.pod.spec.as_mut().unwrap().init_containers.as_mut();
+    inits.unwrap()[0].restart_policy_rules = serde_json::from_value(rules).unwrap();
+    after(&mut world, 60);
+    assert!(world.starts["main0"] > 1, "while its pod goes on, it does");
 }
 
 /// A pod with an init container between two sidecars, and one main container.

@@ -60,6 +60,7 @@ impl Scene<'_> {
             resources: self.resources(container, kind, seen),
             volume_mounts: volume_mounts(container),
             user: seen.and_then(|seen| seen.user.as_ref()).map(user),
+            stop_signal: seen.and_then(|seen| seen.stop_signal.clone()),
             ..ContainerStatus::default()
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
 use crate::machine::{End, View, init_failed, initial_done, initialized};
+use crate::policy::{Triggers, outdated};
 use crate::resize::is_resized;
 use agent_resources::qos;
 use agent_runtime::{ContainerState as State, Kind};
@@ -113,13 +114,11 @@ pub fn status(
         .filter(|(init, _)| kind_of_initial(init) == Kind::Sidecar)
         .map(|(_, status)| status);
     let lasting: Vec<_> = lasting.chain(&own).collect();
-    let mut conditions = scene.conditions(
-        &phase,
-        &lasting,
-        old.conditions.as_deref().unwrap_or_default(),
-    );
-    conditions.extend(scene.disruption(old.conditions.as_deref().unwrap_or_default()));
-    conditions.extend(scene.resizing(old.conditions.as_deref().unwrap_or_default()));
+    let before = old.conditions.as_deref().unwrap_or_default();
+    let mut conditions = scene.conditions(&phase, &lasting, before);
+    conditions.extend(scene.disruption(before));
+    conditions.extend(scene.resizing(before));
+    conditions.extend(scene.restarting(&phase, before));
     let texts = |addresses: &[IpAddr]| -> Vec<String> {
         one_of_each_family(addresses)
             .map(ToString::to_string)
@@ -288,6 +287,28 @@ impl Scene<'_> {
         })
     }
 
+    /// The condition that tells of all containers being started anew, where a rule of the pod can ask for that.
+    fn restarting(&self, phase: &str, before: &[PodCondition]) -> Option<PodCondition> {
+        let (pod, seen) = (self.view.pod, self.view.seen);
+        Triggers::of(pod, seen)?;
+        let name = "AllContainersRestarting";
+        let of = |fault| condition(name, fault, before, pod.metadata.generation, self.view.now);
+        let done = match phase {
+            "Succeeded" => "PodCompleted",
+            "Failed" => "PodFailed",
+            _ => "",
+        };
+        let begun = self.end.is_none() && outdated(pod, seen).next().is_some();
+        if !begun || !done.is_empty() {
+            return Some(of(Some((done, String::new()))));
+        }
+        Some(PodCondition {
+            reason: Some("RestartAllContainersStarted".to_owned()),
+            message: Some("container exited with restart policy rule".to_owned()),
+            ..of(None)
+        })
+    }
+
     /// The phase, by upstream's rules.
     fn phase(&self) -> String {
         let (pod, seen) = (self.view.pod, self.view.seen);
@@ -303,6 +324,12 @@ impl Scene<'_> {
             let latest = latest(seen, &container.name);
             match latest.map(|seen| (seen, &seen.state)) {
                 None | Some((_, State::Created)) => waiting += 1,
+                // As a pod that has not started yet.
+                Some((seen, State::Exited { .. }))
+                    if !self.over && self.view.is_of_earlier_round(seen) =>
+                {
+                    waiting += 1;
+                }
                 // Its hook after the start still runs: it does not count as running, nor as gone back to waiting.
                 Some((seen, State::Running { .. })) => {
                     let first = seen.key.attempt == 0 && self.view.notes.is_held(&seen.id);

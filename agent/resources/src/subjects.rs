@@ -151,7 +151,9 @@ mod tests {
             image_id: String::new(),
             state,
             backoff: None,
+            round: 0,
             this_boot: true,
+            stop_signal: None,
             needs: None,
             user: None,
         }
@@ -166,7 +168,9 @@ mod tests {
     #[test]
     fn running_pods_and_their_running_containers_have_figures() {
         let before = Seen {
+            round: 0,
             this_boot: false,
+            stop_signal: None,
             needs: None,
             ..seen("b", 3, running())
         };

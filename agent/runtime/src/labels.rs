@@ -18,6 +18,7 @@ const IMAGE: &str = "pratique.dev/image";
 const IMAGE_ID: &str = "pratique.dev/image-id";
 const LOG: &str = "pratique.dev/log";
 const BACKOFF: &str = "pratique.dev/backoff-seconds";
+const ROUND: &str = "pratique.dev/round";
 const BOOT: &str = "pratique.dev/boot-id";
 const STOP_SIGNAL: &str = "pratique.dev/stop-signal";
 const CREATED: &str = "pratique.dev/created-at";
@@ -53,6 +54,7 @@ pub(crate) struct Record {
     pub(crate) image_id: String,
     pub(crate) log: PathBuf,
     pub(crate) backoff: Option<Duration>,
+    pub(crate) round: u32,
     pub(crate) boot: String,
     pub(crate) stop_signal: u32,
     pub(crate) needs: Option<String>,
@@ -118,6 +120,7 @@ impl Record {
             BACKOFF,
             self.backoff.map(|backoff| backoff.as_secs().to_string()),
         );
+        add(ROUND, (self.round > 0).then(|| self.round.to_string()));
         add(NEEDS, self.needs.clone());
         add(USER, self.user.as_ref().and_then(user_text));
         add(STARTED, self.started_at.map(|at| at.to_string()));
@@ -169,6 +172,9 @@ impl Record {
             backoff: text(BACKOFF)
                 .and_then(|seconds| seconds.parse().ok())
                 .map(Duration::from_secs),
+            round: text(ROUND)
+                .and_then(|round| round.parse().ok())
+                .unwrap_or_default(),
             boot: text(BOOT)?,
             stop_signal: text(STOP_SIGNAL)
                 .and_then(|signal| signal.parse().ok())
@@ -273,6 +279,7 @@ mod tests {
                         image_id: "registry.example/app@sha256:0".into(),
                         log: "/var/log/pods/a/0.log".into(),
                         backoff: backoff.map(Duration::from_secs),
+                        round: attempt % 3,
                         boot: "b".into(),
                         stop_signal: 15,
                         needs: oom_killed.then(|| "{}".into()),

@@ -40,6 +40,7 @@ mod reach;
 mod reference;
 mod registry;
 mod session;
+mod signals;
 mod spec;
 mod taps;
 mod users;

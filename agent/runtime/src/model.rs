@@ -233,6 +233,8 @@ pub struct ContainerSpec {
     pub tty: bool,
     /// The back-off that came before this attempt; kept so that the next can be longer.
     pub backoff: Option<Duration>,
+    /// How often all of its pod's containers were started anew before: [`Container::round`].
+    pub round: u32,
     /// Where the log goes, in the CRI format.
     pub log_path: PathBuf,
 }
@@ -301,8 +303,12 @@ pub struct Container {
     pub state: ContainerState,
     /// The back-off that came before it.
     pub backoff: Option<Duration>,
+    /// How often all of its pod's containers were started anew before it, as who started it says.
+    pub round: u32,
     /// It was started since the machine booted.
     pub this_boot: bool,
+    /// The name of the signal by which it is asked to end: `SIGTERM`.
+    pub stop_signal: Option<String>,
     /// What it was given of the machine last, as who gave it wrote it.
     pub needs: Option<String>,
     /// Who its first process was at its start; none before that, and where there are too many groups to be kept.

@@ -295,43 +295,6 @@ fn mounts(spec: &ContainerSpec) -> Vec<Value> {
     all
 }
 
-/// A signal by number or name (`SIGTERM`, `TERM`, `15`), as images write it.
-pub(crate) fn signal_number(text: &str) -> Option<u32> {
-    let upper = text.to_ascii_uppercase();
-    if let Ok(number) = upper.parse::<u32>() {
-        return (1..=64).contains(&number).then_some(number);
-    }
-    let name = if upper.starts_with("SIG") {
-        upper
-    } else {
-        format!("SIG{upper}")
-    };
-    if let Some(offset) = name.strip_prefix("SIGRTMIN+") {
-        return offset
-            .parse::<u32>()
-            .ok()
-            .filter(|offset| *offset <= 30)
-            .map(|offset| 34 + offset);
-    }
-    if let Some(offset) = name.strip_prefix("SIGRTMAX-") {
-        return offset
-            .parse::<u32>()
-            .ok()
-            .filter(|offset| *offset <= 30)
-            .map(|offset| 64 - offset);
-    }
-    let name = match name.as_str() {
-        "SIGRTMIN" => return Some(34),
-        "SIGRTMAX" => return Some(64),
-        "SIGIOT" => "SIGABRT",
-        "SIGCLD" => "SIGCHLD",
-        "SIGPOLL" => "SIGIO",
-        other => other,
-    };
-    let signal: nix::sys::signal::Signal = name.parse().ok()?;
-    u32::try_from(signal as i32).ok()
-}
-
 fn config(message: impl Into<String>) -> Error {
     Error::new(ErrorClass::Config, message)
 }
@@ -407,6 +370,7 @@ mod tests {
             stdin: false,
             tty: false,
             backoff: None,
+            round: 0,
             log_path: "/l".into(),
         }
     }
@@ -677,17 +641,5 @@ mod tests {
         let mut shared = wanted();
         shared.shared.pid = true;
         assert!(of(&shared).is_empty());
-    }
-
-    #[test]
-    fn signals_are_read_as_images_write_them() {
-        assert_eq!(signal_number("SIGTERM"), Some(15));
-        assert_eq!(signal_number("quit"), Some(3));
-        assert_eq!(signal_number("9"), Some(9));
-        assert_eq!(signal_number("SIGRTMIN+3"), Some(37));
-        assert_eq!(signal_number("SIGRTMAX-14"), Some(50));
-        assert_eq!(signal_number("SIGCLD"), signal_number("SIGCHLD"));
-        assert_eq!(signal_number("SIGNOTHING"), None);
-        assert_eq!(signal_number("0"), None);
     }
 }

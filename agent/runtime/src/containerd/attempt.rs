@@ -8,7 +8,8 @@ use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::model::{ContainerSpec, Error, ErrorClass, container_id};
 use crate::programs;
-use crate::spec::{Host, runtime_spec, signal_number};
+use crate::signals::signal_number;
+use crate::spec::{Host, runtime_spec};
 use crate::users::{Accounts, Wish};
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
 use containerd_client::services::v1::{
@@ -80,6 +81,7 @@ impl Containerd {
             image_id: ready.image_id.clone(),
             log: spec.log_path.clone(),
             backoff: spec.backoff,
+            round: spec.round,
             boot: self.boot.clone(),
             stop_signal: [&spec.stop_signal, &ready.defaults.stop_signal]
                 .into_iter()

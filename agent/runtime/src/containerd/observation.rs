@@ -7,6 +7,7 @@ use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::memory;
 use crate::model::{Container, ContainerState, Error, ErrorClass};
+use crate::signals::signal_name;
 use containerd_client::services::v1::{GetContainerRequest, GetRequest, ListContainersRequest};
 use containerd_client::tonic::Status;
 use containerd_client::types::v1::{Process, Status as TaskStatus};
@@ -179,7 +180,9 @@ impl Containerd {
             image_id: record.image_id,
             state,
             backoff: record.backoff,
+            round: record.round,
             this_boot: record.boot == self.boot,
+            stop_signal: signal_name(record.stop_signal),
             needs: record.needs,
             user: record.user,
         }

@@ -178,6 +178,7 @@ fn specification(wanted: &Pause) -> ContainerSpec {
         stdin: false,
         tty: false,
         backoff: None,
+        round: 0,
         log_path: PathBuf::new(),
     }
 }

@@ -96,7 +96,7 @@ fn transitions(
     at: &At<'_>,
     faults: &mut Faults,
 ) {
-    if policy == "Always" {
+    if policy == "Always" || may_restart_all(spec) {
         return;
     }
     for (index, before) in old.iter().enumerate() {
@@ -130,6 +130,15 @@ fn restarts_itself(spec: &Fields, name: Option<&Value>) -> bool {
                     || text(container, "restartPolicy") == "OnFailure"
                     || !items(container, "restartPolicyRules").is_empty())
         })
+}
+
+/// Whether the rule of some container can start all of them anew.
+fn may_restart_all(spec: &Fields) -> bool {
+    let of = |list| items(spec, list).iter().filter_map(Value::as_object);
+    of("initContainers")
+        .chain(of("containers"))
+        .flat_map(|container| items(container, "restartPolicyRules"))
+        .any(|rule| rule.get("action") == Some(&Value::from("RestartAllContainers")))
 }
 
 fn claims(status: &Fields, spec: &Fields, at: &At<'_>, faults: &mut Faults) {

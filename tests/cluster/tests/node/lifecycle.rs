@@ -316,6 +316,9 @@ async fn a_container_is_asked_to_end_by_the_signal_that_it_names_and_keeps_its_o
     let code = "/containerStatuses/1/state/terminated/exitCode";
     let status = cluster.reaches("signalled", code, json!(4)).await;
     assert_eq!(status["containerStatuses"][1]["restartCount"], 0);
+    // The signal of one that names none is what its image says, or this.
+    let signals = [0, 1].map(|index| status["containerStatuses"][index]["stopSignal"].clone());
+    assert_eq!(signals, [json!("SIGUSR1"), json!("SIGTERM")]);
     eventually("the trap", || async {
         folder.join("runs").exists().then_some(())
     })
@@ -323,6 +326,57 @@ async fn a_container_is_asked_to_end_by_the_signal_that_it_names_and_keeps_its_o
     cluster.delete("signalled", 300).await;
     is_gone(&cluster, "signalled").await;
     assert_eq!(order(&folder), ["usr1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_containers_of_a_pod_are_started_anew_by_the_rule_of_one() {
+    let (cluster, folder) = witnessed().await;
+    let hold = "while :; do sleep 0.1; done";
+    let mut sidecar = witness(
+        "sidecar",
+        &format!("trap 'echo asked >> /w/order' TERM; {hold}"),
+    );
+    sidecar["restartPolicy"] = json!("Always");
+    let init = witness("init", "echo init >> /w/order");
+    // It ends when the other one has run, too: what was never started is not started anew.
+    let script = format!(
+        "echo main >> /w/order; [ -e /w/again ] && {hold}; while [ ! -e /w/done ]; do sleep 0.1; done; \
+         echo > /w/again; exit 42"
+    );
+    let mut main = witness("main", &script);
+    main["restartPolicy"] = json!("Never");
+    main["restartPolicyRules"] = json!([
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}},
+    ]);
+    let spec = json!({
+        "restartPolicy": "Never", "volumes": volumes(&folder), "initContainers": [sidecar, init],
+        "containers": [main, witness("done", "echo > /w/done")],
+    });
+    cluster.create("anew", spec).await;
+    let count = "/containerStatuses/0/restartCount";
+    cluster.reaches("anew", count, json!(1)).await;
+    let status = cluster
+        .reaches("anew", "/containerStatuses/1/restartCount", json!(1))
+        .await;
+    let counts = |list: &str| {
+        let all = status[list].as_array().unwrap().iter();
+        all.map(|one| one["restartCount"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(counts("initContainerStatuses"), [json!(1), json!(1)]);
+    assert_eq!(
+        status["containerStatuses"][0]["lastState"]["terminated"]["exitCode"],
+        42
+    );
+    let status = cluster.reaches("anew", "/phase", json!("Running")).await;
+    let conditions = status["conditions"].as_array().unwrap();
+    let mut conditions = conditions.iter();
+    let restarting = conditions.find(|one| one["type"] == "AllContainersRestarting");
+    assert_eq!(restarting.unwrap()["status"], "False");
+    eventually("what runs of the second round", || async {
+        (order(&folder) == ["init", "main", "init", "main"]).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -141,6 +141,7 @@ impl Site {
             stdin: false,
             tty: false,
             backoff: None,
+            round: 0,
         }
     }
 }
