@@ -10,45 +10,19 @@ use agent_cluster::{Places, Sandboxes, Wanted};
 use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links};
-use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use tests_harness::pace::{number, spent_by_process, spread, timed};
 
 /// Pods and applications of one namespace.
 const PODS: usize = 10;
 const APPS: usize = 5;
 
-fn number(name: &str, usual: usize) -> usize {
-    let number = std::env::var(name).ok();
-    number
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(usual)
-}
-
-/// Wall and processor time of some work.
-fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration, Duration) {
-    let spent = || {
-        let spent = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("Linux");
-        Duration::from(spent)
-    };
-    let (begun, before) = (Instant::now(), spent());
-    let done = work();
-    (done, begun.elapsed(), spent().saturating_sub(before))
-}
-
-/// Median and the 99th of a hundred.
-fn spread(times: &mut [Duration]) -> String {
-    times.sort_unstable();
-    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
-    format!("p50 {:?}, p99 {:?}", at(50), at(99))
-}
-
 #[test]
 fn sandboxes_one_after_the_other() {
-    let count = number("PACE_SANDBOXES", 5);
+    let count = number("PACE_SANDBOXES", 5_usize);
     let dir = tempfile::tempdir().expect("a folder");
     in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;
@@ -71,7 +45,7 @@ fn sandboxes_one_after_the_other() {
                 hostname: Some(uid(at)),
                 settings: Vec::new(),
             };
-            let (made, wall, cpu) = timed(|| sandboxes.make(&wanted));
+            let (made, wall, cpu) = timed(spent_by_process, || sandboxes.make(&wanted));
             made.expect("a sandbox");
             walls.push(wall);
             cpus.push(cpu);
@@ -83,7 +57,7 @@ fn sandboxes_one_after_the_other() {
         );
         let (mut walls, mut cpus) = (Vec::new(), Vec::new());
         for at in 0..count {
-            let (removed, wall, cpu) = timed(|| sandboxes.remove(&uid(at)));
+            let (removed, wall, cpu) = timed(spent_by_process, || sandboxes.remove(&uid(at)));
             removed.expect("it goes");
             walls.push(wall);
             cpus.push(cpu);
@@ -132,8 +106,8 @@ fn policy(at: usize, namespaces: usize, port: u16) -> ((String, String), Arc<Pol
 /// What `PACE_CHANGES` changes take, one after the other.
 fn measured(what: &str, mut change: impl FnMut(usize)) -> String {
     let (mut walls, mut cpus) = (Vec::new(), Vec::new());
-    for number in 0..number("PACE_CHANGES", 20) {
-        let ((), wall, cpu) = timed(|| change(number));
+    for number in 0..number("PACE_CHANGES", 20_usize) {
+        let ((), wall, cpu) = timed(spent_by_process, || change(number));
         walls.push(wall);
         cpus.push(cpu);
     }
@@ -143,13 +117,16 @@ fn measured(what: &str, mut change: impl FnMut(usize)) -> String {
 
 #[test]
 fn policies_over_the_pods_of_a_node() {
-    let (pods, policies) = (number("PACE_PODS", 20), number("PACE_POLICIES", 20));
+    let (pods, policies) = (
+        number("PACE_PODS", 20_usize),
+        number("PACE_POLICIES", 20_usize),
+    );
     let namespaces = pods.div_ceil(PODS);
     let address = |at: usize| {
         let [high, low] = u16::try_from(at + 2).expect("fewer pods").to_be_bytes();
         IpAddr::from([10, 1, high, low])
     };
-    let elsewhere = number("PACE_ELSEWHERE", 20);
+    let elsewhere = number("PACE_ELSEWHERE", 20_usize);
     // Pods of the same namespaces, one behind the other.
     let like = |at: usize| at % (namespaces * PODS);
     let mut all: Vec<_> = (0..pods).map(|at| pod(at, at, address(at))).collect();
@@ -174,7 +151,7 @@ fn policies_over_the_pods_of_a_node() {
             let families = [Family::V4].into();
             assert!(rules.follow(&families, world, &own).expect("the kernel"));
         };
-        let ((), wall, cpu) = timed(|| put(&world));
+        let ((), wall, cpu) = timed(spent_by_process, || put(&world));
         println!(
             "{policies} policies over {pods} pods and {elsewhere} elsewhere, cold: {wall:?}, CPU {cpu:?}"
         );

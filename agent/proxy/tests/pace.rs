@@ -10,13 +10,13 @@ use agent_sys::namespace::{Kind, in_new};
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use hickory_proto::op::{Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
-use nix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use tests_harness::pace::{number, percentile, spent_by_thread, timed};
 
 /// Services of one namespace.
 const EACH: usize = 100;
@@ -24,37 +24,12 @@ const NODE: &str = "node-1";
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn number(name: &str, usual: usize) -> usize {
-    let number = std::env::var(name).ok();
-    number
-        .and_then(|number| number.parse().ok())
-        .unwrap_or(usual)
-}
-
-/// Processor time of this thread.
-fn spent() -> Duration {
-    let spent = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux");
-    Duration::from(spent)
-}
-
 /// Resident memory of this process in KiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let words = line.and_then(|line| line.split_whitespace().nth(1));
     words.and_then(|word| word.parse().ok()).expect("a number")
-}
-
-/// Wall and processor time of some work.
-fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration, Duration) {
-    let (begun, before) = (Instant::now(), spent());
-    let done = work();
-    (done, begun.elapsed(), spent().saturating_sub(before))
-}
-
-fn percentile(times: &mut [Duration], percent: usize) -> Duration {
-    times.sort_unstable();
-    times[(times.len() * percent / 100).min(times.len() - 1)]
 }
 
 fn octets(number: usize) -> [u8; 2] {
@@ -125,22 +100,22 @@ fn cluster(count: usize) -> View {
 
 #[test]
 fn services_of_a_large_cluster() {
-    let count = number("PACE_SERVICES", 200);
+    let count = number("PACE_SERVICES", 200_usize);
     in_new(&[Kind::Network], || {
         let before = resident();
         let view = cluster(count);
         let mut rules = Rules::default();
         let put = |rules: &mut Rules| rules.apply(&view.now(), NODE, &[HOST]).expect("the kernel");
-        let ((), wall, cpu) = timed(|| put(&mut rules));
+        let ((), wall, cpu) = timed(spent_by_thread, || put(&mut rules));
         let memory = resident().saturating_sub(before);
         println!(
             "{count} services of 2 endpoints, cold: {wall:?}, CPU {cpu:?}; {memory} KiB more resident"
         );
 
         let (mut walls, mut cpus) = (Vec::new(), Vec::new());
-        for at in 0..number("PACE_CHANGES", 50) {
+        for at in 0..number("PACE_CHANGES", 50_usize) {
             let at = at * 7919 % count;
-            let ((), wall, cpu) = timed(|| {
+            let ((), wall, cpu) = timed(spent_by_thread, || {
                 let (key, changed) = slice(at, 100_000 + 2 * at);
                 view.change(
                     |_| true,
@@ -164,7 +139,7 @@ fn services_of_a_large_cluster() {
         );
 
         drop(rules);
-        let ((), wall, cpu) = timed(|| put(&mut Rules::default()));
+        let ((), wall, cpu) = timed(spent_by_thread, || put(&mut Rules::default()));
         println!("a new agent, with the rules of the old one in place: {wall:?}, CPU {cpu:?}");
         Ok(())
     })
@@ -211,7 +186,10 @@ fn ask(from: usize, questions: usize, services: usize) -> (Vec<Duration>, usize)
 
 #[test]
 fn names_of_a_large_cluster() {
-    let (services, questions) = (number("PACE_SERVICES", 200), number("PACE_QUESTIONS", 400));
+    let (services, questions) = (
+        number("PACE_SERVICES", 200_usize),
+        number("PACE_QUESTIONS", 400_usize),
+    );
     let clients = 4;
     in_new(&[Kind::Network], || {
         Links::open()?.switch_on(LOOPBACK)?;
@@ -226,14 +204,14 @@ fn names_of_a_large_cluster() {
                     resolv_conf: PathBuf::from("/dev/null"),
                 };
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                let before = spent();
+                let before = spent_by_thread();
                 runtime.expect("a runtime").block_on(async {
                     tokio::select! {
                         served = dns::serve(settings, view) => served.expect("it listens"),
                         _ = stopped => {}
                     }
                 });
-                costs.send(spent().saturating_sub(before)).expect("the test waits");
+                costs.send(spent_by_thread().saturating_sub(before)).expect("the test waits");
             });
             until_it_answers();
             let begun = Instant::now();

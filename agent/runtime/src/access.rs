@@ -1,4 +1,5 @@
-//! Who may run an image that is on the machine (KEP-2535), as labels of the image in containerd.
+//! Who may run an image that is on the machine (KEP-2535), as labels of the image in containerd, and who has been sent the blobs
+//! that it consists of, as labels of these.
 //!
 //! A registry that gives an image to everybody, or to this machine's own credential, gives it to all pods of the machine;
 //! one that gave it to a pull secret gave it to the pods that have this secret. Others must ask the registry. Kept is which
@@ -29,6 +30,14 @@ pub(crate) fn allows(labels: &Labels, holders: &[&PullSecret]) -> bool {
             .is_some_and(|(key, value)| labels.get(&key).is_some_and(|known| *known == value))
     };
     labels.get(EVERYONE).is_some_and(|value| value == ALL) || holders.iter().any(held)
+}
+
+/// Whether a blob with these labels has been sent to this reader, or to everybody.
+pub(crate) fn was_sent(labels: &Labels, reader: &Reader) -> bool {
+    match reader {
+        Reader::Everyone => allows(labels, &[]),
+        Reader::Holder(secret) => allows(labels, &[secret]),
+    }
 }
 
 /// The labels of an image that only this reader may run.
@@ -100,6 +109,17 @@ mod tests {
             None,
             "it says so already"
         );
+    }
+
+    #[test]
+    fn a_blob_that_one_reader_was_sent_is_not_anothers() {
+        let (mine, theirs) = (secret("pull", "uid-1"), secret("pull", "uid-2"));
+        let labels = only(&Reader::Holder(mine.clone()));
+        assert!(was_sent(&labels, &Reader::Holder(mine.clone())));
+        assert!(!was_sent(&labels, &Reader::Holder(theirs)));
+        assert!(!was_sent(&labels, &Reader::Everyone), "who gives no secret");
+        let labels = only(&Reader::Everyone);
+        assert!(was_sent(&labels, &Reader::Everyone) && was_sent(&labels, &Reader::Holder(mine)));
     }
 
     #[test]

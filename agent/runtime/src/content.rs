@@ -12,8 +12,9 @@ use containerd_client::tonic::transport::Channel;
 use containerd_client::tonic::{Code, Status, Streaming};
 use futures_util::{Stream, StreamExt, stream};
 use prost_types::FieldMask;
+use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use tokio::sync::mpsc;
 
 /// Largest document (manifest, index, configuration) that is read into memory.
@@ -72,17 +73,20 @@ impl Content {
         ContentClient::new(self.channel.clone())
     }
 
-    /// True if the blob is there, whole.
-    pub(crate) async fn has(&self, digest: &str) -> Result<bool, Error> {
-        match self
-            .client()
-            .info(request(InfoRequest {
-                digest: digest.to_owned(),
-            }))
-            .await
-        {
-            Ok(_) => Ok(true),
-            Err(status) if status.code() == Code::NotFound => Ok(false),
+    /// A blob's labels; none where it is not there, whole.
+    pub(crate) async fn labels(
+        &self,
+        digest: &str,
+    ) -> Result<Option<HashMap<String, String>>, Error> {
+        let info = InfoRequest {
+            digest: digest.to_owned(),
+        };
+        match self.client().info(request(info)).await {
+            Ok(answer) => {
+                let info = answer.into_inner().info;
+                Ok(Some(info.map(|info| info.labels).unwrap_or_default()))
+            }
+            Err(status) if status.code() == Code::NotFound => Ok(None),
             Err(status) => Err(failed(ErrorClass::ImagePull, format!("look for {digest}"))(
                 status,
             )),
@@ -131,7 +135,8 @@ impl Content {
         Ok(all)
     }
 
-    /// Stores a blob under its digest, which containerd checks; nothing is done if it is there.
+    /// Stores a blob under its digest, which containerd checks. If it is there, the source must send it all the same: what a
+    /// private image consists of is not for those who only know its digests.
     pub(crate) async fn write(
         &self,
         descriptor: &Descriptor,
@@ -141,8 +146,11 @@ impl Content {
         let doing = || format!("store {}", descriptor.digest);
         // Each pull has a transfer of its own, so that a slow registry holds up nobody else who wants the same blob.
         let reference = format!("{lease}-{}", descriptor.digest);
+        let mut source = pin!(source);
+        let mut begun = false;
+        let from = (source.as_mut(), &mut begun);
         let result = self
-            .transfer(descriptor, reference.clone(), source, lease)
+            .transfer(descriptor, reference.clone(), from, lease)
             .await;
         if result.is_err() {
             // What came in is worth nothing; without this it would go with its lease.
@@ -151,7 +159,11 @@ impl Content {
         }
         match result {
             Ok(()) => Ok(()),
-            Err(Failure::Store(status)) if status.code() == Code::AlreadyExists => Ok(()),
+            // Another transfer was faster. containerd has checked both.
+            Err(Failure::Store(status)) if begun && status.code() == Code::AlreadyExists => Ok(()),
+            Err(Failure::Store(status)) if status.code() == Code::AlreadyExists => {
+                check(descriptor, source).await
+            }
             // The transfer of an agent that was killed holds the blob a moment longer: no sign of a sick containerd.
             Err(Failure::Store(status)) if status.message().contains(" locked for ") => {
                 Err(Error::new(
@@ -168,7 +180,10 @@ impl Content {
         &self,
         descriptor: &Descriptor,
         reference: String,
-        source: impl Stream<Item = Result<Bytes, Error>>,
+        (mut source, begun): (
+            Pin<&mut impl Stream<Item = Result<Bytes, Error>>>,
+            &mut bool,
+        ),
         lease: &str,
     ) -> Result<(), Failure> {
         let message = |action: WriteAction, offset: i64, data: Vec<u8>| WriteContentRequest {
@@ -196,7 +211,7 @@ impl Content {
             .await?
             .into_inner();
         answer(&mut incoming).await?;
-        let mut source = pin!(source);
+        *begun = true;
         let mut offset = 0;
         while let Some(bytes) = source.next().await {
             for piece in bytes.map_err(Failure::Source)?.chunks(PIECE) {
@@ -238,6 +253,23 @@ impl Content {
             .map(drop)
             .map_err(failed(ErrorClass::ImagePull, format!("label {digest}")))
     }
+}
+
+/// Checks that a source sends a blob of this digest.
+async fn check(
+    descriptor: &Descriptor,
+    mut source: Pin<&mut impl Stream<Item = Result<Bytes, Error>>>,
+) -> Result<(), Error> {
+    let mut digester = Sha256::new();
+    while let Some(bytes) = source.next().await {
+        digester.update(&bytes?);
+    }
+    let found = format!("sha256:{}", hex::encode(digester.finalize()));
+    if found == descriptor.digest {
+        return Ok(());
+    }
+    let text = format!("{} is what was sent, not {}", found, descriptor.digest);
+    Err(Error::new(ErrorClass::ImagePull, text))
 }
 
 /// Which side failed.

@@ -37,6 +37,8 @@ use tokio::sync::Mutex;
 pub(crate) const SNAPSHOTTER: &str = "overlayfs";
 /// A lease that was not ended expires after this time (RFC 3339 in the label).
 const LEASE_HOURS: i64 = 12;
+/// The label of a layer that says what it unpacks to; the agent sets it once it has unpacked the layer.
+const UNPACKS_TO: &str = "pratique.dev/unpacks-to";
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
 
@@ -226,7 +228,8 @@ impl Images {
         reader: &Reader,
     ) -> Result<(), Error> {
         let lease = self.lease().await?;
-        let result = match self.bring_in_leased(target, source, &lease).await {
+        let from = (source, reader);
+        let result = match self.bring_in_leased(target, from, &lease).await {
             Ok(()) => self.name(name, target, access::only(reader)).await,
             Err(error) => Err(error),
         };
@@ -246,14 +249,14 @@ impl Images {
     async fn bring_in_leased(
         &self,
         target: &Descriptor,
-        source: &dyn Source,
+        from: (&dyn Source, &Reader),
         lease: &str,
     ) -> Result<(), Error> {
-        source.bring(&self.content, target, lease).await?;
+        self.bring_part(target, from, lease).await?;
         let mut manifest_at = target.clone();
         if let Some(all) = document::manifests(&self.content.read(&target.digest).await?)? {
             manifest_at = document::choose(all)?;
-            source.bring(&self.content, &manifest_at, lease).await?;
+            self.bring_part(&manifest_at, from, lease).await?;
             let kept = vec![(gc_label("m.0"), manifest_at.digest.clone())];
             self.content.label(&target.digest, kept).await?;
         }
@@ -269,16 +272,36 @@ impl Images {
             .chain(&manifest.layers)
             .enumerate()
         {
-            if !self.content.has(&part.digest).await? {
-                source.bring(&self.content, part, lease).await?;
-            }
+            self.bring_part(part, from, lease).await?;
             kept.push((gc_label(&format!("p.{index}")), part.digest.clone()));
         }
         self.content.label(&manifest_at.digest, kept).await?;
         self.unpack(&manifest, lease).await
     }
 
-    /// Applies each layer over its parent; layers that are there already are not touched.
+    /// Brings in a document or layer. One that is there is sent all the same where this reader has not been sent it before: an
+    /// image may name parts of a private one, by their digests, that its registry never had.
+    async fn bring_part(
+        &self,
+        part: &Descriptor,
+        (source, reader): (&dyn Source, &Reader),
+        lease: &str,
+    ) -> Result<(), Error> {
+        let labels = self.content.labels(&part.digest).await?;
+        let labels = labels.unwrap_or_default();
+        if access::was_sent(&labels, reader) {
+            return Ok(());
+        }
+        source.bring(&self.content, part, lease).await?;
+        if access::with(&labels, reader).is_none() {
+            return Ok(());
+        }
+        let sent = access::only(reader).into_iter().collect();
+        self.content.label(&part.digest, sent).await
+    }
+
+    /// Applies each layer over its parent. What a layer unpacks to is what the agent has seen of it, not what the image says, which
+    /// could name another image's. Layers that are there already are not touched.
     async fn unpack(&self, manifest: &Manifest, lease: &str) -> Result<(), Error> {
         let configuration: Configuration = self
             .document(&manifest.config.digest, "configuration")
@@ -296,8 +319,12 @@ impl Images {
         let mut parent = String::new();
         for (layer, diff) in manifest.layers.iter().zip(diffs) {
             let name = chain_id(&parent, diff);
-            if !self.has_snapshot(&name).await? {
+            let labels = self.content.labels(&layer.digest).await?;
+            let is_seen = labels.is_some_and(|labels| labels.get(UNPACKS_TO) == Some(diff));
+            if !is_seen || !self.has_snapshot(&name).await? {
                 self.apply(layer, diff, &parent, &name, lease).await?;
+                let seen = vec![(UNPACKS_TO.to_owned(), diff.clone())];
+                self.content.label(&layer.digest, seen).await?;
             }
             parent = name;
         }
@@ -324,7 +351,7 @@ impl Images {
             key: key.clone(),
         };
         settled(
-            self.snapshots().remove(request(remove)).await,
+            self.snapshots().remove(request(remove.clone())).await,
             Code::NotFound,
         )
         .map_err(fail())?;
@@ -369,10 +396,13 @@ impl Images {
             key,
             labels: HashMap::new(),
         };
-        settled(
-            self.snapshots().commit(leased(commit, lease)).await,
-            Code::AlreadyExists,
-        )
+        match self.snapshots().commit(leased(commit, lease)).await {
+            Err(status) if status.code() == Code::AlreadyExists => {
+                let removed = self.snapshots().remove(request(remove)).await;
+                removed.map(drop)
+            }
+            committed => committed.map(drop),
+        }
         .map_err(fail())
     }
 

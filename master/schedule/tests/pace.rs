@@ -5,10 +5,10 @@
 //! the kinds of pods. Processor time is that of the thread which decides.
 
 use master_schedule::{NodeInfo, PodRequest, Snapshot, choose};
-use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tests_harness::pace::{number, spent_by_thread};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
@@ -69,18 +69,6 @@ fn pod(kind: &str, app: usize, at: usize) -> PodRequest {
     PodRequest::of(&serde_json::from_value(pod).expect("a pod"))
 }
 
-fn number(name: &str, usual: usize) -> usize {
-    let number = std::env::var(name).ok();
-    let number = number.and_then(|number| number.parse().ok());
-    number.unwrap_or(usual)
-}
-
-/// Processor time of this thread.
-fn spent() -> Duration {
-    let spent = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux");
-    Duration::from(spent)
-}
-
 /// Mean distance of the numbers of pods from their mean, as its square's root.
 #[allow(clippy::cast_precision_loss, reason = "there are fewer than 2^52 pods")]
 fn deviation(pods: &[usize]) -> f64 {
@@ -109,10 +97,10 @@ fn place(kind: &str, nodes: usize, pods: usize) -> (Vec<Duration>, Vec<usize>) {
         let mut request = first.clone();
         request.key.name = format!("p{at}");
         request.uid = format!("u{at}");
-        let before = spent();
+        let before = spent_by_thread();
         let placement = choose(&request, &snapshot).expect("there is room");
         placement.assume(request, &mut snapshot);
-        costs.push(spent().saturating_sub(before));
+        costs.push(spent_by_thread().saturating_sub(before));
         *used.get_mut(&placement.node).expect("a node of it") += 1;
     }
     (costs, used.into_values().collect())
@@ -120,7 +108,10 @@ fn place(kind: &str, nodes: usize, pods: usize) -> (Vec<Duration>, Vec<usize>) {
 
 #[test]
 fn decisions_in_a_large_cluster() {
-    let (nodes, pods) = (number("PACE_NODES", 150), number("PACE_PODS", 300));
+    let (nodes, pods) = (
+        number("PACE_NODES", 150_usize),
+        number("PACE_PODS", 300_usize),
+    );
     let only = std::env::var("PACE_ONLY").ok();
     for kind in KINDS {
         if only.as_ref().is_some_and(|only| only != kind) {

@@ -13,12 +13,12 @@ use futures_util::stream::{self, StreamExt};
 use master_api::{ApiServer, Options};
 use master_client::{Client, ListParams, Patch, UserInfo};
 use master_store::EmbeddedStore;
-use nix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tests_harness::pace::{number, spent_by_process};
 
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
@@ -28,17 +28,6 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const CLIENTS: usize = 32;
 /// Time for everything, on any machine.
 const LIMIT: Duration = Duration::from_secs(600);
-
-fn number(name: &str, usual: usize) -> usize {
-    let number = std::env::var(name).ok();
-    let number = number.and_then(|number| number.parse().ok());
-    number.unwrap_or(usual)
-}
-
-/// Processor time of a clock.
-fn spent(clock: ClockId) -> Duration {
-    Duration::from(clock_gettime(clock).expect("Linux"))
-}
 
 async fn make_node(admin: &Client, at: usize) {
     let name = format!("node-{at:05}");
@@ -112,8 +101,11 @@ async fn used(admin: &Client) -> BTreeMap<String, usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_bound_through_the_api() {
-    let (nodes, pods) = (number("PACE_NODES", 20), number("PACE_PODS", 100));
-    let backlog = number("PACE_BACKLOG", 0) > 0;
+    let (nodes, pods) = (
+        number("PACE_NODES", 20_usize),
+        number("PACE_PODS", 100_usize),
+    );
+    let backlog = number("PACE_BACKLOG", 0_usize) > 0;
     let folder = TempDir::new().expect("a folder for the store");
     let engine = EmbeddedStore::open(folder.path()).expect("an empty store opens");
     let api = ApiServer::new(Arc::new(engine), Options::default());
@@ -136,17 +128,16 @@ async fn pods_are_bound_through_the_api() {
             std::future::pending(),
         ))
     };
-    let clock = ClockId::CLOCK_PROCESS_CPUTIME_ID;
     let (begun, before, scheduler) = if backlog {
         creating.await;
-        (Instant::now(), spent(clock), schedule())
+        (Instant::now(), spent_by_process(), schedule())
     } else {
-        let begun = (Instant::now(), spent(clock), schedule());
+        let begun = (Instant::now(), spent_by_process(), schedule());
         creating.await;
         begun
     };
     all_bound(&admin, pods).await;
-    let (time, cost) = (begun.elapsed(), spent(clock).saturating_sub(before));
+    let (time, cost) = (begun.elapsed(), spent_by_process().saturating_sub(before));
     let mut nodes_used = used(&admin).await;
     while nodes_used.values().sum::<usize>() < pods {
         // Some of those before the last ones may be written still.

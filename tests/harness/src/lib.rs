@@ -19,6 +19,7 @@ pub mod lifetime;
 pub mod machine;
 pub mod metadata;
 pub mod oci;
+pub mod pace;
 pub mod port;
 pub mod process;
 pub mod programs;

@@ -25,6 +25,11 @@ struct Blob {
     bytes: Vec<u8>,
 }
 
+/// `sha256:<hex>` of a blob.
+pub fn digest(bytes: &[u8]) -> String {
+    format!("sha256:{}", Blob::new(bytes.to_vec()).hex)
+}
+
 impl Blob {
     fn new(bytes: Vec<u8>) -> Self {
         let hex = Sha256::digest(&bytes)

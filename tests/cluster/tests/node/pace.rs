@@ -11,32 +11,12 @@ use crate::site::LIMIT;
 use crate::tunnels::{Client, Site};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_client::{ListParams, WatchEvent, Watcher};
-use nix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use tests_harness::pace::{number, spent_by_process, spread};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::time::timeout;
-
-/// How many of something, by the environment or as few as show that it runs.
-fn number(name: &str, few: u32) -> u32 {
-    let number = std::env::var(name).ok();
-    number.and_then(|number| number.parse().ok()).unwrap_or(few)
-}
-
-/// Median and the 99th of a hundred.
-fn spread(mut times: Vec<Duration>) -> String {
-    times.sort_unstable();
-    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
-    format!("p50 {:?}, p99 {:?}", at(50), at(99))
-}
-
-/// Processor time of this process so far.
-fn spent() -> Duration {
-    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)
-        .unwrap()
-        .into()
-}
 
 /// MiB of memory that this process has.
 fn resident() -> usize {
@@ -95,7 +75,7 @@ async fn create(cluster: &Cluster, name: &str) {
 
 #[test]
 fn pods_come_to_run() {
-    let (starts, pods) = (number("PACE_STARTS", 2), number("PACE_PODS", 3));
+    let (starts, pods) = (number("PACE_STARTS", 2_u32), number("PACE_PODS", 3));
     on_a_machine(|| async {
         let cluster = with_addresses().await;
         let mut running = Running::follow(&cluster).await;
@@ -110,19 +90,19 @@ fn pods_come_to_run() {
             times.push(begun.elapsed());
             cluster.delete(&name, 0).await;
         }
-        let before = (resident(), spent(), Instant::now());
+        let before = (resident(), spent_by_process(), Instant::now());
         for at in 0..pods {
             create(&cluster, &format!("many-{at}")).await;
         }
         running.wait(pods).await;
         println!(
             "{starts} pods one after another, bound to Running: {}",
-            spread(times)
+            spread(&mut times)
         );
         println!(
             "{pods} pods at once: {:?} until all run, {:?} of this process",
             before.2.elapsed(),
-            spent().saturating_sub(before.1)
+            spent_by_process().saturating_sub(before.1)
         );
         let seconds = number("PACE_IDLE_SECONDS", 1);
         println!(
@@ -139,9 +119,9 @@ fn pods_come_to_run() {
 
 /// Per cent of a core that the process takes while nothing happens.
 async fn idle(seconds: u32) -> f64 {
-    let (begun, before) = (Instant::now(), spent());
+    let (begun, before) = (Instant::now(), spent_by_process());
     tokio::time::sleep(Duration::from_secs(seconds.into())).await;
-    let used = spent().saturating_sub(before).as_secs_f64();
+    let used = spent_by_process().saturating_sub(before).as_secs_f64();
     used * 100.0 / begun.elapsed().as_secs_f64()
 }
 
@@ -149,7 +129,7 @@ async fn idle(seconds: u32) -> f64 {
 async fn commands_run_one_after_another() {
     let site = Site::new().await;
     site.runs("talks", "sleep 100000").await;
-    let count = number("PACE_COMMANDS", 3);
+    let count = number("PACE_COMMANDS", 3_u32);
     let path = "/exec/default/talks/main?command=true&output=1&error=1";
     let mut times = Vec::new();
     for _ in 0..count {
@@ -160,13 +140,13 @@ async fn commands_run_one_after_another() {
     }
     println!(
         "{count} commands, from the connection to the status: {}",
-        spread(times)
+        spread(&mut times)
     );
 }
 
 #[test]
 fn a_forwarded_port_carries_a_file() {
-    let mib = number("PACE_MIB", 2);
+    let mib = number("PACE_MIB", 2_u32);
     on_a_machine(|| async {
         let site = Site::over(with_addresses().await).await;
         let script = format!(
@@ -186,7 +166,7 @@ fn a_forwarded_port_carries_a_file() {
             .write_all(b"GET /file HTTP/1.0\r\n\r\n")
             .await
             .unwrap();
-        let (begun, before) = (Instant::now(), spent());
+        let (begun, before) = (Instant::now(), spent_by_process());
         let (mut all, mut bytes) = (0, vec![0; 1 << 20]);
         let reading = async {
             while let count @ 1.. = stream.read(&mut bytes).await.unwrap() {
@@ -199,7 +179,7 @@ fn a_forwarded_port_carries_a_file() {
             "{all} bytes came"
         );
         let rate = f64::from(mib) / begun.elapsed().as_secs_f64();
-        let each = spent().saturating_sub(before).as_secs_f64() * 1e3 / f64::from(mib);
+        let each = spent_by_process().saturating_sub(before).as_secs_f64() * 1e3 / f64::from(mib);
         println!(
             "{mib} MiB by kubectl port-forward: {rate:.0} MiB/s; CPU of this process {each:.2} ms a MiB"
         );
@@ -209,7 +189,7 @@ fn a_forwarded_port_carries_a_file() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_is_followed() {
     let site = Site::new().await;
-    let lines = number("PACE_LINES", 2_000);
+    let lines = number("PACE_LINES", 2_000_u32);
     let script = format!(
         "until [ -e /tmp/go ]; do sleep 0.1; done; \
          busybox yes 'a line of a log, as long as those of many programs are, with a time and a name' | busybox head -n {lines}; \
@@ -222,11 +202,11 @@ async fn a_log_is_followed() {
     assert_eq!(site.run(&go, None).await.0, 0);
     let reading = async {
         read.next_line().await.unwrap().unwrap();
-        let (begun, before) = (Instant::now(), spent());
+        let (begun, before) = (Instant::now(), spent_by_process());
         for _ in 1..lines {
             read.next_line().await.unwrap().unwrap();
         }
-        (begun.elapsed(), spent().saturating_sub(before))
+        (begun.elapsed(), spent_by_process().saturating_sub(before))
     };
     let (wall, cpu) = timeout(LIMIT, reading).await.expect("all lines to come");
     println!(

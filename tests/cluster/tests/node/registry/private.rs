@@ -7,8 +7,9 @@ use agent_runtime::{
     ContainerSpec, Containerd, Credential, DOCKER_HUB, ErrorClass, Keyring, PullPolicy, Registries,
     Registry, Runtime, Secret,
 };
+use serde_json::{Value, json};
 use std::sync::{Arc, OnceLock};
-use tests_harness::oci::Image;
+use tests_harness::oci::{Image, digest};
 
 /// Of `puller:hunter2`.
 const BASIC: &str = "Basic cHVsbGVyOmh1bnRlcjI=";
@@ -123,6 +124,107 @@ async fn a_private_image_is_not_run_because_a_neighbour_pulled_it() {
     let log =
         std::fs::read_to_string(site.dir.path().join("engine/containerd.log")).unwrap_or_default();
     assert!(!log.contains("hunter2") && !log.contains(BASIC));
+}
+
+/// Digest and bytes.
+type Blob = (String, Vec<u8>);
+
+fn document(value: &Value) -> Blob {
+    let bytes = value.to_string().into_bytes();
+    (digest(&bytes), bytes)
+}
+
+/// Documents of a registry that has not got a private image, and names its parts all the same: the manifest in an index, the
+/// configuration and the layer in a manifest, and what the layer unpacks to in a configuration.
+fn stolen(image: &Image) -> [(&'static str, Vec<Blob>); 3] {
+    let [manifest, config, _] = image.blobs();
+    let read = |bytes: &[u8]| -> Value { serde_json::from_slice(bytes).unwrap() };
+    let named = json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": manifest.0, "size": manifest.1.len()});
+    let index = document(&json!({"schemaVersion": 2, "manifests": [named]}));
+    let mut own = read(&manifest.1);
+    own["annotations"] = json!({"of": "the thief"});
+    let parts = document(&own);
+    let mut config = read(&config.1);
+    config["author"] = "the thief".into();
+    let config = document(&config);
+    let layer = document(&json!("no layer at all"));
+    own["config"]["digest"] = config.0.clone().into();
+    own["config"]["size"] = config.1.len().into();
+    own["layers"][0]["digest"] = layer.0.clone().into();
+    own["layers"][0]["size"] = layer.1.len().into();
+    let unpacked = document(&own);
+    [
+        ("index", vec![index]),
+        ("parts", vec![parts]),
+        ("unpacked", vec![unpacked, config, layer]),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_private_image_is_not_had_by_who_knows_its_digests() {
+    let (site, authority, image) = (Site::new(), Authority::new(), image());
+    let private = {
+        let image = Arc::clone(&image);
+        Upstream::tls(&authority, move |seen| basic(&image, seen)).await
+    };
+    let known_digests = stolen(&image);
+    let thief = Upstream::tls(&authority, move |seen| {
+        let has = known_digests
+            .iter()
+            .find(|(name, _)| seen.target.contains(&format!("/{name}/")));
+        let (_, blobs) = has.expect("one of its images");
+        let blob = blobs
+            .iter()
+            .find(|(digest, _)| seen.target.ends_with(digest));
+        match blob {
+            Some((_, bytes)) => Reply::ok(bytes.clone()),
+            None if seen.target.ends_with("/1") => {
+                let kind = "application/vnd.oci.image.manifest.v1+json";
+                Reply::ok(blobs[0].1.clone()).with("content-type", kind)
+            }
+            None => Reply::ok("whatever it is"),
+        }
+    })
+    .await;
+    let open = {
+        let image = Arc::clone(&image);
+        Upstream::tls(&authority, move |seen| serves(&image, seen)).await
+    };
+    let agent = agent(
+        &site,
+        &authority,
+        vec![known(&private), known(&thief), known(&open)],
+    );
+    let name = format!("{}/team/app:1", private.host());
+    let mine = keys(&private.host(), "puller", "hunter2");
+    let pulled = agent
+        .obtain_image(&name, PullPolicy::Always, &mine)
+        .await
+        .unwrap();
+    for image in ["index", "parts", "unpacked"] {
+        let name = format!("{}/{image}/app:1", thief.host());
+        for policy in [PullPolicy::Always, PullPolicy::Never] {
+            let refused = agent.obtain_image(&name, policy, Keyring::NONE).await;
+            let refused = refused.expect_err(image);
+            let told = refused.chain();
+            let why = ["is what was sent", "unpack layer", "not present"];
+            assert!(why.iter().any(|why| told.contains(why)), "{image}: {told}");
+        }
+    }
+    // Who sends all of it has it, and then it is everybody's.
+    let name = format!("{}/team/app:1", open.host());
+    let shown = agent
+        .obtain_image(&name, PullPolicy::Always, Keyring::NONE)
+        .await
+        .unwrap();
+    assert_eq!(shown.digest, pulled.digest);
+    assert_eq!(open.seen().len(), 3, "manifest, configuration, layer");
+    let name = format!("{}/team/again:1", open.host());
+    agent
+        .obtain_image(&name, PullPolicy::Always, Keyring::NONE)
+        .await
+        .unwrap();
+    assert_eq!(open.seen().len(), 4, "the manifest alone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
