@@ -8,15 +8,18 @@ use crate::objects::{lease, node, pod};
 use crate::site::Site;
 use std::time::{Duration, Instant};
 
-const NODES: usize = 5_000;
-const PODS: usize = 50_000;
+/// Nodes and pods of a cluster, and the memory of its master in MiB at most; where there is no such figure, 40 and half as much
+/// again as the objects have when encoded.
+pub(super) type Size = (usize, usize, Option<f64>);
+/// Clusters whose master's memory is measured.
+pub(super) const SIZES: [Size; 2] = [(1_000, 10_000, Some(160.0)), (5_000, 50_000, None)];
 const DELETED: usize = 5_000;
 const LISTERS: usize = 4;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 /// Connections over which nodes renew their leases.
 const RENEWERS: usize = 10;
-/// Pause between two nodes of one such connection: each node renews in half of the grace period.
-const RENEWAL: Duration = Duration::from_millis(40);
+/// Time in which each node renews its lease: half of the grace period.
+const RENEWAL: Duration = Duration::from_secs(20);
 
 /// Deletes a namespace's pods that run nowhere.
 pub(super) async fn delete_collection(site: &Site, report: &mut Report) -> Result<()> {
@@ -46,19 +49,23 @@ pub(super) async fn delete_collection(site: &Site, report: &mut Report) -> Resul
 }
 
 /// Resident memory with nodes and pods bound to them, then the same after a restart.
-pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
+pub(super) async fn memory(
+    site: &mut Site,
+    (nodes, pods, most): Size,
+    report: &mut Report,
+) -> Result<()> {
     site.start().await?;
     super::make_namespace(site, "crowd").await?;
     let path = "/api/v1/namespaces/crowd/pods";
     let body = node("NAME").to_string();
-    let nodes = move |number: usize| -> Request {
+    let make_node = move |number: usize| -> Request {
         (
             "POST",
             "/api/v1/nodes".to_owned(),
             body.replace("NAME", &format!("node-{number}")).into_bytes(),
         )
     };
-    spread(site, NODES, nodes).await?;
+    spread(site, nodes, make_node).await?;
     let body = lease("NAME", "2026-01-01T00:00:00.000000Z").to_string();
     let leases = move |number: usize| -> Request {
         (
@@ -67,19 +74,19 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
             body.replace("NAME", &format!("node-{number}")).into_bytes(),
         )
     };
-    spread(site, NODES, leases).await?;
+    spread(site, nodes, leases).await?;
     let mut living = tokio::task::JoinSet::new();
     for part in 0..RENEWERS {
-        living.spawn_local(renew(site.access()?, part));
+        living.spawn_local(renew(site.access()?, part, nodes));
     }
     let body = pod("NAME", "HOST").to_string();
-    let pods = move |number: usize| -> Request {
+    let make_pod = move |number: usize| -> Request {
         let body = body
             .replace("NAME", &format!("pod-{number}"))
-            .replace("HOST", &format!("node-{}", number % NODES));
+            .replace("HOST", &format!("node-{}", number % nodes));
         ("POST", path.to_owned(), body.into_bytes())
     };
-    let mut run = spread(site, PODS, pods).await?;
+    let mut run = spread(site, pods, make_pod).await?;
     report.rate("create, bound pod", "", &mut run);
     site.settle(Duration::from_secs(20)).await;
     let mut connection = site.access()?.connect().await?;
@@ -88,8 +95,8 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
         encoded += connection.skim(path).await?;
     }
     let encoded = float(encoded) / f64::from(1 << 20);
-    let most = 1.5f64.mul_add(encoded, 40.0);
-    let what = format!("RSS with {NODES} nodes and {PODS} pods");
+    let most = most.unwrap_or_else(|| 1.5f64.mul_add(encoded, 40.0));
+    let what = format!("RSS with {nodes} nodes and {pods} pods");
     report.memory(
         "nodes, their leases and pods encoded, as lists",
         "",
@@ -119,15 +126,17 @@ pub(super) async fn memory(site: &mut Site, report: &mut Report) -> Result<()> {
 
 /// Renews the leases of a part of the nodes again and again: otherwise they become not ready, and
 /// that would be measured.
-async fn renew(access: Access, part: usize) -> Result<()> {
+async fn renew(access: Access, part: usize, nodes: usize) -> Result<()> {
     let mut connection = access.connect().await?;
+    let own = (part..nodes).step_by(RENEWERS);
+    let pause = RENEWAL.div_f64(float(own.len().max(1)));
     for round in 0.. {
         let body = format!("{{\"spec\":{{\"renewTime\":\"2026-01-01T00:00:00.{round:06}Z\"}}}}");
-        for number in (part..NODES).step_by(RENEWERS) {
+        for number in own.clone() {
             connection
                 .must("PATCH", &format!("{LEASES}/node-{number}"), body.as_bytes())
                 .await?;
-            tokio::time::sleep(RENEWAL).await;
+            tokio::time::sleep(pause).await;
         }
     }
     Ok(())

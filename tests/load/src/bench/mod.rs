@@ -47,7 +47,9 @@ pub async fn run(program: &Path, only: &str) -> Result<()> {
     }
     site.stop()?;
     if wanted("crowd") {
-        crowd::memory(&mut Site::new(program)?, &mut report).await?;
+        for size in crowd::SIZES {
+            crowd::memory(&mut Site::new(program)?, size, &mut report).await?;
+        }
     }
     if wanted("store") {
         store::opening(&mut report).await?;
