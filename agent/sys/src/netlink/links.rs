@@ -277,16 +277,18 @@ impl Links {
         self.act(request, "add the route to", &route.destination.to_string())
     }
 
-    /// Removes a route by a router; true where there was one.
+    /// Removes a route; true where there was one.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn remove_route(&mut self, route: &Route) -> Result<bool> {
         let mut header = [0_u8; ROUTE_HEADER];
-        let [own_family, prefix, _, _, table, ..] = &mut header;
+        let [own_family, prefix, _, _, table, _, scope, ..] = &mut header;
         *own_family = Family::of(route.destination).number();
         *prefix = route.prefix;
         *table = libc::RT_TABLE_MAIN;
+        // Of whichever scope: with 0 the kernel finds none that leads into a link without a router.
+        *scope = libc::RT_SCOPE_NOWHERE;
         let attributes = route_attributes(route);
         let request = Message::new(libc::RTM_DELROUTE, 0, &header, attributes);
         let subject = route.destination.to_string();
@@ -548,6 +550,16 @@ mod tests {
             }
             let seen = inside(&[(Kind::Network, &place)], || Links::open()?.named("eth0"));
             assert_eq!(seen?.unwrap().mtu, 1400);
+            for [_, other, ..] in ENDS {
+                let destination: IpAddr = other.parse().unwrap();
+                let into = Route {
+                    destination,
+                    prefix: Family::of(destination).bits(),
+                    gateway: None,
+                    link: near.index,
+                };
+                assert!(here.remove_route(&into)? && !here.remove_route(&into)?);
+            }
             assert!(here.remove("near")? && !here.remove("near")?);
             let seen = inside(&[(Kind::Network, &place)], || Links::open()?.named("eth0"));
             assert_eq!(seen?, None, "one end goes with the other");
