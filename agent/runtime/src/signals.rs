@@ -11,19 +11,15 @@ pub(crate) fn signal_number(text: &str) -> Option<u32> {
     } else {
         format!("SIG{upper}")
     };
-    if let Some(offset) = name.strip_prefix("SIGRTMIN+") {
-        return offset
-            .parse::<u32>()
-            .ok()
-            .filter(|offset| *offset <= 30)
-            .map(|offset| 34 + offset);
+    let offset = |start: &str| {
+        let offset: u32 = name.strip_prefix(start)?.parse().ok()?;
+        (offset <= 30).then_some(offset)
+    };
+    if let Some(offset) = offset("SIGRTMIN+") {
+        return Some(34 + offset);
     }
-    if let Some(offset) = name.strip_prefix("SIGRTMAX-") {
-        return offset
-            .parse::<u32>()
-            .ok()
-            .filter(|offset| *offset <= 30)
-            .map(|offset| 64 - offset);
+    if let Some(offset) = offset("SIGRTMAX-") {
+        return Some(64 - offset);
     }
     let name = match name.as_str() {
         "SIGRTMIN" => return Some(34),

@@ -550,7 +550,7 @@ mod tests {
     fn the_kernel_takes_the_largest_batch_and_not_much_more() {
         in_new(&[Kind::Network], || {
             let mut filter = Filter::open(Family::V4)?;
-            filter.apply(&table())?;
+            filter.apply(&table(Family::V4))?;
             let clear = |count| {
                 let (table, name) = ("t", "c".into());
                 vec![Change::ClearChain { table, name }; count]
