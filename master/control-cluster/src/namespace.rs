@@ -18,8 +18,10 @@ use std::time::Duration;
 
 /// Between two rounds while something is left.
 const ROUND: Duration = Duration::from_secs(1);
-/// Objects of a kind that are handled in one round.
+/// Objects of a kind that are listed at once.
 const PAGE: u32 = 500;
+/// Pages of a kind in one round, so that no namespace holds up another for long.
+const PAGES: u32 = 40;
 /// Objects that are deleted at once.
 const AT_ONCE: usize = 16;
 /// How many failures the condition lists.
@@ -250,18 +252,41 @@ async fn clear(
     namespace: &str,
     left: &mut Remaining,
 ) -> Result<(), ApiError> {
-    let params = ListParams {
+    let first = ListParams {
         limit: Some(PAGE),
         ..ListParams::default()
     };
-    let objects = client.partials(resource, namespace, &params).await?.items;
-    if objects.is_empty() {
-        return Ok(());
+    let mut params = first.clone();
+    for _ in 0..PAGES {
+        let page = client.partials(resource, namespace, &params).await?;
+        let objects = page.items.into_iter().map(|object| object.metadata);
+        let waiting: Vec<Meta> = objects
+            .filter(|meta| meta.deletion_timestamp.is_none())
+            .collect();
+        // What was deleted is gone from the first page; what is only ending stays there, and is passed by.
+        params = first.clone();
+        if waiting.is_empty() {
+            params.continue_token = Some(page.continue_token.clone());
+        }
+        delete(client, resource, namespace, waiting, left).await;
+        if page.continue_token.is_empty() {
+            break;
+        }
     }
-    let waiting = objects
-        .into_iter()
-        .map(|object| object.metadata)
-        .filter(|meta| meta.deletion_timestamp.is_none());
+    let there = client.partials(resource, namespace, &first).await?.items;
+    let there: Vec<Meta> = there.into_iter().map(|object| object.metadata).collect();
+    left.count(resource, &there);
+    Ok(())
+}
+
+/// Deletes objects, and notes what can't be deleted.
+async fn delete(
+    client: &Client,
+    resource: &Resource,
+    namespace: &str,
+    objects: Vec<Meta>,
+    left: &mut Remaining,
+) {
     let delete = |meta: Meta| async move {
         let params = DeleteParams {
             uid: Some(meta.uid),
@@ -272,7 +297,7 @@ async fn clear(
             .remove(resource, namespace, &meta.name, &params)
             .await
     };
-    let answers: Vec<_> = stream::iter(waiting)
+    let answers: Vec<_> = stream::iter(objects)
         .map(delete)
         .buffer_unordered(AT_ONCE)
         .collect()
@@ -284,15 +309,6 @@ async fn clear(
             Err(error) => left.fail(resource, &error),
         }
     }
-    let there = client.partials(resource, namespace, &params).await?.items;
-    left.count(
-        resource,
-        &there
-            .into_iter()
-            .map(|object| object.metadata)
-            .collect::<Vec<_>>(),
-    );
-    Ok(())
 }
 
 async fn finalize(writer: &Writer, mut namespace: Namespace) -> Result<(), ApiError> {

@@ -146,6 +146,29 @@ async fn nothing_is_taken_from_under_the_pods_of_a_namespace_that_goes() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_objects_that_are_held_hides_none_behind_it_from_a_namespaces_deletion() {
+    let cluster = cluster().await;
+    let team = json!({"metadata": {"name": "team"}});
+    make(&cluster, "/api/v1/namespaces", team).await;
+    let secrets = "/api/v1/namespaces/team/secrets";
+    // As many as the controller lists at once.
+    for number in 0..500 {
+        let held = json!({"metadata": {"name": format!("held-{number:03}"), "finalizers": ["example.com/hold"]}});
+        make(&cluster, secrets, held).await;
+    }
+    make(&cluster, secrets, json!({"metadata": {"name": "last"}})).await;
+    let params = DeleteParams::default();
+    let deleted = cluster.admin.delete::<Namespace>(None, "team", &params);
+    deleted.await.expect("it is to be deleted");
+    let last = format!("{secrets}/last");
+    eventually("the last one goes", || {
+        Box::pin(async { !exists(&cluster, &last).await })
+    })
+    .await;
+    assert!(exists(&cluster, &format!("{secrets}/held-000")).await);
+}
+
 async fn delete(cluster: &Cluster, name: &str, policy: &'static str) {
     let params = DeleteParams {
         propagation: Some(policy),
