@@ -153,7 +153,54 @@ fn unreadable(key: &str, error: &Error) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+
+    /// Any JSON, with what means something to the text of it in strings.
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            r#"[a\\"{}\[\],:é\n]{0,6}"#.prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            let key = r#"[a\\"{}\[\],:é]{0,3}"#;
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(key, inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn fields() -> impl Strategy<Value = Map<String, Value>> {
+        let fields = proptest::collection::btree_map("[a-d]{1,2}", value(), 0..5);
+        fields.prop_map(|fields| fields.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn a_field_is_set_as_in_the_decoded_object(
+            metadata in fields(), mut spec in fields(), data in value(), new in value(),
+        ) {
+            let object = |spec: &Map<String, Value>| json!({"metadata": metadata, "data": data, "spec": spec});
+            let stored = entry(&object(&spec).to_string());
+            let mut shallow = Shallow::stored(&stored).unwrap();
+            prop_assert_eq!(shallow.read::<Value>("data").unwrap(), data.clone());
+            shallow.change("spec", |fields| fields.set("b", &new)).unwrap();
+            spec.insert("b".to_owned(), new);
+            let changed: Value = serde_json::from_slice(&shallow.encode()).unwrap();
+            prop_assert_eq!(changed, object(&spec));
+        }
+
+        #[test]
+        fn no_text_is_too_strange_to_be_refused(text in r#"[\{\}\[\],:"\\a1 é]{0,24}"#) {
+            if let Ok(shallow) = Shallow::stored(&entry(&text)) {
+                drop(shallow.encode());
+            }
+        }
+    }
 
     fn entry(value: &str) -> Entry {
         Entry {
