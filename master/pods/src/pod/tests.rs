@@ -330,6 +330,25 @@ fn a_status_keeps_its_class_and_what_ended_stays_ended() {
 }
 
 #[test]
+fn what_ended_runs_again_only_where_a_rule_can_start_it() {
+    let again = |rules: Value| {
+        let asks = json!({"name": "asks", "image": "a", "restartPolicyRules": rules});
+        let containers = json!([asks, {"name": "c", "image": "a"}]);
+        let mut old = made(json!({"containers": containers, "restartPolicy": "Never"}));
+        let ended = |name: &str| json!({"name": name, "state": {"terminated": {"exitCode": 0}}});
+        old["status"]["containerStatuses"] = json!([ended("asks"), ended("c")]);
+        let mut new = Value::Object(old.clone());
+        new["status"]["containerStatuses"][1]["state"] = json!({"running": {}});
+        told(|faults| status::validate(new.as_object().unwrap(), &old, faults))
+    };
+    let rule =
+        |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [3]}}]);
+    assert_eq!(again(rule("RestartAllContainers")), [""; 0]);
+    let only_itself = again(rule("Restart"));
+    assert_eq!(only_itself, ["status.containerStatuses[1].state Forbidden"]);
+}
+
+#[test]
 fn keys_of_affinity_take_the_pods_own_labels() {
     let pod = defaulted(
         json!({"metadata": {"name": "p", "labels": {"v": "2"}}, "spec": {
