@@ -619,7 +619,7 @@ fn no_number_of_a_job_ends_the_controllers() {
     world.settle();
     // Annotations of its pods are anybody's who may write pods.
     let part = world.pods.get_mut("p1").unwrap().job.as_mut().unwrap();
-    (part.failures, part.ignored) = (i32::MAX, i32::MAX);
+    (part.failures, part.ignored) = (1, i32::MAX);
     world.end("p1", 1);
     world.settle();
     world.seconds = 100_000;
