@@ -134,6 +134,15 @@ fn plain(policy: &'static str, nature: Nature) -> Story {
     }
 }
 
+/// A pod whose container ends by force alone, after thirty seconds.
+fn stubborn() -> Story {
+    let mut nature = Nature::plain(None);
+    nature.obeys = false;
+    let mut story = plain("Always", nature);
+    story.grace = 30;
+    story
+}
+
 /// A pod of one container that ends at once with this code, followed for some seconds.
 fn crashing(policy: &'static str, code: i32, seconds: u64) -> World {
     let mut world = World::new(&plain(policy, Nature::plain(Some((0, code)))));
@@ -257,10 +266,7 @@ fn a_container_whose_hook_after_the_start_fails_is_ended_and_started_again() {
 
 #[test]
 fn a_hook_before_the_stop_takes_of_the_grace_and_leaves_two_seconds() {
-    let mut nature = Nature::plain(None);
-    nature.obeys = false;
-    let mut story = plain("Always", nature);
-    story.grace = 30;
+    let mut story = stubborn();
     story.mains[0].pre_stop = true;
     for (takes, asked, gone) in [(10, 10, 30), (29, 29, 31), (600, 30, 32)] {
         story.natures[0].hook = (takes, true);
@@ -280,10 +286,7 @@ fn a_hook_before_the_stop_takes_of_the_grace_and_leaves_two_seconds() {
 
 #[test]
 fn a_pod_that_is_deleted_is_ready_until_its_containers_end() {
-    let mut nature = Nature::plain(None);
-    nature.obeys = false;
-    let mut story = plain("Always", nature);
-    story.grace = 30;
+    let story = stubborn();
     let mut world = World::new(&story);
     after(&mut world, 5);
     world.fault(Fault::Delete);
@@ -297,10 +300,7 @@ fn a_pod_that_is_deleted_is_ready_until_its_containers_end() {
 
 #[test]
 fn a_pod_that_is_evicted_or_was_active_for_too_long_has_failed_when_its_containers_have_ended() {
-    let mut nature = Nature::plain(None);
-    nature.obeys = false;
-    let mut story = plain("Always", nature);
-    story.grace = 30;
+    let story = stubborn();
     for (reason, lasts) in [("Evicted", 2), ("DeadlineExceeded", 30)] {
         let mut world = World::new(&story);
         after(&mut world, 5);
@@ -327,10 +327,7 @@ fn a_pod_that_is_evicted_or_was_active_for_too_long_has_failed_when_its_containe
 
 #[test]
 fn a_pod_that_is_evicted_for_a_soft_threshold_has_its_grace_also_over_a_restart_of_the_agent() {
-    let mut nature = Nature::plain(None);
-    nature.obeys = false;
-    let mut story = plain("Always", nature);
-    story.grace = 30;
+    let story = stubborn();
     let mut world = World::new(&story);
     after(&mut world, 5);
     world.notes.evicted = Some(Eviction {

@@ -34,11 +34,16 @@ fn object<T: Object>(value: &Value) -> T {
     T::from_json(value.to_string().as_bytes()).expect("an object of its kind")
 }
 
+/// Now, as kubelets write it.
+fn second() -> String {
+    jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
+}
+
 /// What a kubelet says of its node.
 fn ready() -> Patch {
-    let now = jiff::Timestamp::now()
-        .strftime("%Y-%m-%dT%H:%M:%SZ")
-        .to_string();
+    let now = second();
     let room = json!({"cpu": "32", "memory": "128Gi", "pods": "110"});
     let condition = json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready",
         "lastHeartbeatTime": now, "lastTransitionTime": now});
@@ -101,9 +106,7 @@ async fn act(admin: &Client, pod: Pod) {
         };
         drop(admin.delete::<Pod>(Some("default"), &name, &at_once).await);
     } else if phase.as_deref() == Some("Pending") {
-        let now = jiff::Timestamp::now()
-            .strftime("%Y-%m-%dT%H:%M:%SZ")
-            .to_string();
+        let now = second();
         let ends = spec.restart_policy.as_deref() == Some("Never");
         let (phase, serves) = if ends {
             ("Succeeded", "False")

@@ -119,12 +119,40 @@ pub(crate) fn compile() -> Outcome<Vec<Program>> {
 /// Runs programs, each in its package's folder as cargo does, all of them even if one fails: one after another with their
 /// output as it comes, or `at_once` of them, whose output comes when they end.
 pub(crate) fn run(programs: &[Program], words: &[&str], at_once: usize) -> Outcome {
+    let failed = each(programs, at_once, |program| {
+        program.passes(words, at_once == 1)
+    });
+    println!(
+        "\ntest programs: {} passed; {} failed",
+        programs.len() - failed.len(),
+        failed.len()
+    );
+    outcome(&failed)
+}
+
+/// As [`run`], but prints the output of those that fail alone.
+pub(crate) fn run_quietly(programs: &[Program], words: &[&str], at_once: usize) -> Outcome {
+    outcome(&each(programs, at_once, |program| {
+        let (passed, output) = program.run(words, Search::FIXED, false);
+        if !passed {
+            println!("     Running {program}\n{output}");
+        }
+        passed
+    }))
+}
+
+/// Runs programs, `at_once` of them; those that fail, by name.
+fn each(
+    programs: &[Program],
+    at_once: usize,
+    passes: impl Fn(&Program) -> bool + Sync,
+) -> Vec<String> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if !program.passes(words, at_once == 1) {
+                    if !passes(program) {
                         failed
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner)
@@ -134,12 +162,10 @@ pub(crate) fn run(programs: &[Program], words: &[&str], at_once: usize) -> Outco
             });
         }
     });
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    println!(
-        "\ntest programs: {} passed; {} failed",
-        programs.len() - failed.len(),
-        failed.len()
-    );
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn outcome(failed: &[String]) -> Outcome {
     if failed.is_empty() {
         return Ok(());
     }

@@ -3,11 +3,9 @@
 use crate::build::{self, Profile};
 use crate::host;
 use crate::share::Share;
-use crate::steps::{Failure, Outcome, Steps};
-use crate::suite::{self, AT_ONCE, Program, Search};
+use crate::steps::{Outcome, Steps};
+use crate::suite::{self, AT_ONCE};
 use crate::{python, test};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Which programs, and how much of the machine they get.
@@ -39,9 +37,12 @@ pub(crate) fn verdicts(wish: &Verdicts, minutes: u64) -> Outcome {
         .transpose()?;
     let begun = Instant::now();
     for round in 1_u32.. {
-        let mut passed = part(&parts.units, &[])? + part(&parts.processes, test::ALONE)?;
+        suite::run_quietly(&parts.units, &[], AT_ONCE)?;
+        suite::run_quietly(&parts.processes, test::ALONE, AT_ONCE)?;
+        let mut passed = parts.units.len() + parts.processes.len();
         if wish.machines {
-            passed += part(&parts.machines, test::ALONE)?;
+            suite::run_quietly(&parts.machines, test::ALONE, AT_ONCE)?;
+            passed += parts.machines.len();
         }
         let seconds = begun.elapsed().as_secs_f64();
         println!("[{seconds:>6.0} s] round {round}: {passed} test programs passed");
@@ -50,36 +51,4 @@ pub(crate) fn verdicts(wish: &Verdicts, minutes: u64) -> Outcome {
         }
     }
     Ok(())
-}
-
-/// Runs programs as the test command does and prints the output of those that fail alone. Returns how many passed.
-fn part(programs: &[Program], words: &[&str]) -> Outcome<usize> {
-    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let (passed, output) = program.run(words, Search::FIXED, false);
-            if !passed {
-                println!("     Running {program}\n{output}");
-                let mut failed = failed
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
-                failed.push(program.to_string());
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(work);
-        }
-    });
-    let failed = failed
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if failed.is_empty() {
-        return Ok(programs.len());
-    }
-    Err(Failure::new(
-        format!("tests failed: {}", failed.join(", ")),
-        "the failing test is named above; the same tree must pass it in every round",
-    ))
 }
