@@ -1,7 +1,7 @@
 //! System call filters in the form of the OCI runtime specification.
 //!
 //! Guarantee: every filter refuses what is not allowed by name, for 64-bit, 32-bit and x32 programs alike; a pod that asks for
-//! `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls. Assumption: runc's libseccomp leaves out names that an
+//! `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls. Assumption: the runtime's libseccomp leaves out names that an
 //! architecture, or it itself, doesn't know, which refuses them.
 
 use super::calls::{CALLS, Who};

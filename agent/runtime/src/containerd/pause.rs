@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 /// Upstream's: nearly the last to die.
 const OOM_SCORE: i32 = -998;
-/// More processes and threads than runc needs to start one.
+/// More processes and threads than the runtime needs to start one.
 const MOST_PROCESSES: u64 = 64;
 
 impl Containerd {
