@@ -11,7 +11,6 @@ mod pause;
 mod removal;
 mod resize;
 
-use crate::confine::paths;
 use crate::connection::{channel, failed, request};
 use crate::exec;
 use crate::images::Images;
@@ -166,7 +165,7 @@ impl Host {
         let may_lower = capabilities & (1 << CAP_SYS_RESOURCE) != 0;
         let own = read("/proc/self/oom_score_adj").trim().parse().unwrap_or(0);
         let lowest_oom_score = (!may_lower).then_some(own);
-        let tpms = paths::Tpms::find(Path::new("/sys"));
+        let tpms = agent_confine::Tpms::find(Path::new("/sys"));
         Self {
             unified_cgroups,
             capabilities,

@@ -1,7 +1,6 @@
 //! The start of an attempt: its record, its root file system, its task.
 
 use super::Containerd;
-use crate::confine::paths;
 use crate::connection::{failed, request, settled};
 use crate::images::{Ready, SNAPSHOTTER};
 use crate::labels::{self, End, Record};
@@ -198,7 +197,7 @@ impl Containerd {
     /// The machine as it is now: devices come and go.
     fn host_for(&self, spec: &ContainerSpec) -> Host {
         let devices = if spec.privileged {
-            paths::devices(Path::new("/dev"), &self.host.tpms)
+            agent_confine::devices(Path::new("/dev"), &self.host.tpms)
         } else {
             Vec::new()
         };

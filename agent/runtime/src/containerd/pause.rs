@@ -6,13 +6,14 @@ use crate::connection::{failed, request};
 use crate::images::SNAPSHOTTER;
 use crate::labels::{self, Labels};
 use crate::model::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Error, ErrorClass, GroupsPolicy, Kind,
-    Pause, Resources, Seccomp, SharedNamespaces, container_id,
+    Confinement, ContainerKey, ContainerSpec, Error, ErrorClass, GroupsPolicy, Kind, Pause,
+    Resources, SharedNamespaces, container_id,
 };
 use crate::pause;
 use crate::programs;
 use crate::spec::{ImageDefaults, runtime_spec};
 use crate::users::Identity;
+use agent_confine::{Capabilities, Seccomp};
 use containerd_client::services::v1::{
     Container as Stored, CreateContainerRequest, CreateTaskRequest, StartRequest,
 };
