@@ -38,6 +38,7 @@ mod programs;
 mod reach;
 mod reference;
 mod registry;
+mod root;
 mod session;
 mod signals;
 mod spec;

@@ -7,6 +7,7 @@ use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::model::{ContainerSpec, Error, ErrorClass, container_id};
 use crate::programs;
+use crate::root;
 use crate::signals::signal_number;
 use crate::spec::{Host, runtime_spec};
 use crate::users::{Accounts, Wish};
@@ -161,9 +162,18 @@ impl Containerd {
             user: spec.user,
             group: spec.group,
         };
-        let accounts = tokio::task::spawn_blocking(move || Accounts::read(&mounts))
-            .await
-            .unwrap_or_default();
+        let looked = tokio::task::spawn_blocking(move || {
+            let layers = root::layers(&mounts);
+            root::check(&layers)?;
+            Ok(Accounts::read(&layers))
+        });
+        let accounts = looked.await.map_err(|error| {
+            Error::caused(ErrorClass::Create, "look at the image's files", error)
+        })??;
+        if !spec.privileged {
+            let mut at = spec.mounts.iter().map(|mount| &mount.destination);
+            at.try_for_each(|at| root::check_volume(at))?;
+        }
         let identity =
             accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
         let target = self.target(spec).await?;
