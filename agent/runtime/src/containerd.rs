@@ -5,6 +5,7 @@
 //! container stays as the record of the attempt until it is removed.
 
 mod attempt;
+mod known;
 mod layers;
 mod observation;
 mod pause;
@@ -32,6 +33,7 @@ use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::version_client::VersionClient;
 use containerd_client::services::v1::{Container as Stored, UpdateContainerRequest};
 use containerd_client::tonic::transport::Channel;
+use known::Known;
 use prost_types::FieldMask;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -67,6 +69,7 @@ pub struct Containerd {
     pub(crate) images: Images,
     pub(crate) pumps: Pumps,
     pub(crate) news: broadcast::Sender<Change>,
+    known: Known,
     boot: String,
     host: Host,
     /// One look at the layers of an image is taken at a time.
@@ -91,6 +94,7 @@ impl Containerd {
             images,
             pumps: Pumps::new(options.logs.clone()),
             news: broadcast::channel(NEWS).0,
+            known: Known::default(),
             boot,
             host: Host::probe(),
             viewing: Mutex::default(),

@@ -117,6 +117,8 @@ impl Containerd {
             ErrorClass::Create,
             format!("create container {}", spec.key.container),
         );
+        // Before it is made: a look that comes between finds no record.
+        self.known.add(&spec.key.pod.uid, id);
         self.containers()
             .create(request(create))
             .await
