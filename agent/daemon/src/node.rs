@@ -247,7 +247,7 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
         // On a host containerd finds the shims by its own configuration.
         programs: on_machine.then(|| Programs {
             shim: programs::SHIM.into(),
-            runc: programs::RUNC.into(),
+            runtime: programs::CRUN.into(),
         }),
         archives: vec![PathBuf::from(ARCHIVES), arguments.data.join("images")],
     }

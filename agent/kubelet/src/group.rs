@@ -35,7 +35,7 @@ fn settings(version: Version, limits: Resources) -> Vec<(&'static str, &'static 
             [Some(shares), quota.map(set), memory]
         }
         Version::Two => {
-            // The kernel's ranges of shares and weights, one led to the other as runc does.
+            // The kernel's ranges of shares and weights, one led to the other as the runtime does.
             let weight = 1 + (shares - 2) * 9999 / 262_142;
             let set = |quota: u64| ("cpu", "cpu.max", format!("{quota} {PERIOD}"));
             let memory = memory.map(|bytes| ("memory", "memory.max", bytes.to_string()));

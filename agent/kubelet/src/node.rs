@@ -7,7 +7,7 @@
 use crate::capacity;
 use crate::config::Config;
 use crate::notices::{Notice, news};
-use crate::sandbox::HANDLER;
+use crate::sandbox::HANDLERS;
 use crate::shared::Shared;
 use agent_api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use agent_pressure::Condition;
@@ -285,7 +285,7 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
         features: Some(NodeFeatures {
             supplemental_groups_policy: Some(true),
         }),
-        runtime_handlers: Some(["", HANDLER].map(handler).to_vec()),
+        runtime_handlers: Some(["", HANDLERS[0], HANDLERS[1]].map(handler).to_vec()),
         ..NodeStatus::default()
     }
 }

@@ -13,8 +13,9 @@ use config_kube::k8s_openapi::api::node::v1::RuntimeClass;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The handler of RuntimeClasses that this node has.
-pub(crate) const HANDLER: &str = "runc";
+/// The handlers of RuntimeClasses that this node has: one runtime, by its own name and by that of the runtime which most nodes
+/// with containerd have.
+pub(crate) const HANDLERS: [&str; 2] = ["crun", "runc"];
 
 /// The sandbox of one pod.
 #[derive(Debug)]
@@ -154,7 +155,7 @@ fn failed(shared: &Shared, pod: &Pod, fault: &str) -> Error {
     Error::new(ErrorClass::Unavailable, text)
 }
 
-/// Whether this node has the runtime of the pod's class: it runs all containers by runc.
+/// Whether this node has the runtime of the pod's class: it runs all containers by crun.
 async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<(), String> {
     let class = pod.spec.as_ref();
     let Some(name) = class.and_then(|spec| spec.runtime_class_name.as_deref()) else {
@@ -167,12 +168,13 @@ async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<(), String> {
     let class: RuntimeClass = get(&*shared.api, path)
         .await
         .map_err(|error| format!("RuntimeClass {name:?}: {}", error.chain()))?;
-    if class.handler == HANDLER {
+    if HANDLERS.contains(&class.handler.as_str()) {
         return Ok(());
     }
     Err(format!(
-        "no runtime for {:?} is configured: this node has {HANDLER:?} alone",
-        class.handler
+        "no runtime for {:?} is configured: this node has {} alone",
+        class.handler,
+        HANDLERS.join(" and ")
     ))
 }
 

@@ -5,13 +5,13 @@
 //! container stays as the record of the attempt until it is removed.
 
 mod attempt;
+mod known;
 mod layers;
 mod observation;
 mod pause;
 mod removal;
 mod resize;
 
-use crate::confine::paths;
 use crate::connection::{channel, failed, request};
 use crate::exec;
 use crate::images::Images;
@@ -33,6 +33,7 @@ use containerd_client::services::v1::tasks_client::TasksClient;
 use containerd_client::services::v1::version_client::VersionClient;
 use containerd_client::services::v1::{Container as Stored, UpdateContainerRequest};
 use containerd_client::tonic::transport::Channel;
+use known::Known;
 use prost_types::FieldMask;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,6 +69,7 @@ pub struct Containerd {
     pub(crate) images: Images,
     pub(crate) pumps: Pumps,
     pub(crate) news: broadcast::Sender<Change>,
+    known: Known,
     boot: String,
     host: Host,
     /// One look at the layers of an image is taken at a time.
@@ -92,6 +94,7 @@ impl Containerd {
             images,
             pumps: Pumps::new(options.logs.clone()),
             news: broadcast::channel(NEWS).0,
+            known: Known::default(),
             boot,
             host: Host::probe(),
             viewing: Mutex::default(),
@@ -166,7 +169,7 @@ impl Host {
         let may_lower = capabilities & (1 << CAP_SYS_RESOURCE) != 0;
         let own = read("/proc/self/oom_score_adj").trim().parse().unwrap_or(0);
         let lowest_oom_score = (!may_lower).then_some(own);
-        let tpms = paths::Tpms::find(Path::new("/sys"));
+        let tpms = agent_confine::Tpms::find(Path::new("/sys"));
         Self {
             unified_cgroups,
             capabilities,

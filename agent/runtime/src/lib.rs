@@ -16,7 +16,6 @@
 
 mod access;
 mod archive;
-mod confine;
 mod connection;
 mod containerd;
 mod content;
@@ -39,22 +38,22 @@ mod programs;
 mod reach;
 mod reference;
 mod registry;
+mod root;
 mod session;
 mod signals;
 mod spec;
 mod taps;
 mod users;
 
-pub use confine::capabilities::{capability_fault, withheld};
+pub use agent_confine::{Capabilities, Seccomp, capability_fault, withheld};
 pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
 pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
 pub use model::{
-    Capabilities, Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState,
-    Error, ErrorClass, ExecOutput, GroupsPolicy, Image, Kind, Layers, Mount, Pause, Pending,
-    PodNamespaces, PodRef, PullPolicy, Resources, Runtime, Seccomp, SharedNamespaces, User,
-    container_id,
+    Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, Error, ErrorClass,
+    ExecOutput, GroupsPolicy, Image, Kind, Layers, Mount, Pause, Pending, PodNamespaces, PodRef,
+    PullPolicy, Resources, Runtime, SharedNamespaces, User, container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;

@@ -1,6 +1,7 @@
 //! What a container engine is to the kubelet: the trait, what goes in and what is seen.
 
 use crate::keyring::Keyring;
+use agent_confine::{Capabilities, Seccomp};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -84,15 +85,6 @@ pub struct Layers {
     pub folders: Vec<PathBuf>,
 }
 
-/// Capabilities beyond or below the default set, without the `CAP_` prefix; `ALL` means all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Capabilities {
-    /// Added to the default set.
-    pub add: Vec<String>,
-    /// Taken away, before the additions.
-    pub drop: Vec<String>,
-}
-
 /// What a container shares with the others of its pod: namespaces that are held at these paths. What is `None` it shares
 /// with the host (network, host name), or has of its own (IPC, unless [`SharedNamespaces::ipc`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -136,16 +128,6 @@ pub struct Confinement {
     pub read_only_root: bool,
     /// Set-user-id programs gain nothing.
     pub no_new_privileges: bool,
-}
-
-/// Which system calls a container may make. Neither list has those by which a container could act on the machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Seccomp {
-    /// What programs need, and what the container's capabilities allow.
-    #[default]
-    RuntimeDefault,
-    /// All down to the floor.
-    Unconfined,
 }
 
 /// Whether a process has the groups that its image names for its user (KEP-3619).

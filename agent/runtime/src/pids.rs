@@ -31,7 +31,7 @@ impl Depth {
 }
 
 /// Kills a process, which the engine knows by this number, and what it started: all of its session that is in the control group
-/// `group`, so that a command of a shell ends with the shell. runc gives each process a session of its own.
+/// `group`, so that a command of a shell ends with the shell. The runtime gives each process a session of its own.
 pub(crate) fn kill_session(group: &str, pid: u32, depth: Depth) {
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     // Control groups of version 2, and of version 1 by the controller that counts processes.

@@ -1,7 +1,7 @@
 //! Processes beside a container's own whose streams a client holds: started, resized, ended.
 //!
 //! Such a process has what the container's own has (user, capabilities, system call filter, no new privileges, limits):
-//! its specification is the container's own with other arguments, and runc applies the container's filter to it.
+//! its specification is the container's own with other arguments, and the runtime applies the container's filter to it.
 //!
 //! A process whose [`Control`] is dropped is killed with its session, so that a client that goes leaves nothing behind.
 

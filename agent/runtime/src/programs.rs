@@ -1,6 +1,6 @@
 //! Which shim and which runtime containerd starts for a container.
 //!
-//! containerd looks a shim up by its name in its search path, and the shim does the same for runc. Where both are named by
+//! containerd looks a shim up by its name in its search path, and the shim does the same for the runtime. Where both are named by
 //! absolute paths, no search path decides what runs as root.
 
 use containerd_client::services::v1::container::Runtime;
@@ -8,7 +8,7 @@ use prost::Message as _;
 use prost_types::Any;
 use std::path::PathBuf;
 
-/// containerd's name of its shim for runc, looked up as `containerd-shim-runc-v2`.
+/// containerd's name of its shim, looked up as `containerd-shim-runc-v2`.
 const SHIM: &str = "io.containerd.runc.v2";
 /// Type of the shim's options in containerd's messages.
 const OPTIONS_TYPE: &str = "containerd.runc.v1.Options";
@@ -18,8 +18,8 @@ const OPTIONS_TYPE: &str = "containerd.runc.v1.Options";
 pub struct Programs {
     /// The shim.
     pub shim: PathBuf,
-    /// runc, which the shim starts.
-    pub runc: PathBuf,
+    /// The runtime, which the shim starts.
+    pub runtime: PathBuf,
 }
 
 /// What is used here of `containerd.runc.v1.Options` (containerd 1.7, api/types/runc/options/oci.proto).
@@ -31,14 +31,14 @@ struct ShimOptions {
 
 /// The runtime of a container's record: by absolute paths, or as containerd finds it.
 pub(crate) fn runtime(programs: Option<&Programs>) -> Runtime {
-    let Some(Programs { shim, runc }) = programs else {
+    let Some(Programs { shim, runtime }) = programs else {
         return Runtime {
             name: SHIM.to_owned(),
             options: None,
         };
     };
     let options = ShimOptions {
-        binary_name: runc.to_string_lossy().into_owned(),
+        binary_name: runtime.to_string_lossy().into_owned(),
     };
     let options = Any {
         type_url: OPTIONS_TYPE.to_owned(),
@@ -58,12 +58,12 @@ mod tests {
     fn paths_are_named_whole_where_they_are_known() {
         let programs = Programs {
             shim: "/usr/bin/shim".into(),
-            runc: "/usr/sbin/runc".into(),
+            runtime: "/usr/bin/crun".into(),
         };
         let named = runtime(Some(&programs));
         assert_eq!(named.name, "/usr/bin/shim");
-        // Field 6, a string of 14 bytes.
-        assert_eq!(named.options.unwrap().value, b"\x32\x0e/usr/sbin/runc");
+        // Field 6, a string of 13 bytes.
+        assert_eq!(named.options.unwrap().value, b"\x32\x0d/usr/bin/crun");
         assert_eq!(runtime(None).name, "io.containerd.runc.v2");
     }
 }

@@ -1,10 +1,8 @@
 //! The OCI runtime specification of a container, made from the pod's wishes and the image's configuration.
 
-use crate::confine;
-use crate::confine::paths::{self, Device, Tpms};
-use crate::confine::seccomp::{Asked, filter};
 use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
 use crate::users::Identity;
+use agent_confine::{Asked, Device, READ_ONLY, Tpms, filter};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -57,17 +55,17 @@ pub(crate) fn runtime_spec(
         ));
     }
     let capabilities =
-        confine::capabilities(&spec.capabilities, spec.privileged, host.capabilities);
+        agent_confine::capabilities(&spec.capabilities, spec.privileged, host.capabilities);
     let mut linux = json!({
         "cgroupsPath": format!("{}/{id}", spec.cgroup_parent),
         "namespaces": namespaces(spec, host),
         "resources": resources(spec, host),
-        "maskedPaths": paths::masked(&host.tpms, spec.privileged),
+        "maskedPaths": agent_confine::masked(&host.tpms, spec.privileged),
     });
     if spec.privileged {
-        linux["devices"] = json!(paths::nodes(&host.devices));
+        linux["devices"] = json!(agent_confine::nodes(&host.devices));
     } else {
-        linux["readonlyPaths"] = json!(paths::READ_ONLY);
+        linux["readonlyPaths"] = json!(READ_ONLY);
         let asked = Asked {
             profile: spec.seccomp,
             capabilities: &capabilities,
@@ -199,7 +197,7 @@ fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
 /// Limits, and the rules of the device filter.
 fn resources(spec: &ContainerSpec, host: &Host) -> Value {
     let mut all = limits(&spec.resources, host.unified_cgroups);
-    all["devices"] = json!(paths::device_rules(&host.tpms, spec.privileged));
+    all["devices"] = json!(agent_confine::device_rules(&host.tpms, spec.privileged));
     if host.unified_cgroups {
         // Also where there is no limit of memory yet: one may come later.
         all["unified"] = json!({"memory.oom.group": "1"});
@@ -303,13 +301,14 @@ fn config(message: impl Into<String>) -> Error {
 mod tests {
     use super::*;
     use crate::model::{
-        Capabilities, Confinement, ContainerKey, GroupsPolicy, Kind, Mount, PodNamespaces, PodRef,
-        Seccomp, SharedNamespaces,
+        Confinement, ContainerKey, GroupsPolicy, Kind, Mount, PodNamespaces, PodRef,
+        SharedNamespaces,
     };
+    use agent_confine::{Capabilities, Seccomp};
 
     fn host() -> Host {
         let tpms = Tpms::find(std::path::Path::new("/nonexistent"));
-        let devices = paths::devices(std::path::Path::new("/dev"), &tpms);
+        let devices = agent_confine::devices(std::path::Path::new("/dev"), &tpms);
         Host {
             unified_cgroups: true,
             capabilities: u64::MAX,
@@ -482,7 +481,7 @@ mod tests {
         spec.capabilities.add = vec!["ALL".into()];
         let open = made(&spec);
         assert_eq!(open["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
-        assert_eq!(open["linux"]["readonlyPaths"], json!(paths::READ_ONLY));
+        assert_eq!(open["linux"]["readonlyPaths"], json!(READ_ONLY));
         let given = open["process"]["capabilities"]["bounding"]
             .as_array()
             .unwrap()

@@ -4,7 +4,6 @@
 //! trusted: symbolic links are not followed, sizes are bounded.
 
 use crate::model::{ContainerSpec, Error, ErrorClass, GroupsPolicy, User};
-use containerd_client::types::Mount;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -56,12 +55,11 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Reads both files from a root file system that isn't mounted yet.
-    pub(crate) fn read(mounts: &[Mount]) -> Self {
-        let layers = layers(mounts);
+    /// Reads both files from the layers of a root file system that isn't mounted yet.
+    pub(crate) fn read(layers: &[PathBuf]) -> Self {
         Self {
-            passwd: read_in(&layers, "passwd"),
-            group: read_in(&layers, "group"),
+            passwd: read_in(layers, "passwd"),
+            group: read_in(layers, "group"),
         }
     }
 
@@ -169,30 +167,6 @@ fn unknown(what: &str, name: &str) -> Error {
     )
 }
 
-/// The directories of an overlay or a single bind, topmost first.
-pub(crate) fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    for mount in mounts {
-        if mount.r#type == "bind" {
-            all.push(PathBuf::from(&mount.source));
-        }
-        let option = |name: &str| {
-            mount
-                .options
-                .iter()
-                .find_map(|option| option.strip_prefix(name))
-        };
-        all.extend(option("upperdir=").map(PathBuf::from));
-        all.extend(
-            option("lowerdir=")
-                .into_iter()
-                .flat_map(|dirs| dirs.split(':'))
-                .map(PathBuf::from),
-        );
-    }
-    all
-}
-
 /// The file `etc/<name>` of the topmost layer that has it; empty where none does.
 fn read_in(layers: &[PathBuf], name: &str) -> String {
     layers
@@ -295,13 +269,7 @@ mod tests {
         std::fs::write(dir.path().join("low/etc/group"), "low:x:1:").unwrap();
         std::fs::write(dir.path().join("up/etc/passwd"), "up:x:2:2").unwrap();
         std::os::unix::fs::symlink("/etc/group", dir.path().join("up/etc/group")).unwrap();
-        let option =
-            |name: &str, layer: &str| format!("{name}={}", dir.path().join(layer).display());
-        let mount = Mount {
-            options: vec![option("upperdir", "up"), option("lowerdir", "low")],
-            ..Mount::default()
-        };
-        let read = Accounts::read(&[mount]);
+        let read = Accounts::read(&["up", "low"].map(|layer| dir.path().join(layer)));
         assert_eq!(read.passwd, "up:x:2:2");
         assert_eq!(read.group, "low:x:1:", "the link is passed over");
     }

@@ -62,7 +62,7 @@ pub fn configuration(places: Places<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{MACHINE, configuration};
-    use crate::programs::{NO_PLUGINS, RUNC, SEARCH_PATH, SHIM};
+    use crate::programs::{CRUN, NO_PLUGINS, SEARCH_PATH, SHIM};
 
     #[test]
     fn nothing_of_the_state_is_executed_or_loaded() {
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(text.matches("/var/").count(), 1, "{text}");
         let read_only = |path: &str| path.starts_with("/usr/");
         assert!(
-            [NO_PLUGINS, SHIM, RUNC]
+            [NO_PLUGINS, SHIM, CRUN]
                 .into_iter()
                 .chain(SEARCH_PATH.split(':'))
                 .all(read_only)

@@ -12,7 +12,7 @@
 //!   only against bugs that read freed memory.
 //! - `mitigations=auto,nosmt`: it halves many machines. Whether pods of different owners share a
 //!   core is for the admin and the scheduler to decide.
-//! - `ia32_emulation=0`, `vm.memfd_noexec`: images with 32-bit programs exist, and runc starts itself from memory.
+//! - `ia32_emulation=0`, `vm.memfd_noexec`: images with 32-bit programs exist, and programs that start others from memory.
 //! - `iommu=force`, `efi=disable_early_pci_dma`: they keep some hardware from starting; nothing is promised against devices
 //!   on the board.
 //! - `rp_filter`: it drops the answer of a DHCP server to a card that has no address yet, whatever its strictness.

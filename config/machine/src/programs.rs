@@ -1,9 +1,9 @@
 //! Programs of the read-only root by their absolute paths, so that no search path decides what runs as root.
 
-/// containerd's shim for runc.
+/// containerd's shim for runtimes with runc's command line.
 pub const SHIM: &str = "/usr/bin/containerd-shim-runc-v2";
 /// The container runtime that the shim starts.
-pub const RUNC: &str = "/usr/sbin/runc";
+pub const CRUN: &str = "/usr/bin/crun";
 /// Where services look for programs that are named without a path.
 pub const SEARCH_PATH: &str = "/usr/sbin:/usr/bin";
 /// A folder of the read-only root that is never there: where containerd is told to look for plugins.

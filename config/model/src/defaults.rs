@@ -27,7 +27,7 @@ pub const MAX_PODS_LIMIT: u32 = 1000;
 /// large Java programs have, and an eighth of the kernel's smallest global limit, so that a fork
 /// bomb leaves the machine able to act.
 pub const PIDS_PER_CONTAINER: u32 = 4096;
-/// Smallest `node.pids_per_container`: below it runc and ordinary shells fail.
+/// Smallest `node.pids_per_container`: below it the runtime and ordinary shells fail.
 pub const PIDS_MIN: i64 = 64;
 /// Largest `node.pids_per_container`: the kernel's own limit of all processes (`PID_MAX_LIMIT` on 64 bits).
 pub const PIDS_MAX: i64 = 4_194_304;

@@ -25,18 +25,18 @@ use std::process::Command;
 pub const PROGRAMS: [&str; 4] = [
     "usr/bin/containerd",
     "usr/bin/containerd-shim-runc-v2",
+    "usr/bin/crun",
     "usr/sbin/mke2fs",
-    "usr/sbin/runc",
 ];
 /// Every executable file of a worker's image: a promise to those who run it. [`check`] holds the build to it.
 const PROMISED: [&str; 7] = [
     "/usr/bin/agent",
     "/usr/bin/containerd",
     "/usr/bin/containerd-shim-runc-v2",
+    "/usr/bin/crun",
     "/usr/lib/pratique/init",
     "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
     "/usr/sbin/mke2fs",
-    "/usr/sbin/runc",
 ];
 /// Additional executables of a master's image.
 const PROMISED_MASTER: &str = "/usr/bin/master";

@@ -101,7 +101,7 @@ impl Fetcher {
             candidates.push(self.cache.join(LOCAL_LOCK));
         }
         for path in candidates {
-            let chosen = Lock::read(&path)?.set.remove(&set.name).unwrap_or_default();
+            let chosen = Lock::read(&path)?.packages(set);
             if !chosen.is_empty() && chosen.iter().all(|p| self.file(&p.sha256).exists()) {
                 if path != self.lock {
                     (self.notice)(&format!(
@@ -125,21 +125,17 @@ impl Fetcher {
         let debs = self.cache.join("debs");
         std::fs::create_dir_all(&debs).map_err(|source| self.fault(&debs, source))?;
         let local = self.cache.join(LOCAL_LOCK);
-        let mut chosen = Lock::read(&self.lock)?
-            .set
-            .remove(&set.name)
-            .unwrap_or_default();
-        if !self.locked
-            && let Some(again) = Lock::read(&local)?.set.remove(&set.name)
-            && self.absent(&again)?.is_empty()
-            && !self.absent(&chosen)?.is_empty()
-        {
-            (self.notice)(&format!(
-                "set {}: not the lock's versions, but those of {}",
-                set.name,
-                local.display()
-            ));
-            return Ok(self.named(again));
+        let mut chosen = Lock::read(&self.lock)?.packages(set);
+        if !self.locked && !self.absent(&chosen)?.is_empty() {
+            let again = Lock::read(&local)?.packages(set);
+            if !again.is_empty() && self.absent(&again)?.is_empty() {
+                (self.notice)(&format!(
+                    "set {}: not the lock's versions, but those of {}",
+                    set.name,
+                    local.display()
+                ));
+                return Ok(self.named(again));
+            }
         }
         let absent = self.absent(&chosen)?;
         if chosen.is_empty() || !absent.is_empty() {

@@ -1,5 +1,6 @@
 //! The lock file: which version of which package, and its digest, for each set.
 
+use crate::sets::Set;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -98,6 +99,17 @@ impl Lock {
         Ok(lock)
     }
 
+    /// The packages of a set; none if the set has got a root since that is not among them.
+    pub(crate) fn packages(mut self, set: &Set) -> Vec<Locked> {
+        let packages = self.set.remove(&set.name).unwrap_or_default();
+        let has = |root: &String| packages.iter().any(|package| package.name == *root);
+        if set.roots.iter().all(has) {
+            packages
+        } else {
+            Vec::new()
+        }
+    }
+
     /// Writes the lock file.
     ///
     /// # Errors
@@ -139,6 +151,23 @@ mod tests {
         };
         lock.write(&path).unwrap();
         assert_eq!(Lock::read(&path).unwrap(), lock);
+    }
+
+    #[test]
+    fn a_lock_that_is_older_than_a_root_of_the_set_is_not_used() {
+        let package = |name: &str| Locked {
+            name: name.into(),
+            version: "1".into(),
+            sha256: "ab".repeat(32),
+        };
+        let mut set = Set::kernel("amd64");
+        let packages = vec![package("linux-image-6.12"), package("linux-image-amd64")];
+        let lock = Lock {
+            set: BTreeMap::from([(set.name.clone(), packages.clone())]),
+        };
+        assert_eq!(lock.clone().packages(&set), packages);
+        set.roots.push("crun".into());
+        assert_eq!(lock.packages(&set), []);
     }
 
     #[test]

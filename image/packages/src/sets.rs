@@ -11,8 +11,9 @@ pub struct Set {
     pub leave_out: Vec<String>,
 }
 
-/// Dependencies that only maintainer scripts, shells or daemons of a full system need.
-const SYSTEM: [&str; 24] = [
+/// Dependencies that only maintainer scripts, shells or daemons of a full system need, and the runtime that containerd
+/// would start by itself.
+const SYSTEM: [&str; 25] = [
     "adduser",
     "bash",
     "bsdutils",
@@ -31,6 +32,7 @@ const SYSTEM: [&str; 24] = [
     "passwd",
     "perl*",
     "procps",
+    "runc",
     "sed",
     "sensible-utils",
     "systemd*",
@@ -49,7 +51,7 @@ const UNUSED: [&str; 30] = [
     "libaudit*",
     "libbsd0",
     "libbz2*",
-    "libcap*",
+    "libcap-ng0",
     "libcrypt1",
     "libdb5*",
     "libdebconf*",
@@ -63,7 +65,7 @@ const UNUSED: [&str; 30] = [
     "libsepol2",
     "libsmartcols1",
     "libss2",
-    "libsystemd*",
+    "libsystemd-shared",
     "libtss2-tcti-libtpms*",
     "libtss2-tcti-spi*",
     "libtss2-tcti-swtpm*",
@@ -90,6 +92,7 @@ impl Set {
         let roots = [
             "busybox-static",
             "containerd",
+            "crun",
             "cryptsetup-bin",
             "docker-registry",
             "e2fsprogs",
@@ -102,7 +105,6 @@ impl Set {
             "ovmf",
             "qemu-system-x86",
             "qemu-utils",
-            "runc",
             "swtpm",
             "swtpm-tools",
             "tpm2-tools",
@@ -129,6 +131,7 @@ impl Set {
         let roots = [
             "ca-certificates",
             "containerd",
+            "crun",
             "e2fsprogs",
             "libgcc-s1",
             "libtss2-esys-3.0.2-0t64",
@@ -136,7 +139,6 @@ impl Set {
             "libtss2-sys1t64",
             "libtss2-tcti-device0t64",
             "libtss2-tctildr0t64",
-            "runc",
             "systemd-boot-efi",
         ];
         Self::new("image", &roots, &SYSTEM, &UNUSED)

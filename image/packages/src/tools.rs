@@ -2,7 +2,7 @@
 //!
 //! `OUT/root` is an unpacked root, `OUT/bin` holds a wrapper for each program, which runs it
 //! through the tree's own loader and libraries; `OUT/share` points to the tree's data
-//! (`share/OVMF`, `share/qemu`). Programs that start themselves again by `/proc/self/exe` (runc and
+//! (`share/OVMF`, `share/qemu`). Programs that start themselves again by `/proc/self/exe` (crun and
 //! containerd's shim) get a copy that names the tree's loader, so the tree can't be moved;
 //! [`build`] makes it again elsewhere.
 
@@ -45,6 +45,7 @@ const PROGRAMS: [(&str, &str, How); 34] = [
         "usr/bin/containerd-shim-runc-v2",
         How::Itself,
     ),
+    ("crun", "usr/bin/crun", How::Itself),
     ("ctr", "usr/bin/ctr", How::Itself),
     ("debugfs", "usr/sbin/debugfs", How::Loader),
     ("docker-registry", "usr/bin/docker-registry", How::Loader),
@@ -68,7 +69,6 @@ const PROGRAMS: [(&str, &str, How); 34] = [
         How::Qemu,
     ),
     ("resize2fs", "usr/sbin/resize2fs", How::Loader),
-    ("runc", "usr/sbin/runc", How::Itself),
     ("swtpm", "usr/bin/swtpm", How::Loader),
     ("swtpm_cert", "usr/bin/swtpm_cert", How::Loader),
     ("swtpm_ioctl", "usr/bin/swtpm_ioctl", How::Loader),

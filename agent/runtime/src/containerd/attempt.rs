@@ -1,13 +1,13 @@
 //! The start of an attempt: its record, its root file system, its task.
 
 use super::Containerd;
-use crate::confine::paths;
 use crate::connection::{failed, request, settled};
 use crate::images::{Ready, SNAPSHOTTER};
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
 use crate::model::{ContainerSpec, Error, ErrorClass, container_id};
 use crate::programs;
+use crate::root;
 use crate::signals::signal_number;
 use crate::spec::{Host, runtime_spec};
 use crate::users::{Accounts, Wish};
@@ -117,6 +117,8 @@ impl Containerd {
             ErrorClass::Create,
             format!("create container {}", spec.key.container),
         );
+        // Before it is made: a look that comes between finds no record.
+        self.known.add(&spec.key.pod.uid, id);
         self.containers()
             .create(request(create))
             .await
@@ -162,9 +164,18 @@ impl Containerd {
             user: spec.user,
             group: spec.group,
         };
-        let accounts = tokio::task::spawn_blocking(move || Accounts::read(&mounts))
-            .await
-            .unwrap_or_default();
+        let looked = tokio::task::spawn_blocking(move || {
+            let layers = root::layers(&mounts);
+            root::check(&layers)?;
+            Ok(Accounts::read(&layers))
+        });
+        let accounts = looked.await.map_err(|error| {
+            Error::caused(ErrorClass::Create, "look at the image's files", error)
+        })??;
+        if !spec.privileged {
+            let mut at = spec.mounts.iter().map(|mount| &mount.destination);
+            at.try_for_each(|at| root::check_volume(at))?;
+        }
         let identity =
             accounts.identity(ready.defaults.user.as_deref().unwrap_or_default(), wish)?;
         let target = self.target(spec).await?;
@@ -198,7 +209,7 @@ impl Containerd {
     /// The machine as it is now: devices come and go.
     fn host_for(&self, spec: &ContainerSpec) -> Host {
         let devices = if spec.privileged {
-            paths::devices(Path::new("/dev"), &self.host.tpms)
+            agent_confine::devices(Path::new("/dev"), &self.host.tpms)
         } else {
             Vec::new()
         };

@@ -4,7 +4,7 @@ use super::Containerd;
 use crate::connection::{failed, request, settled};
 use crate::images::SNAPSHOTTER;
 use crate::model::{Error, ErrorClass, Layers};
-use crate::users;
+use crate::root;
 use containerd_client::services::v1::snapshots::{RemoveSnapshotRequest, ViewSnapshotRequest};
 use containerd_client::tonic::{Code, Status};
 use containerd_client::types::Mount;
@@ -27,7 +27,7 @@ impl Containerd {
         let mounts = self.view(&ready.snapshot).await.map_err(fail)?;
         Ok(Layers {
             name: ready.snapshot,
-            folders: users::layers(&mounts),
+            folders: root::layers(&mounts),
         })
     }
 

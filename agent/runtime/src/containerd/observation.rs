@@ -19,18 +19,34 @@ const CODE_UNKNOWN: i32 = 255;
 
 impl Containerd {
     pub(super) async fn observe_all(&self, pod_uid: Option<&str>) -> Result<Vec<Container>, Error> {
-        let fail = failed(ErrorClass::Create, "list containers");
-        // Quoted as containerd's filters want it; uids have no quotes, and what has is refused.
-        let quoted = |uid: &str| uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        let filter = match pod_uid {
-            Some(uid) if !quoted(uid) => {
-                return Err(Error::new(ErrorClass::Config, format!("pod uid {uid:?}")));
-            }
-            Some(uid) => format!("labels.\"{}\"==\"{uid}\"", labels::POD_UID),
-            None => format!("labels.\"{}\"", labels::POD_UID),
+        let all = match pod_uid.and_then(|uid| self.known.of_pod(uid)) {
+            Some(ids) => self.records(ids).await?,
+            None => self.all_records().await?,
         };
+        let mut observed = Vec::with_capacity(all.len());
+        for (id, record) in all {
+            if pod_uid.is_none_or(|uid| uid == record.key.pod.uid) {
+                observed.extend(self.observe(id, record).await?);
+            }
+        }
+        Ok(observed)
+    }
+
+    /// The records that there are of these containers.
+    async fn records(&self, ids: Vec<String>) -> Result<Vec<(String, Record)>, Error> {
+        let mut all = Vec::with_capacity(ids.len());
+        for id in ids {
+            let record = self.stored(&id).await?;
+            all.extend(record.map(|record| (id, record)));
+        }
+        Ok(all)
+    }
+
+    /// The records of all pods' containers.
+    async fn all_records(&self) -> Result<Vec<(String, Record)>, Error> {
+        let fail = failed(ErrorClass::Create, "list containers");
         let list = ListContainersRequest {
-            filters: vec![filter],
+            filters: vec![format!("labels.\"{}\"", labels::POD_UID)],
         };
         let reading = async {
             let mut stream = self
@@ -52,11 +68,10 @@ impl Containerd {
             .await
             .unwrap_or_else(|_| Err(Status::deadline_exceeded("the list does not end")))
             .map_err(fail)?;
-        let mut observed = Vec::with_capacity(all.len());
-        for (id, record) in all {
-            observed.extend(self.observe(id, record).await?);
-        }
-        Ok(observed)
+        let ids = all.iter();
+        self.known
+            .add_all(ids.map(|(id, record)| (record.key.pod.uid.as_str(), id.as_str())));
+        Ok(all)
     }
 
     /// Looks at one container; its end, if it has come, is written down before it is told.

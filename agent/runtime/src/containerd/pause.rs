@@ -6,13 +6,14 @@ use crate::connection::{failed, request};
 use crate::images::SNAPSHOTTER;
 use crate::labels::{self, Labels};
 use crate::model::{
-    Capabilities, Confinement, ContainerKey, ContainerSpec, Error, ErrorClass, GroupsPolicy, Kind,
-    Pause, Resources, Seccomp, SharedNamespaces, container_id,
+    Confinement, ContainerKey, ContainerSpec, Error, ErrorClass, GroupsPolicy, Kind, Pause,
+    Resources, SharedNamespaces, container_id,
 };
 use crate::pause;
 use crate::programs;
 use crate::spec::{ImageDefaults, runtime_spec};
 use crate::users::Identity;
+use agent_confine::{Capabilities, Seccomp};
 use containerd_client::services::v1::{
     Container as Stored, CreateContainerRequest, CreateTaskRequest, StartRequest,
 };
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 /// Upstream's: nearly the last to die.
 const OOM_SCORE: i32 = -998;
-/// More processes and threads than runc needs to start one.
+/// More processes and threads than the runtime needs to start one.
 const MOST_PROCESSES: u64 = 64;
 
 impl Containerd {

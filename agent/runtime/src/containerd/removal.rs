@@ -75,6 +75,7 @@ impl Containerd {
             Code::NotFound,
         )
         .map_err(fail())?;
+        self.known.forget(id);
         Fifos::of(&self.options.fifos, id).remove();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The container engine against the real containerd, runc and registry: images, containers, logs and ends.
+//! The container engine against the real containerd, crun and registry: images, containers, logs and ends.
 
 use crate::site::{IMAGE, LIMIT, Site, eventually, subdir, texts};
 use agent_runtime::{
@@ -62,7 +62,7 @@ async fn no_program_on_the_state_partition_is_run() {
         );
         for (folder, name) in [
             ("opt/bin", "containerd-shim-runc-v2"),
-            ("opt/bin", "runc"),
+            ("opt/bin", "crun"),
             ("opt/bin", "ctr"),
         ] {
             let path = subdir(root, folder).join(name);

@@ -91,7 +91,7 @@ impl Site {
             registries,
             programs: Some(Programs {
                 shim: self.shim.clone(),
-                runc: programs::RUNC.into(),
+                runtime: programs::CRUN.into(),
             }),
             archives: vec![self.dir.path().join("archives")],
         }))

@@ -24,7 +24,7 @@ pub(crate) fn state(tools: &Tools, dir: &Path, pod: &str, uid: &str) -> Result<P
         let script = format!("#!/bin/sh\necho {WORD} > /dev/console\n");
         write(&tree.join(path), &script, 0o755)
     };
-    for name in ["containerd-shim-runc-v2", "runc", "ctr"] {
+    for name in ["containerd-shim-runc-v2", "crun", "ctr"] {
         program(&format!("lib/containerd/opt/bin/{name}"))?;
     }
     for path in ["opt/lib/libseccomp.so.2", "plugins/planted-linux-amd64.so"] {

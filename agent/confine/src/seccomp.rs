@@ -1,11 +1,10 @@
 //! System call filters in the form of the OCI runtime specification.
 //!
 //! Guarantee: every filter refuses what is not allowed by name, for 64-bit, 32-bit and x32 programs alike; a pod that asks for
-//! `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls. Assumption: runc's libseccomp leaves out names that an
+//! `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls. Assumption: the runtime's libseccomp leaves out names that an
 //! architecture, or it itself, doesn't know, which refuses them.
 
 use super::calls::{CALLS, Who};
-use crate::model::Seccomp;
 use serde_json::{Value, json};
 
 /// EPERM and ENOSYS (errno-base.h).
@@ -22,15 +21,25 @@ const INT: u64 = 0xffff_ffff;
 /// question which it is. Others turn off what keeps memory safe.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
+/// Which system calls a container may make. Neither list has those by which a container could act on the machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Seccomp {
+    /// What programs need, and what the container's capabilities allow.
+    #[default]
+    RuntimeDefault,
+    /// All down to the floor.
+    Unconfined,
+}
+
 /// What a filter depends on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub struct Asked<'a> {
     /// The pod's profile.
-    pub(crate) profile: Seccomp,
+    pub profile: Seccomp,
     /// Capabilities that the container has, with their prefix.
-    pub(crate) capabilities: &'a [String],
+    pub capabilities: &'a [String],
     /// It sees the machine's processes.
-    pub(crate) host_pid: bool,
+    pub host_pid: bool,
 }
 
 impl Asked<'_> {
@@ -58,7 +67,7 @@ impl Asked<'_> {
 }
 
 /// The filter of a container.
-pub(crate) fn filter(asked: Asked<'_>) -> Value {
+pub fn filter(asked: Asked<'_>) -> Value {
     let allowed: Vec<&str> = CALLS
         .iter()
         .filter(|(_, who, _)| asked.allows(*who))
@@ -154,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_floor_holds_under_unconfined_with_every_capability_named() {
-        let every: Vec<&str> = super::super::capabilities::TABLE
+        let every: Vec<&str> = crate::capabilities::TABLE
             .iter()
             .map(|(name, ..)| *name)
             .collect();

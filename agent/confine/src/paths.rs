@@ -32,7 +32,7 @@ const MASKED: [&str; 16] = [
 const MASKED_TPM: [&str; 2] = ["/sys/class/tpm", "/sys/class/tpmrm"];
 
 /// Readable, and not to be written.
-pub(crate) const READ_ONLY: [&str; 5] = [
+pub const READ_ONLY: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
     "/proc/irq",
@@ -53,7 +53,7 @@ const MAX_DEPTH: u8 = 4;
 
 /// The machine's TPMs as the kernel shows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Tpms {
+pub struct Tpms {
     /// Device numbers.
     numbers: Vec<(u64, u64)>,
     /// What sysfs has of them.
@@ -62,7 +62,7 @@ pub(crate) struct Tpms {
 
 impl Tpms {
     /// Looks for them under `/sys`.
-    pub(crate) fn find(sys: &Path) -> Self {
+    pub fn find(sys: &Path) -> Self {
         let mut found = Self {
             numbers: vec![FIRST_TPM],
             folders: Vec::new(),
@@ -98,7 +98,7 @@ impl Tpms {
 }
 
 /// What a container does not see.
-pub(crate) fn masked(tpms: &Tpms, privileged: bool) -> Vec<String> {
+pub fn masked(tpms: &Tpms, privileged: bool) -> Vec<String> {
     let own = MASKED
         .iter()
         .filter(|_| !privileged)
@@ -114,7 +114,7 @@ pub(crate) fn masked(tpms: &Tpms, privileged: bool) -> Vec<String> {
 
 /// A device node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Device {
+pub struct Device {
     path: PathBuf,
     kind: char,
     major: u64,
@@ -125,7 +125,7 @@ pub(crate) struct Device {
 }
 
 /// The device nodes in a folder, without the TPM's.
-pub(crate) fn devices(dir: &Path, tpms: &Tpms) -> Vec<Device> {
+pub fn devices(dir: &Path, tpms: &Tpms) -> Vec<Device> {
     let mut found = Vec::new();
     collect(dir, tpms, MAX_DEPTH, &mut found);
     found
@@ -167,7 +167,7 @@ fn collect(dir: &Path, tpms: &Tpms, depth: u8, found: &mut Vec<Device>) {
 }
 
 /// The nodes of a privileged container, as the OCI specification has them.
-pub(crate) fn nodes(devices: &[Device]) -> Vec<Value> {
+pub fn nodes(devices: &[Device]) -> Vec<Value> {
     let node = |device: &Device| {
         let Device {
             path,
@@ -184,7 +184,7 @@ pub(crate) fn nodes(devices: &[Device]) -> Vec<Value> {
 }
 
 /// The rules of the device filter: nothing beyond the specification's own or, privileged, all but the TPMs.
-pub(crate) fn device_rules(tpms: &Tpms, privileged: bool) -> Vec<Value> {
+pub fn device_rules(tpms: &Tpms, privileged: bool) -> Vec<Value> {
     let mut rules = vec![json!({"allow": privileged, "access": "rwm"})];
     if privileged {
         rules.extend(tpms.numbers.iter().map(

@@ -159,7 +159,7 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
         "kcmp pidfd_getfd process_madvise process_mrelease migrate_pages move_pages",
     ),
     (
-        "mounts: the machine's file systems, the TPM's devices among them, come into reach by a mount; runc makes all that a container needs",
+        "mounts: the machine's file systems, the TPM's devices among them, come into reach by a mount; the runtime makes all that a container needs",
         Nobody,
         "mount umount umount2 pivot_root fsopen fsconfig fsmount fspick move_mount open_tree mount_setattr",
     ),

@@ -9,7 +9,14 @@
 //! (`cap_ptrace_access_check`): since no container holds all, none reads or controls the machine's processes, also where
 //! it shares their process ids. And the programs that filter devices can be detached only with capabilities of that class.
 
-use crate::model::Capabilities;
+/// Capabilities beyond or below the default set, without the `CAP_` prefix; `ALL` means all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Added to the default set.
+    pub add: Vec<String>,
+    /// Taken away, before the additions.
+    pub drop: Vec<String>,
+}
 
 /// Whether a container has a capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,7 +238,7 @@ pub fn withheld(add: &[String]) -> Vec<&'static str> {
 
 /// The capabilities of a container, sorted, with their prefix; none beyond `available`, a set of bits. A privileged container
 /// has all that are there.
-pub(crate) fn capabilities(wanted: &Capabilities, privileged: bool, available: u64) -> Vec<String> {
+pub fn capabilities(wanted: &Capabilities, privileged: bool, available: u64) -> Vec<String> {
     let mut all: Vec<String> = TABLE
         .iter()
         .enumerate()

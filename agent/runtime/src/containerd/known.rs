@@ -1,0 +1,89 @@
+//! The ids of each pod's containers, so that a look at one pod reads that pod's records alone.
+//!
+//! containerd has no index: a list by label reads the records of all pods, each with its specification of some 10 KiB, so that looks
+//! at `n` pods would read `n²` records.
+//!
+//! Assumption: while this engine lives, nothing else makes containers of pods in its namespace. What something else removes has an id
+//! here and no record, and is not shown.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The ids that there may be.
+#[derive(Debug, Default)]
+pub(super) struct Known(Mutex<Ids>);
+
+#[derive(Debug, Default)]
+struct Ids {
+    /// Whether those of an earlier engine are among them.
+    whole: bool,
+    of_pod: HashMap<String, BTreeSet<String>>,
+}
+
+impl Known {
+    fn ids(&self) -> MutexGuard<'_, Ids> {
+        // Each change is made whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ids of a pod's containers, sorted; none before all containers were listed once.
+    pub(super) fn of_pod(&self, uid: &str) -> Option<Vec<String>> {
+        let ids = self.ids();
+        let of_pod = || ids.of_pod.get(uid).into_iter().flatten().cloned().collect();
+        ids.whole.then(of_pod)
+    }
+
+    /// Takes note of a container that is about to be made.
+    pub(super) fn add(&self, uid: &str, id: &str) {
+        let mut ids = self.ids();
+        let of_pod = ids.of_pod.entry(uid.to_owned()).or_default();
+        of_pod.insert(id.to_owned());
+    }
+
+    /// Takes note of all containers that there were. Those that were made since the list was begun stay.
+    pub(super) fn add_all<'a>(&self, listed: impl Iterator<Item = (&'a str, &'a str)>) {
+        for (uid, id) in listed {
+            self.add(uid, id);
+        }
+        self.ids().whole = true;
+    }
+
+    /// Forgets a container that was removed.
+    pub(super) fn forget(&self, id: &str) {
+        self.ids().of_pod.retain(|_, of_pod| {
+            of_pod.remove(id);
+            !of_pod.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(known: &Known, uid: &str) -> Vec<String> {
+        known.of_pod(uid).unwrap()
+    }
+
+    #[test]
+    fn before_all_were_listed_nothing_is_known_of_a_pod() {
+        let known = Known::default();
+        known.add("a", "a-1");
+        assert_eq!(known.of_pod("a"), None);
+        known.add_all([("a", "a-0"), ("b", "b-0")].into_iter());
+        assert_eq!(ids(&known, "a"), ["a-0", "a-1"], "made during the list");
+        assert_eq!(ids(&known, "b"), ["b-0"]);
+        assert!(ids(&known, "c").is_empty());
+    }
+
+    #[test]
+    fn what_was_removed_is_forgotten_and_a_pod_without_containers_too() {
+        let known = Known::default();
+        known.add_all([("a", "a-0"), ("a", "a-1")].into_iter());
+        known.forget("a-0");
+        known.forget("other");
+        assert_eq!(ids(&known, "a"), ["a-1"]);
+        known.forget("a-1");
+        assert!(known.ids().of_pod.is_empty());
+    }
+}
