@@ -77,7 +77,7 @@ impl Engine {
         });
         std::fs::write(&config, text).map_err(file_error("cannot write", &config))?;
         let shared = Shared::make(share)?;
-        let users = Users::join(&std::env::temp_dir().join("pratique-test-cgroups.lock"))?;
+        let users = Users::join(Path::new(USERS))?;
         let mut command = Command::new("unshare");
         command.args([
             "--mount",
@@ -202,6 +202,9 @@ impl Drop for Engine {
 
 /// Control groups that containers of tests are in.
 const CGROUPS: [&str; 2] = ["kubepods", "pratique-test"];
+
+/// Locked by every program whose tests have containers. Not in TMPDIR, which each program has for itself.
+const USERS: &str = "/run/pratique-test-cgroups.lock";
 
 /// The programs on this host whose tests have containers, by a shared lock of one file. The last one removes the control
 /// groups of all: an empty group may be what another test is about to read, or to start a process in.

@@ -1,11 +1,14 @@
-//! Nothing that a test starts outlives it: children, theirs, and what they started in sessions of their own, however the
-//! test's process ends, also by SIGKILL.
+//! Nothing that a test starts or writes outlives it: children, theirs, what they started in sessions of their own, and
+//! temporary files, however the test's process ends, also by SIGKILL.
 //!
 //! Every command has a mark in its environment, which all its descendants inherit. A guard process
 //! holds the reading end of a pipe; the kernel closes the writing end with the test's process, and
 //! the guard then kills every process with the mark until none is left. A container's processes do
 //! not inherit the mark; they are in a PID namespace whose first process does, and end with it, as
 //! do mounts in a namespace of their own.
+//!
+//! A span may have a folder for temporary files, too. What is bound to it has that folder as TMPDIR,
+//! and the guard removes it when nothing runs any more, with the mounts in it.
 //!
 //! Guarantee: soon after the process ends, everything bound to it has ended. Assumption: no one
 //! kills the guard.
@@ -24,11 +27,16 @@ const MARK: &str = "PRATIQUE_ENDS_WITH";
 /// Waits for the pipe's end, then ends what carries the mark `$0`. A process that starts others while it is being ended is
 /// met again in the next round; sixty seconds of rounds are for those that the kernel holds. A process in the middle of an
 /// `execve` shows an empty environment for a moment: only two rounds that found nothing are the end.
+///
+/// Then it removes the folder `$1`, after the mounts in it, so that the files behind a mount stay. A mount that does not go
+/// keeps the folder.
 const GUARD: &str = "trap '' HUP INT TERM; cat >/dev/null; n=0; none=0; while [ $n -lt 600 ]; do \
     found=$(grep -lzsxF \"$0\" /proc/[0-9]*/environ); \
-    if [ -n \"$found\" ]; then none=0; else none=$((none + 1)); fi; [ $none -lt 2 ] || exit 0; \
+    if [ -n \"$found\" ]; then none=0; else none=$((none + 1)); fi; [ $none -lt 2 ] || break; \
     for file in $found; do pid=${file#/proc/}; kill -KILL \"${pid%/environ}\"; done 2>/dev/null; \
-    n=$((n + 1)); sleep 0.1; done";
+    n=$((n + 1)); sleep 0.1; done; [ -n \"$1\" ] || exit 0; \
+    while m=$(cut -d' ' -f5 /proc/self/mountinfo | grep -F \"$1/\" | tail -n1); [ -n \"$m\" ] && umount -l \"$m\"; do :; \
+    done 2>/dev/null; [ -n \"$m\" ] || rm -rf --one-file-system \"$1\"";
 /// Time for marked processes to be gone after they were ended.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -36,6 +44,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Lifetime {
     name: String,
+    /// For temporary files of what is bound to it.
+    folder: Option<PathBuf>,
     guard: Child,
     /// Closed when this process ends, for any reason.
     pipe: Option<ChildStdin>,
@@ -47,6 +57,25 @@ impl Lifetime {
     /// # Errors
     /// Where the guard, a shell, can't be started.
     pub fn begin() -> Result<Self> {
+        Self::with(None)
+    }
+
+    /// Begins a span that has a folder for temporary files. Its path is short: those of sockets end after 107 bytes.
+    ///
+    /// # Errors
+    /// Where the folder can't be made, or the guard can't be started.
+    pub fn begin_with_folder() -> Result<Self> {
+        let within = std::env::temp_dir();
+        let mut named = tempfile::Builder::new();
+        let made = named.prefix("pt").rand_bytes(5).tempdir_in(&within);
+        let folder = made.map_err(crate::file_error("cannot make a folder in", &within))?;
+        let lifetime = Self::with(Some(folder.path().to_owned()))?;
+        // From here on it is the guard's to remove.
+        drop(folder.keep());
+        Ok(lifetime)
+    }
+
+    fn with(folder: Option<PathBuf>) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "{MARK}_{}_{}",
@@ -57,6 +86,7 @@ impl Lifetime {
         command
             .args(["-c", GUARD])
             .arg(mark(&name))
+            .args(&folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -67,11 +97,19 @@ impl Lifetime {
             source,
         })?;
         let pipe = guard.stdin.take();
-        Ok(Self { name, guard, pipe })
+        Ok(Self {
+            name,
+            folder,
+            guard,
+            pipe,
+        })
     }
 
-    /// Has what `command` starts end with this span.
+    /// Has what `command` starts end with this span, with its temporary files.
     pub fn bind<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if let Some(folder) = &self.folder {
+            command.env("TMPDIR", folder);
+        }
         command.env(&self.name, "1")
     }
 

@@ -147,3 +147,23 @@ fn a_span_ends_what_is_bound_to_it_and_nothing_else() {
     other.end().unwrap();
     spared.wait().unwrap();
 }
+
+#[test]
+fn temporary_files_of_a_span_end_with_it_and_files_behind_a_mount_stay() {
+    let span = Lifetime::begin_with_folder().unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    let kept = outside.path().join("kept");
+    std::fs::write(&kept, "").unwrap();
+    let script = "echo \"$TMPDIR\"; cd \"$TMPDIR\" && mkdir -p left/behind && touch left/behind/file && \
+        { [ \"$(id -u)\" != 0 ] || mount --bind \"$0\" left/behind; }";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(outside.path());
+    let output = span.bind(&mut command).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let folder = String::from_utf8(output.stdout).unwrap();
+    let folder = std::path::Path::new(folder.trim_end());
+    assert!(folder.join("left/behind").exists());
+    span.end().unwrap();
+    assert!(!folder.exists());
+    assert!(kept.exists());
+}

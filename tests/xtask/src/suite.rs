@@ -195,7 +195,7 @@ impl Program {
     }
 
     /// Runs it; returns whether it passed, and its output if that was not printed already.
-    /// Everything that it started ends with it.
+    /// Everything that it started ends with it, and its temporary files go.
     pub(crate) fn run(&self, words: &[&str], search: Search, as_it_comes: bool) -> (bool, String) {
         let tools = host::workshop().join("tools/bin");
         let path = format!(
@@ -228,7 +228,7 @@ impl Program {
             program: self.to_string(),
             source,
         };
-        let lifetime = Lifetime::begin()?;
+        let lifetime = Lifetime::begin_with_folder()?;
         lifetime.bind(&mut command);
         let (passed, output) = if as_it_comes {
             (command.status().map_err(fail)?.success(), String::new())
