@@ -1,7 +1,7 @@
 //! Images in containerd: fetched or imported, unpacked to snapshots, looked up, forgotten.
 //!
-//! Guarantee: an image that [`Images::find`] returns is whole: manifest, configuration and the snapshot of
-//! its topmost layer are there. While it comes in, a lease keeps its parts from containerd's collector.
+//! Guarantee: an image that [`Images::find`] returns is whole: the snapshot of its topmost layer is there, and manifest and
+//! configuration were there when this engine first looked. While it comes in, a lease keeps its parts from containerd's collector.
 
 use crate::access::{self, Labels};
 use crate::connection::{failed, leased, request, settled, unlimited};
@@ -9,6 +9,7 @@ use crate::content::{Content, Descriptor};
 use crate::document::{self, Configuration, Manifest};
 use crate::keyring::Keyring;
 use crate::model::{Error, ErrorClass, Image, PullPolicy};
+use crate::parts::{Parts, Remembered};
 use crate::reference::Reference;
 use crate::registry::{Reader, Registries};
 use crate::spec::ImageDefaults;
@@ -73,6 +74,7 @@ pub(crate) struct Images {
     registries: Registries,
     /// Root of containerd's state, synced to disk before an unpacked layer counts.
     state: PathBuf,
+    remembered: Remembered,
     /// Pulls under way, by reference: every caller that needs the same image waits for that one pull.
     incoming: std::sync::Mutex<HashMap<String, Weak<Mutex<()>>>>,
     /// One layer is unpacked at a time: they share snapshots and the machine's disk.
@@ -83,12 +85,13 @@ pub(crate) struct Images {
 impl Images {
     pub(crate) fn new(channel: Channel, registries: Registries, state: PathBuf) -> Self {
         let content = Content::new(channel.clone());
-        let (incoming, unpacking, leases) = Default::default();
+        let (remembered, incoming, unpacking, leases) = Default::default();
         Self {
             channel,
             content,
             registries,
             state,
+            remembered,
             incoming,
             unpacking,
             leases,
@@ -551,6 +554,29 @@ impl Images {
     }
 
     async fn load(&self, reference: &Reference, target: &str) -> Result<Ready, Error> {
+        let parts = if let Some(parts) = self.remembered.get(target) {
+            parts
+        } else {
+            let parts = Arc::new(self.read(target).await?);
+            self.remembered.put(target, &parts);
+            parts
+        };
+        let image = Image {
+            name: reference.to_string(),
+            digest: target.to_owned(),
+            size: parts.size,
+            pulled: false,
+        };
+        Ok(Ready {
+            image,
+            image_id: format!("{}@{target}", reference.repository()),
+            snapshot: parts.snapshot.clone(),
+            defaults: parts.defaults.clone(),
+            labels: Labels::new(),
+        })
+    }
+
+    async fn read(&self, target: &str) -> Result<Parts, Error> {
         let top = self.content.read(target).await?;
         let digest = match document::manifests(&top)? {
             Some(all) => document::choose(all)?.digest,
@@ -570,20 +596,10 @@ impl Images {
             .iter()
             .map(|layer| layer.size)
             .fold(manifest.config.size, i64::saturating_add);
-        let image = Image {
-            name: reference.to_string(),
-            digest: target.to_owned(),
-            size: u64::try_from(size).unwrap_or_default(),
-            pulled: false,
-        };
-        let image_id = format!("{}@{target}", reference.repository());
-        let defaults = configuration.config.unwrap_or_default();
-        Ok(Ready {
-            image,
-            image_id,
+        Ok(Parts {
             snapshot,
-            defaults,
-            labels: Labels::new(),
+            size: u64::try_from(size).unwrap_or_default(),
+            defaults: configuration.config.unwrap_or_default(),
         })
     }
 

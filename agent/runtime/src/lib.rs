@@ -31,6 +31,7 @@ mod log;
 mod memory;
 mod model;
 mod open;
+mod parts;
 mod pause;
 mod pids;
 mod process;

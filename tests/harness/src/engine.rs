@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Makes a root of the tools tree's own packages (crun wants their libraries), with the host's
+/// Makes a root of the tools tree's own packages (crun wants their libraries), read-only as on a machine, with the host's
 /// devices and control groups and the shared folder at its place, and moves there. A host that has control groups of both
 /// versions shows those of version 1 alone, as crun runs with one version; machines have version 2 alone. containerd is
 /// restarted when it dies, as init does on a machine. Arguments: the tree, the shared folder, the
 /// configuration.
 const SCRIPT: &str = "set -e; mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old \".$1\"; \
     for name in bin sbin lib lib64; do ln -s usr/$name $name; done; \
-    mount --bind \"$0/usr\" usr; mount --rbind /sys sys; \
+    mount --bind \"$0/usr\" usr; mount -o remount,bind,ro usr; mount --rbind /sys sys; \
     if [ -d sys/fs/cgroup/unified ]; then mount -t tmpfs none sys/fs/cgroup/unified; fi; mount --rbind /dev dev; mount --rbind \"$1\" \".$1\"; \
     mount -t proc proc proc; pivot_root . old; exec /usr/bin/busybox sh -c 'export PATH=/usr/sbin:/usr/bin; \
     busybox umount -l /old; while :; do containerd --config \"$0\" || :; busybox sleep 0.2; done' \"$2\"";

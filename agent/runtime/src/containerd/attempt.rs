@@ -27,6 +27,14 @@ use std::path::{Path, PathBuf};
 /// Exit code of an attempt whose first process could not be started (upstream's).
 const CODE_START_ERROR: i32 = 128;
 
+/// What a recorded container was given.
+struct Filled {
+    /// What its root file system is mounted from.
+    rootfs: Vec<Mount>,
+    /// The process that its specification names.
+    target: Option<u32>,
+}
+
 impl Containerd {
     pub(super) async fn start_attempt(&self, spec: &ContainerSpec) -> Result<(), Error> {
         let id = container_id(&spec.key.pod.uid, &spec.key.container, spec.key.attempt);
@@ -49,14 +57,14 @@ impl Containerd {
             return Err(Error::new(ErrorClass::Create, message));
         }
         let stored = self.record(spec, &id, &ready).await?;
-        let target = match self.fill(spec, stored, &ready).await {
-            Ok(target) => target,
+        let filled = match self.fill(spec, stored, &ready).await {
+            Ok(filled) => filled,
             Err(error) => {
                 self.clear(&id).await?;
                 return Err(error);
             }
         };
-        match self.begin(spec, &id, target).await {
+        match self.begin(spec, &id, filled).await {
             Ok(()) => Ok(()),
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             Err(error) => {
@@ -143,13 +151,13 @@ impl Containerd {
             .ok_or_else(|| Error::new(ErrorClass::Create, text))
     }
 
-    /// Gives a recorded container its root file system and its specification; returns the process that the latter names.
+    /// Gives a recorded container its root file system and its specification.
     async fn fill(
         &self,
         spec: &ContainerSpec,
         stored: Stored,
         ready: &Ready,
-    ) -> Result<Option<u32>, Error> {
+    ) -> Result<Filled, Error> {
         let fail = || {
             failed(
                 ErrorClass::Create,
@@ -164,8 +172,8 @@ impl Containerd {
             user: spec.user,
             group: spec.group,
         };
+        let layers = root::layers(&mounts);
         let looked = tokio::task::spawn_blocking(move || {
-            let layers = root::layers(&mounts);
             root::check(&layers)?;
             Ok(Accounts::read(&layers))
         });
@@ -202,8 +210,11 @@ impl Containerd {
         self.containers()
             .update(request(update))
             .await
-            .map(|_| target)
-            .map_err(fail())
+            .map_err(fail())?;
+        Ok(Filled {
+            rootfs: mounts,
+            target,
+        })
     }
 
     /// The machine as it is now: devices come and go.
@@ -220,35 +231,31 @@ impl Containerd {
     }
 
     pub(super) async fn prepare(&self, id: &str, parent: &str) -> Result<Vec<Mount>, Status> {
-        let remove = RemoveSnapshotRequest {
-            snapshotter: SNAPSHOTTER.to_owned(),
-            key: id.to_owned(),
-        };
-        settled(
-            self.snapshots().remove(request(remove)).await,
-            Code::NotFound,
-        )?;
         let prepare = PrepareSnapshotRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
             key: id.to_owned(),
             parent: parent.to_owned(),
             labels: HashMap::new(),
         };
-        Ok(self
-            .snapshots()
-            .prepare(request(prepare))
-            .await?
-            .into_inner()
-            .mounts)
+        let prepared = match self.snapshots().prepare(request(prepare.clone())).await {
+            // A start that was cut off has left it.
+            Err(status) if status.code() == Code::AlreadyExists => {
+                let remove = RemoveSnapshotRequest {
+                    snapshotter: SNAPSHOTTER.to_owned(),
+                    key: id.to_owned(),
+                };
+                let removed = self.snapshots().remove(request(remove)).await;
+                settled(removed, Code::NotFound)?;
+                self.snapshots().prepare(request(prepare)).await
+            }
+            prepared => prepared,
+        };
+        Ok(prepared?.into_inner().mounts)
     }
 
     /// Makes and starts the task, its output already read.
-    async fn begin(
-        &self,
-        spec: &ContainerSpec,
-        id: &str,
-        target: Option<u32>,
-    ) -> Result<(), Error> {
+    async fn begin(&self, spec: &ContainerSpec, id: &str, filled: Filled) -> Result<(), Error> {
+        let Filled { rootfs, target } = filled;
         let fail = || {
             failed(
                 ErrorClass::Start,
@@ -270,17 +277,6 @@ impl Containerd {
                 Error::caused(ErrorClass::Create, "make the container's input", error)
             })?;
         }
-        let mounts = containerd_client::services::v1::snapshots::MountsRequest {
-            snapshotter: SNAPSHOTTER.to_owned(),
-            key: id.to_owned(),
-        };
-        let rootfs = self
-            .snapshots()
-            .mounts(request(mounts))
-            .await
-            .map_err(fail())?
-            .into_inner()
-            .mounts;
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let create = CreateTaskRequest {
             container_id: id.to_owned(),
