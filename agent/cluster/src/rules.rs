@@ -9,8 +9,11 @@
 //!   forwarding is dropped
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by the tunnel or not at all.
 //!   `from-pods` then lets in what carries an address of a pod by the tunnel only, which has proved whose it is.
+//! - `into-the-tunnel`, there too: what the machine sends as itself to their pods has its address in its range.
 //! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
 
+use crate::address::gateway;
+use agent_proxy::table::LEAVES_AS_NODE;
 use agent_sys::netlink::filter::{
     ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES,
     Step, Verdict, name_key,
@@ -27,7 +30,9 @@ pub const PODS: &str = "pods";
 pub const PEERS: &str = "peers";
 /// Two IPv4 addresses, as programs show a set's keys.
 const PEERS_SHOWN_AS: u32 = (7 << 6) | 7;
-/// The link of the tunnel to other machines' pods.
+/// The links of the tunnel to other machines' pods, and what the names of both begin with.
+pub const TUNNELS: [&str; 2] = [TUNNEL, "pratique-wg1"];
+/// See [`TUNNELS`].
 pub const TUNNEL: &str = "pratique-wg";
 /// The link on which the machine speaks to itself.
 const OWN_LINK: &str = "lo";
@@ -65,6 +70,8 @@ const RAW: i32 = -300;
 /// `NF_IP_PRI_FILTER` and `NF_IP_PRI_NAT_SRC`.
 const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
+/// Before any other change of sources: the first one decides.
+const FIRST_SOURCE_NAT: i32 = SOURCE_NAT - 1;
 /// nftables' data types of an interface's name and of an IPv4 address, as programs show a set's keys.
 const SHOWN_AS: u32 = (41 << 6) | 7;
 /// The register behind a name.
@@ -74,7 +81,7 @@ const BEHIND_NAME: u32 = 4;
 ///
 /// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them. `peers`: addresses of other
 /// nodes and their pods, which speak to pods here without a change of addresses. `alone`: the machine serves nothing but
-/// Kubernetes, so that it passes on no other packets. `tunnel`: peers are reached by [`TUNNEL`] only.
+/// Kubernetes, so that it passes on no other packets. `tunnel`: peers are reached by [`TUNNELS`] only.
 pub fn all(
     ranges: &[Cidr],
     pods: &[(String, IpAddr)],
@@ -286,8 +293,13 @@ fn from_pods() -> Vec<Change> {
     rules
 }
 
-fn by(link: &str) -> Vec<Step> {
-    vec![Step::LoadInName(0), Step::Is(0, name_key(link).to_vec())]
+/// Steps that hold where the loaded name is that of one of the tunnel's links.
+fn of_tunnel(load: Step) -> Vec<Step> {
+    vec![load, Step::Is(0, TUNNEL.as_bytes().to_vec())]
+}
+
+fn not_of_tunnel(load: Step) -> Vec<Step> {
+    vec![load, Step::IsNot(0, TUNNEL.as_bytes().to_vec())]
 }
 
 fn not_by(link: &str) -> Vec<Step> {
@@ -314,7 +326,8 @@ fn of_the_tunnel(own: &[(Ipv4Addr, u8)], peers: &BTreeSet<u8>) -> Vec<Change> {
     });
     let mut rules: Vec<Change> = own.collect();
     rules.extend(peers.iter().map(|prefix| {
-        let from = [elsewhere(), not_by(TUNNEL), of_a_peer(SOURCE, *prefix)];
+        let by_another = not_of_tunnel(Step::LoadInName(0));
+        let from = [elsewhere(), by_another, of_a_peer(SOURCE, *prefix)];
         rule("from-pods", [from.concat(), end(Verdict::Drop)].concat())
     }));
     rules.push(chain(
@@ -324,12 +337,8 @@ fn of_the_tunnel(own: &[(Ipv4Addr, u8)], peers: &BTreeSet<u8>) -> Vec<Change> {
         FILTER,
     ));
     rules.extend(peers.iter().map(|prefix| {
-        let elsewhere = vec![
-            Step::LoadOutName(0),
-            Step::IsNot(0, name_key(TUNNEL).to_vec()),
-        ];
         let steps = [
-            elsewhere,
+            not_of_tunnel(Step::LoadOutName(0)),
             of_a_peer(DESTINATION, *prefix),
             end(Verdict::Drop),
         ];
@@ -338,14 +347,52 @@ fn of_the_tunnel(own: &[(Ipv4Addr, u8)], peers: &BTreeSet<u8>) -> Vec<Change> {
     rules
 }
 
-/// What the machine itself sends to other machines' pods has its address in its range of pods' addresses: others than those
-/// the peers take from nobody.
+/// What the machine itself sends to other machines' pods, or as itself for a client of a node's port, has its address in its
+/// range of pods' addresses: others than those the peers take from nobody. Both links have that address, and the kernel is
+/// told it: with [`Step::Masquerade`] a connection would end as soon as its packets leave by the other link.
 fn into_the_tunnel(ranges: &[Cidr]) -> Vec<Change> {
-    let mut steps = vec![Step::LoadOutName(0), Step::Is(0, name_key(TUNNEL).to_vec())];
-    let own = ranges.iter().filter_map(network);
-    steps.extend(own.flat_map(|(network, prefix)| address_in(SOURCE, network, prefix, false)));
-    steps.extend([Step::Count, Step::Masquerade]);
-    vec![rule("outside", steps)]
+    let name = "into-the-tunnel";
+    let own = |range: &Cidr| match gateway(range) {
+        Ok(IpAddr::V4(address)) => Some(address),
+        Ok(IpAddr::V6(_)) | Err(_) => None,
+    };
+    let Some(address) = ranges.iter().find_map(own) else {
+        return Vec::new();
+    };
+    let become_it = || {
+        // A constant: what is loaded is masked away.
+        let address = Step::MaskAndFlip {
+            of: 0,
+            mask: vec![0; 4],
+            flip: address.octets().to_vec(),
+        };
+        vec![
+            Step::LoadMark(0),
+            address,
+            Step::Count,
+            Step::Source { address: 0 },
+        ]
+    };
+    let networks = ranges.iter().filter_map(network);
+    let foreign = networks.flat_map(|(network, prefix)| address_in(SOURCE, network, prefix, false));
+    let mark = LEAVES_AS_NODE.to_ne_bytes().to_vec();
+    let as_node = vec![
+        Step::LoadMark(0),
+        Step::Mask {
+            of: 0,
+            mask: mark.clone(),
+        },
+        Step::Is(0, mark),
+    ];
+    let with = |when: Vec<Step>| {
+        let leaves = of_tunnel(Step::LoadOutName(0));
+        rule(name, [leaves, when, become_it()].concat())
+    };
+    vec![
+        chain(name, ChainKind::Nat, Hook::Postrouting, FIRST_SOURCE_NAT),
+        with(foreign.collect()),
+        with(as_node),
+    ]
 }
 
 fn through(peers: &BTreeSet<u8>, alone: bool, tunnel: bool) -> Vec<Change> {
@@ -389,7 +436,8 @@ fn through(peers: &BTreeSet<u8>, alone: bool, tunnel: bool) -> Vec<Change> {
     rules.push(with(&[to_a_pod.clone(), end(Verdict::Drop)]));
     if tunnel {
         // Other machines' pods have no way through this one.
-        rules.push(with(&[by(TUNNEL), end(Verdict::Drop)]));
+        let by_it = of_tunnel(Step::LoadInName(0));
+        rules.push(with(&[by_it, end(Verdict::Drop)]));
     }
     if alone {
         rules.push(with(&[end(Verdict::Drop)]));

@@ -43,6 +43,8 @@ pub struct Lab {
     pub discovery_port: u16,
     /// Cables from the master's machine to the others, one for each slot; [`Lab::cables`] makes them.
     pub cables: Vec<Cable>,
+    /// What the section `[network]` of every machine's user-data says beside the interfaces, as lines of TOML; may be empty.
+    pub network: &'static str,
 }
 
 /// The settings of a cluster that differ between stories.
@@ -107,11 +109,19 @@ impl Lab {
              events = {{ secure_boot = {secure}, allow_unknown = false }}\n\
              config = {{ measured = true, digests = \"inventory\" }}\n\
              certificate = {{ ttl = \"{ttl}\", sans = \"inventory\", roles = [\"worker\", \"master\"] }}\n\n{}",
-            interface(10),
+            self.interfaces(10),
             registry()
         )
         .map_err(|error| Error::Missing(error.to_string()))?;
         Ok(text)
+    }
+
+    /// The network of a machine that has this number on the segment.
+    fn interfaces(&self, host: u8) -> String {
+        let settings = self.network;
+        format!(
+            "[network]\n{settings}\n[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
+        )
     }
 
     /// The user-data of a worker, from what bootstrap learned.
@@ -119,7 +129,7 @@ impl Lab {
         format!(
             "version = 1\n\n[machine]\nname = \"worker-{number}\"\n\n[master]\nendpoints = [\"https://192.168.77.10:6443\"]\n\
              ca_pins = [\"{pin}\"]\n\n{}\n{}",
-            interface(10 + number),
+            self.interfaces(10 + number),
             registry()
         )
     }
@@ -486,12 +496,6 @@ fn registry() -> String {
 fn digest_in(text: &str) -> Option<&str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == ':'))
         .find(|word| word.starts_with("sha256:"))
-}
-
-fn interface(host: u8) -> String {
-    format!(
-        "[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
-    )
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const IPV4: [u8; 2] = [0x08, 0x00];
 const UDP: u8 = 17;
-/// The port of machines' tunnels.
-const TUNNEL: [u8; 2] = 51_820_u16.to_be_bytes();
+/// The ports of machines' tunnels: those of their first links, and of their second.
+const TUNNELS: [u16; 2] = [51_820, 51_821];
 /// The front of pods' addresses (10.244.0.0/16, the default).
 const PODS: [u8; 2] = [10, 244];
 /// More than any frame of the segment has.
@@ -18,7 +18,7 @@ const MOST: usize = 1 << 16;
 #[derive(Debug, Default)]
 struct Heard {
     ended: AtomicBool,
-    sealed: AtomicUsize,
+    sealed: [AtomicUsize; 2],
     plain: Mutex<Vec<String>>,
 }
 
@@ -48,9 +48,10 @@ impl Tap {
         Ok(Self(heard))
     }
 
-    /// How many frames of tunnels were recorded.
-    pub fn sealed(&self) -> usize {
-        self.0.sealed.load(Ordering::Relaxed)
+    /// How many frames of tunnels were recorded: of first links, and of second ones.
+    pub fn sealed(&self) -> [usize; 2] {
+        let sealed = self.0.sealed.each_ref();
+        sealed.map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Frames that carry an address of a pod in the clear, as source and destination.
@@ -71,8 +72,8 @@ impl Drop for Tap {
 enum Frame {
     /// A pod's packet, with its source and destination.
     Plain(String),
-    /// A tunnel's.
-    Sealed,
+    /// A tunnel's, with which of the links it is.
+    Sealed(usize),
     /// Of something else.
     Other,
 }
@@ -84,7 +85,11 @@ impl Heard {
                 let plain = self.plain.lock();
                 plain.unwrap_or_else(PoisonError::into_inner).push(what);
             }
-            Some(Frame::Sealed) => drop(self.sealed.fetch_add(1, Ordering::Relaxed)),
+            Some(Frame::Sealed(link)) => {
+                if let Some(count) = self.sealed.get(link) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             Some(Frame::Other) | None => {}
         }
     }
@@ -102,8 +107,10 @@ fn read(frame: &[u8]) -> Option<Frame> {
         return Some(Frame::Plain(format!("{source:?} to {destination:?}")));
     }
     let port = packet.get(words * 4 + 2..words * 4 + 4)?;
-    let sealed = packet.get(9) == Some(&UDP) && port == TUNNEL;
-    Some(if sealed { Frame::Sealed } else { Frame::Other })
+    let mut links = TUNNELS.iter();
+    let link = links.position(|own| port == own.to_be_bytes());
+    let link = link.filter(|_| packet.get(9) == Some(&UDP));
+    Some(link.map_or(Frame::Other, Frame::Sealed))
 }
 
 #[cfg(test)]
@@ -124,7 +131,8 @@ mod tests {
         let to = read(&frame(UDP, machine, pod, 51_820)).unwrap();
         assert!(matches!((from, to), (Frame::Plain(_), Frame::Plain(_))));
         let of = |protocol, port| read(&frame(protocol, machine, machine, port));
-        assert_eq!(of(UDP, 51_820), Some(Frame::Sealed));
+        assert_eq!(of(UDP, 51_820), Some(Frame::Sealed(0)));
+        assert_eq!(of(UDP, 51_821), Some(Frame::Sealed(1)));
         assert_eq!(of(6, 51_820), Some(Frame::Other));
         assert_eq!(of(UDP, 53), Some(Frame::Other));
         let whole = frame(UDP, machine, machine, 51_820);

@@ -2,7 +2,7 @@
 //! since the filter goes by the link. The tunnel itself needs a kernel with WireGuard, and is tested in machines.
 
 use super::OVERHEAD;
-use crate::rules::TUNNEL;
+use crate::rules::{TUNNEL, TUNNELS};
 use crate::sandboxes::set_link;
 use crate::{Places, Sandbox, Sandboxes, Wanted};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
@@ -119,7 +119,9 @@ struct Scene {
     places: Places,
     pod: Sandbox,
     at: Ipv4Addr,
+    /// At the tunnel's first link, and at the second.
     peer: Far,
+    second: Far,
     stranger: Far,
 }
 
@@ -149,6 +151,7 @@ fn scene(tunnel: bool, test: impl FnOnce(&Scene) + Send) {
         let scene = Scene {
             places: places.clone(),
             peer: Far::lay(dir.path(), TUNNEL, 1, at),
+            second: Far::lay(dir.path(), TUNNELS[1], 3, at),
             stranger: Far::lay(dir.path(), "segment", 2, at),
             pod,
             at,
@@ -159,6 +162,7 @@ fn scene(tunnel: bool, test: impl FnOnce(&Scene) + Send) {
         test(&scene);
         sandboxes.remove("a").unwrap();
         release(&scene.peer.place)?;
+        release(&scene.second.place)?;
         release(&scene.stranger.place)?;
         Ok(())
     })
@@ -179,10 +183,13 @@ fn pods_of_other_machines_come_by_the_tunnel_or_not_at_all() {
             let pod = scene.pod(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap());
             let (peer, stranger) = (scene.peer.socket(FAR_POD), scene.stranger.socket(FAR_POD));
             assert!(arrives(&peer, &pod, scene.at, true), "by the tunnel");
+            let second = scene.second.socket(FAR_POD);
+            let by_the_second = "by the tunnel's other link";
+            assert!(arrives(&second, &pod, scene.at, true), "{by_the_second}");
             let plain = arrives(&stranger, &pod, scene.at, !tunnel);
             assert_eq!(plain, !tunnel, "by the segment, with a tunnel: {tunnel}");
             // Nobody elsewhere has an address of this machine's range.
-            for far in [&scene.peer, &scene.stranger] {
+            for far in [&scene.peer, &scene.second, &scene.stranger] {
                 let claimed = far.socket(OWN);
                 assert!(!arrives(&claimed, &pod, scene.at, false), "{}", far.link);
             }
@@ -221,10 +228,38 @@ fn nothing_for_a_pod_leaves_in_the_clear() {
                 assert_eq!(plain, !tunnel, "with a tunnel: {tunnel}");
             }
             scene.peer.lead();
-            let peer = scene.peer.socket(FAR_POD);
-            assert!(arrives(&pod, &peer, FAR_POD, true), "by the tunnel");
+            for far in [&scene.peer, &scene.second] {
+                far.lead();
+                let peer = far.socket(FAR_POD);
+                assert!(arrives(&pod, &peer, FAR_POD, true), "by {}", far.link);
+            }
         });
     }
+}
+
+#[test]
+fn a_connection_goes_on_when_its_packets_change_the_link() {
+    scene(true, |scene| {
+        let mut links = Links::open().unwrap();
+        let gateway = Ipv4Addr::new(10, 1, 0, 1);
+        for link in TUNNELS {
+            links.add_address(index(link), gateway.into(), 32).unwrap();
+        }
+        let segment = index("segment");
+        let address = "192.0.2.1".parse().unwrap();
+        links.add_address(segment, address, 24).unwrap();
+        // Its source is changed on its way into the tunnel, which is remembered for all of its packets.
+        let bound = UdpSocket::bind((address, PORT)).unwrap();
+        let from = [&scene.peer, &scene.second, &scene.peer].map(|far| {
+            far.lead();
+            let peer = far.socket(FAR_POD);
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            bound.send_to(b"hello", (FAR_POD, PORT)).unwrap();
+            peer.recv_from(&mut [0; 8]).unwrap().1
+        });
+        assert_eq!(from[0].ip(), gateway);
+        assert!(from.iter().all(|one| *one == from[0]), "{from:?}");
+    });
 }
 
 #[test]

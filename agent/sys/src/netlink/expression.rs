@@ -51,6 +51,20 @@ fn remembered(key: Register, map: &str, value: Register) -> Attributes {
         .network_number(5, register(value))
 }
 
+/// Another source (0) or destination (1), of IPv4.
+fn translation(kind: u32, address: Register, port: Option<Register>) -> (&'static str, Attributes) {
+    let ipv4 = 2;
+    let data = Attributes::new()
+        .network_number(1, kind)
+        .network_number(2, ipv4)
+        .network_number(3, register(address));
+    let data = match port {
+        Some(port) => data.network_number(5, register(port)),
+        None => data,
+    };
+    ("nat", data)
+}
+
 /// Name and data of an expression.
 pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
     let to = |at: Register| Attributes::new().network_number(1, register(at));
@@ -125,16 +139,8 @@ pub(super) fn expression(step: &Step) -> (&'static str, Attributes) {
                 .network_number(3, register(MARK_REGISTER));
             ("meta", data)
         }
-        Step::Destination { address, port } => {
-            let destination = 1;
-            let ipv4 = 2;
-            let data = Attributes::new()
-                .network_number(1, destination)
-                .network_number(2, ipv4)
-                .network_number(3, register(*address))
-                .network_number(5, register(*port));
-            ("nat", data)
-        }
+        Step::Destination { address, port } => translation(1, *address, Some(*port)),
+        Step::Source { address } => translation(0, *address, None),
         // ICMP unreachable, port unreachable (RFC 792).
         Step::Reject => (
             "reject",

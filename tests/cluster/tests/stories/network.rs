@@ -2,9 +2,9 @@
 
 use crate::world::{Cluster, World, expect};
 use std::time::{Duration, Instant};
-use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
-use tests_harness::demo;
+use tests_harness::tap::Tap;
+use tests_harness::{Error, Result, demo, eventually};
 
 /// A pod under emulation: pull, unpack, start, and what its script waits for.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -125,13 +125,81 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
     cluster.pod_log("told", "refused")?;
     let words = ["delete", "pod/told", "service/shop", "--wait=false"];
     cluster.lab.kubectl(&words)?;
+    keys_are_renewed(cluster, &tap)?;
     cut_off(cluster)?;
     let (plain, sealed) = (tap.plain(), tap.sealed());
     expect(
         plain.is_empty(),
         &format!("pods' packets in the clear: {plain:?}"),
     )?;
-    expect(sealed > 0, "no packet of a tunnel was captured")
+    expect(
+        sealed.iter().sum::<usize>() > 0,
+        "no packet of a tunnel was captured",
+    )
+}
+
+/// The keys of both links that a node has published.
+fn keys(cluster: &Cluster, node: &str) -> Result<[String; 2]> {
+    let path = "jsonpath={.metadata.annotations.pratique\\.dev/tunnel-keys}";
+    let text = cluster.lab.kubectl(&["get", "node", node, "-o", path])?;
+    let mut words = text.split('.').skip(1).map(str::to_owned);
+    match (words.next(), words.next()) {
+        (Some(first), Some(second)) => Ok([first, second]),
+        _ => Err(Error::Missing(format!("keys in {text:?} of {node}"))),
+    }
+}
+
+/// A pod asks a pod on another machine five times a second while a link of both machines gets new keys and their packets go
+/// over to it: each is answered. An eavesdropper sees by which link they go.
+fn keys_are_renewed(cluster: &mut Cluster, tap: &Tap) -> Result<()> {
+    let before = [keys(cluster, "worker-1")?, keys(cluster, "worker-2")?];
+    cluster.apply("pinged", &server("pinged", "worker-2"))?;
+    let address = cluster.pod_address("pinged")?;
+    let asks = format!(
+        "{}; /bin/busybox ping -i 0.2 {address}",
+        until("the pod", &format!("/bin/busybox ping -c 1 {address}"))
+    );
+    cluster.apply("pinger", &pod("pinger", "worker-1", &asks))?;
+    cluster.pod_log("pinger", "the pod is reached")?;
+    let begin = Instant::now();
+    let mut seen = tap.sealed();
+    let what = "packets by a link whose keys are new on both machines";
+    eventually(what, LIMIT, "see the agents' logs", || {
+        let now = [keys(cluster, "worker-1")?, keys(cluster, "worker-2")?];
+        let counts = tap.sealed();
+        let [first, second] = [counts[0] - seen[0], counts[1] - seen[1]];
+        // Between two looks; what keeps a link without traffic alive is far less.
+        let enough = first + second > 50;
+        let by = [first > 10 * second, second > 10 * first];
+        if enough {
+            seen = counts;
+        }
+        let renewed = |link: usize| {
+            let both = before.iter().zip(&now);
+            enough && by[link] && both.clone().all(|(old, new)| old[link] != new[link])
+        };
+        Ok((0..2).find(|link| renewed(*link)))
+    })?;
+    println!("new keys after {:.0} s", begin.elapsed().as_secs_f64());
+    let log = cluster.lab.kubectl(&["logs", "pinger"])?;
+    let answered: Vec<usize> = log.lines().filter_map(sequence).collect();
+    // The first is of the question before.
+    let lost = answered.windows(2).skip(1).find(|two| two[1] != two[0] + 1);
+    expect(
+        answered.len() > 500 && lost.is_none(),
+        &format!(
+            "{} answers; a packet is lost after {lost:?}",
+            answered.len()
+        ),
+    )?;
+    let words = ["delete", "pod", "pinger", "pinged", "--now"];
+    cluster.lab.kubectl(&words).map(drop)
+}
+
+/// The number in a line such as `64 bytes from 10.244.1.2: seq=7 ttl=62 time=1.234 ms`.
+fn sequence(line: &str) -> Option<usize> {
+    let (_, rest) = line.split_once(" seq=")?;
+    rest.split_once(' ')?.0.parse().ok()
 }
 
 /// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no more.

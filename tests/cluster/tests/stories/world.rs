@@ -233,5 +233,7 @@ fn lab() -> Result<Lab> {
         registry_port: port::free()?,
         discovery_port: port::free()?,
         cables: Lab::cables()?,
+        // As often as it can be.
+        network: "wireguard_key_period = \"5m\"\n",
     })
 }
