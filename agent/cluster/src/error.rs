@@ -15,6 +15,9 @@ pub enum Error {
     /// A range that can't hold pods: its family is not available, or it has no room.
     #[error("{0} can't be used for pods: {1}")]
     Range(String, &'static str),
+    /// A link of the tunnel has no key though it was given one: another program took it away.
+    #[error("a link of the tunnel has no key")]
+    NoKey,
     /// The kernel refused a step.
     #[error("cannot set up the pod's sandbox")]
     System(#[from] agent_sys::Error),

@@ -9,11 +9,14 @@
 //!   forwarding is dropped
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by the tunnel or not at all.
 //!   `from-pods` then lets in what carries an address of a pod by the tunnel only, which has proved whose it is.
+//! - `into-the-tunnel`, there too: what the machine sends as itself to their pods has its address in its range.
 //! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
 //!
 //! Neighbour discovery of IPv6 is no exception: both ends of a cable have each other's Ethernet address fixed and no
 //! link-local address, so that neither has anything to ask, and what a pod announces is dropped.
 
+use crate::address::gateway;
+use agent_proxy::table::LEAVES_AS_NODE;
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
     ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES,
@@ -30,7 +33,9 @@ pub const TABLE: &str = "pratique-pods";
 pub const PODS: &str = "pods";
 /// The set of other nodes' addresses and ranges, each with its mask.
 pub const PEERS: &str = "peers";
-/// The link of the tunnel to other machines' pods.
+/// The links of the tunnel to other machines' pods, and what the names of both begin with.
+pub const TUNNELS: [&str; 2] = [TUNNEL, "pratique-wg1"];
+/// See [`TUNNELS`].
 pub const TUNNEL: &str = "pratique-wg";
 /// The link on which the machine speaks to itself.
 const OWN_LINK: &str = "lo";
@@ -103,6 +108,8 @@ const RAW: i32 = -300;
 /// `NF_IP_PRI_FILTER` and `NF_IP_PRI_NAT_SRC`.
 const FILTER: i32 = 0;
 const SOURCE_NAT: i32 = 100;
+/// Before any other change of sources: the first one decides.
+const FIRST_SOURCE_NAT: i32 = SOURCE_NAT - 1;
 /// nftables' data type of an interface's name, as programs show a set's keys.
 const NAME_SHOWN_AS: u32 = 41;
 /// The register behind a name.
@@ -132,7 +139,7 @@ struct Rules {
 ///
 /// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them. `peers`: addresses of other
 /// nodes and their pods, which speak to pods here without a change of addresses. `alone`: the machine serves nothing but
-/// Kubernetes, so that it passes on no other packets. `tunnel`: peers are reached by [`TUNNEL`] only.
+/// Kubernetes, so that it passes on no other packets. `tunnel`: peers are reached by [`TUNNELS`] only.
 pub fn all(
     family: Family,
     ranges: &[Cidr],
@@ -198,7 +205,7 @@ pub fn all(
     }
     changes.extend(rules.through(alone, tunnel));
     if tunnel {
-        changes.push(rules.as_the_node());
+        changes.extend(rules.as_the_node());
     }
     changes.extend(rules.outside());
     changes
@@ -265,8 +272,13 @@ fn end(verdict: Verdict) -> Vec<Step> {
     vec![Step::Count, Step::Verdict(verdict)]
 }
 
-fn by(link: &str) -> Vec<Step> {
-    vec![Step::LoadInName(0), Step::Is(0, name_key(link).to_vec())]
+/// Steps that hold where the loaded name is that of one of the tunnel's links.
+fn of_tunnel(load: Step) -> Vec<Step> {
+    vec![load, Step::Is(0, TUNNEL.as_bytes().to_vec())]
+}
+
+fn not_of_tunnel(load: Step) -> Vec<Step> {
+    vec![load, Step::IsNot(0, TUNNEL.as_bytes().to_vec())]
 }
 
 fn not_by(link: &str) -> Vec<Step> {
@@ -388,7 +400,8 @@ impl Rules {
         let mut rules: Vec<Change> = own.collect();
         rules.extend(self.sizes.iter().map(|prefix| {
             let from = self.of_a_peer(self.family.source(), *prefix);
-            let parts = [elsewhere(), not_by(TUNNEL), from, end(Verdict::Drop)];
+            let by_another = not_of_tunnel(Step::LoadInName(0));
+            let parts = [elsewhere(), by_another, from, end(Verdict::Drop)];
             rule("from-pods", &parts)
         }));
         rules.push(chain(
@@ -398,28 +411,49 @@ impl Rules {
             FILTER,
         ));
         rules.extend(self.sizes.iter().map(|prefix| {
-            let past_it = vec![
-                Step::LoadOutName(0),
-                Step::IsNot(0, name_key(TUNNEL).to_vec()),
-            ];
+            let past_it = not_of_tunnel(Step::LoadOutName(0));
             let to = self.of_a_peer(self.family.destination(), *prefix);
             rule("in-the-clear", &[past_it, to, end(Verdict::Drop)])
         }));
         rules
     }
 
-    /// What the machine itself sends to other machines' pods has its address in its range of pods' addresses: others than those
-    /// the peers take from nobody.
-    fn as_the_node(&self) -> Change {
-        let mut parts = vec![vec![
-            Step::LoadOutName(0),
-            Step::Is(0, name_key(TUNNEL).to_vec()),
-        ]];
+    /// What the machine itself sends to other machines' pods, or as itself for a client of a node's port, has its address in its
+    /// range of pods' addresses: others than those the peers take from nobody. Both links have that address, and the kernel is
+    /// told it: with [`Step::Masquerade`] a connection would end as soon as its packets leave by the other link.
+    fn as_the_node(&self) -> Vec<Change> {
+        let name = "into-the-tunnel";
+        let addresses = self.own.iter().filter_map(|(address, prefix)| {
+            let (address, prefix) = (*address, *prefix);
+            gateway(&Cidr { address, prefix }).ok()
+        });
+        let Some(address) = addresses.map(octets).next() else {
+            return Vec::new();
+        };
         let source = self.family.source();
+        // A constant: what is loaded is masked away.
+        let constant = Step::MaskAndFlip {
+            of: 0,
+            mask: vec![0; address.len()],
+            flip: address,
+        };
+        let become_it = vec![
+            self.load(source, 0),
+            constant,
+            Step::Count,
+            Step::Source { address: 0 },
+        ];
         let own = self.own.iter();
-        parts.extend(own.map(|range| self.address_in(source, *range, false)));
-        parts.push(vec![Step::Count, Step::Masquerade]);
-        rule("outside", &parts)
+        let foreign = own.flat_map(|range| self.address_in(source, *range, false));
+        let with = |when: Vec<Step>| {
+            let leaves = of_tunnel(Step::LoadOutName(0));
+            rule(name, &[leaves, when, become_it.clone()])
+        };
+        vec![
+            chain(name, ChainKind::Nat, Hook::Postrouting, FIRST_SOURCE_NAT),
+            with(foreign.collect()),
+            with(has(Step::LoadMark(0), LEAVES_AS_NODE)),
+        ]
     }
 
     fn through(&self, alone: bool, tunnel: bool) -> Vec<Change> {
@@ -444,7 +478,8 @@ impl Rules {
         rules.push(with(&[to_a_pod(), end(Verdict::Drop)]));
         if tunnel {
             // Other machines' pods have no way through this one.
-            rules.push(with(&[by(TUNNEL), end(Verdict::Drop)]));
+            let by_it = of_tunnel(Step::LoadInName(0));
+            rules.push(with(&[by_it, end(Verdict::Drop)]));
         }
         if alone {
             rules.push(with(&[end(Verdict::Drop)]));

@@ -6,7 +6,7 @@ use crate::ledger::Ledger;
 use crate::peers::{self, Peer, Unreached};
 use crate::rules;
 use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
-use crate::tunnel::{Device, OVERHEAD, Plan, led_into_the_tunnel, set_routes};
+use crate::tunnel::{Device, OVERHEAD, Plan, Renewal, Seen, led_into_the_tunnel, set_routes};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::Family;
@@ -201,26 +201,39 @@ impl Sandboxes {
         Ok(unreached)
     }
 
-    /// Makes the tunnel to other machines' pods as planned; the node's public key. Peers that are none any more go first.
+    /// Makes the tunnel to other machines' pods as it is planned from what the kernel holds, and renews a key where that is due;
+    /// the node's public keys. Peers that are none any more go first.
     ///
     /// # Errors
     /// If the node has no range of pod addresses yet, or the kernel refuses; to be tried again.
-    pub(crate) fn give_tunnel(&self, device: &mut Device, plan: &Plan) -> Result<Key, Error> {
+    pub(crate) fn keep_tunnel(
+        &self,
+        device: &mut Device,
+        plan: impl FnOnce(&Seen) -> Plan,
+    ) -> Result<(Plan, [Key; 2]), Error> {
         let own = self.own_addresses();
         let own: Vec<IpAddr> = own.into_iter().map(|(address, _)| address).collect();
         if own.is_empty() {
             return Err(Error::NoRange);
         }
-        let key = device.ready(&own)?;
-        device.set_peers(plan)?;
+        let mut seen = device.look(&own)?;
+        let plan = plan(&seen);
+        device.set_peers(&seen, &plan)?;
         let range = |(address, prefix): &(IpAddr, u8)| Cidr {
             address: *address,
             prefix: *prefix,
         };
-        let all = plan.routes.iter().map(range).collect();
+        let all = plan.routes.keys().map(range).collect();
         self.let_in(all)?;
-        set_routes(plan)?;
-        Ok(key)
+        if seen.routes != plan.routes {
+            set_routes(&plan.routes)?;
+        }
+        if let Renewal::Due(slot) = plan.renewal {
+            device.renew(slot)?;
+            seen = device.look(&own)?;
+        }
+        let keys = seen.keys().ok_or(Error::NoKey)?;
+        Ok((plan, keys))
     }
 
     /// Lets these addresses of other nodes and their pods speak to pods here.

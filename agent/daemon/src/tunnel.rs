@@ -1,14 +1,14 @@
-//! The tunnel to other machines' pods: publishes this node's key signed by its identity, and
+//! The tunnel to other machines' pods: publishes this node's keys signed by its identity, and
 //! verifies the keys of others.
 
 use agent_cluster::Sandboxes;
-use agent_cluster::tunnel::{Keeper, Proven};
-use agent_enroll::tunnel::{publish, verify};
+use agent_cluster::tunnel::{Announced, Keeper, Proven};
+use agent_enroll::tunnel::{NotSignedHere, publish, verify};
 use agent_enroll::{Identity, MasterClient, Roots, Slot};
 use agent_proxy::View;
 use bytes::Bytes;
 use config_errors::chain;
-use config_kube::identity::TUNNEL_ANNOTATION;
+use config_kube::identity::{TUNNEL_ANNOTATION, TUNNEL_KEYS_ANNOTATION};
 use config_model::MachineConfig;
 use config_model::network::PodRoutes;
 use http::Method;
@@ -23,24 +23,25 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Pause after each write, until the node's watch shows it, and after each failure.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// A WireGuard public key.
-type Key = [u8; 32];
+/// The WireGuard public keys of both links.
+type Keys = [[u8; 32]; 2];
 
-/// Runs the tunnel and publishes its key.
+/// Runs the tunnel and publishes its keys.
 pub(crate) struct Tunnel {
     sandboxes: Arc<Sandboxes>,
     view: View,
+    period: Option<Duration>,
     publisher: Publisher,
     roots: Roots,
 }
 
-/// Publishes the key.
+/// Publishes the keys.
 struct Publisher {
     node: String,
     client: MasterClient,
     certificate: Arc<Slot>,
-    /// The last text, and its inputs.
-    made: Option<(Key, CertificateDer<'static>, String)>,
+    /// The last texts, and their inputs.
+    made: Option<(Keys, CertificateDer<'static>, Announced)>,
 }
 
 impl Tunnel {
@@ -54,6 +55,7 @@ impl Tunnel {
         (machine.network.pod_routes == PodRoutes::WireGuard).then(|| Self {
             sandboxes: Arc::clone(sandboxes),
             view: view.clone(),
+            period: machine.network.key_period.period(),
             publisher: Publisher {
                 node: identity.node.clone(),
                 client: identity.client.clone(),
@@ -64,51 +66,79 @@ impl Tunnel {
         })
     }
 
-    /// Publishes the node's WireGuard key as an annotation. Runs until dropped.
+    /// Publishes the node's WireGuard keys as annotations. Runs until dropped.
     pub(crate) async fn run(self) {
-        let (sender, key) = watch::channel(None);
+        let (sender, keys) = watch::channel(None);
         let roots = self.roots;
-        let judge = move |node: &str, text: &str| {
-            let published = verify(text, node, &roots.get(), UnixTime::now());
-            let published = published.map_err(|error| chain(&error))?;
-            Ok(Proven {
-                key: published.key,
-                not_after: published.not_after,
-            })
-        };
         let keeper = Keeper {
             sandboxes: self.sandboxes,
             view: self.view.clone(),
             own: self.publisher.node.clone(),
-            verify: Arc::new(judge),
-            key: sender,
+            verify: Arc::new(move |node: &str, announced: &Announced| {
+                judge(node, announced, &roots.get())
+            }),
+            period: self.period,
+            keys: sender,
         };
-        tokio::join!(keeper.run(), self.publisher.run(self.view, key));
+        tokio::join!(keeper.run(), self.publisher.run(self.view, keys));
+    }
+}
+
+/// The keys that a node's texts prove. What agents of older versions read counts where there is nothing better.
+fn judge(
+    node: &str,
+    announced: &Announced,
+    roots: &[CertificateDer<'_>],
+) -> Result<Proven, String> {
+    let now = UnixTime::now();
+    let both = |text: &String| {
+        verify::<2>(text, node, roots, now).map(|published| Proven {
+            keys: published.keys.map(Some),
+            not_after: published.not_after,
+        })
+    };
+    let first = |text: &String| {
+        verify::<1>(text, node, roots, now).map(|published| Proven {
+            keys: [published.keys.first().copied(), None],
+            not_after: published.not_after,
+        })
+    };
+    let both = announced.both.as_ref().map(both);
+    if let Some(Ok(proven)) = both {
+        return Ok(proven);
+    }
+    match (both, announced.first.as_ref().map(first)) {
+        (_, Some(Ok(proven))) => Ok(proven),
+        (Some(Err(error)), _) | (_, Some(Err(error))) => Err(chain(&error)),
+        (Some(Ok(_)) | None, None) => Err("it has published none".to_owned()),
     }
 }
 
 impl Publisher {
-    /// Keeps the Node's annotation up to date for ever: after a renewal, and after someone else
-    /// changed it.
-    async fn run(mut self, view: View, mut key: watch::Receiver<Option<Key>>) {
+    /// Keeps the Node's annotations up to date for ever: after a renewal of a key or the certificate, and
+    /// after someone else changed them.
+    async fn run(mut self, view: View, mut keys: watch::Receiver<Option<Keys>>) {
         let mut changes = view.changes();
         loop {
-            let wanted = *key.borrow_and_update();
+            let wanted = *keys.borrow_and_update();
             let stands = {
                 let known = changes.borrow_and_update();
                 let own = known.nodes.as_ref().and_then(|nodes| nodes.get(&self.node));
-                own.and_then(|node| node.tunnel.clone())
+                own.map(|node| Announced {
+                    first: node.tunnel.clone(),
+                    both: node.tunnel_keys.clone(),
+                })
             };
             let mut pause = LOOK;
-            if let Some(key) = wanted {
-                match self.publish(key, stands.as_deref()).await {
+            if let Some(wanted) = wanted {
+                match self.publish(wanted, stands.as_ref()).await {
                     Ok(false) => {}
                     Ok(true) => {
-                        tracing::info!("the key of this node's tunnel is published");
+                        tracing::info!("the keys of this node's tunnel are published");
                         tokio::time::sleep(RETRY).await;
                     }
                     Err(reason) => {
-                        tracing::warn!(reason, "the key of this node's tunnel is not published");
+                        tracing::warn!(reason, "the keys of this node's tunnel are not published");
                         pause = RETRY;
                         tokio::time::sleep(RETRY).await;
                     }
@@ -119,7 +149,7 @@ impl Publisher {
                 outcome = changes.changed() => if outcome.is_err() {
                     return;
                 },
-                outcome = key.changed() => if outcome.is_err() {
+                outcome = keys.changed() => if outcome.is_err() {
                     return;
                 },
                 () = tokio::time::sleep(pause) => {}
@@ -127,13 +157,15 @@ impl Publisher {
         }
     }
 
-    /// Writes the annotation if it differs; returns whether it was written.
-    async fn publish(&mut self, key: Key, stands: Option<&str>) -> Result<bool, String> {
-        let text = self.text(key).await?;
-        if stands == Some(text.as_str()) {
+    /// Writes the annotations if they differ; returns whether they were written.
+    async fn publish(&mut self, keys: Keys, stands: Option<&Announced>) -> Result<bool, String> {
+        let texts = self.texts(keys).await?;
+        if stands == Some(&texts) {
             return Ok(false);
         }
-        let change = json!({"metadata": {"annotations": {TUNNEL_ANNOTATION: text}}});
+        // Both in one write: no node sees the one without the other.
+        let marks = json!({TUNNEL_ANNOTATION: texts.first, TUNNEL_KEYS_ANNOTATION: texts.both});
+        let change = json!({"metadata": {"annotations": marks}});
         let path = format!("/api/v1/nodes/{}", self.node);
         let body = Bytes::from(change.to_string());
         let answer = self
@@ -147,23 +179,31 @@ impl Publisher {
         Ok(true)
     }
 
-    /// The text for this key and the current certificate; signed once for both.
-    async fn text(&mut self, key: Key) -> Result<String, String> {
+    /// The texts for these keys and the current certificate; signed once for both.
+    async fn texts(&mut self, keys: Keys) -> Result<Announced, String> {
         let own = self.certificate.get();
         let leaf = own.and_then(|own| own.cert.first().cloned());
         let leaf = leaf.ok_or_else(|| "the node has no certificate".to_owned())?;
-        if let Some((of, under, text)) = &self.made
-            && (*of, under) == (key, &leaf)
+        if let Some((of, under, texts)) = &self.made
+            && (*of, under) == (keys, &leaf)
         {
-            return Ok(text.clone());
+            return Ok(texts.clone());
         }
         let (certificate, node) = (Arc::clone(&self.certificate), self.node.clone());
-        let sign = move || publish(&certificate, &node, &key);
-        let text = tokio::task::spawn_blocking(sign).await;
-        let text = text
+        let sign = move || {
+            let [first, _] = keys;
+            let first = publish(&certificate, &node, &[first])?;
+            let both = publish(&certificate, &node, &keys)?;
+            Ok::<_, NotSignedHere>(Announced {
+                first: Some(first),
+                both: Some(both),
+            })
+        };
+        let texts = tokio::task::spawn_blocking(sign).await;
+        let texts = texts
             .map_err(|error| error.to_string())?
             .map_err(|error| chain(&error))?;
-        self.made = Some((key, leaf, text.clone()));
-        Ok(text)
+        self.made = Some((keys, leaf, texts.clone()));
+        Ok(texts)
     }
 }

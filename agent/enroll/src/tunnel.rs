@@ -7,8 +7,9 @@
 //! machine for that node, and a user who may write Nodes can only remove a key, or restore an older
 //! one of the same node, whose private half no longer exists.
 //!
-//! Text: `v1`, the key, the signature, and the certificate with its intermediates (DER), each in standard base64, separated by
-//! dots. Signed is [`LABEL`], a zero byte, the node's name, a zero byte, and the key.
+//! Text: the version, the keys, the signature, and the certificate with its intermediates (DER), each but the first in standard
+//! base64, separated by dots. `v1` has the key of a tunnel's first link, `v2` those of both. Signed is the version's label
+//! ([`form`]), a zero byte, the node's name, a zero byte, and the keys.
 
 use crate::identity::Slot;
 use crate::issued::names;
@@ -20,17 +21,22 @@ use rustls::SignatureScheme;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The prefix that separates these signatures from all others of the node key.
-const LABEL: &str = "pratique tunnel/v1";
-const VERSION: &str = "v1";
+/// The version of a text with so many keys, and the prefix that separates its signatures from all others of the node key.
+fn form<const KEYS: usize>() -> (&'static str, &'static str) {
+    match KEYS {
+        1 => ("v1", "pratique tunnel/v1"),
+        _ => ("v2", "pratique tunnel/v2"),
+    }
+}
+
 /// Longest chain that is verified.
 const LONGEST_CHAIN: usize = 6;
 
-/// A tunnel's key. Holding one proves that the node published it.
+/// Keys of a tunnel's links. Holding one proves that the node published them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Published {
-    /// The key.
-    pub key: [u8; 32],
+pub struct Published<const KEYS: usize> {
+    /// The keys.
+    pub keys: [[u8; 32]; KEYS],
     /// Unix seconds at which the certificate ends, and with it the proof.
     pub not_after: u64,
 }
@@ -39,8 +45,8 @@ pub struct Published {
 #[derive(Debug, thiserror::Error)]
 pub enum NotPublished {
     /// It is not of this form.
-    #[error("it is not in the form of {VERSION}")]
-    Form,
+    #[error("it is not in the form of {0}")]
+    Form(&'static str),
     /// The certificate does not chain to a cluster root.
     #[error(transparent)]
     NotSigned(#[from] NotSigned),
@@ -63,61 +69,69 @@ pub enum NotSignedHere {
     Sign(#[source] rustls::Error),
 }
 
-fn message(node: &str, key: &[u8; 32]) -> Vec<u8> {
-    [LABEL.as_bytes(), &[0], node.as_bytes(), &[0], key].concat()
+fn message<const KEYS: usize>(node: &str, keys: &[[u8; 32]; KEYS]) -> Vec<u8> {
+    let (_, label) = form::<KEYS>();
+    let name = [label.as_bytes(), &[0], node.as_bytes(), &[0]].concat();
+    [name, keys.concat()].concat()
 }
 
-/// The text with which a node publishes a key. Blocks during the TPM's signature.
+/// The text with which a node publishes the key of its tunnel's first link, or those of both. Blocks during the TPM's signature.
 ///
 /// # Errors
 /// If the node has no key that signs.
-pub fn publish(identity: &Slot, node: &str, key: &[u8; 32]) -> Result<String, NotSignedHere> {
+pub fn publish<const KEYS: usize>(
+    identity: &Slot,
+    node: &str,
+    keys: &[[u8; 32]; KEYS],
+) -> Result<String, NotSignedHere> {
     let own = identity.get().ok_or(NotSignedHere::NoKey)?;
     let signer = own
         .key
         .choose_scheme(&[SignatureScheme::ECDSA_NISTP256_SHA256])
         .ok_or(NotSignedHere::NoKey)?;
-    let signature = signer.sign(&message(node, key));
+    let signature = signer.sign(&message(node, keys));
     let signature = signature.map_err(NotSignedHere::Sign)?;
-    let mut words = vec![
-        VERSION.to_owned(),
-        STANDARD.encode(key),
-        STANDARD.encode(signature),
-    ];
+    let (version, _) = form::<KEYS>();
+    let mut words = vec![version.to_owned()];
+    words.extend(keys.iter().map(|key| STANDARD.encode(key)));
+    words.push(STANDARD.encode(signature));
     words.extend(own.cert.iter().map(|der| STANDARD.encode(der)));
     Ok(words.join("."))
 }
 
-/// Verifies a text by the cluster's roots, and returns the key that it proves to be of `node` at `now`.
+/// Verifies a text by the cluster's roots, and returns the keys that it proves to be of `node` at `now`.
 ///
 /// # Errors
 /// Why it proves none.
-pub fn verify(
+pub fn verify<const KEYS: usize>(
     text: &str,
     node: &str,
     roots: &[CertificateDer<'_>],
     now: UnixTime,
-) -> Result<Published, NotPublished> {
+) -> Result<Published<KEYS>, NotPublished> {
+    let (version, _) = form::<KEYS>();
+    let malformed = || NotPublished::Form(version);
     let mut words = text.split('.');
-    if words.next() != Some(VERSION) {
-        return Err(NotPublished::Form);
+    if words.next() != Some(version) {
+        return Err(malformed());
     }
     let words: Vec<Vec<u8>> = words
         .map(|word| STANDARD.decode(word))
         .collect::<Result<_, _>>()
-        .map_err(|_form| NotPublished::Form)?;
-    let [key, signature, chain @ ..] = words.as_slice() else {
-        return Err(NotPublished::Form);
+        .map_err(|_form| malformed())?;
+    let (keys, rest) = words.split_first_chunk().ok_or_else(malformed)?;
+    let [signature, chain @ ..] = rest else {
+        return Err(malformed());
     };
-    let key = <[u8; 32]>::try_from(key.as_slice()).map_err(|_length| NotPublished::Form)?;
+    let keys = read_keys::<KEYS>(keys).ok_or_else(malformed)?;
     if chain.len() > LONGEST_CHAIN {
-        return Err(NotPublished::Form);
+        return Err(malformed());
     }
     let chain: Vec<CertificateDer<'_>> = chain
         .iter()
         .map(|der| CertificateDer::from(der.as_slice()))
         .collect();
-    signed_by_client(&chain, roots, now, &message(node, &key), signature)?;
+    signed_by_client(&chain, roots, now, &message(node, &keys), signature)?;
     let leaf = chain.first().ok_or(NotSigned::Unreadable)?;
     let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_form| NotSigned::Unreadable)?;
     let (users, groups) = names(&leaf);
@@ -134,9 +148,17 @@ pub fn verify(
     }
     let not_after = u64::try_from(leaf.validity().not_after.timestamp());
     Ok(Published {
-        key,
+        keys,
         not_after: not_after.map_err(|_before_1970| NotSigned::Unreadable)?,
     })
+}
+
+fn read_keys<const KEYS: usize>(words: &[Vec<u8>; KEYS]) -> Option<[[u8; 32]; KEYS]> {
+    let mut keys = [[0; 32]; KEYS];
+    for (key, word) in keys.iter_mut().zip(words) {
+        *key = word.as_slice().try_into().ok()?;
+    }
+    Some(keys)
 }
 
 #[cfg(test)]
@@ -214,16 +236,19 @@ mod tests {
 
     /// The text of the refusal; empty if the text is accepted.
     fn judged(cluster: &Cluster, text: &str, node: &str, now: u64) -> String {
-        let verdict = verify(text, node, &cluster.roots(), at(now));
+        let verdict = verify::<1>(text, node, &cluster.roots(), at(now));
         verdict.map_or_else(|error| error.to_string(), |_| String::new())
     }
 
     #[test]
     fn a_published_key_is_accepted_while_the_nodes_certificate_is_valid() {
         let cluster = Cluster::new();
-        let text = publish(&cluster.identity(GOOD), "a", &[7; 32]).unwrap();
+        let text = publish(&cluster.identity(GOOD), "a", &[[7; 32]]).unwrap();
         let published = verify(&text, "a", &cluster.roots(), at(NOW + LIFE - 1)).unwrap();
-        assert_eq!((published.key, published.not_after), ([7; 32], NOW + LIFE));
+        assert_eq!(
+            (published.keys, published.not_after),
+            ([[7; 32]], NOW + LIFE)
+        );
         let none = "the certificate is not a valid client certificate of the cluster";
         assert_eq!(judged(&cluster, &text, "a", NOW + LIFE + 1), none);
         assert_eq!(judged(&cluster, &text, "a", NOW - 1), none);
@@ -234,7 +259,7 @@ mod tests {
     fn a_node_cannot_publish_for_another() {
         let cluster = Cluster::new();
         let wrong = |said: Said, node: &str| {
-            let text = publish(&cluster.identity(said), node, &[7; 32]).unwrap();
+            let text = publish(&cluster.identity(said), node, &[[7; 32]]).unwrap();
             judged(&cluster, &text, node, NOW + 1)
         };
         assert_eq!(
@@ -267,14 +292,14 @@ mod tests {
     fn a_signature_is_for_one_key_of_one_node() {
         let cluster = Cluster::new();
         let identity = cluster.identity(GOOD);
-        let text = publish(&identity, "a", &[7; 32]).unwrap();
+        let text = publish(&identity, "a", &[[7; 32]]).unwrap();
         let other = text.replace(&STANDARD.encode([7; 32]), &STANDARD.encode([8; 32]));
         assert_ne!(text, other);
         let not = "the signature does not verify with the certificate's key";
         assert_eq!(judged(&cluster, &other, "a", NOW + 1), not);
         assert_eq!(judged(&cluster, &text, "b", NOW + 1), not);
         // Another certificate of the same node, over another key.
-        let again = publish(&cluster.identity(GOOD), "a", &[7; 32]).unwrap();
+        let again = publish(&cluster.identity(GOOD), "a", &[[7; 32]]).unwrap();
         let (front, _) = text.rsplit_once('.').unwrap();
         let (_, leaf) = again.rsplit_once('.').unwrap();
         assert_eq!(
@@ -284,9 +309,41 @@ mod tests {
     }
 
     #[test]
+    fn both_keys_have_one_signature_and_neither_stands_alone() {
+        let cluster = Cluster::new();
+        let identity = cluster.identity(GOOD);
+        let keys = [[7; 32], [8; 32]];
+        let text = publish(&identity, "a", &keys).unwrap();
+        let judged_both = |text: &str, node: &str| {
+            let verdict = verify::<2>(text, node, &cluster.roots(), at(NOW + 1));
+            verdict.map(|published| published.keys)
+        };
+        assert_eq!(judged_both(&text, "a").unwrap(), keys);
+        let [one, two] = keys.map(|key| STANDARD.encode(key));
+        let swapped = text.replace(&format!("{one}.{two}"), &format!("{two}.{one}"));
+        assert_ne!(text, swapped);
+        let other = publish(&identity, "a", &[keys[1], keys[1]]).unwrap();
+        let of_another = other.replace(&format!("{two}.{two}"), &format!("{one}.{two}"));
+        for forged in [swapped, of_another] {
+            let refusal = judged_both(&forged, "a").unwrap_err();
+            let not = "the signature does not verify with the certificate's key";
+            assert_eq!(refusal.to_string(), not);
+        }
+        assert!(judged_both(&text, "b").is_err());
+        // A text of one version says nothing in the other, however its words are cut.
+        let first = publish(&identity, "a", &[keys[0]]).unwrap();
+        let renamed = first.replacen("v1", "v2", 1);
+        assert!(judged_both(&first, "a").is_err() && judged_both(&renamed, "a").is_err());
+        let cut = text.replacen(&format!("v2.{one}"), "v1", 1);
+        for text in [text.as_str(), cut.as_str()] {
+            assert_ne!(judged(&cluster, text, "a", NOW + 1), "");
+        }
+    }
+
+    #[test]
     fn a_malformed_text_is_refused() {
         let cluster = Cluster::new();
-        let text = publish(&cluster.identity(GOOD), "a", &[7; 32]).unwrap();
+        let text = publish(&cluster.identity(GOOD), "a", &[[7; 32]]).unwrap();
         let leaf = text.rsplit('.').next().unwrap();
         let short = text.replace(&STANDARD.encode([7; 32]), &STANDARD.encode([7; 31]));
         let long = format!("{text}{}", format!(".{leaf}").repeat(LONGEST_CHAIN));
@@ -310,6 +367,6 @@ mod tests {
             judged(&cluster, front, "a", NOW + 1),
             "the certificate cannot be read"
         );
-        assert!(publish(&Slot::default(), "a", &[7; 32]).is_err());
+        assert!(publish(&Slot::default(), "a", &[[7; 32]]).is_err());
     }
 }

@@ -73,6 +73,7 @@ fn network(addresses: &[&str], dhcp: bool) -> Network {
         nameservers: vec![Ipv4Addr::new(198, 51, 100, 53).into()],
         ntp: vec![],
         pod_routes: PodRoutes::None,
+        ..Network::default()
     }
 }
 

@@ -33,7 +33,7 @@ const NOBODY: &str = "nobody";
 /// Most clients that are remembered.
 const MOST_CLIENTS: u32 = 65_536;
 /// The bit of a packet's mark for connections that leave with the node's own address: upstream's.
-const LEAVES_AS_NODE: u32 = 0x4000;
+pub const LEAVES_AS_NODE: u32 = 0x4000;
 /// `NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`, and just before `NF_IP_PRI_FILTER`.
 const DESTINATION_NAT: i32 = -100;
 const SOURCE_NAT: i32 = 100;

@@ -1,6 +1,6 @@
 //! What the node knows of services, endpoints and nodes: as much of each object as it needs.
 
-use config_kube::identity::TUNNEL_ANNOTATION;
+use config_kube::identity::{TUNNEL_ANNOTATION, TUNNEL_KEYS_ANNOTATION};
 use config_kube::k8s_openapi::api::core::v1 as core;
 use config_kube::k8s_openapi::api::discovery::v1::{EndpointHints, EndpointSlice};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -290,13 +290,15 @@ pub struct Node {
     pub ranges: Vec<Cidr>,
     /// Whether nothing is held against its machine.
     pub trusted: bool,
-    /// The public key of its tunnel, as it signed it; nothing of it is verified.
+    /// The public key of its tunnel's first link, as it signed it; nothing of it is verified.
     pub tunnel: Option<String>,
+    /// The same of both links.
+    pub tunnel_keys: Option<String>,
     /// Its zone, by its label.
     pub zone: Option<String>,
 }
 
-/// Longest announcement of a tunnel's key that is looked at: a certificate and its intermediates.
+/// Longest announcement of a tunnel's keys that is looked at: a certificate and its intermediates.
 const LONGEST_TUNNEL: usize = 16 * 1024;
 
 impl Node {
@@ -311,8 +313,11 @@ impl Node {
             .metadata
             .labels
             .and_then(|mut labels| labels.remove(ZONE));
-        let tunnel = node.metadata.annotations.unwrap_or_default();
-        let tunnel = tunnel.get(TUNNEL_ANNOTATION).cloned();
+        let mut marks = node.metadata.annotations.unwrap_or_default();
+        let mut announced = |name: &str| {
+            let text = marks.remove(name);
+            text.filter(|text| text.len() <= LONGEST_TUNNEL)
+        };
         let internal = status.addresses.into_iter().flatten();
         let internal = internal.filter(|address| address.type_ == "InternalIP");
         Self {
@@ -325,7 +330,8 @@ impl Node {
                 .filter_map(|text| text.parse().ok())
                 .collect(),
             trusted: !taints.iter().flatten().any(against),
-            tunnel: tunnel.filter(|text| text.len() <= LONGEST_TUNNEL),
+            tunnel: announced(TUNNEL_ANNOTATION),
+            tunnel_keys: announced(TUNNEL_KEYS_ANNOTATION),
             zone: zone.filter(|zone| !zone.is_empty()),
         }
     }

@@ -57,6 +57,12 @@ pub const NODE_CIDR_MASK_IPV4: u8 = 24;
 pub const NODE_CIDR_MASK_IPV6: u8 = 64;
 /// Most bits that a node's part may be longer than its range: upstream's limit, 65,536 nodes.
 pub const NODE_CIDRS_BITS: u8 = 16;
+/// How often each WireGuard key is renewed: a key that leaks lets its holder read a day at most.
+pub const WIREGUARD_KEY_PERIOD: Duration = Duration::from_secs(24 * 60 * 60);
+/// Shortest such time: a new key has to prove itself with every node first, which takes up to three minutes.
+pub const WIREGUARD_KEY_PERIOD_MIN: Duration = Duration::from_secs(5 * 60);
+/// Longest such time: beyond it `never` says what is meant.
+pub const WIREGUARD_KEY_PERIOD_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Default range of node ports: upstream's, above well-known ports and below the kernel's range for
 /// outgoing connections.
 pub const NODE_PORTS: &str = "30000-32767";

@@ -1,14 +1,17 @@
 //! `[network]`: interfaces, name servers and time servers of a machine.
 
-use crate::check::Names;
-use crate::defaults::{MTU_MAX, MTU_MIN};
+use crate::check::{Names, quoted};
+use crate::defaults::{
+    MTU_MAX, MTU_MIN, WIREGUARD_KEY_PERIOD, WIREGUARD_KEY_PERIOD_MAX, WIREGUARD_KEY_PERIOD_MIN,
+};
 use crate::fault::{FaultKind, Place, Sink};
-use crate::format::{Cidr, FormatError, Host, Mac, one_of, text_type};
+use crate::format::{Cidr, FormatError, Host, HumanDuration, Mac, one_of, text_type};
 use crate::raw::{RawInterface, RawNetwork};
 use crate::read::At;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The network settings of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +25,33 @@ pub struct Network {
     pub ntp: Vec<Host>,
     /// How pods' packets go to other machines.
     pub pod_routes: PodRoutes,
+    /// How often WireGuard's keys are renewed.
+    pub key_period: KeyPeriod,
+}
+
+/// How often WireGuard's keys are renewed within a boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyPeriod {
+    /// One of a node's two keys in each of these times.
+    Every(Duration),
+    /// Each key lasts as long as the boot.
+    Never,
+}
+
+impl KeyPeriod {
+    /// The time, if there is one.
+    pub fn period(self) -> Option<Duration> {
+        match self {
+            Self::Every(period) => Some(period),
+            Self::Never => None,
+        }
+    }
+}
+
+impl Default for KeyPeriod {
+    fn default() -> Self {
+        Self::Every(WIREGUARD_KEY_PERIOD)
+    }
 }
 
 /// How pods' packets go to other machines.
@@ -146,12 +176,42 @@ pub(crate) fn check(raw: Option<At<RawNetwork>>, sink: &mut Sink<'_>) -> Network
         .pod_routes
         .and_then(|text| sink.parsed(&text, one_of(&text.value, &words)))
         .unwrap_or_default();
+    let key_period = raw.wireguard_key_period.as_ref();
+    if let Some(text) = key_period.filter(|_| pod_routes != PodRoutes::WireGuard) {
+        sink.fault(
+            FaultKind::Conflict,
+            &text.place,
+            "`wireguard_key_period` without WireGuard",
+            "`pod_routes = \"wireguard\"` beside it",
+        );
+    }
+    let key_period = key_period.and_then(|text| self::key_period(text, sink));
     Network {
         interfaces,
         nameservers: nameservers.into_iter().map(|ip| ip.0).collect(),
         ntp,
         pod_routes,
+        key_period: key_period.unwrap_or_default(),
     }
+}
+
+fn key_period(text: &At<String>, sink: &mut Sink<'_>) -> Option<KeyPeriod> {
+    if text.value == "never" {
+        return Some(KeyPeriod::Never);
+    }
+    let HumanDuration(given) = sink.parse(text)?;
+    if !(WIREGUARD_KEY_PERIOD_MIN..=WIREGUARD_KEY_PERIOD_MAX).contains(&given) {
+        let limits = [WIREGUARD_KEY_PERIOD_MIN, WIREGUARD_KEY_PERIOD_MAX];
+        let [least, most] = limits.map(HumanDuration);
+        sink.fault(
+            FaultKind::BadValue,
+            &text.place,
+            quoted(&text.value),
+            &format!("a duration from {least} to {most}, or \"never\""),
+        );
+        return None;
+    }
+    Some(KeyPeriod::Every(given))
 }
 
 fn interface(entry: At<RawInterface>, names: &mut Names, sink: &mut Sink<'_>) -> Option<Interface> {

@@ -139,6 +139,8 @@ raw!(
         ntp: Texts,
         /// How pods of other nodes are reached. `wireguard`: by a tunnel between trusted machines; `plain`: by routes, without encryption; `none`: not at all. Default: `wireguard`.
         pod_routes: String,
+        /// How often the preferred one of a node's two WireGuard links changes, and the other one's key is renewed: {WIREGUARD_KEY_PERIOD_MIN} to {WIREGUARD_KEY_PERIOD_MAX}, or `never`; the same for all machines. Default: `{WIREGUARD_KEY_PERIOD}`.
+        wireguard_key_period: String,
     }
 );
 raw!(

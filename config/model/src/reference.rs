@@ -127,6 +127,9 @@ fn constants() -> Vec<(&'static str, String)> {
         EVICTION_TRANSITION,
         QUEUE_WAIT_MAX,
         QUEUE_WAIT_MIN,
+        WIREGUARD_KEY_PERIOD,
+        WIREGUARD_KEY_PERIOD_MAX,
+        WIREGUARD_KEY_PERIOD_MIN,
     ]);
     all
 }

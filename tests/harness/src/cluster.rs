@@ -43,6 +43,8 @@ pub struct Lab {
     pub discovery_port: u16,
     /// Cables from the master's machine to the others, one for each slot; [`Lab::cables`] makes them.
     pub cables: Vec<Cable>,
+    /// What the section `[network]` of every machine's user-data says beside the interfaces, as lines of TOML; may be empty.
+    pub network: &'static str,
 }
 
 /// The settings of a cluster that differ between stories.
@@ -54,6 +56,8 @@ pub struct Terms {
     pub secure_boot: bool,
     /// Smallest accepted security version number.
     pub min_svn: u64,
+    /// Ranges of pods' and services' addresses, as lines of TOML; may be empty.
+    pub ranges: &'static str,
 }
 
 impl Default for Terms {
@@ -62,6 +66,7 @@ impl Default for Terms {
             ttl: "30m",
             secure_boot: true,
             min_svn: 1,
+            ranges: "",
         }
     }
 }
@@ -95,10 +100,11 @@ impl Lab {
         }
         let mut text = String::from("version = 1\n\n");
         let (ttl, svn, secure) = (terms.ttl, terms.min_svn, terms.secure_boot);
+        let ranges = terms.ranges;
         write!(
             text,
             "[machine]\nname = \"master-1\"\n\n{}\n[cluster]\nname = \"lab\"\nadmin_key = \"{hash}\"\n\
-             api_names = [\"127.0.0.1\", \"192.168.77.10\", \"localhost\"]\n\n\
+             api_names = [\"127.0.0.1\", \"192.168.77.10\", \"localhost\"]\n{ranges}\n\
              [[cluster.release_key]]\nname = \"dev\"\npublic_key = '''\n{release}'''\n\n\
              [[cluster.ek_issuer]]\nname = \"lab-ca\"\ncertificates = '''\n{issuers}'''\n\n\
              [[rule]]\nname = \"machines\"\nsigners = [\"pratique.dev/node-client\", \"pratique.dev/node-serving\"]\n\
@@ -107,11 +113,19 @@ impl Lab {
              events = {{ secure_boot = {secure}, allow_unknown = false }}\n\
              config = {{ measured = true, digests = \"inventory\" }}\n\
              certificate = {{ ttl = \"{ttl}\", sans = \"inventory\", roles = [\"worker\", \"master\"] }}\n\n{}",
-            interface(10),
+            self.interfaces(10),
             registry()
         )
         .map_err(|error| Error::Missing(error.to_string()))?;
         Ok(text)
+    }
+
+    /// The network of a machine that has this number on the segment.
+    fn interfaces(&self, host: u8) -> String {
+        let settings = self.network;
+        format!(
+            "[network]\n{settings}\n[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
+        )
     }
 
     /// The user-data of a worker, from what bootstrap learned.
@@ -119,7 +133,7 @@ impl Lab {
         format!(
             "version = 1\n\n[machine]\nname = \"worker-{number}\"\n\n[master]\nendpoints = [\"https://192.168.77.10:6443\"]\n\
              ca_pins = [\"{pin}\"]\n\n{}\n{}",
-            interface(10 + number),
+            self.interfaces(10 + number),
             registry()
         )
     }
@@ -486,12 +500,6 @@ fn registry() -> String {
 fn digest_in(text: &str) -> Option<&str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == ':'))
         .find(|word| word.starts_with("sha256:"))
-}
-
-fn interface(host: u8) -> String {
-    format!(
-        "[[network.interface]]\nname = \"eth0\"\ndhcp = true\n\n[[network.interface]]\nname = \"eth1\"\naddresses = [\"192.168.77.{host}/24\"]\n"
-    )
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV6: [u8; 2] = [0x86, 0xDD];
 const UDP: u8 = 17;
-/// The port of machines' tunnels.
-const TUNNEL: [u8; 2] = 51_820_u16.to_be_bytes();
+/// The ports of machines' tunnels: those of their first links, and of their second.
+const TUNNELS: [u16; 2] = [51_820, 51_821];
 /// The front of pods' addresses (10.244.0.0/16, the default).
 const PODS: [u8; 2] = [10, 244];
+/// The front of pods' addresses of IPv6 (fd00:10:244::/48).
+const PODS_V6: [u8; 6] = [0xFD, 0x00, 0x00, 0x10, 0x02, 0x44];
 /// More than any frame of the segment has.
 const MOST: usize = 1 << 16;
 
@@ -18,7 +21,7 @@ const MOST: usize = 1 << 16;
 #[derive(Debug, Default)]
 struct Heard {
     ended: AtomicBool,
-    sealed: AtomicUsize,
+    sealed: [AtomicUsize; 2],
     plain: Mutex<Vec<String>>,
 }
 
@@ -48,9 +51,10 @@ impl Tap {
         Ok(Self(heard))
     }
 
-    /// How many frames of tunnels were recorded.
-    pub fn sealed(&self) -> usize {
-        self.0.sealed.load(Ordering::Relaxed)
+    /// How many frames of tunnels were recorded: of first links, and of second ones.
+    pub fn sealed(&self) -> [usize; 2] {
+        let sealed = self.0.sealed.each_ref();
+        sealed.map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Frames that carry an address of a pod in the clear, as source and destination.
@@ -71,8 +75,8 @@ impl Drop for Tap {
 enum Frame {
     /// A pod's packet, with its source and destination.
     Plain(String),
-    /// A tunnel's.
-    Sealed,
+    /// A tunnel's, with which of the links it is.
+    Sealed(usize),
     /// Of something else.
     Other,
 }
@@ -84,26 +88,41 @@ impl Heard {
                 let plain = self.plain.lock();
                 plain.unwrap_or_else(PoisonError::into_inner).push(what);
             }
-            Some(Frame::Sealed) => drop(self.sealed.fetch_add(1, Ordering::Relaxed)),
+            Some(Frame::Sealed(link)) => {
+                if let Some(count) = self.sealed.get(link) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             Some(Frame::Other) | None => {}
         }
     }
 }
 
-/// None where a frame is cut short, or not IPv4 (RFC 791).
+/// None where a frame is cut short, or neither IPv4 (RFC 791) nor IPv6 (RFC 8200).
 fn read(frame: &[u8]) -> Option<Frame> {
-    if frame.get(12..14)? != IPV4 {
+    let packet = frame.get(14..)?;
+    let plain = |source: &[u8], destination: &[u8], pods: &[u8]| {
+        let is = source.starts_with(pods) || destination.starts_with(pods);
+        is.then(|| Frame::Plain(format!("{source:02x?} to {destination:02x?}")))
+    };
+    let kind = frame.get(12..14)?;
+    if kind == IPV6 {
+        let (source, destination) = (packet.get(8..24)?, packet.get(24..40)?);
+        return Some(plain(source, destination, &PODS_V6).unwrap_or(Frame::Other));
+    }
+    if kind != IPV4 {
         return None;
     }
-    let packet = frame.get(14..)?;
     let words = usize::from(packet.first()? & 0x0F);
     let (source, destination) = (packet.get(12..16)?, packet.get(16..20)?);
-    if source.starts_with(&PODS) || destination.starts_with(&PODS) {
-        return Some(Frame::Plain(format!("{source:?} to {destination:?}")));
+    if let Some(plain) = plain(source, destination, &PODS) {
+        return Some(plain);
     }
     let port = packet.get(words * 4 + 2..words * 4 + 4)?;
-    let sealed = packet.get(9) == Some(&UDP) && port == TUNNEL;
-    Some(if sealed { Frame::Sealed } else { Frame::Other })
+    let mut links = TUNNELS.iter();
+    let link = links.position(|own| port == own.to_be_bytes());
+    let link = link.filter(|_| packet.get(9) == Some(&UDP));
+    Some(link.map_or(Frame::Other, Frame::Sealed))
 }
 
 #[cfg(test)]
@@ -124,10 +143,22 @@ mod tests {
         let to = read(&frame(UDP, machine, pod, 51_820)).unwrap();
         assert!(matches!((from, to), (Frame::Plain(_), Frame::Plain(_))));
         let of = |protocol, port| read(&frame(protocol, machine, machine, port));
-        assert_eq!(of(UDP, 51_820), Some(Frame::Sealed));
+        assert_eq!(of(UDP, 51_820), Some(Frame::Sealed(0)));
+        assert_eq!(of(UDP, 51_821), Some(Frame::Sealed(1)));
         assert_eq!(of(6, 51_820), Some(Frame::Other));
         assert_eq!(of(UDP, 53), Some(Frame::Other));
         let whole = frame(UDP, machine, machine, 51_820);
         assert!((0..whole.len()).all(|length| read(&whole[..length]).is_none()));
+        let v6 = |source: [u16; 8], destination: [u16; 8]| {
+            let ends = [source, destination].concat();
+            let ends = ends.into_iter().flat_map(u16::to_be_bytes).collect();
+            read(&[vec![0; 12], IPV6.to_vec(), vec![0; 8], ends].concat())
+        };
+        let pod = [0xFD00, 0x10, 0x244, 1, 0, 0, 0, 2];
+        let machine = [0xFE80, 0, 0, 0, 0, 0, 0, 1];
+        for (source, destination) in [(pod, machine), (machine, pod)] {
+            assert!(matches!(v6(source, destination), Some(Frame::Plain(_))));
+        }
+        assert_eq!(v6(machine, machine), Some(Frame::Other));
     }
 }

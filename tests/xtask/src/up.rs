@@ -249,6 +249,7 @@ pub(crate) fn lab(dir: PathBuf) -> Outcome<Lab> {
         registry_port: host::free_port(REGISTRY_PORT)?,
         discovery_port: host::free_port(DISCOVERY_PORT)?,
         cables: Lab::cables()?,
+        network: "",
     })
 }
 

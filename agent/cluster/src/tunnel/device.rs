@@ -1,110 +1,307 @@
 //! Makes the kernel's tunnel as planned.
 
-use super::plan::{Plan, differences};
-use crate::rules::TUNNEL;
-use crate::sandboxes::{mtu, set_ipv6, set_link};
+use super::plan::differences;
+use super::slots::{Birth, KEEPALIVE, Link, Plan, Seen, Slot};
+use crate::rules::TUNNELS;
+use crate::sandboxes::{index_of, mtu, set_ipv6, set_link};
 use agent_sys::Result;
+use agent_sys::namespace;
 use agent_sys::netlink::Family;
-use agent_sys::netlink::links::{Links, Route};
-use agent_sys::netlink::wireguard::{Change, Key, WireGuard};
+use agent_sys::netlink::links::{self, Links, Route};
+use agent_sys::netlink::wireguard::{Change, Key, Range, WireGuard};
 use config_model::format::Cidr;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The UDP port at which every machine is reached (WireGuard's usual one).
-pub const PORT: u16 = 51_820;
+/// The UDP ports at which every machine's links are reached: WireGuard's usual one, and the next.
+pub const PORTS: [u16; 2] = [51_820, 51_821];
 /// Bytes that the tunnel puts around a packet: IPv6 and UDP headers, and its own.
 pub const OVERHEAD: u32 = 80;
 
-/// The tunnel's link and its key, which live as long as the machine's boot: a later agent goes on with both, and no connection
-/// breaks.
+/// Notes with a link that say when its key was made: a later agent reads them, and they go with link and key.
+const FIRST_KEY: &str = "pratique: first key, made at ";
+const LATER_KEY: &str = "pratique: key made at ";
+/// The note while a key is made.
+const NEW_KEY: &str = "pratique: key in the making";
+
+/// The tunnel's links and their keys, which live as long as the machine's boot: a later agent goes on with both, and no
+/// connection breaks.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
-    /// Where each peer was said to be.
-    told: BTreeMap<Key, SocketAddr>,
+    /// The node's addresses with which the links are as they should be, as far as is known; none where they are not.
+    ready: Vec<IpAddr>,
+    /// Where the peers of each link were said to be.
+    told: [BTreeMap<Key, SocketAddr>; 2],
 }
 
 impl Device {
-    /// Makes the link where there is none; its public key. `addresses`: the node's own in its ranges of pod addresses.
-    pub(crate) fn ready(&mut self, addresses: &[IpAddr]) -> Result<Key> {
+    /// What the kernel holds, once both links are there. `addresses`: the node's own in its ranges of pod addresses.
+    pub(crate) fn look(&mut self, addresses: &[IpAddr]) -> Result<Seen> {
         let mut links = Links::open()?;
-        if links.named(TUNNEL)?.is_none() {
-            let size = mtu(&mut links)?.saturating_sub(OVERHEAD);
-            links.add_wireguard(TUNNEL, size)?;
-            self.told.clear();
-        }
-        let index = crate::sandboxes::index_of(&mut links, TUNNEL)?;
         let mut kernel = WireGuard::open()?;
-        let mut tunnel = kernel.read(index)?;
-        if tunnel.key.is_none() {
-            kernel.renew_key(index)?;
-            tunnel = kernel.read(index)?;
+        // Whatever fails below, the next look begins with it.
+        if std::mem::take(&mut self.ready) != addresses {
+            for slot in Slot::ALL {
+                self.make(slot, addresses, &mut links, &mut kernel)?;
+            }
         }
-        if tunnel.port != PORT {
-            kernel.listen(index, PORT)?;
+        let mut seen = Seen::default();
+        let mut known = true;
+        for slot in Slot::ALL {
+            let found = found(&mut links, slot)?;
+            let birth = birth(&found.note);
+            *slot.of_mut(&mut seen.links) = Link {
+                birth: birth.unwrap_or_default(),
+                tunnel: kernel.read(found.index)?,
+            };
+            for route in links.routes_into(found.index)? {
+                seen.routes.insert((route.destination, route.prefix), slot);
+            }
+            known &= birth.is_some();
         }
-        set_link(TUNNEL)?;
-        set_ipv6(TUNNEL, addresses)?;
-        links.switch_on(index)?;
-        for address in addresses {
-            links.add_address(index, *address, Family::of(*address).bits())?;
+        if known {
+            self.ready = addresses.to_vec();
         }
-        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-        let missing = || agent_sys::Error::new("read the key of", TUNNEL, missing());
-        tunnel.key.ok_or_else(missing)
+        Ok(seen)
     }
 
-    /// Makes the peers those of the plan; those that are none any more go first.
-    pub(crate) fn set_peers(&mut self, plan: &Plan) -> Result<()> {
-        let index = crate::sandboxes::index_of(&mut Links::open()?, TUNNEL)?;
-        let mut kernel = WireGuard::open()?;
-        let changes = differences(&kernel.read(index)?, &self.told, plan);
-        kernel.change(index, &changes)?;
+    fn make(
+        &mut self,
+        slot: Slot,
+        addresses: &[IpAddr],
+        links: &mut Links,
+        kernel: &mut WireGuard,
+    ) -> Result<()> {
+        let name = *slot.of(&TUNNELS);
+        if links.named(name)?.is_none() {
+            let size = mtu(links)?.saturating_sub(OVERHEAD);
+            links.add_wireguard(name, size)?;
+            slot.of_mut(&mut self.told).clear();
+        }
+        let link = found(links, slot)?;
+        let tunnel = kernel.read(link.index)?;
+        if tunnel.key.is_none() {
+            kernel.renew_key(link.index)?;
+            links.note(link.index, &format!("{FIRST_KEY}{}", now()))?;
+        } else if birth(&link.note).is_none() {
+            // An agent ended while it made a key.
+            links.note(link.index, &format!("{LATER_KEY}{}", now()))?;
+        }
+        let port = *slot.of(&PORTS);
+        if tunnel.port != port {
+            kernel.listen(link.index, port)?;
+        }
+        set_link(name)?;
+        // A peer sends by the one link what is answered by the other.
+        namespace::set(&format!("net/ipv4/conf/{name}/rp_filter"), "2")?;
+        set_ipv6(name, addresses)?;
+        links.switch_on(link.index)?;
+        for address in addresses {
+            links.add_address(link.index, *address, Family::of(*address).bits())?;
+        }
+        Ok(())
+    }
+
+    /// Makes the peers of both links those of the plan, and wakes some; those that are none any more go first, of both links.
+    pub(crate) fn set_peers(&mut self, seen: &Seen, plan: &Plan) -> Result<()> {
+        let all = Slot::ALL.map(|slot| {
+            let told = slot.of(&self.told);
+            let tunnel = &slot.of(&seen.links).tunnel;
+            differences(tunnel, told, slot.of(&plan.peers))
+        });
+        let is_removal = |change: &Change| matches!(change, Change::Remove(_));
+        for removals in [true, false] {
+            for slot in Slot::ALL {
+                let changes = slot.of(&all).iter();
+                let changes = changes.filter(|change| is_removal(change) == removals);
+                self.change(slot, changes.cloned().collect())?;
+            }
+        }
+        for slot in Slot::ALL {
+            let wake = |key: &Key| Change::Wake {
+                key: *key,
+                keepalive: KEEPALIVE,
+            };
+            self.change(slot, slot.of(&plan.wake).iter().map(wake).collect())?;
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, slot: Slot, changes: Vec<Change>) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let index = found(&mut Links::open()?, slot)?.index;
+        WireGuard::open()?.change(index, &changes)?;
+        let told = slot.of_mut(&mut self.told);
         for change in changes {
             match change {
-                Change::Remove(key) => drop(self.told.remove(&key)),
+                Change::Remove(key) => drop(told.remove(&key)),
                 Change::Put { key, endpoint, .. } => {
-                    self.told.extend(endpoint.map(|endpoint| (key, endpoint)));
+                    told.extend(endpoint.map(|endpoint| (key, endpoint)));
                 }
+                Change::Wake { .. } => {}
             }
         }
         Ok(())
     }
+
+    /// Gives a link a new key.
+    pub(crate) fn renew(&mut self, slot: Slot) -> Result<()> {
+        let mut links = Links::open()?;
+        let index = found(&mut links, slot)?.index;
+        // Of a key whose age is not known no session counts, should the agent end here.
+        links.note(index, NEW_KEY)?;
+        let ready = std::mem::take(&mut self.ready);
+        WireGuard::open()?.renew_key(index)?;
+        links.note(index, &format!("{LATER_KEY}{}", now()))?;
+        self.ready = ready;
+        Ok(())
+    }
+}
+
+fn found(links: &mut Links, slot: Slot) -> Result<links::Link> {
+    let name = *slot.of(&TUNNELS);
+    let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+    let missing = || agent_sys::Error::new("find the link", name, missing());
+    links.named(name)?.ok_or_else(missing)
+}
+
+fn birth(note: &str) -> Option<Birth> {
+    let first = note.strip_prefix(FIRST_KEY);
+    let at = first.or_else(|| note.strip_prefix(LATER_KEY))?;
+    Some(Birth {
+        at: at.parse().ok()?,
+        first: first.is_some(),
+    })
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
 }
 
 /// The ranges whose packets the kernel leads into the tunnel; none where there is no tunnel yet.
 pub(crate) fn led_into_the_tunnel() -> Result<Vec<Cidr>> {
     let mut links = Links::open()?;
-    let Some(link) = links.named(TUNNEL)? else {
-        return Ok(Vec::new());
-    };
-    let routes = links.routes_into(link.index)?;
-    let range = |route: Route| Cidr {
-        address: route.destination,
-        prefix: route.prefix,
-    };
-    Ok(routes.into_iter().map(range).collect())
+    let mut ranges = Vec::new();
+    for name in TUNNELS {
+        let Some(link) = links.named(name)? else {
+            continue;
+        };
+        let routes = links.routes_into(link.index)?;
+        ranges.extend(routes.into_iter().map(|route| Cidr {
+            address: route.destination,
+            prefix: route.prefix,
+        }));
+    }
+    Ok(ranges)
 }
 
-/// Makes the routes into the tunnel those of the plan.
-pub(crate) fn set_routes(plan: &Plan) -> Result<()> {
+/// Makes the routes into the tunnel those of the plan. One that changes its link does so at once.
+pub(crate) fn set_routes(planned: &BTreeMap<Range, Slot>) -> Result<()> {
     let mut links = Links::open()?;
-    let index = crate::sandboxes::index_of(&mut links, TUNNEL)?;
-    let there = links.routes_into(index)?;
-    let planned = |route: &Route| plan.routes.contains(&(route.destination, route.prefix));
-    for route in there.iter().filter(|route| !planned(route)) {
+    let indexes = TUNNELS.map(|name| index_of(&mut links, name));
+    let [first, second] = indexes;
+    let indexes = [first?, second?];
+    let mut there = Vec::new();
+    for index in indexes {
+        there.extend(links.routes_into(index)?);
+    }
+    let is_planned = |route: &&Route| planned.contains_key(&(route.destination, route.prefix));
+    for route in there.iter().filter(|route| !is_planned(route)) {
         links.remove_route(route)?;
     }
-    for (destination, prefix) in &plan.routes {
+    for ((destination, prefix), slot) in planned {
         let route = Route {
             destination: *destination,
             prefix: *prefix,
             gateway: None,
-            link: index,
+            link: *slot.of(&indexes),
         };
         if !there.contains(&route) {
             links.add_route(&route)?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_sys::namespace::{Kind, hold, in_new, release};
+    use agent_sys::netlink::links::Cable;
+    use std::fs::File;
+    use std::net::Ipv6Addr;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn the_age_of_a_key_is_read_from_the_links_note() {
+        let read = |at, first| Some(Birth { at, first });
+        assert_eq!(
+            birth(&format!("{FIRST_KEY}1790000000")),
+            read(1_790_000_000, true)
+        );
+        assert_eq!(
+            birth(&format!("{LATER_KEY}1790000000")),
+            read(1_790_000_000, false)
+        );
+        for unknown in ["", NEW_KEY, "pratique: key made at noon"] {
+            assert_eq!(birth(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_route_changes_its_link_and_is_never_doubled() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("far");
+        in_new(&[Kind::Network], || hold(Kind::Network, &place)).unwrap();
+        let far = File::open(&place).unwrap();
+        in_new(&[Kind::Network], || {
+            let mut links = Links::open()?;
+            for (number, name) in (1..).zip(TUNNELS) {
+                links.lay(&Cable {
+                    name,
+                    mac: [2, 0, 0, 0, number, 1],
+                    far_name: name,
+                    far_mac: [2, 0, 0, 0, number, 2],
+                    far: far.as_fd(),
+                    mtu: 1500,
+                })?;
+                let index = index_of(&mut links, name)?;
+                links.switch_on(index)?;
+            }
+            let ranges = |number: u8| -> [Range; 2] {
+                let v6 = Ipv6Addr::new(0xfd00, 0, 0, number.into(), 0, 0, 0, 0);
+                [([10, 1, number, 0].into(), 24), (v6.into(), 64)]
+            };
+            let ways = |slots: &[(u8, Slot)]| {
+                let planned = slots.iter();
+                let planned = planned.flat_map(|(node, slot)| ranges(*node).map(|at| (at, *slot)));
+                set_routes(&planned.collect()).unwrap();
+                let mut links = Links::open().unwrap();
+                TUNNELS.map(|name| {
+                    let index = index_of(&mut links, name).unwrap();
+                    let routes = links.routes_into(index).unwrap();
+                    let routes = routes.into_iter();
+                    let there: Vec<Range> = routes
+                        .map(|route| (route.destination, route.prefix))
+                        .collect();
+                    let of = |node: &u8| ranges(*node).iter().all(|at| there.contains(at));
+                    let nodes: Vec<u8> = (1..=2).filter(of).collect();
+                    assert_eq!(there.len(), 2 * nodes.len(), "{there:?}");
+                    nodes
+                })
+            };
+            let (first, second) = (Slot::First, Slot::Second);
+            assert_eq!(ways(&[(1, first), (2, first)]), [vec![1, 2], vec![]]);
+            assert_eq!(ways(&[(1, second), (2, first)]), [vec![2], vec![1]]);
+            assert_eq!(ways(&[(2, second)]), [vec![], vec![2]]);
+            assert_eq!(led_into_the_tunnel()?.len(), 2);
+            Ok(())
+        })
+        .unwrap();
+        release(&place).unwrap();
+    }
 }

@@ -1,7 +1,9 @@
 //! Follows nodes, their keys and their trust into the kernel's tunnel.
 
 use super::Device;
-use super::plan::{Node, Plan, plan};
+use super::plan::{Members, Node, members};
+use super::slots::{Clock, Memory, Plan, Renewal, plan};
+use crate::rules::TUNNELS;
 use crate::{Error, Sandboxes};
 use agent_proxy::{Known, Node as Seen, View};
 use agent_sys::netlink::wireguard::Key;
@@ -9,23 +11,37 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Pause after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often it is looked whether a certificate has ended, and whether one that did not count does now.
-const LOOK: Duration = Duration::from_secs(10);
+/// How often the kernel is looked at: sessions age, certificates end, and ones that did not count do now.
+const LOOK: Duration = Duration::from_secs(5);
+/// Least time between two plans: nodes that publish again and again take no more of this one.
+const PACE: Duration = Duration::from_millis(100);
+/// Pause after packets were led to the other link: what is under way arrives.
+const UNDER_WAY: Duration = Duration::from_millis(500);
 
-/// A key that a node has proved to have published.
+/// What a node published, signed; nothing of it is verified.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// The key of its first link alone, as older versions read and publish it.
+    pub first: Option<String>,
+    /// The keys of both links.
+    pub both: Option<String>,
+}
+
+/// Keys that a node has proved to have published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proven {
-    /// The key.
-    pub key: Key,
+    /// The keys of its links; an older version has no second one.
+    pub keys: [Option<Key>; 2],
     /// Unix seconds at which the proof ends.
     pub not_after: u64,
 }
 
 /// Judges what the named node published; else why it proves nothing.
-pub type Verify = dyn Fn(&str, &str) -> Result<Proven, String> + Send + Sync;
+pub type Verify = dyn Fn(&str, &Announced) -> Result<Proven, String> + Send + Sync;
 
 /// Keeps the tunnel.
 pub struct Keeper {
@@ -37,8 +53,10 @@ pub struct Keeper {
     pub own: String,
     /// Judges what other nodes published.
     pub verify: Arc<Verify>,
-    /// Told this node's key, to publish it.
-    pub key: watch::Sender<Option<Key>>,
+    /// How often each of this node's keys is renewed, half of the time between them; none keeps them for the boot.
+    pub period: Option<Duration>,
+    /// Told this node's keys, to publish them.
+    pub keys: watch::Sender<Option<[Key; 2]>>,
 }
 
 impl std::fmt::Debug for Keeper {
@@ -49,34 +67,64 @@ impl std::fmt::Debug for Keeper {
     }
 }
 
-/// What was judged: by node, the text and its verdict.
+/// What was judged: by node.
 #[derive(Debug, Default)]
-struct Judged(BTreeMap<String, (String, Result<Proven, String>)>);
+struct Judged(BTreeMap<String, Verdict>);
+
+/// What came of a node's texts.
+#[derive(Debug)]
+struct Verdict {
+    of: Announced,
+    /// When, in Unix seconds.
+    at: u64,
+    outcome: Result<Proven, String>,
+}
+
+impl Verdict {
+    /// What counted is not judged again, since time takes only its end from it; other texts after some time, as roots may have
+    /// come since.
+    fn stands(&self, now: u64) -> bool {
+        let again = self.at + LOOK.as_secs();
+        self.outcome.is_ok() || (self.at..again).contains(&now)
+    }
+}
 
 impl Judged {
-    /// The key of a node that counts at `now`. A text that counted is not judged again, since time takes only its end from it.
-    fn key(&mut self, name: &str, node: &Seen, verify: &Verify, now: u64) -> Option<Key> {
-        let Some(text) = node.tunnel.as_ref().filter(|_| node.trusted) else {
+    /// The keys of a node that count at `now`.
+    fn keys(&mut self, name: &str, node: &Seen, verify: &Verify, now: u64) -> [Option<Key>; 2] {
+        let (first, both) = (&node.tunnel, &node.tunnel_keys);
+        if !node.trusted || (first, both) == (&None, &None) {
             self.0.remove(name);
-            return None;
-        };
-        let known = self.0.get(name).filter(|(old, _)| old == text);
-        if known.is_none_or(|(_, verdict)| verdict.is_err()) {
-            let verdict = verify(name, text);
-            if let Err(reason) = &verdict
-                && known.is_none_or(|(_, old)| *old != verdict)
+            return [None; 2];
+        }
+        let known = self.0.get(name);
+        let known = known.filter(|known| (&known.of.first, &known.of.both) == (first, both));
+        if known.is_none_or(|known| !known.stands(now)) {
+            let announced = Announced {
+                first: first.clone(),
+                both: both.clone(),
+            };
+            let outcome = verify(name, &announced);
+            if let Err(reason) = &outcome
+                && known.is_none_or(|old| old.outcome != outcome)
             {
                 tracing::warn!(
                     node = name,
                     reason,
-                    "a node's WireGuard key is not accepted"
+                    "a node's WireGuard keys are not accepted"
                 );
             }
-            self.0.insert(name.to_owned(), (text.clone(), verdict));
+            let verdict = Verdict {
+                of: announced,
+                at: now,
+                outcome,
+            };
+            self.0.insert(name.to_owned(), verdict);
         }
-        let (_, verdict) = self.0.get(name)?;
-        let proven = verdict.as_ref().ok()?;
-        (now < proven.not_after).then_some(proven.key)
+        let verdict = self.0.get(name);
+        let proven = verdict.and_then(|verdict| verdict.outcome.as_ref().ok());
+        let proven = proven.filter(|proven| now < proven.not_after);
+        proven.map_or([None; 2], |proven| proven.keys)
     }
 
     /// The nodes with the keys that count at `now`; none before they are known.
@@ -87,40 +135,51 @@ impl Judged {
             name: name.clone(),
             addresses: node.addresses.clone(),
             ranges: node.ranges.clone(),
-            key: self.key(name, node, verify, now),
+            keys: self.keys(name, node, verify, now),
         };
         Some(nodes.iter().map(read).collect())
     }
+}
+
+/// What a look needs of the ones before.
+#[derive(Debug, Default)]
+struct State {
+    device: Device,
+    memory: Memory,
+}
+
+/// What the log was told, so that it is told once.
+#[derive(Debug, Default)]
+struct Told {
+    members: Members,
+    waits: Option<String>,
+    failure: Option<String>,
 }
 
 impl Keeper {
     /// Keeps the tunnel, for ever; to be begun once the node has a range of pod addresses.
     pub async fn run(self) {
         let mut changes = self.view.changes();
-        let device = Arc::new(Mutex::new(Device::default()));
+        let state = Arc::new(Mutex::new(State::default()));
         let mut judged = Judged::default();
-        let (mut done, mut told): (Option<Plan>, String) = (None, String::new());
+        let mut told = Told::default();
+        // What was planned for, and when the kernel is looked at again though nothing has changed.
+        let (mut done, mut next): (Option<Vec<Node>>, Instant) = (None, Instant::now() + LOOK);
         loop {
             let known = Arc::clone(&changes.borrow_and_update());
             let nodes = judged.nodes(&known, &*self.verify, now());
-            let planned = nodes.map(|nodes| plan(&self.own, &nodes));
-            let planned = planned.filter(|planned| done.as_ref() != Some(planned));
-            let mut pause = LOOK;
-            if let Some(planned) = planned {
-                match self.put(&device, &planned).await {
-                    Ok(key) => {
-                        tell(done.as_ref(), &planned);
-                        (done, told) = (Some(planned), String::new());
-                        self.key
-                            .send_if_modified(|old| old.replace(key) != Some(key));
-                    }
-                    Err(reason) => {
-                        pause = RETRY;
-                        if told != reason {
-                            tracing::error!(reason, "cannot set up WireGuard; trying again");
-                            told = reason;
-                        }
-                    }
+            if let Some(nodes) = nodes
+                && (done.as_ref() != Some(&nodes) || Instant::now() >= next)
+            {
+                let members = members(&self.own, &nodes);
+                let outcome = self.step(&state, members.clone()).await;
+                let pause = told.tell(members, outcome.as_ref());
+                tokio::time::sleep(PACE).await;
+                done = outcome.is_ok().then_some(nodes);
+                next = Instant::now() + pause;
+                if let Ok((_, keys)) = outcome {
+                    self.keys
+                        .send_if_modified(|old| old.replace(keys) != Some(keys));
                 }
             }
             // Cancel-safe: both arms only wait.
@@ -128,43 +187,84 @@ impl Keeper {
                 outcome = changes.changed() => if outcome.is_err() {
                     return;
                 },
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep_until(next.max(Instant::now() + RETRY / 10)) => {}
             }
         }
     }
 
-    async fn put(&self, device: &Arc<Mutex<Device>>, planned: &Plan) -> Result<Key, String> {
-        let sandboxes = Arc::clone(&self.sandboxes);
-        let (device, planned) = (Arc::clone(device), planned.clone());
-        let put = move || {
-            let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-            sandboxes.give_tunnel(&mut device, &planned)
+    /// Looks at the kernel once, plans, and makes it so.
+    async fn step(
+        &self,
+        state: &Arc<Mutex<State>>,
+        members: Members,
+    ) -> Result<(Plan, [Key; 2]), String> {
+        let (sandboxes, state) = (Arc::clone(&self.sandboxes), Arc::clone(state));
+        let clock = Clock {
+            now: now(),
+            period: self.period.map(|period| period.as_secs()),
         };
-        let outcome = tokio::task::spawn_blocking(put).await;
+        let step = move || {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let State { device, memory } = &mut *state;
+            sandboxes.keep_tunnel(device, |seen| plan(&members, seen, clock, memory))
+        };
+        let outcome = tokio::task::spawn_blocking(step).await;
         outcome
             .map_err(|error| error.to_string())?
             .map_err(|error: Error| error.chain())
     }
 }
 
-/// Logs added and removed peers, and the nodes that were rejected.
-fn tell(before: Option<&Plan>, planned: &Plan) {
-    let had = |key: &Key| before.is_some_and(|before| before.peers.contains_key(key));
-    let new = planned.peers.keys().filter(|key| !had(key)).count();
-    let gone = before.map_or(0, |before| {
-        let gone = |key: &&Key| !planned.peers.contains_key(*key);
-        before.peers.keys().filter(gone).count()
-    });
-    let peers = planned.peers.len();
-    tracing::info!(peers, new, gone, "updated WireGuard peers");
-    for (node, reason) in &planned.refused {
-        if before.is_none_or(|before| before.refused.get(node) != Some(reason)) {
-            tracing::warn!(
+impl Told {
+    /// Tells the log what is new; the pause until the next look.
+    fn tell(&mut self, members: Members, outcome: Result<&(Plan, [Key; 2]), &String>) -> Duration {
+        let (plan, _) = match outcome {
+            Ok(done) => done,
+            Err(reason) => {
+                if self.failure.as_ref() != Some(reason) {
+                    tracing::error!(reason, "cannot set up WireGuard; trying again");
+                    self.failure = Some(reason.clone());
+                }
+                return RETRY;
+            }
+        };
+        self.failure = None;
+        if members.peers != self.members.peers {
+            let (now, before) = (&members.peers, &self.members.peers);
+            let new = now.keys().filter(|name| !before.contains_key(*name));
+            let gone = before.keys().filter(|name| !now.contains_key(*name));
+            let (peers, new, gone) = (now.len(), new.count(), gone.count());
+            tracing::info!(peers, new, gone, "updated WireGuard peers");
+        }
+        for (node, reason) in &members.refused {
+            if self.members.refused.get(node) != Some(reason) {
+                tracing::warn!(
+                    node,
+                    reason,
+                    "a node is no WireGuard peer; its pods are unreachable"
+                );
+            }
+        }
+        self.members = members;
+        let waits = match &plan.renewal {
+            Renewal::Waits(node) => Some(node.clone()),
+            Renewal::Due(slot) => {
+                tracing::info!(link = *slot.of(&TUNNELS), "renewed a WireGuard key");
+                None
+            }
+            Renewal::NotDue => None,
+        };
+        if let Some(node) = waits
+            .as_ref()
+            .filter(|node| self.waits.as_ref() != Some(*node))
+        {
+            tracing::info!(
                 node,
-                reason,
-                "a node is no WireGuard peer; its pods are unreachable"
+                "a WireGuard key is renewed once this node is reached by the other link"
             );
         }
+        self.waits = waits;
+        if plan.moving { UNDER_WAY } else { LOOK }
     }
 }
 
@@ -189,18 +289,18 @@ mod tests {
     #[test]
     fn a_key_counts_while_its_machine_is_trusted_and_its_proof_lives() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
-        let verify = |name: &str, text: &str| {
+        let verify = |name: &str, announced: &Announced| {
             ASKED.fetch_add(1, Ordering::Relaxed);
             let proven = Proven {
-                key: [7; 32],
+                keys: [Some([7; 32]), None],
                 not_after: 100,
             };
-            (text == "good" && name == "a")
+            (announced.first.as_deref() == Some("good") && name == "a")
                 .then_some(proven)
                 .ok_or_else(|| "no".to_owned())
         };
         let mut judged = Judged::default();
-        let mut key = |name: &str, node: &Seen, now| judged.key(name, node, &verify, now);
+        let mut key = |name: &str, node: &Seen, now| judged.keys(name, node, &verify, now)[0];
         assert_eq!(key("a", &seen(Some("good"), true), 99), Some([7; 32]));
         assert_eq!(key("a", &seen(Some("good"), true), 99), Some([7; 32]));
         assert_eq!(
@@ -214,6 +314,12 @@ mod tests {
             "it has ended"
         );
         assert_eq!(key("a", &seen(Some("bad"), true), 99), None, "another text");
+        let asked = ASKED.load(Ordering::Relaxed);
+        assert_eq!(key("a", &seen(Some("bad"), true), 103), None);
+        assert_eq!(ASKED.load(Ordering::Relaxed), asked, "a bad one is, too");
+        assert_eq!(key("a", &seen(Some("bad"), true), 104), None);
+        let again = "for some seconds";
+        assert_eq!(ASKED.load(Ordering::Relaxed), asked + 1, "{again}");
         assert_eq!(key("a", &seen(Some("good"), false), 99), None, "no trust");
         assert_eq!(key("a", &seen(None, true), 99), None, "nothing published");
         assert_eq!(

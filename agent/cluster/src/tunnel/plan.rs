@@ -1,11 +1,11 @@
-//! What the kernel's tunnel should hold (pure): peers, the addresses behind them, and routes.
+//! Who is a peer, and what is behind it (pure).
 
 use agent_sys::netlink::wireguard::{Change, Key, MOST_RANGES, Range, Tunnel};
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use super::device::PORT;
+use super::slots::KEEPALIVE;
 use crate::peers::is_routed;
 
 /// A node, as far as the tunnel needs it.
@@ -17,30 +17,41 @@ pub(crate) struct Node {
     pub(crate) addresses: Vec<IpAddr>,
     /// Its ranges of pod addresses, as the master says.
     pub(crate) ranges: Vec<Cidr>,
-    /// The key that it proved, where its machine is trusted.
-    pub(crate) key: Option<Key>,
+    /// The keys of its links that it proved, where its machine is trusted.
+    pub(crate) keys: [Option<Key>; 2],
 }
 
-/// A peer: where it is, and the addresses behind it.
+/// A node that may be a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Peer {
-    pub(crate) endpoint: SocketAddr,
+pub(crate) struct Member {
+    /// Where it is.
+    pub(crate) address: IpAddr,
+    /// The addresses behind it.
     pub(crate) ranges: Vec<Range>,
+    /// The keys of its links.
+    pub(crate) keys: [Option<Key>; 2],
 }
 
-/// What the kernel should hold.
+/// All other nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// Peers by their keys.
-    pub(crate) peers: BTreeMap<Key, Peer>,
+pub(crate) struct Members {
+    /// Those that may be peers, by their names.
+    pub(crate) peers: BTreeMap<String, Member>,
     /// Ranges that lead into the tunnel, those of nodes that are no peers as well.
     pub(crate) routes: BTreeSet<Range>,
     /// Nodes whose pods are not reached though they are trusted, and why.
     pub(crate) refused: BTreeMap<String, &'static str>,
 }
 
-/// The plan for the node `own` among all nodes.
-pub(crate) fn plan(own: &str, nodes: &[Node]) -> Plan {
+/// A peer of one link: where it is, and the addresses behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) endpoint: SocketAddr,
+    pub(crate) ranges: Vec<Range>,
+}
+
+/// What the node `own` makes of all nodes.
+pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
     let (here, others): (Vec<&Node>, Vec<&Node>) = nodes.iter().partition(|node| node.name == own);
     let taken: Vec<Cidr> = here.iter().flat_map(|node| node.ranges.clone()).collect();
     let addresses: Vec<IpAddr> = here
@@ -52,10 +63,11 @@ pub(crate) fn plan(own: &str, nodes: &[Node]) -> Plan {
             && !taken.iter().any(|own| overlap(own, range))
             && !addresses.iter().any(|address| range.contains(*address))
     };
-    let mut plan = Plan::default();
+    let mut members = Members::default();
     for node in &others {
         let ranges = node.ranges.iter().filter(|range| is_foreign(range));
-        plan.routes
+        members
+            .routes
             .extend(ranges.map(|range| (range.network(), range.prefix)));
     }
     let holder = |range: &Cidr| {
@@ -64,36 +76,43 @@ pub(crate) fn plan(own: &str, nodes: &[Node]) -> Plan {
         claims.count() == 1
     };
     let mut keys: BTreeMap<Key, usize> = BTreeMap::new();
-    for key in nodes.iter().filter_map(|node| node.key) {
+    for key in nodes.iter().flat_map(|node| node.keys).flatten() {
         *keys.entry(key).or_default() += 1;
     }
     for node in &others {
-        let Some(key) = node.key else { continue };
+        if node.keys == [None, None] {
+            continue;
+        }
         let ranges = node
             .ranges
             .iter()
             .filter(|range| is_foreign(range) && holder(range));
         let ranges = ranges.map(|range| (range.network(), range.prefix));
         let ranges: Vec<Range> = ranges.take(MOST_RANGES).collect();
-        let refusal = if keys.get(&key) != Some(&1) {
+        let mut own = node.keys.iter().flatten();
+        let refusal = if own.any(|key| keys.get(key) != Some(&1)) {
             Some("another node has published the same key")
         } else if ranges.is_empty() {
             Some("it has no range of pod addresses of its own")
         } else {
             None
         };
-        let endpoint = endpoint(node, &plan.routes);
-        match (refusal, endpoint) {
-            (None, Some(endpoint)) => {
-                plan.peers.insert(key, Peer { endpoint, ranges });
+        match (refusal, address(node, &members.routes)) {
+            (None, Some(address)) => {
+                let member = Member {
+                    address,
+                    ranges,
+                    keys: node.keys,
+                };
+                members.peers.insert(node.name.clone(), member);
             }
             (refusal, _) => {
                 let why = refusal.unwrap_or("it has no address outside of the pods' ranges");
-                plan.refused.insert(node.name.clone(), why);
+                members.refused.insert(node.name.clone(), why);
             }
         }
     }
-    plan
+    members
 }
 
 /// Whether two ranges have an address in common.
@@ -102,7 +121,7 @@ fn overlap(one: &Cidr, other: &Cidr) -> bool {
 }
 
 /// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would lead nowhere.
-fn endpoint(node: &Node, routes: &BTreeSet<Range>) -> Option<SocketAddr> {
+fn address(node: &Node, routes: &BTreeSet<Range>) -> Option<IpAddr> {
     let inside = |address: IpAddr| {
         let mut routes = routes.iter();
         routes.any(|(network, prefix)| {
@@ -115,38 +134,36 @@ fn endpoint(node: &Node, routes: &BTreeSet<Range>) -> Option<SocketAddr> {
     };
     let mut outside = node.addresses.iter().filter(|address| !inside(**address));
     let first = outside.clone().find(|address| address.is_ipv4());
-    let address = first.or_else(|| outside.next())?;
-    Some(SocketAddr::new(*address, PORT))
+    first.or_else(|| outside.next()).copied()
 }
 
-/// What makes the kernel's tunnel as planned. `told`: the endpoints that it was given; the kernel itself follows a peer that
-/// moves, so its own are not looked at.
+/// What gives a link of the kernel's the planned peers. `told`: the endpoints that it was given; the kernel itself follows a
+/// peer that moves, so its own are not looked at.
 pub(crate) fn differences(
     seen: &Tunnel,
     told: &BTreeMap<Key, SocketAddr>,
-    plan: &Plan,
+    peers: &BTreeMap<Key, Peer>,
 ) -> Vec<Change> {
-    let gone = seen
-        .peers
-        .keys()
-        .filter(|key| !plan.peers.contains_key(*key));
+    let gone = seen.peers.keys().filter(|key| !peers.contains_key(*key));
     let mut changes: Vec<Change> = gone.map(|key| Change::Remove(*key)).collect();
-    for (key, peer) in &plan.peers {
+    for (key, peer) in peers {
         let has = seen.peers.get(key);
-        let same = has.is_some_and(|ranges| set(ranges) == set(&peer.ranges));
+        let same = has.is_some_and(|has| set(&has.ranges) == set(&peer.ranges));
         let stays = told.get(key) == Some(&peer.endpoint);
         if !same || !stays {
             changes.push(Change::Put {
                 key: *key,
                 endpoint: Some(peer.endpoint).filter(|_| !stays || has.is_none()),
                 ranges: peer.ranges.clone(),
+                keepalive: KEEPALIVE,
             });
         }
     }
     changes
 }
 
-fn set(ranges: &[Range]) -> BTreeSet<Range> {
+/// Ranges without their order.
+pub(crate) fn set(ranges: &[Range]) -> BTreeSet<Range> {
     ranges.iter().copied().collect()
 }
 
@@ -160,7 +177,7 @@ mod tests {
             name: name.to_owned(),
             addresses: vec![address.parse().unwrap()],
             ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
-            key: key.map(|byte| [byte; 32]),
+            keys: [key.map(|byte| [byte; 32]), key.map(|byte| [byte + 100; 32])],
         }
     }
 
@@ -168,20 +185,30 @@ mod tests {
         node("own", "192.0.2.1", &["10.1.0.0/24"], Some(1))
     }
 
-    fn of(others: &[Node]) -> Plan {
-        plan("own", &[&[own()], others].concat())
+    fn of(others: &[Node]) -> Members {
+        members("own", &[&[own()], others].concat())
     }
 
-    fn keys(plan: &Plan) -> Vec<u8> {
-        plan.peers.keys().map(|key| key[0]).collect()
+    /// The peers of the first link.
+    fn peers(members: &Members) -> BTreeMap<Key, Peer> {
+        let peer = |member: &Member| {
+            let endpoint = SocketAddr::new(member.address, 51_820);
+            let ranges = member.ranges.clone();
+            Some((member.keys[0]?, Peer { endpoint, ranges }))
+        };
+        members.peers.values().filter_map(peer).collect()
+    }
+
+    fn keys(members: &Members) -> Vec<u8> {
+        peers(members).keys().map(|key| key[0]).collect()
     }
 
     #[test]
     fn a_trusted_node_is_a_peer_with_its_ranges_and_no_others() {
         let a = node("a", "192.0.2.2", &["10.1.1.0/24"], Some(2));
         let planned = of(&[a]);
-        let peer = &planned.peers[&[2; 32]];
-        assert_eq!(peer.endpoint, "192.0.2.2:51820".parse().unwrap());
+        let peer = &planned.peers["a"];
+        assert_eq!(peer.address, "192.0.2.2".parse::<IpAddr>().unwrap());
         assert_eq!(peer.ranges, [("10.1.1.0".parse().unwrap(), 24)]);
         assert_eq!(
             planned.refused.len() + planned.peers.len() + planned.routes.len(),
@@ -193,7 +220,7 @@ mod tests {
     fn ranges_of_both_families_are_behind_one_peer() {
         let both = ["10.1.1.0/24", "fd00:0:0:1::/64"];
         let planned = of(&[node("a", "192.0.2.2", &both, Some(2))]);
-        let ranges = &planned.peers[&[2; 32]].ranges;
+        let ranges = &planned.peers["a"].ranges;
         let ranges: Vec<String> = ranges
             .iter()
             .map(|(at, prefix)| format!("{at}/{prefix}"))
@@ -261,13 +288,15 @@ mod tests {
                     key,
                     endpoint,
                     ranges,
+                    ..
                 } => {
                     for other in tunnel.peers.values_mut() {
-                        other.retain(|range| !ranges.contains(range));
+                        other.ranges.retain(|range| !ranges.contains(range));
                     }
-                    tunnel.peers.insert(key, ranges);
+                    tunnel.peers.entry(key).or_default().ranges = ranges;
                     told.extend(endpoint.map(|endpoint| (key, endpoint)));
                 }
+                Change::Wake { .. } => {}
             }
         }
     }
@@ -284,6 +313,16 @@ mod tests {
         })
     }
 
+    #[test]
+    fn a_key_of_either_link_belongs_to_one_node() {
+        let a = node("a", "192.0.2.2", &["10.1.1.0/24"], Some(2));
+        let mut b = node("b", "192.0.2.3", &["10.1.2.0/24"], Some(3));
+        b.keys = [Some([3; 32]), Some([2; 32])];
+        assert_eq!(keys(&of(&[a, b.clone()])), [0_u8; 0]);
+        b.keys = [Some([3; 32]), Some([3; 32])];
+        assert_eq!(keys(&of(&[b])), [0_u8; 0]);
+    }
+
     /// Nodes by their names, as a list has them.
     fn any_nodes() -> impl Strategy<Value = Vec<Node>> {
         proptest::collection::vec(any_node(), 0..7).prop_map(|nodes| {
@@ -297,13 +336,13 @@ mod tests {
         fn step_by_step_and_at_once_give_the_same(steps in proptest::collection::vec(any_nodes(), 1..6)) {
             let (mut tunnel, mut told) = (Tunnel::default(), BTreeMap::new());
             for nodes in &steps {
-                let planned = of(nodes);
+                let planned = peers(&of(nodes));
                 let changes = differences(&tunnel, &told, &planned);
                 apply(&mut tunnel, &mut told, changes);
                 prop_assert!(differences(&tunnel, &told, &planned).is_empty());
             }
             let (mut fresh, mut fresh_told) = (Tunnel::default(), BTreeMap::new());
-            let planned = of(steps.last().unwrap());
+            let planned = peers(&of(steps.last().unwrap()));
             let changes = differences(&fresh, &fresh_told, &planned);
             apply(&mut fresh, &mut fresh_told, changes);
             prop_assert_eq!((tunnel, told), (fresh, fresh_told));
@@ -313,8 +352,8 @@ mod tests {
         fn peers_are_trusted_and_their_ranges_are_theirs_alone(nodes in any_nodes()) {
             let planned = of(&nodes);
             let mut given: Vec<Range> = own().ranges.iter().map(|range| (range.network(), range.prefix)).collect();
-            for (key, peer) in &planned.peers {
-                let holders: Vec<&Node> = nodes.iter().filter(|node| node.key == Some(*key)).collect();
+            for (key, peer) in &peers(&planned) {
+                let holders: Vec<&Node> = nodes.iter().filter(|node| node.keys.contains(&Some(*key))).collect();
                 prop_assert_eq!(holders.len(), 1);
                 for (network, prefix) in &peer.ranges {
                     let range = Cidr { address: *network, prefix: *prefix };

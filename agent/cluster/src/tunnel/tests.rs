@@ -2,7 +2,7 @@
 //! since the filter goes by the link. The tunnel itself needs a kernel with WireGuard, and is tested in machines.
 
 use super::OVERHEAD;
-use crate::rules::TUNNEL;
+use crate::rules::{TUNNEL, TUNNELS};
 use crate::sandboxes::{set_ipv6, set_link};
 use crate::{Places, Sandbox, Sandboxes, Wanted};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
@@ -164,7 +164,9 @@ struct Scene {
     pod: Sandbox,
     at: IpAddr,
     ends: Ends,
+    /// At the tunnel's first link, and at the second.
     peer: Far,
+    second: Far,
     stranger: Far,
 }
 
@@ -199,6 +201,7 @@ fn scene_of(ends: Ends, tunnel: bool, test: impl FnOnce(&Scene) + Send) {
         let scene = Scene {
             places: places.clone(),
             peer: Far::lay(ends, dir.path(), TUNNEL, 1, at),
+            second: Far::lay(ends, dir.path(), TUNNELS[1], 3, at),
             stranger: Far::lay(ends, dir.path(), "segment", 2, at),
             pod,
             at,
@@ -210,6 +213,7 @@ fn scene_of(ends: Ends, tunnel: bool, test: impl FnOnce(&Scene) + Send) {
         test(&scene);
         sandboxes.remove("a").unwrap();
         release(&scene.peer.place)?;
+        release(&scene.second.place)?;
         release(&scene.stranger.place)?;
         Ok(())
     })
@@ -233,10 +237,13 @@ fn pods_of_other_machines_come_by_the_tunnel_or_not_at_all() {
                 scene.stranger.socket(scene.ends.far_pod),
             );
             assert!(arrives(&peer, &pod, scene.at, true), "by the tunnel");
+            let second = scene.second.socket(scene.ends.far_pod);
+            let by_the_second = "by the tunnel's other link";
+            assert!(arrives(&second, &pod, scene.at, true), "{by_the_second}");
             let plain = arrives(&stranger, &pod, scene.at, !tunnel);
             assert_eq!(plain, !tunnel, "by the segment, with a tunnel: {tunnel}");
             // Nobody elsewhere has an address of this machine's range.
-            for far in [&scene.peer, &scene.stranger] {
+            for far in [&scene.peer, &scene.second, &scene.stranger] {
                 let claimed = far.socket(scene.ends.own);
                 assert!(!arrives(&claimed, &pod, scene.at, false), "{}", far.link);
             }
@@ -278,13 +285,39 @@ fn nothing_for_a_pod_leaves_in_the_clear() {
                 assert_eq!(plain, !tunnel, "with a tunnel: {tunnel}");
             }
             scene.peer.lead();
-            let peer = scene.peer.socket(scene.ends.far_pod);
-            assert!(
-                arrives(&pod, &peer, scene.ends.far_pod, true),
-                "by the tunnel"
-            );
+            for far in [&scene.peer, &scene.second] {
+                far.lead();
+                let peer = far.socket(scene.ends.far_pod);
+                let by = far.link;
+                assert!(arrives(&pod, &peer, scene.ends.far_pod, true), "by {by}");
+            }
         });
     }
+}
+
+#[test]
+fn a_connection_goes_on_when_its_packets_change_the_link() {
+    scene(true, |scene| {
+        let mut links = Links::open().unwrap();
+        let (ends, segment) = (scene.ends, index("segment"));
+        for link in TUNNELS {
+            let alone = ends.family.bits();
+            links.add_address(index(link), ends.gateway, alone).unwrap();
+        }
+        let prefix = ends.family.bits() - 8;
+        links.add_address(segment, ends.machine, prefix).unwrap();
+        // Its source is changed on its way into the tunnel, which is remembered for all of its packets.
+        let bound = UdpSocket::bind((ends.machine, PORT)).unwrap();
+        let from = [&scene.peer, &scene.second, &scene.peer].map(|far| {
+            far.lead();
+            let peer = far.socket(ends.far_pod);
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            bound.send_to(b"hello", (ends.far_pod, PORT)).unwrap();
+            peer.recv_from(&mut [0; 8]).unwrap().1
+        });
+        assert_eq!(from[0].ip(), ends.gateway);
+        assert!(from.iter().all(|one| *one == from[0]), "{from:?}");
+    });
 }
 
 #[test]

@@ -68,6 +68,24 @@ fn no_such_port(family: Family) -> u8 {
     }
 }
 
+/// Another source (0) or destination (1).
+fn translation(
+    family: Family,
+    kind: u32,
+    address: Register,
+    port: Option<Register>,
+) -> (&'static str, Attributes) {
+    let data = Attributes::new()
+        .network_number(1, kind)
+        .network_number(2, family.number().into())
+        .network_number(3, register(address));
+    let data = match port {
+        Some(port) => data.network_number(5, register(port)),
+        None => data,
+    };
+    ("nat", data)
+}
+
 /// Name and data of an expression in a table of a family.
 pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attributes) {
     let to = |at: Register| Attributes::new().network_number(1, register(at));
@@ -142,15 +160,8 @@ pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attribut
                 .network_number(3, register(MARK_REGISTER));
             ("meta", data)
         }
-        Step::Destination { address, port } => {
-            let destination = 1;
-            let data = Attributes::new()
-                .network_number(1, destination)
-                .network_number(2, family.number().into())
-                .network_number(3, register(*address))
-                .network_number(5, register(*port));
-            ("nat", data)
-        }
+        Step::Destination { address, port } => translation(family, 1, *address, Some(*port)),
+        Step::Source { address } => translation(family, 0, *address, None),
         Step::Reject => (
             "reject",
             Attributes::new()

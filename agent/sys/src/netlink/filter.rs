@@ -204,6 +204,11 @@ pub enum Step {
         /// Register of the port.
         port: Register,
     },
+    /// Gives the connection another source, whichever interface its packets leave by.
+    Source {
+        /// Register of the IPv4 address.
+        address: Register,
+    },
     /// Answers that the port can't be reached (ICMP) and drops the packet. The answer needs a source of the machine's own:
     /// the kernel sends none where the packet's destination is routed by the loopback link.
     Reject,
@@ -211,7 +216,8 @@ pub enum Step {
     Reset,
     /// Counts packets and bytes.
     Count,
-    /// Gives the connection an address of the interface by which it leaves as its source.
+    /// Gives the connection an address of the interface by which it leaves as its source. The connection ends where its packets
+    /// leave by another one later.
     Masquerade,
     /// Ends it.
     Verdict(Verdict),

@@ -73,6 +73,8 @@ pub struct Link {
     pub name: String,
     /// Largest packet in bytes.
     pub mtu: u32,
+    /// A note that was left with it, which lasts as long as the link; empty where there is none.
+    pub note: String,
 }
 
 /// A routing socket.
@@ -167,6 +169,16 @@ impl Links {
         self.act(request, "switch on", &format!("link {index}"))
     }
 
+    /// Leaves a note with a link (`ip link show` tells it as `alias`), in place of an earlier one; at most 255 bytes.
+    ///
+    /// # Errors
+    /// If there is none, or the kernel refuses.
+    pub fn note(&mut self, index: u32, text: &str) -> Result<()> {
+        let attributes = Attributes::new().bytes(libc::IFLA_IFALIAS, text.as_bytes());
+        let request = Message::new(libc::RTM_NEWLINK, 0, &link_header(index, 0, 0), attributes);
+        self.act(request, "leave a note with", &format!("link {index}"))
+    }
+
     /// Removes a link, and with a cable's end the other; true where there was one.
     ///
     /// # Errors
@@ -241,7 +253,7 @@ impl Links {
         }
     }
 
-    /// Adds a route, in place of one to the same addresses.
+    /// Adds a route, in place of one to the same addresses, also by another link: no packet is without a way meanwhile.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -394,12 +406,15 @@ fn link(part: &Part) -> Option<Link> {
         let mut found = attributes.iter().filter(|(kind, _)| *kind == wanted);
         found.next().map(|(_, value)| *value)
     };
-    let name = value(libc::IFLA_IFNAME)?;
-    let name = name.strip_suffix(&[0]).unwrap_or(name);
+    let text = |bytes: &[u8]| {
+        let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+        String::from_utf8(bytes.to_vec()).ok()
+    };
     Some(Link {
         index,
-        name: String::from_utf8(name.to_vec()).ok()?,
+        name: value(libc::IFLA_IFNAME).and_then(text)?,
         mtu: value(libc::IFLA_MTU).and_then(number)?,
+        note: value(libc::IFLA_IFALIAS).and_then(text).unwrap_or_default(),
     })
 }
 
@@ -521,8 +536,12 @@ mod tests {
             here.lay(&cable)?;
             assert!(here.lay(&cable).is_err(), "a name is taken once");
             let near = here.named("near")?.unwrap();
-            assert_eq!(near.mtu, 1400);
+            assert_eq!((near.mtu, near.note.as_str()), (1400, ""));
             here.switch_on(near.index)?;
+            for text in ["a first note", "another"] {
+                here.note(near.index, text)?;
+                assert_eq!(here.named("near")?.unwrap().note, text);
+            }
             for (count, [own, other, any, far]) in (1..).zip(ENDS) {
                 let [own, other, any, far] = [own, other, any, far].map(|at| at.parse().unwrap());
                 let alone = Family::of(own).bits();

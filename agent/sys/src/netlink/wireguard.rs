@@ -41,10 +41,13 @@ const PEERS: u16 = 8;
 const PEER_KEY: u16 = 1;
 const PEER_FLAGS: u16 = 3;
 const PEER_ENDPOINT: u16 = 4;
+const PEER_KEEPALIVE: u16 = 5;
+const PEER_HANDSHAKE: u16 = 6;
 const PEER_ALLOWED: u16 = 9;
 /// `WGPEER_F_*`.
 const REMOVE: u32 = 1;
 const REPLACE_ALLOWED: u32 = 2;
+const UPDATE_ONLY: u32 = 4;
 /// `WGALLOWEDIP_A_*`.
 const ALLOWED_FAMILY: u16 = 1;
 const ALLOWED_ADDRESS: u16 = 2;
@@ -70,6 +73,15 @@ pub enum Change {
         endpoint: Option<SocketAddr>,
         /// The addresses behind it, at most [`MOST_RANGES`]. Ranges of another peer move to this one.
         ranges: Vec<Range>,
+        /// Seconds without a packet after which it is sent an empty one. A peer that had none is sent one at once.
+        keepalive: u16,
+    },
+    /// It is sent an empty packet at once, where it exists: a session that is too old is agreed anew by it.
+    Wake {
+        /// Its key.
+        key: Key,
+        /// As of [`Self::Put`].
+        keepalive: u16,
     },
     /// It is removed, and with it all of its traffic.
     Remove(Key),
@@ -82,8 +94,17 @@ pub struct Tunnel {
     pub key: Option<Key>,
     /// The UDP port at which it is reached.
     pub port: u16,
-    /// The ranges behind each peer, in no order.
-    pub peers: BTreeMap<Key, Vec<Range>>,
+    /// Peers by their keys.
+    pub peers: BTreeMap<Key, Peer>,
+}
+
+/// A peer as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// The ranges behind it, in no order.
+    pub ranges: Vec<Range>,
+    /// Unix seconds of the last session that both ends agreed on; 0 for none.
+    pub handshake: u64,
 }
 
 /// A socket to the kernel's WireGuard.
@@ -108,7 +129,8 @@ impl WireGuard {
         Ok(Self { socket, family })
     }
 
-    /// Gives a tunnel a new key. Peers that know it by an older one lose it.
+    /// Gives a tunnel a new key. Sessions that were agreed under an older one still bring packets in until they are 180 s old, and
+    /// take none out.
     ///
     /// # Errors
     /// If the system gives no random bytes, or the kernel refuses.
@@ -221,33 +243,42 @@ fn attribute_header(kind: u16, length: u16) -> [u8; 4] {
 }
 
 fn peers_request(link: u32, changes: &[Change]) -> Attributes {
-    let peers = changes.iter().fold(Attributes::new(), |all, change| {
+    let entries = changes.iter().flat_map(entries);
+    let peers = entries.fold(Attributes::new(), |all, entry| {
         // In a list an attribute's type counts for nothing.
-        all.nest(0, &peer(change))
+        all.nest(0, &entry)
     });
     Attributes::new().number(INDEX, link).nest(PEERS, &peers)
 }
 
-fn peer(change: &Change) -> Attributes {
-    match change {
-        Change::Remove(key) => Attributes::new()
+/// What the list of peers says for a change.
+fn entries(change: &Change) -> Vec<Attributes> {
+    let with = |key: &Key, flags: u32| {
+        Attributes::new()
             .bytes(PEER_KEY, key)
-            .number(PEER_FLAGS, REMOVE),
+            .number(PEER_FLAGS, flags)
+    };
+    match change {
+        Change::Remove(key) => vec![with(key, REMOVE)],
         Change::Put {
             key,
             endpoint,
             ranges,
+            keepalive,
         } => {
-            let mut attributes = Attributes::new()
-                .bytes(PEER_KEY, key)
-                .number(PEER_FLAGS, REPLACE_ALLOWED);
+            let mut attributes = with(key, REPLACE_ALLOWED);
             if let Some(endpoint) = endpoint {
                 attributes = attributes.bytes(PEER_ENDPOINT, &socket_address(*endpoint));
             }
+            let attributes = attributes.bytes(PEER_KEEPALIVE, &keepalive.to_ne_bytes());
             let ranges = ranges.iter().take(MOST_RANGES);
             let allowed = ranges.fold(Attributes::new(), |all, range| all.nest(0, &allowed(range)));
-            attributes.nest(PEER_ALLOWED, &allowed)
+            vec![attributes.nest(PEER_ALLOWED, &allowed)]
         }
+        // The kernel sends an empty packet when they begin.
+        Change::Wake { key, keepalive } => [0, *keepalive]
+            .map(|seconds| with(key, UPDATE_ONLY).bytes(PEER_KEEPALIVE, &seconds.to_ne_bytes()))
+            .to_vec(),
     }
 }
 
@@ -314,7 +345,13 @@ fn take_peer(peer: &[u8], tunnel: &mut Tunnel) {
     };
     let ranges = attributes_of(value(PEER_ALLOWED).unwrap_or_default());
     let ranges = ranges.iter().filter_map(|(_, range)| read_range(range));
-    tunnel.peers.entry(key).or_default().extend(ranges);
+    let peer = tunnel.peers.entry(key).or_default();
+    peer.ranges.extend(ranges);
+    // `struct __kernel_timespec`: seconds, nanoseconds. Only the first of a peer's parts has it.
+    let seconds = value(PEER_HANDSHAKE).and_then(|time| time.first_chunk().copied());
+    if let Some(seconds) = seconds {
+        peer.handshake = u64::try_from(i64::from_ne_bytes(seconds)).unwrap_or_default();
+    }
 }
 
 fn read_range(range: &[u8]) -> Option<Range> {
@@ -384,28 +421,43 @@ mod tests {
                 key: [2; 32],
                 endpoint: Some("192.0.2.7:51820".parse().unwrap()),
                 ranges: vec![("10.1.2.0".parse().unwrap(), 24)],
+                keepalive: 25,
+            },
+            Change::Wake {
+                key: [3; 32],
+                keepalive: 25,
             },
         ];
         let bytes = written(31, SET_DEVICE, 0, peers_request(7, &changes));
         let expected: &[&[u8]] = &[
-            &[180, 0, 0, 0, 31, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0],
+            &[44, 1, 0, 0, 31, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0],
             &[1, 1, 0, 0],
             &[8, 0, 1, 0, 7, 0, 0, 0],
-            &[152, 0, 8, 0x80],
+            &[16, 1, 8, 0x80],
             // The first goes.
             &[48, 0, 0, 0x80, 36, 0, 1, 0],
             &[1; 32],
             &[8, 0, 3, 0, 1, 0, 0, 0],
             // The second has this endpoint and these ranges, and no others.
-            &[100, 0, 0, 0x80, 36, 0, 1, 0],
+            &[108, 0, 0, 0x80, 36, 0, 1, 0],
             &[2; 32],
             &[8, 0, 3, 0, 2, 0, 0, 0],
             &[20, 0, 4, 0, 2, 0, 0xCA, 0x6C, 192, 0, 2, 7],
             &[0; 8],
+            &[6, 0, 5, 0, 25, 0, 0, 0],
             &[32, 0, 9, 0x80, 28, 0, 0, 0x80],
             &[6, 0, 1, 0, 2, 0, 0, 0],
             &[8, 0, 2, 0, 10, 1, 2, 0],
             &[5, 0, 3, 0, 24, 0, 0, 0],
+            // The third is sent something, as its interval begins anew.
+            &[56, 0, 0, 0x80, 36, 0, 1, 0],
+            &[3; 32],
+            &[8, 0, 3, 0, 4, 0, 0, 0],
+            &[6, 0, 5, 0, 0, 0, 0, 0],
+            &[56, 0, 0, 0x80, 36, 0, 1, 0],
+            &[3; 32],
+            &[8, 0, 3, 0, 4, 0, 0, 0],
+            &[6, 0, 5, 0, 25, 0, 0, 0],
         ];
         assert_eq!(bytes, expected.concat());
     }
@@ -426,6 +478,7 @@ mod tests {
             key: [1; 32],
             endpoint: Some("[fd00::7]:51820".parse().unwrap()),
             ranges: (0..40).map(range).collect(),
+            keepalive: 25,
         };
         let bytes = written(
             31,
@@ -436,7 +489,7 @@ mod tests {
         let read = parts(&bytes);
         let mut tunnel = Tunnel::default();
         take(&read[0], &mut tunnel);
-        let ranges = tunnel.peers.values().map(Vec::len);
+        let ranges = tunnel.peers.values().map(|peer| peer.ranges.len());
         assert_eq!(ranges.sum::<usize>(), PEERS_AT_ONCE * MOST_RANGES);
     }
 
@@ -446,6 +499,7 @@ mod tests {
             key: [2; 32],
             endpoint: None,
             ranges: vec![(range.parse().unwrap(), 24)],
+            keepalive: 25,
         };
         let first = peers_request(7, &[ranges("10.1.2.0")])
             .bytes(PUBLIC_KEY, &[3; 32])
@@ -461,7 +515,61 @@ mod tests {
         assert_eq!((tunnel.key, tunnel.port), (Some([3; 32]), 51820));
         let ranges = ["10.1.2.0", "10.1.3.0", "fd00::"];
         let ranges = ranges.map(|address| (address.parse().unwrap(), 24));
-        assert_eq!(tunnel.peers, BTreeMap::from([([2; 32], ranges.to_vec())]));
+        let whole = Peer {
+            ranges: ranges.to_vec(),
+            handshake: 0,
+        };
+        assert_eq!(tunnel.peers, BTreeMap::from([([2; 32], whole)]));
+    }
+
+    #[test]
+    fn five_hundred_peers_are_asked_for_and_read_back() {
+        let put = |number: u16| {
+            let mut key = [7; 32];
+            key[..2].copy_from_slice(&number.to_be_bytes());
+            let [high, low] = number.to_be_bytes();
+            Change::Put {
+                key,
+                endpoint: Some((Ipv4Addr::new(192, 0, high, low), 51_820).into()),
+                ranges: vec![(Ipv4Addr::new(10, high, low, 0).into(), 24)],
+                keepalive: 25,
+            }
+        };
+        let changes: Vec<Change> = (0..500).map(put).collect();
+        let mut tunnel = Tunnel::default();
+        for some in changes.chunks(PEERS_AT_ONCE) {
+            for part in parts(&written(31, SET_DEVICE, 0, peers_request(7, some))) {
+                take(&part, &mut tunnel);
+            }
+        }
+        let read = tunnel
+            .peers
+            .into_iter()
+            .map(|(key, peer)| (key, peer.ranges));
+        let asked = changes.into_iter().filter_map(|change| match change {
+            Change::Put { key, ranges, .. } => Some((key, ranges)),
+            Change::Remove(_) | Change::Wake { .. } => None,
+        });
+        assert!(read.eq(asked));
+    }
+
+    #[test]
+    fn the_time_of_the_last_session_is_read_from_the_first_part() {
+        let time = [
+            1_790_000_000_i64.to_ne_bytes(),
+            999_999_999_i64.to_ne_bytes(),
+        ];
+        let peer = Attributes::new().bytes(PEER_KEY, &[2; 32]);
+        let timed = peer.clone().bytes(PEER_HANDSHAKE, &time.concat());
+        let mut tunnel = Tunnel::default();
+        for part in [timed, peer] {
+            let peers = Attributes::new().nest(0, &part);
+            let attributes = Attributes::new().nest(PEERS, &peers);
+            for part in parts(&written(31, GET_DEVICE, 0, attributes)) {
+                take(&part, &mut tunnel);
+            }
+        }
+        assert_eq!(tunnel.peers[&[2; 32]].handshake, 1_790_000_000);
     }
 
     proptest! {

@@ -357,7 +357,7 @@ fn places(text: &mut Text, facts: &Facts) {
     let marks = node.metadata.annotations.as_ref();
     let tunnel = marks.is_some_and(|marks| marks.contains_key(TUNNEL_ANNOTATION));
     let tunnel = if tunnel {
-        "its key is published; peers that it does not reach are in its log (`pratique logs NODE agent --grep 'not reached'`)"
+        "its keys are published; peers that it does not reach are in its log (`pratique logs NODE agent --grep 'not reached'`)"
     } else {
         "no key is published: its configuration names another way to other machines' pods, or it has not got that far"
     };

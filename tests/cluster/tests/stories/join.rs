@@ -362,9 +362,9 @@ pub(crate) fn a_machine_joins_with_user_data_from_smbios_and_time_from_a_server(
 ) -> Result<()> {
     let cluster = world.cluster()?;
     let (mut blueprint, text) = cluster.unregistered("worker-dmi")?;
-    let first = "[[network.interface]]";
+    let first = "[network]\n";
     expect(text.contains(first), &format!("no {first} in {text}"))?;
-    let servers = format!("[network]\nntp = [\"{TIME_SERVER}\"]\n\n{first}");
+    let servers = format!("{first}ntp = [\"{TIME_SERVER}\"]\n");
     let text = text.replacen(first, &servers, 1);
     let file = blueprint.dir.join("user-data.toml");
     std::fs::write(&file, &text).map_err(tests_harness::file_error("cannot write", &file))?;

@@ -1,10 +1,12 @@
 //! Pods with a network of their own, on machines: addresses, and what they reach by them.
 
 use crate::world::{Cluster, World, expect};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
-use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
-use tests_harness::demo;
+use tests_harness::tap::Tap;
+use tests_harness::wait::eventually_costly;
+use tests_harness::{Error, Result, demo};
 
 /// A pod under emulation: pull, unpack, start, and what its script waits for.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -88,8 +90,9 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
     world.guest(&blueprint)?;
     let cluster = world.cluster()?;
     cluster.lab.wait_ready("worker-2", BOOT_LIMIT)?;
+    let asking = Asking::begin(cluster)?;
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec:\n  selector: {part: shop}\n  \
-                   ports: [{name: http, port: 80, targetPort: 8080}]\n";
+                   ipFamilyPolicy: RequireDualStack\n  ports: [{name: http, port: 80, targetPort: 8080}]\n";
     cluster.apply("shop", service)?;
     for number in 1..=2 {
         let (name, node) = (format!("shop-{number}"), format!("worker-{number}"));
@@ -98,7 +101,14 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
     }
     let get = "/bin/busybox wget -q -T 5 -O - http://shop.default.svc.cluster.local/";
     let short = "/bin/busybox wget -q -T 5 -O - http://shop/";
+    // The record of IPv6 alone, and the address in it.
+    let six = "six=$(/bin/busybox nslookup -type=aaaa shop.default.svc.cluster.local | /bin/busybox sed -n 's/^Address: //p')";
+    let by_six = format!("{six}; /bin/busybox wget -q -T 5 -O - http://[$six]/");
     let asks = [
+        until(
+            "the first by IPv6",
+            &format!("{by_six} | /bin/busybox grep shop-1"),
+        ),
         until("the first", &format!("{get} | /bin/busybox grep shop-1")),
         until("the second", &format!("{short} | /bin/busybox grep shop-2")),
         until(
@@ -125,44 +135,162 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
     cluster.pod_log("told", "refused")?;
     let words = ["delete", "pod/told", "service/shop", "--wait=false"];
     cluster.lab.kubectl(&words)?;
-    cut_off(cluster)?;
+    asking.keys_are_renewed(cluster, &tap)?;
+    asking.cut_off(cluster)?;
     let (plain, sealed) = (tap.plain(), tap.sealed());
     expect(
         plain.is_empty(),
         &format!("pods' packets in the clear: {plain:?}"),
     )?;
-    expect(sealed > 0, "no packet of a tunnel was captured")
+    expect(
+        sealed.iter().sum::<usize>() > 0,
+        "no packet of a tunnel was captured",
+    )
 }
 
-/// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no more.
-fn cut_off(cluster: &mut Cluster) -> Result<()> {
-    cluster.apply("kept", &server("kept", "worker-2"))?;
-    let address = cluster.pod_address("kept")?;
-    let get = format!("/bin/busybox wget -q -T 5 -O - http://{address}:8080/");
-    let asks = format!(
-        "{}; while {get}; do /bin/busybox sleep 1; done; echo the way is cut",
-        until("the pod", &get)
-    );
-    cluster.apply("asker", &pod("asker", "worker-1", &asks))?;
-    cluster.pod_log("asker", "the pod is reached")?;
-    let retire = "{\"spec\":{\"retired\":true}}";
-    let words = ["patch", "machine", "worker-2", "--type=merge", "-p", retire];
-    cluster.lab.kubectl(&words)?;
-    let begin = Instant::now();
-    cluster.pod_log("asker", "the way is cut")?;
-    println!(
-        "cut off after {:.1} s, as kubectl sees it",
-        begin.elapsed().as_secs_f64()
-    );
-    let words = [
-        "delete",
-        "pod",
-        "asker",
-        "kept",
-        "--wait=false",
-        "--ignore-not-found",
-    ];
-    cluster.lab.kubectl(&words).map(drop)
+/// The keys of both links that a node has published.
+fn keys(cluster: &Cluster, node: &str) -> Result<[String; 2]> {
+    let path = "jsonpath={.metadata.annotations.pratique\\.dev/tunnel-keys}";
+    let text = cluster.lab.kubectl(&["get", "node", node, "-o", path])?;
+    let mut words = text.split('.').skip(1).map(str::to_owned);
+    match (words.next(), words.next()) {
+        (Some(first), Some(second)) => Ok([first, second]),
+        _ => Err(Error::Missing(format!("keys in {text:?} of {node}"))),
+    }
+}
+
+/// Pods on two machines of which one asks the other five times a second, by both families.
+struct Asking {
+    /// The keys of both machines when they began.
+    keys: [[String; 2]; 2],
+    /// Of the pod that is asked, one of each family.
+    addresses: [String; 2],
+}
+
+impl Asking {
+    fn begin(cluster: &Cluster) -> Result<Self> {
+        cluster.apply("asked", &server("asked", "worker-2"))?;
+        let path = "jsonpath={.status.podIPs[*].ip}";
+        let words = ["get", "pod", "asked", "-o", path];
+        let text = cluster
+            .lab
+            .kubectl_until(&words, "two addresses of a pod", LIMIT, |text| {
+                text.split_whitespace().count() == 2
+            })?;
+        let mut words = text.split_whitespace().map(str::to_owned);
+        let addresses = [(); 2].map(|()| words.next().unwrap_or_default());
+        let first = addresses.each_ref().map(|address| {
+            let ping = format!("/bin/busybox ping -c 1 {address}");
+            until(address, &ping)
+        });
+        let get = format!(
+            "/bin/busybox wget -q -T 5 -O - http://{}:8080/",
+            addresses[0]
+        );
+        // Numbers begin with 0 after the questions that may have had no answer.
+        let [one, other] = addresses.each_ref();
+        let asks = format!(
+            "{}; {}; echo begins; /bin/busybox ping -i 0.2 {one} & /bin/busybox ping -i 0.2 {other} & \
+             while {get}; do /bin/busybox sleep 1; done; echo the way is cut",
+            first[0],
+            until("the pod", &get),
+        );
+        let asks = format!("{}; {asks}", first[1]);
+        cluster.apply("asking", &pod("asking", "worker-1", &asks))?;
+        cluster.pod_log("asking", "the pod is reached")?;
+        Ok(Self {
+            keys: [keys(cluster, "worker-1")?, keys(cluster, "worker-2")?],
+            addresses,
+        })
+    }
+
+    /// Waits until packets go by a link of which both machines have new keys, and checks that each question was answered. An
+    /// eavesdropper sees by which link they go.
+    fn keys_are_renewed(&self, cluster: &Cluster, tap: &Tap) -> Result<()> {
+        let begin = Instant::now();
+        let mut seen = tap.sealed();
+        let what = "packets by a link whose keys are new on both machines";
+        eventually_costly(what, LIMIT, "see the agents' logs", || {
+            let (Ok(one), Ok(other)) = (keys(cluster, "worker-1"), keys(cluster, "worker-2"))
+            else {
+                return Ok(None);
+            };
+            let now = [one, other];
+            let counts = tap.sealed();
+            let [first, second] = [counts[0] - seen[0], counts[1] - seen[1]];
+            // Between two looks; what keeps a link without traffic alive is far less.
+            let enough = first + second > 50;
+            let by = [first > 10 * second, second > 10 * first];
+            if enough {
+                seen = counts;
+            }
+            let renewed = |link: usize| {
+                let mut both = self.keys.iter().zip(&now);
+                enough && by[link] && both.all(|(old, new)| old[link] != new[link])
+            };
+            Ok((0..2).find(|link| renewed(*link)))
+        })?;
+        println!("new keys after {:.0} s", begin.elapsed().as_secs_f64());
+        let log = cluster.lab.kubectl(&["logs", "asking"])?;
+        self.addresses
+            .iter()
+            .try_for_each(|address| all_answered(&log, address))
+    }
+
+    /// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no more.
+    fn cut_off(&self, cluster: &Cluster) -> Result<()> {
+        let retire = "{\"spec\":{\"retired\":true}}";
+        let words = ["patch", "machine", "worker-2", "--type=merge", "-p", retire];
+        cluster.lab.kubectl(&words)?;
+        let begin = Instant::now();
+        cluster.pod_log("asking", "the way is cut")?;
+        println!(
+            "cut off after {:.1} s, as kubectl sees it",
+            begin.elapsed().as_secs_f64()
+        );
+        let last = Cell::new([0; 2]);
+        let words = ["logs", "asking"];
+        cluster
+            .lab
+            .kubectl_until(&words, "no answer any more", LIMIT, |log| {
+                let count = self.addresses.each_ref().map(|of| answered(log, of).len());
+                last.replace(count) == count && count != [0; 2]
+            })?;
+        let words = [
+            "delete",
+            "pod",
+            "asking",
+            "asked",
+            "--wait=false",
+            "--ignore-not-found",
+        ];
+        cluster.lab.kubectl(&words).map(drop)
+    }
+}
+
+/// The numbers of the questions that an address answered.
+fn answered(log: &str, address: &str) -> Vec<usize> {
+    let from = format!("bytes from {address}: seq=");
+    let begins = log.lines().skip_while(|line| *line != "begins");
+    let answers = begins.filter_map(|line| {
+        let (_, rest) = line.split_once(&from)?;
+        rest.split_once(' ')?.0.parse().ok()
+    });
+    let mut numbers: Vec<usize> = answers.collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn all_answered(log: &str, address: &str) -> Result<()> {
+    let numbers = answered(log, address);
+    let lost = numbers.iter().enumerate();
+    let lost = lost.map(|(place, number)| (place, *number));
+    let lost = lost.clone().find(|(place, number)| place != number);
+    println!("{} answers of {address}", numbers.len());
+    expect(
+        numbers.len() > 500 && lost.is_none(),
+        &format!("{} answers of {address}; lost: {lost:?}", numbers.len()),
+    )
 }
 
 /// A Deployment is rolled to another version while a client in a pod asks its Service by name: no request fails.

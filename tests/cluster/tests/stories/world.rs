@@ -10,6 +10,8 @@ use tests_harness::{Error, Result, file_error, port};
 
 /// Node certificates live so short that a renewal is seen within a story.
 const TTL: &str = "3m";
+/// Both families, IPv4 first: the defaults, and some of IPv6.
+const RANGES: &str = "pod_cidrs = [\"10.244.0.0/16\", \"fd00:10:244::/48\"]\nservice_cidr = [\"10.96.0.0/12\", \"fd00:10:96::/112\"]\n";
 /// The slot of the good worker; stories that refuse use the next one.
 const GOOD_SLOT: usize = 1;
 const OTHER_SLOT: usize = 2;
@@ -115,6 +117,7 @@ impl World {
         let registry = Registry::start(&lab.tools, &lab.dir.join("registry"), lab.registry_port)?;
         let terms = Terms {
             ttl: TTL,
+            ranges: RANGES,
             ..Terms::default()
         };
         let mut master = lab.master()?;
@@ -233,5 +236,7 @@ fn lab() -> Result<Lab> {
         registry_port: port::free()?,
         discovery_port: port::free()?,
         cables: Lab::cables()?,
+        // As often as it can be.
+        network: "wireguard_key_period = \"5m\"\n",
     })
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the figures of tests/FIGURES.md, measured in one run and printed with what they are held against.
 
 mod api;
+mod bare;
 mod control;
 mod disk;
 mod guest;
@@ -8,12 +9,14 @@ mod image;
 mod join;
 mod network;
 mod node;
+mod peers;
 
 pub(crate) use api::soak;
 
 use crate::host::repository;
 use crate::steps::{Failure, Outcome};
 use clap::{Subcommand, ValueEnum};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What is measured.
@@ -44,6 +47,15 @@ pub(crate) enum Bench {
         /// Services in the cluster.
         #[arg(long, value_name = "N", default_value_t = 10_000)]
         services: u32,
+    },
+    /// What many machines cost a node as peers of its tunnel.
+    Peers {
+        /// Machines.
+        #[arg(long, value_name = "N", default_value_t = 500)]
+        machines: u32,
+        /// The test that measures, where it is built: `peers` of `agent-cluster`.
+        #[arg(long, value_name = "FILE")]
+        program: Option<PathBuf>,
     },
     /// How fast pods come to run, and commands, forwarded ports and logs are; what they cost the agent.
     Node {
@@ -82,6 +94,7 @@ pub(crate) fn bench(what: Bench) -> Outcome {
         Bench::Api { only } => api::api(only.as_deref()),
         Bench::Control { pods } => control::control(pods),
         Bench::Network { services } => network::network(services),
+        Bench::Peers { machines, program } => peers::peers(machines, program.as_deref()),
         Bench::Node { pods } => node::node(pods),
         Bench::Disk { part, built } => disk::disk(part, built),
         Bench::DiskGuest => guest::guest(),
