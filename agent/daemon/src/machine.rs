@@ -1,5 +1,6 @@
 //! Facts about the machine on which the agent runs.
 
+use agent_cluster::rules::{LINKS, TUNNEL};
 use config_model::MachineConfig;
 use config_protocol::wire::{Claims, MAX_ADDRESSES};
 use nix::ifaddrs::getifaddrs;
@@ -88,7 +89,7 @@ pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
     all
 }
 
-/// Addresses of the machine's network cards; on a host without cards, of all links but those of pods.
+/// Addresses of the machine's network cards; on a host without cards, of all links but those of pods and tunnels.
 fn assigned() -> Vec<IpAddr> {
     let all: Vec<(String, IpAddr)> = getifaddrs()
         .into_iter()
@@ -116,7 +117,7 @@ fn of_machine(all: Vec<(String, IpAddr)>, is_card: impl Fn(&str) -> bool) -> Vec
         if cards {
             is_card(link)
         } else {
-            !link.starts_with(agent_cluster::rules::LINKS)
+            !link.starts_with(LINKS) && !link.starts_with(TUNNEL)
         }
     };
     let mut addresses: Vec<IpAddr> = all.into_iter().filter(own).map(|(_, ip)| ip).collect();
@@ -207,6 +208,7 @@ mod tests {
         };
         let links = [
             ("pod-1", "10.1.0.1"),
+            ("pratique-wg1", "10.1.0.1"),
             ("bridge", "172.17.0.1"),
             ("ens3", "192.0.2.7"),
             ("ens3", "2001:db8::7"),
@@ -215,7 +217,7 @@ mod tests {
             |found: Vec<IpAddr>| -> Vec<String> { found.iter().map(ToString::to_string).collect() };
         let found = of_machine(all(&links), |link| link == "ens3");
         assert_eq!(text(found), ["192.0.2.7", "2001:db8::7"]);
-        let found = of_machine(all(&links[..2]), |_| false);
+        let found = of_machine(all(&links[..3]), |_| false);
         assert_eq!(text(found), ["172.17.0.1"], "a host without cards");
     }
 

@@ -2,7 +2,7 @@
 
 use super::Device;
 use super::plan::{Members, Node, members};
-use super::slots::{Clock, Memory, Plan, Renewal, plan};
+use super::slots::{Clock, Memory, Plan, Renewal, delay, plan};
 use crate::rules::TUNNELS;
 use crate::{Error, Sandboxes};
 use agent_proxy::{Known, Node as Seen, View};
@@ -174,13 +174,13 @@ impl Keeper {
                 let members = members(&self.own, &nodes);
                 let outcome = self.step(&state, members.clone()).await;
                 let pause = told.tell(members, outcome.as_ref());
-                tokio::time::sleep(PACE).await;
                 done = outcome.is_ok().then_some(nodes);
                 next = Instant::now() + pause;
                 if let Ok((_, keys)) = outcome {
                     self.keys
                         .send_if_modified(|old| old.replace(keys) != Some(keys));
                 }
+                tokio::time::sleep(PACE).await;
             }
             // Cancel-safe: both arms only wait.
             tokio::select! {
@@ -199,9 +199,11 @@ impl Keeper {
         members: Members,
     ) -> Result<(Plan, [Key; 2]), String> {
         let (sandboxes, state) = (Arc::clone(&self.sandboxes), Arc::clone(state));
+        let period = self.period.map(|period| period.as_secs());
         let clock = Clock {
             now: now(),
-            period: self.period.map(|period| period.as_secs()),
+            period,
+            delay: period.map_or(0, |period| delay(&self.own, period)),
         };
         let step = move || {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);

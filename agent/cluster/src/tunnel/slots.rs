@@ -27,6 +27,8 @@ use agent_sys::netlink::wireguard::{Key, Range, Tunnel};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use sha2::{Digest as _, Sha256};
+
 /// Seconds between packets on a link without traffic: it shows whether the peer is there with its key.
 pub(crate) const KEEPALIVE: u16 = 25;
 /// Age of a session, in seconds, at which it is agreed anew by its first packet (`REKEY_AFTER_TIME`).
@@ -123,6 +125,16 @@ pub(crate) struct Clock {
     pub(crate) now: u64,
     /// Seconds of an epoch; none where keys last as long as the boot.
     pub(crate) period: Option<u64>,
+    /// How many seconds after the middle of an epoch this node's renewal is due ([`delay`]).
+    pub(crate) delay: u64,
+}
+
+/// A node's delay: up to a quarter of a period, by its name. If all nodes published at once, the master would send each of
+/// them all keys at once.
+pub(crate) fn delay(node: &str, period: u64) -> u64 {
+    let hash = Sha256::digest(node.as_bytes());
+    let number = hash.first_chunk().copied().map_or(0, u64::from_be_bytes);
+    number.checked_rem(period / 4 + 1).unwrap_or_default()
 }
 
 impl Clock {
@@ -139,11 +151,11 @@ impl Clock {
         }
     }
 
-    /// The middle of the present epoch.
-    fn middle(self) -> Option<u64> {
+    /// When a renewal is due in the present epoch.
+    fn due(self) -> Option<u64> {
         let period = self.period?;
         let epoch = self.now.checked_div(period)?;
-        Some(epoch * period + period / 2)
+        Some(epoch * period + period / 2 + self.delay)
     }
 }
 
@@ -317,9 +329,7 @@ fn is_settled(
 fn renewal(waits: Option<String>, moving: bool, seen: &Seen, clock: Clock) -> Renewal {
     let slot = clock.preferred().other();
     let born = slot.of(&seen.links).birth.at;
-    let due = clock
-        .middle()
-        .is_some_and(|at| clock.now >= at && born < at);
+    let due = clock.due().is_some_and(|at| clock.now >= at && born < at);
     let end = clock.period.map(|period| born + LONGEST * period);
     let waits = waits.filter(|_| end.is_none_or(|end| clock.now < end));
     match waits {

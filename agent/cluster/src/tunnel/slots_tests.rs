@@ -56,6 +56,8 @@ struct Events {
     skew: i64,
     /// Seconds after which the other node's publications are seen; in turn, each for a fifth of the time.
     lags: [[u64; 5]; 2],
+    /// Seconds after the middle of an epoch at which each renews its key.
+    delays: [u64; 2],
     /// Seconds until a publication stands.
     late: u64,
     /// Agents that are down.
@@ -238,6 +240,7 @@ impl World {
         let clock = Clock {
             now: self.clock(node),
             period: Some(PERIOD),
+            delay: self.events.delays[node],
         };
         let of = |node: usize, keys: [Key; 2]| Node {
             name: name(node),
@@ -359,15 +362,20 @@ fn any_lags(most: u64) -> impl Strategy<Value = [[u64; 5]; 2]> {
     proptest::array::uniform2(proptest::array::uniform5(0..=most))
 }
 
+fn any_delays() -> impl Strategy<Value = [u64; 2]> {
+    proptest::array::uniform2(0..=PERIOD / 4)
+}
+
 proptest! {
     #[test]
     fn no_packet_is_lost_by_a_renewal_wherever_the_clocks_are(
         skew in -(PERIOD.cast_signed())..PERIOD.cast_signed(),
         lags in any_lags(10),
+        delays in any_delays(),
         late in 0_u64..=5,
         down in any_down(2),
     ) {
-        let mut world = World::new(Events { skew, lags, late, down });
+        let mut world = World::new(Events { skew, lags, delays, late, down });
         prop_assert_eq!(world.run(TICKS), Ok(()));
     }
 
@@ -375,10 +383,11 @@ proptest! {
     fn no_packet_is_lost_by_a_renewal_however_late_it_is_heard_of(
         skew in -(PERIOD.cast_signed() / 2 - 240)..=PERIOD.cast_signed() / 2 - 240,
         lags in any_lags(4 * PERIOD),
+        delays in any_delays(),
         late in 0..=2 * PERIOD,
         down in any_down(4),
     ) {
-        let mut world = World::new(Events { skew, lags, late, down });
+        let mut world = World::new(Events { skew, lags, delays, late, down });
         prop_assert_eq!(world.run(TICKS), Ok(()));
     }
 }
@@ -449,6 +458,7 @@ fn at(now: u64) -> Clock {
     Clock {
         now,
         period: Some(PERIOD),
+        delay: 0,
     }
 }
 
@@ -554,6 +564,7 @@ fn silent_peers_hold_no_renewal_up_and_without_a_period_there_is_none() {
     let kept = Clock {
         now: NOW,
         period: None,
+        delay: 0,
     };
     let plan = planned(&members, &seen, kept, &mut Memory::default());
     assert_eq!(plan.renewal, Renewal::NotDue);
@@ -573,6 +584,29 @@ fn silent_peers_hold_no_renewal_up_and_without_a_period_there_is_none() {
     let waits = Renewal::Waits("n1".to_owned());
     assert_eq!(renewal(LONGEST * PERIOD - 1), waits);
     assert_eq!(renewal(LONGEST * PERIOD), Renewal::Due(preferred.other()));
+}
+
+#[test]
+fn nodes_renew_their_keys_one_after_another() {
+    let day = 24 * 60 * 60;
+    let mut minutes = BTreeMap::<u64, u32>::new();
+    for number in 0..500 {
+        let delay = delay(&name(number), day);
+        assert!(delay <= day / 4);
+        *minutes.entry(delay / 60).or_default() += 1;
+    }
+    assert!(minutes.values().all(|nodes| *nodes <= 10));
+    let nodes = [other(1, [true, true])];
+    let (seen, _) = settled(&nodes, [10, 10]);
+    let members = members("own", &nodes);
+    let renewal = |delay| {
+        let mut memory = Memory::default();
+        let clock = |now| Clock { delay, ..at(now) };
+        planned(&members, &seen, clock(NOW - SETTLED), &mut memory);
+        planned(&members, &seen, clock(NOW), &mut memory).renewal
+    };
+    assert_eq!(renewal(0), Renewal::Due(at(NOW).preferred().other()));
+    assert_eq!(renewal(2), Renewal::NotDue);
 }
 
 #[test]

@@ -52,6 +52,7 @@ const STORIES: &[(&str, Story)] = stories![
     join::machines_without_a_shell_show_their_logs,
     join::the_kernel_runs_with_the_settings_of_its_table,
     signals::no_signal_of_a_pod_reaches_init_agent_or_master,
+    network::no_packet_is_lost_while_wireguards_keys_are_renewed,
     inventory::only_admins_add_and_remove_machines_and_nodes,
     join::a_machine_joins_with_a_cloud_config_from_fw_cfg,
     join::a_machine_joins_with_user_data_from_a_metadata_service,

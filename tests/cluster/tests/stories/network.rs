@@ -79,18 +79,20 @@ pub(crate) fn pods_of_a_node_reach_each_other_and_the_api(world: &mut World) -> 
     let log = cluster.pod_log("asking", "the API is reached")?;
     expect(log.contains("I am served"), &log)?;
     let words = ["delete", "pod", "served", "asking", "--wait=false"];
-    cluster.lab.kubectl(&words).map(drop)
+    cluster.lab.kubectl(&words)?;
+    world.asking = Some(Asking::begin(world.cluster()?, "master-1")?);
+    Ok(())
 }
 
 /// A service of pods on two machines is reached by its name from a pod on one of them, and so is the API. An eavesdropper
 /// between the machines reads nothing of it, and a machine that is trusted no more is cut off.
 pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World) -> Result<()> {
-    let tap = world.cluster()?.lab.tap()?;
+    let tap = world.tap()?;
     let (blueprint, _) = world.second_worker("worker-2")?;
     world.guest(&blueprint)?;
     let cluster = world.cluster()?;
     cluster.lab.wait_ready("worker-2", BOOT_LIMIT)?;
-    let asking = Asking::begin(cluster)?;
+    let asking = Asking::begin(cluster, "worker-2")?;
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec:\n  selector: {part: shop}\n  \
                    ipFamilyPolicy: RequireDualStack\n  ports: [{name: http, port: 80, targetPort: 8080}]\n";
     cluster.apply("shop", service)?;
@@ -135,7 +137,6 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
     cluster.pod_log("told", "refused")?;
     let words = ["delete", "pod/told", "service/shop", "--wait=false"];
     cluster.lab.kubectl(&words)?;
-    asking.keys_are_renewed(cluster, &tap)?;
     asking.cut_off(cluster)?;
     let (plain, sealed) = (tap.plain(), tap.sealed());
     expect(
@@ -159,19 +160,27 @@ fn keys(cluster: &Cluster, node: &str) -> Result<[String; 2]> {
     }
 }
 
-/// Pods on two machines of which one asks the other five times a second, by both families.
-struct Asking {
-    /// The keys of both machines when they began.
+/// A pod on the good worker that asks a pod on another machine five times a second, by both families.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    /// The other machine.
+    node: &'static str,
+    /// The keys of both machines when it began.
     keys: [[String; 2]; 2],
     /// Of the pod that is asked, one of each family.
     addresses: [String; 2],
+    since: Instant,
 }
 
 impl Asking {
-    fn begin(cluster: &Cluster) -> Result<Self> {
-        cluster.apply("asked", &server("asked", "worker-2"))?;
+    fn begin(cluster: &Cluster, node: &'static str) -> Result<Self> {
+        let name = format!("asked-{node}");
+        // No taint of its machine ends it.
+        let asked =
+            server(&name, node).replacen("spec:", "spec:\n  tolerations: [{operator: Exists}]", 1);
+        cluster.apply(&name, &asked)?;
         let path = "jsonpath={.status.podIPs[*].ip}";
-        let words = ["get", "pod", "asked", "-o", path];
+        let words = ["get", "pod", &name, "-o", path];
         let text = cluster
             .lab
             .kubectl_until(&words, "two addresses of a pod", LIMIT, |text| {
@@ -179,40 +188,44 @@ impl Asking {
             })?;
         let mut words = text.split_whitespace().map(str::to_owned);
         let addresses = [(); 2].map(|()| words.next().unwrap_or_default());
-        let first = addresses.each_ref().map(|address| {
-            let ping = format!("/bin/busybox ping -c 1 {address}");
-            until(address, &ping)
-        });
-        let get = format!(
-            "/bin/busybox wget -q -T 5 -O - http://{}:8080/",
-            addresses[0]
-        );
-        // Numbers begin with 0 after the questions that may have had no answer.
-        let [one, other] = addresses.each_ref();
-        let asks = format!(
-            "{}; {}; echo begins; /bin/busybox ping -i 0.2 {one} & /bin/busybox ping -i 0.2 {other} & \
-             while {get}; do /bin/busybox sleep 1; done; echo the way is cut",
-            first[0],
+        let [one, other] = &addresses;
+        let ping = |address: &str| format!("/bin/busybox ping -c 1 {address}");
+        let get = format!("/bin/busybox wget -q -T 5 -O - http://{one}:8080/");
+        // What is counted begins once all ways are there.
+        let asks = [
+            until("the one address", &ping(one)),
+            until("the other", &ping(other)),
             until("the pod", &get),
-        );
-        let asks = format!("{}; {asks}", first[1]);
-        cluster.apply("asking", &pod("asking", "worker-1", &asks))?;
-        cluster.pod_log("asking", "the pod is reached")?;
+            format!(
+                "echo begins; /bin/busybox ping -i 0.2 {one} & /bin/busybox ping -i 0.2 {other} & \
+                 while {get} > /dev/null; do /bin/busybox sleep 1; done; echo the way is cut"
+            ),
+        ];
+        let name = format!("asking-{node}");
+        cluster.apply(&name, &pod(&name, "worker-1", &asks.join("; ")))?;
+        cluster.pod_log(&name, "begins")?;
         Ok(Self {
-            keys: [keys(cluster, "worker-1")?, keys(cluster, "worker-2")?],
+            node,
+            keys: [keys(cluster, "worker-1")?, keys(cluster, node)?],
             addresses,
+            since: Instant::now(),
         })
+    }
+
+    fn log(&self, cluster: &Cluster) -> Result<String> {
+        let name = format!("asking-{}", self.node);
+        cluster.lab.kubectl(&["logs", &name])
     }
 
     /// Waits until packets go by a link of which both machines have new keys, and checks that each question was answered. An
     /// eavesdropper sees by which link they go.
     fn keys_are_renewed(&self, cluster: &Cluster, tap: &Tap) -> Result<()> {
-        let begin = Instant::now();
         let mut seen = tap.sealed();
         let what = "packets by a link whose keys are new on both machines";
-        eventually_costly(what, LIMIT, "see the agents' logs", || {
-            let (Ok(one), Ok(other)) = (keys(cluster, "worker-1"), keys(cluster, "worker-2"))
-            else {
+        let hint = "see the agents' logs";
+        let link = eventually_costly(what, LIMIT, hint, || {
+            let now = [keys(cluster, "worker-1"), keys(cluster, self.node)];
+            let [Ok(one), Ok(other)] = now else {
                 return Ok(None);
             };
             let now = [one, other];
@@ -230,42 +243,60 @@ impl Asking {
             };
             Ok((0..2).find(|link| renewed(*link)))
         })?;
-        println!("new keys after {:.0} s", begin.elapsed().as_secs_f64());
-        let log = cluster.lab.kubectl(&["logs", "asking"])?;
-        self.addresses
-            .iter()
-            .try_for_each(|address| all_answered(&log, address))
+        let passed = self.since.elapsed().as_secs_f64();
+        println!("packets by new keys of link {link}, {passed:.0} s after the first");
+        let log = self.log(cluster)?;
+        let mut addresses = self.addresses.iter();
+        addresses.try_for_each(|address| all_answered(&log, address))
     }
 
     /// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no more.
     fn cut_off(&self, cluster: &Cluster) -> Result<()> {
+        let count = |log: &str| self.addresses.each_ref().map(|of| answered(log, of).len());
+        let before = count(&self.log(cluster)?);
         let retire = "{\"spec\":{\"retired\":true}}";
-        let words = ["patch", "machine", "worker-2", "--type=merge", "-p", retire];
+        let words = ["patch", "machine", self.node, "--type=merge", "-p", retire];
         cluster.lab.kubectl(&words)?;
         let begin = Instant::now();
-        cluster.pod_log("asking", "the way is cut")?;
+        let name = format!("asking-{}", self.node);
+        cluster.pod_log(&name, "the way is cut")?;
         println!(
             "cut off after {:.1} s, as kubectl sees it",
             begin.elapsed().as_secs_f64()
         );
         let last = Cell::new([0; 2]);
-        let words = ["logs", "asking"];
-        cluster
-            .lab
-            .kubectl_until(&words, "no answer any more", LIMIT, |log| {
-                let count = self.addresses.each_ref().map(|of| answered(log, of).len());
-                last.replace(count) == count && count != [0; 2]
-            })?;
-        let words = [
-            "delete",
-            "pod",
-            "asking",
-            "asked",
-            "--wait=false",
-            "--ignore-not-found",
-        ];
+        let words = ["logs", &name];
+        let what = "no answer any more";
+        let log = cluster.lab.kubectl_until(&words, what, LIMIT, |log| {
+            let count = count(log);
+            last.replace(count) == count && count != [0; 2]
+        })?;
+        let after = count(&log);
+        println!("answers before and after it, five a second: {before:?}, {after:?}");
+        self.end(cluster)
+    }
+
+    fn end(&self, cluster: &Cluster) -> Result<()> {
+        let pods = ["asking", "asked"].map(|what| format!("{what}-{}", self.node));
+        let [asking, asked] = &pods;
+        let words = ["delete", "pod", asking, asked, "--wait=false"];
+        let words = [words.as_slice(), &["--ignore-not-found"]].concat();
         cluster.lab.kubectl(&words).map(drop)
     }
+}
+
+/// A pod asks a pod on another machine while both machines' keys are renewed and packets go over to a link with new ones: each
+/// question is answered. It has been asking since an earlier story, as keys take their time.
+pub(crate) fn no_packet_is_lost_while_wireguards_keys_are_renewed(world: &mut World) -> Result<()> {
+    let tap = world.tap()?;
+    let asking = world.asking.take();
+    let cluster = world.cluster()?;
+    let asking = match asking {
+        Some(asking) => asking,
+        None => Asking::begin(cluster, "master-1")?,
+    };
+    asking.keys_are_renewed(cluster, &tap)?;
+    asking.end(cluster)
 }
 
 /// The numbers of the questions that an address answered.
@@ -283,9 +314,8 @@ fn answered(log: &str, address: &str) -> Vec<usize> {
 
 fn all_answered(log: &str, address: &str) -> Result<()> {
     let numbers = answered(log, address);
-    let lost = numbers.iter().enumerate();
-    let lost = lost.map(|(place, number)| (place, *number));
-    let lost = lost.clone().find(|(place, number)| place != number);
+    let mut places = (0..).zip(numbers.iter().copied());
+    let lost = places.find(|(place, number)| place != number);
     println!("{} answers of {address}", numbers.len());
     expect(
         numbers.len() > 500 && lost.is_none(),

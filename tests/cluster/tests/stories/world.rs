@@ -1,10 +1,13 @@
 //! The world that stories share: a master, a good worker, a registry; started by the first story that needs them.
 
+use crate::network::Asking;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
 use tests_harness::machine::{Blueprint, Machine};
 use tests_harness::registry::Registry;
+use tests_harness::tap::Tap;
 use tests_harness::tools::Tools;
 use tests_harness::{Error, Result, file_error, port};
 
@@ -23,6 +26,10 @@ pub(crate) struct World {
     /// Machines of the story that is being told, ended after it.
     guests: Vec<Machine>,
     failed: Option<String>,
+    /// The eavesdropper between the machines, from the first story on that wants one.
+    tap: Option<Arc<Tap>>,
+    /// What goes on between two machines while other stories are told.
+    pub(crate) asking: Option<Asking>,
 }
 
 /// The running cluster.
@@ -72,6 +79,16 @@ impl World {
         self.cluster
             .as_mut()
             .ok_or_else(|| Error::Missing("no cluster".to_owned()))
+    }
+
+    /// The eavesdropper between the machines.
+    pub(crate) fn tap(&mut self) -> Result<Arc<Tap>> {
+        if let Some(tap) = &self.tap {
+            return Ok(Arc::clone(tap));
+        }
+        let tap = Arc::new(self.cluster()?.lab.tap()?);
+        self.tap = Some(Arc::clone(&tap));
+        Ok(tap)
     }
 
     /// Powers on a guest that ends with the story.
