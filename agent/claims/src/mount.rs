@@ -25,6 +25,8 @@ pub enum What {
     Folder(PathBuf),
     /// At a path of the machine, which its configuration must list.
     Path(HostPathVolumeSource),
+    /// Where a CSI driver has mounted it, below the folder of the machine's volumes.
+    Driver(PathBuf),
 }
 
 /// Why nothing is mounted.
@@ -95,7 +97,7 @@ pub fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
 }
 
 impl Folders {
-    /// What is mounted for a pod's claim, which is bound to this volume.
+    /// What is mounted for a pod's claim, which is bound to this volume; none where that is a driver's to mount.
     ///
     /// # Errors
     /// Why nothing is mounted, in upstream's words; for example that the data is lost.
@@ -105,7 +107,7 @@ impl Folders {
         claimed: &Claimed,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
-    ) -> Result<Mounted, Unmounted> {
+    ) -> Result<Option<Mounted>, Unmounted> {
         let other = |text| Unmounted { text, lost: false };
         let what = match resolve(pod, claimed, claim, volume).map_err(other)? {
             Found::Path { path, kind } => What::Path(HostPathVolumeSource {
@@ -119,11 +121,12 @@ impl Folders {
                     lost: matches!(error, FolderError::Lost(_)),
                 })?)
             }
+            Found::Driver => return Ok(None),
         };
-        Ok(Mounted {
+        Ok(Some(Mounted {
             what,
             read_only: claimed.read_only,
-        })
+        }))
     }
 
     /// Answers the master's request to make a folder (`POST`, with `bytes=` as its query) or to

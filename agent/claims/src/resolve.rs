@@ -28,6 +28,8 @@ pub enum Found {
         /// Upstream's type of a hostPath; empty for none.
         kind: String,
     },
+    /// What a CSI driver mounts.
+    Driver,
 }
 
 /// The claim of a volume, if it has one.
@@ -127,8 +129,11 @@ pub fn resolve(
     if let Some(host) = spec.host_path {
         return path(host.path, host.type_);
     }
+    if spec.csi.is_some() {
+        return Ok(Found::Driver);
+    }
     Err(format!(
-        "no volume plugin matched: volume {name:?} is of the kind {}, and this machine mounts local and hostPath",
+        "no volume plugin matched: volume {name:?} is of the kind {}, and this machine mounts local, hostPath and csi",
         kind(&spec)
     ))
 }
@@ -136,7 +141,6 @@ pub fn resolve(
 /// The kind of a volume, as its specification calls it.
 fn kind(spec: &PersistentVolumeSpec) -> &'static str {
     let kinds = [
-        (spec.csi.is_some(), "csi"),
         (spec.nfs.is_some(), "nfs"),
         (spec.iscsi.is_some(), "iscsi"),
         (spec.fc.is_some(), "fc"),
@@ -234,11 +238,16 @@ mod tests {
             Ok(path),
             "which the machine's configuration must list"
         );
-        let csi = found(|_, volume| {
-            volume["spec"]["local"] = Value::Null;
-            volume["spec"]["csi"] = json!({"driver": "d", "volumeHandle": "h"});
-        });
-        assert!(csi.unwrap_err().contains("of the kind csi"));
+        let of_kind = |kind: &str, source: Value| {
+            found(|_, volume| {
+                volume["spec"]["local"] = Value::Null;
+                volume["spec"][kind] = source;
+            })
+        };
+        let nfs = of_kind("nfs", json!({"server": "s", "path": "/"}));
+        assert!(nfs.unwrap_err().contains("of the kind nfs"));
+        let csi = of_kind("csi", json!({"driver": "d", "volumeHandle": "h"}));
+        assert_eq!(csi, Ok(Found::Driver));
     }
 
     #[test]

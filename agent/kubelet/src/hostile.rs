@@ -3,6 +3,7 @@
 use crate::config::{Config, tests::config};
 use crate::env::Sources;
 use crate::volumes::{self, Source};
+use agent_claims::Right;
 use agent_sys::beneath::{Beneath, Links};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use serde_json::{Value, json};
@@ -46,7 +47,9 @@ fn in_memory() -> (tempfile::TempDir, Config) {
 fn held(source: &Source) -> PathBuf {
     match source {
         Source::Held(path) | Source::Own(path) => path.clone(),
-        Source::Host(_) | Source::ReadOnly(_) | Source::Image { .. } => panic!("{source:?}"),
+        Source::Host(..) | Source::Driver(_) | Source::ReadOnly(_) | Source::Image { .. } => {
+            panic!("{source:?}")
+        }
     }
 }
 
@@ -208,7 +211,7 @@ fn a_neighbour_that_flips_folder_and_link_wins_no_host_path() {
     }];
     for kind in ["DirectoryOrCreate", "FileOrCreate"] {
         let host = json!({"path": base.join("d/new"), "type": kind});
-        let source = Source::Host(serde_json::from_value(host).unwrap());
+        let source = Source::Host(serde_json::from_value(host).unwrap(), Right::Listed);
         let place = || volumes::place(&config, &source, None, false).is_ok();
         flipping(&base, outside.path(), place);
         let names: Vec<_> = fs::read_dir(outside.path())

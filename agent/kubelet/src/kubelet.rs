@@ -12,6 +12,7 @@ use agent_api::Api;
 use agent_api::events::{self, Queue, Recorder};
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
+use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_resources::Figures;
 use agent_resources::machine::Facts;
@@ -43,9 +44,16 @@ impl Kubelet {
     ) -> Self {
         let (events, queue) = Recorder::new();
         let facts = Facts::of_machine(&config.data);
+        let drivers = agent_csi::Places {
+            data: config.data.clone(),
+            node: config.node_name.clone(),
+            allowed: config.privileged,
+            call_limit: agent_csi::Places::CALL_LIMIT,
+        };
         let shared = Shared {
             memory: facts.memory,
             folders: Arc::new(Folders::below(&config.data)),
+            csi: Arc::new(Csi::open(drivers, api.clone())),
             facts,
             figures: Arc::new(Figures::of_machine(&config.node_name)),
             config,
@@ -110,6 +118,7 @@ impl Kubelet {
                 ));
             }
         }
+        tasks.spawn(shared.csi.clone().run());
         tasks.spawn(garbage::collect(shared.clone()));
         tasks.spawn(crate::pressure::keep(shared.clone()));
         tasks.spawn(events::write(

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::env::{self, Sources};
 use crate::network::{self, hosts_text, resolv_text};
-use crate::stage::Wanted;
+use crate::stage::{Wanted, propagation};
 use crate::support;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
@@ -13,6 +13,7 @@ use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
     PodNamespaces, Resources, Seccomp, SharedNamespaces, container_id,
 };
+use agent_sys::attach::Propagation;
 use agent_sys::beneath::{Beneath, Links};
 use agent_sys::namespace;
 use config_kube::k8s_openapi::api::core::v1::{
@@ -162,7 +163,11 @@ fn kept(container: &Container, volumes: &BTreeMap<String, Source>) -> Vec<String
     let mounts = container.volume_mounts.iter().flatten();
     let layers = mounts.filter_map(|mount| match volumes.get(&mount.name)? {
         Source::Image { layers, .. } => Some(layers.clone()),
-        Source::Held(_) | Source::Own(_) | Source::Host(_) | Source::ReadOnly(_) => None,
+        Source::Held(_)
+        | Source::Own(_)
+        | Source::Host(..)
+        | Source::Driver(_)
+        | Source::ReadOnly(_) => None,
     });
     layers.collect()
 }
@@ -200,6 +205,7 @@ fn staged(stage: &Path, places: &[Place]) -> Vec<Mount> {
         destination: destination.clone(),
         read_only: wanted.read_only,
         no_exec: wanted.no_exec,
+        propagation: wanted.propagation,
     };
     places.iter().enumerate().map(mount).collect()
 }
@@ -334,7 +340,7 @@ fn volume_mount(
     // What the agent fills is the agent's alone to write (upstream's rule, too).
     let of_volume = match source {
         Source::Held(_) | Source::ReadOnly(_) | Source::Image { .. } => true,
-        Source::Own(_) | Source::Host(_) => false,
+        Source::Own(_) | Source::Host(..) | Source::Driver(_) => false,
     };
     let read_only = mount.read_only == Some(true) || of_volume;
     let place =
@@ -357,6 +363,7 @@ fn volume_mount(
         place,
         read_only,
         no_exec: matches!(source, Source::Image { .. }),
+        propagation: propagation(mount),
     };
     Ok((wanted, destination))
 }
@@ -410,6 +417,7 @@ fn own_files(
                 place,
                 read_only: false,
                 no_exec: false,
+                propagation: Propagation::Private,
             },
             destination.to_owned(),
         ))

@@ -24,6 +24,7 @@ mod garbage;
 mod group;
 mod handle;
 mod hooks;
+mod host_paths;
 #[cfg(test)]
 mod hostile;
 mod kubelet;

@@ -127,6 +127,7 @@ impl Pods {
         for uid in cleanup::left_uids(&self.shared.config)
             .into_iter()
             .chain(self.shared.sandboxes.uids())
+            .chain(self.shared.csi.pods())
             .filter(|uid| is_plain(uid))
         {
             pods.insert(

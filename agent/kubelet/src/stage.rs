@@ -6,10 +6,11 @@
 //! container keeps its own copy of the mount, so these are needed while it is made and no longer.
 
 use crate::config::Config;
-use agent_sys::attach::attach;
+use agent_sys::attach::{Propagation, attach};
 use agent_sys::beneath::{Beneath, Place};
-use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
+use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, make_private, mount};
 use config_errors::chain;
+use config_kube::k8s_openapi::api::core::v1::VolumeMount;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,16 @@ pub(crate) struct Wanted {
     pub(crate) read_only: bool,
     /// Nothing there is executed.
     pub(crate) no_exec: bool,
+    pub(crate) propagation: Propagation,
+}
+
+/// Which mounts below a container's volume are seen on both sides.
+pub(crate) fn propagation(mount: &VolumeMount) -> Propagation {
+    match mount.mount_propagation.as_deref() {
+        Some("Bidirectional") => Propagation::Shared,
+        Some("HostToContainer") => Propagation::Slave,
+        Some(_) | None => Propagation::Private,
+    }
 }
 
 /// The mounts of a container that is being made; they go when this is dropped.
@@ -57,7 +68,8 @@ impl Staged {
                 folder.create(Path::new(&name), 0o600).map(drop)
             };
             made.map_err(|error| text(&error))?;
-            attach(&wanted.place, &staged.dir.join(&name), wanted.read_only)
+            let target = staged.dir.join(&name);
+            attach(&wanted.place, &target, wanted.read_only, wanted.propagation)
                 .map_err(|error| chain(&error))?;
         }
         Ok(staged)
@@ -76,8 +88,11 @@ fn clear(dir: &Path) {
         return;
     };
     for name in folder.names(MAX_MOUNTS).unwrap_or_default() {
-        // One mount is the rule; one upon another is what an interrupted start may have left.
-        while detach(&dir.join(&name).to_string_lossy()).is_ok() {}
+        let target = dir.join(&name);
+        let target = target.to_string_lossy();
+        // One mount is the rule; one upon another is what an interrupted start may have left. What a container shares with the
+        // machine must stay on the machine.
+        while make_private(&target).and_then(|()| detach(&target)).is_ok() {}
         if let Err(error) = folder.remove_tree(Path::new(&name)) {
             tracing::warn!(dir = %dir.display(), ?name, %error, "cannot unmount a staged volume");
         }

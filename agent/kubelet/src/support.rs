@@ -2,10 +2,12 @@
 //! field that would change what runs, and isn't obeyed, keeps the pod from starting and says so.
 
 use crate::config::Config;
+use crate::host_paths::{host_path_fault, is_plug_in};
 use crate::network;
-use crate::volumes;
+use crate::stage::propagation;
 use agent_pods::{Refusal, foreign};
 use agent_runtime::capability_fault;
+use agent_sys::attach::Propagation;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 use std::net::Ipv6Addr;
 
@@ -31,13 +33,15 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     }
     let fault = pod_fault(spec).map(str::to_owned);
     let fault = fault.or_else(|| network_fault(pod, spec).map(str::to_owned));
-    let fault = fault.or_else(|| spec.volumes.iter().flatten().find_map(volume_fault));
+    let mut volumes = spec.volumes.iter().flatten();
+    let fault = fault.or_else(|| volumes.find_map(|volume| volume_fault(volume, config)));
     let all: Vec<_> = agent_pods::all(pod)
         .map(|(_, container)| container)
         .collect();
     let fault = fault.or_else(|| {
         all.iter().find_map(|container| {
-            container_fault(container).map(|fault| format!("container {}: {fault}", container.name))
+            let fault = container_fault(container, is_plug_in(config, pod))?;
+            Some(format!("container {}: {fault}", container.name))
         })
     });
     let refusal = fault.map(|fault| unsupported(&fault));
@@ -46,7 +50,7 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
             .find_map(|container| below_the_floor(spec, container, config))
     });
     refusal.or_else(|| {
-        volumes::host_path_fault(config, pod).map(|message| Refusal {
+        host_path_fault(config, pod).map(|message| Refusal {
             reason: "HostPathForbidden",
             message,
         })
@@ -56,10 +60,10 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
 /// Why this node can't run a container that was added to a pod which runs already. The pod is not refused for it.
 pub(crate) fn debugger_fault(pod: &Pod, container: &Container, config: &Config) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let fault = container_fault(container).map(str::to_owned);
+    let fault = container_fault(container, is_plug_in(config, pod)).map(str::to_owned);
     fault
         .or_else(|| below_the_floor(spec, container, config).map(|refusal| refusal.message))
-        .or_else(|| volumes::host_path_fault(config, pod))
+        .or_else(|| host_path_fault(config, pod))
 }
 
 /// Whether the pod asks for labels of SELinux, which this machine's kernel does not know. As upstream's node without SELinux
@@ -195,7 +199,7 @@ fn network_fault(pod: &Pod, spec: &PodSpec) -> Option<&'static str> {
     ])
 }
 
-fn container_fault(container: &Container) -> Option<&'static str> {
+fn container_fault(container: &Container, plug_in: bool) -> Option<&'static str> {
     let security = container.security_context.clone().unwrap_or_default();
     let mounts = || container.volume_mounts.iter().flatten();
     first(&[
@@ -204,13 +208,8 @@ fn container_fault(container: &Container) -> Option<&'static str> {
             "volumeDevices are not available: this machine gives pods no block devices",
         ),
         (
-            mounts().any(|mount| {
-                mount
-                    .mount_propagation
-                    .as_deref()
-                    .is_some_and(|kind| kind != "None")
-            }),
-            "mountPropagation is not available yet",
+            !plug_in && mounts().any(|mount| propagation(mount) != Propagation::Private),
+            "mountPropagation is available in pods with a privileged container, where the machine's configuration allows those",
         ),
         (
             security.proc_mount.as_deref() == Some("Unmasked"),
@@ -230,7 +229,7 @@ fn container_fault(container: &Container) -> Option<&'static str> {
     ])
 }
 
-fn volume_fault(volume: &Volume) -> Option<String> {
+fn volume_fault(volume: &Volume, config: &Config) -> Option<String> {
     if let Some(projected) = &volume.projected {
         let sources = || projected.sources.iter().flatten();
         let missing = sources().any(|source| {
@@ -259,8 +258,13 @@ fn volume_fault(volume: &Volume) -> Option<String> {
         });
     }
     let name = &volume.name;
+    if volume.csi.is_some() {
+        return (!config.privileged)
+            .then(|| format!("volume {name}: csi: {NOT_PRIVILEGED}, and CSI drivers are"));
+    }
     Some(format!(
-        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected, image, persistentVolumeClaim and ephemeral are available"
+        "volume {name}: only emptyDir, hostPath, configMap, secret, downwardAPI, projected, image, csi, persistentVolumeClaim \
+         and ephemeral are available"
     ))
 }
 
@@ -382,6 +386,30 @@ mod tests {
                 "{place}"
             );
         }
+    }
+
+    #[test]
+    fn mounts_are_shared_and_drivers_asked_only_where_privileged_pods_are_allowed() {
+        let shares = |allowed: bool, privileged: bool| {
+            refused_where(allowed, |spec| {
+                let mount =
+                    json!({"name": "v", "mountPath": "/m", "mountPropagation": "Bidirectional"});
+                spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+                spec["containers"][0]["volumeMounts"] = json!([mount]);
+                spec["containers"][0]["securityContext"] = json!({"privileged": privileged});
+            })
+        };
+        assert_eq!(shares(true, true), None);
+        for (allowed, privileged) in [(true, false), (false, true), (false, false)] {
+            assert!(shares(allowed, privileged).is_some());
+        }
+        let inline = |allowed: bool| {
+            let volumes = json!([{"name": "v", "csi": {"driver": "d"}}]);
+            refused_where(allowed, |spec| spec["volumes"] = volumes)
+        };
+        assert_eq!(inline(true), None);
+        let message = inline(false).unwrap().message;
+        assert!(message.contains("[node] privileged = true"), "{message}");
     }
 
     #[test]

@@ -7,16 +7,16 @@
 use crate::config::Config;
 use crate::content::{self, Room};
 use crate::env::Sources;
+use crate::host_paths::right_of;
 use crate::stage::memory_folder;
 use crate::tokens::TokenKind;
-use agent_claims::{Mounted, What, fs_group};
+use agent_claims::{Mounted, Right, What, fs_group, sub_place};
 use agent_sys::beneath::{Beneath, Links, Place};
 use agent_sys::mount::{is_in_memory, is_mount_point};
 use config_kube::k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume, VolumeProjection,
 };
 use config_kube::quantity::Amount;
-use config_model::host_path::{self, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -29,7 +29,9 @@ pub(crate) enum Source {
     /// A folder that the pod's containers fill.
     Own(PathBuf),
     /// A file or folder of the machine.
-    Host(HostPathVolumeSource),
+    Host(HostPathVolumeSource, Right),
+    /// What a CSI driver has mounted, below the folder of the machine's volumes.
+    Driver(PathBuf),
     /// One of these, which the pod may only read.
     ReadOnly(Box<Source>),
     /// The files of an image, which nobody writes.
@@ -129,9 +131,10 @@ impl Maker<'_> {
             return self.claimed(mounted);
         }
         if let Some(host) = &volume.host_path {
+            let right = right_of(self.config, self.pod);
             // It is looked at once before any container is made, and then by each one.
-            host_place(self.config, host, true, None)?;
-            return Ok(Source::Host(host.clone()));
+            self.config.paths().place(host, right, true, None)?;
+            return Ok(Source::Host(host.clone(), right));
         }
         if !crate::names::is_plain(&volume.name) {
             return Err("its name can't be a folder's".to_owned());
@@ -162,9 +165,10 @@ impl Maker<'_> {
         let source = match &mounted.what {
             What::Folder(path) => Source::Own(path.clone()),
             What::Path(host) => {
-                host_place(self.config, host, true, None)?;
-                Source::Host(host.clone())
+                self.config.paths().place(host, Right::Listed, true, None)?;
+                Source::Host(host.clone(), Right::Listed)
             }
+            What::Driver(path) => Source::Driver(path.clone()),
         };
         Ok(if mounted.read_only {
             Source::ReadOnly(Box::new(source))
@@ -272,7 +276,20 @@ pub(crate) fn place(
             let path = sub_path.as_deref().unwrap_or(Path::new(""));
             sub_place(&dir, path, false).map_err(text)
         }
-        Source::Host(host) => host_place(config, host, read_only, sub_path.as_deref()),
+        Source::Host(host, right) => {
+            config
+                .paths()
+                .place(host, *right, read_only, sub_path.as_deref())
+        }
+        Source::Driver(path) => {
+            let dir = driven(config, path).map_err(text)?;
+            sub_place(
+                &dir,
+                sub_path.as_deref().unwrap_or(Path::new("")),
+                !read_only,
+            )
+            .map_err(text)
+        }
     }
 }
 
@@ -288,140 +305,16 @@ fn plain_sub_path(path: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// What is at a path below a folder; folders as open as the first are made where nothing is there.
-fn sub_place(dir: &Beneath, path: &Path, make: bool) -> io::Result<Place> {
-    match dir.place(path, Links::Refused) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && make => {}
-        found => return found,
+/// What a driver has mounted at a path below the folder of the machine's volumes: pods of drivers can change that path, so no link
+/// is followed, and what is no mount is not taken for one.
+fn driven(config: &Config, path: &Path) -> io::Result<Beneath> {
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let folder = Beneath::root(&config.data)?.dir(parent)?;
+    let name = Path::new(path.file_name().unwrap_or_default());
+    if folder.is_mount(name)? {
+        return folder.dir(name);
     }
-    let own = dir.place(Path::new(""), Links::Refused)?;
-    dir.make_dirs(path, own.mode())?;
-    dir.place(path, Links::Refused)
-}
-
-/// A file or folder of the machine, made where the pod asks for that and may write, checked where it is.
-fn host_place(
-    config: &Config,
-    source: &HostPathVolumeSource,
-    read_only: bool,
-    sub_path: Option<&Path>,
-) -> Result<Place, String> {
-    let kind = source.type_.as_deref().unwrap_or_default();
-    let fault = |error: io::Error| {
-        let linked = error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32);
-        let why = if linked {
-            "a link is on the way, and none is followed".to_owned()
-        } else {
-            error.to_string()
-        };
-        format!("hostPath {}: {why}", source.path)
-    };
-    let path = trimmed(&source.path);
-    allowed(config, path, !read_only).map_err(|refused| refused_text(path, refused))?;
-    let root = Beneath::root(Path::new("/")).map_err(fault)?;
-    let below = Path::new(path.trim_start_matches('/'));
-    let place = match root.place(below, Links::Refused) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && kind.ends_with("OrCreate") => {
-            allowed(config, path, true).map_err(|refused| refused_text(path, refused))?;
-            if kind == "FileOrCreate" {
-                root.append(below, 0o644).map_err(fault)?;
-            } else {
-                root.make_dirs(below, 0o755).map_err(fault)?;
-            }
-            root.place(below, Links::Refused)
-        }
-        found => found,
-    };
-    let place = place.map_err(fault)?;
-    let fits = match kind {
-        "" => true,
-        "Directory" | "DirectoryOrCreate" => place.is_dir(),
-        "File" | "FileOrCreate" => place.is_file(),
-        "Socket" => place.is_socket(),
-        _ => return Err(format!("hostPath type {kind} is not available yet")),
-    };
-    if !fits {
-        return Err(format!(
-            "hostPath type check failed: {} is not a {kind}",
-            source.path
-        ));
-    }
-    match sub_path {
-        Some(sub_path) => {
-            let dir = root.dir(below).map_err(fault)?;
-            sub_place(&dir, sub_path, !read_only).map_err(fault)
-        }
-        None => Ok(place),
-    }
-}
-
-/// The path as configurations write it.
-fn trimmed(path: &str) -> &str {
-    if path == "/" {
-        path
-    } else {
-        path.trim_end_matches('/')
-    }
-}
-
-/// Whether the machine's configuration lets pods mount a path; the agent's own folders are never in it, wherever they
-/// are.
-fn allowed(config: &Config, path: &str, writable: bool) -> Result<(), Refused> {
-    let own = [&config.data, &config.run, &config.logs];
-    if writable
-        && own
-            .iter()
-            .any(|own| own.starts_with(path) || Path::new(path).starts_with(own))
-    {
-        return Err(Refused::ReadOnly);
-    }
-    if own[..2]
-        .iter()
-        .any(|own| own.starts_with(path) || Path::new(path).starts_with(own))
-    {
-        return Err(Refused::Unlisted);
-    }
-    host_path::allows(&config.host_paths, path, writable)
-}
-
-fn refused_text(path: &str, refused: Refused) -> String {
-    match refused {
-        Refused::Unlisted => format!(
-            "hostPath {path} is not allowed on this node: add it to `host_paths` under `[node]` in the machine's configuration"
-        ),
-        Refused::ReadOnly => format!(
-            "hostPath {path} may only be mounted with readOnly: true on this node: `host_paths` under `[node]` in the \
-             machine's configuration does not say `writable = true` for it"
-        ),
-    }
-}
-
-/// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
-pub(crate) fn host_path_fault(config: &Config, pod: &Pod) -> Option<String> {
-    let spec = pod.spec.as_ref()?;
-    let lasting = || {
-        let all = spec
-            .containers
-            .iter()
-            .chain(spec.init_containers.iter().flatten());
-        all.flat_map(|container| container.volume_mounts.iter().flatten())
-    };
-    let debuggers = || {
-        let all = spec.ephemeral_containers.iter().flatten();
-        all.flat_map(|container| container.volume_mounts.iter().flatten())
-    };
-    volumes(pod).iter().find_map(|volume| {
-        let path = trimmed(&volume.host_path.as_ref()?.path);
-        let writes = lasting()
-            .chain(debuggers())
-            .any(|mount| mount.name == volume.name && mount.read_only != Some(true));
-        let refused = allowed(config, path, writes).err()?;
-        Some(format!(
-            "volume {}: {}",
-            volume.name,
-            refused_text(path, refused)
-        ))
-    })
+    Err(io::Error::other("its driver has nothing mounted there"))
 }
 
 #[cfg(test)]
@@ -431,7 +324,7 @@ mod tests {
     use config_kube::k8s_openapi::api::core::v1::ConfigMap;
     use serde_json::{Value, json};
     use std::fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::PermissionsExt;
 
     /// A folder in memory, as the content of volumes must be.
     fn in_memory() -> tempfile::TempDir {
@@ -446,8 +339,10 @@ mod tests {
         let places = super::prepare(pod, "u", &config(dir), sources)?;
         let path = |source| match source {
             Source::Held(path) | Source::Own(path) => path,
-            Source::Host(host) => host.path.into(),
-            other @ (Source::ReadOnly(_) | Source::Image { .. }) => panic!("{other:?}"),
+            Source::Host(host, _) => host.path.into(),
+            other @ (Source::ReadOnly(_) | Source::Driver(_) | Source::Image { .. }) => {
+                panic!("{other:?}")
+            }
         };
         Ok(places
             .into_iter()
@@ -642,50 +537,5 @@ mod tests {
         let meta = fs::metadata(place).unwrap();
         assert_eq!(meta.permissions().mode() & 0o7777, 0o2777);
         assert_eq!(std::os::unix::fs::MetadataExt::gid(&meta), 7);
-    }
-
-    #[test]
-    fn a_host_path_through_a_link_is_refused_and_says_so() {
-        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        symlink(outside.path(), dir.path().join("link")).unwrap();
-        let own = tempfile::tempdir().unwrap();
-        let mut config = config(own.path());
-        let path = dir.path().display().to_string().parse().unwrap();
-        config.host_paths = vec![host_path::HostPath {
-            path,
-            writable: false,
-        }];
-        let host =
-            |path: PathBuf| Source::Host(serde_json::from_value(json!({"path": path})).unwrap());
-        let error = place(&config, &host(dir.path().join("link")), None, true).unwrap_err();
-        assert!(error.contains("a link is on the way"), "{error}");
-        assert!(place(&config, &host(dir.path().to_owned()), None, true).is_ok());
-        assert!(
-            place(&config, &host(dir.path().to_owned()), None, false).is_err(),
-            "read-only"
-        );
-        assert!(
-            place(&config, &host(outside.path().to_owned()), None, true).is_err(),
-            "not listed"
-        );
-    }
-
-    #[test]
-    fn the_agents_own_folders_are_given_to_nobody_even_if_they_are_listed() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = config(dir.path());
-        let path = dir.path().display().to_string().parse().unwrap();
-        config.host_paths = vec![host_path::HostPath {
-            path,
-            writable: true,
-        }];
-        for path in [dir.path(), &config.data, &config.run.join("held")] {
-            let source = Source::Host(serde_json::from_value(json!({"path": path})).unwrap());
-            assert!(
-                place(&config, &source, None, true).is_err(),
-                "{}",
-                path.display()
-            );
-        }
     }
 }

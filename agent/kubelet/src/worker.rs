@@ -293,19 +293,41 @@ impl Worker {
         self.sandbox.addresses(&self.shared, pod)
     }
 
-    /// A pod that is over needs no network: its address may serve another. Its status goes on to name it.
+    /// A pod that is over needs no network and no volumes of drivers: others may have them. Its status goes on to name its address.
     async fn end_sandbox(&mut self, seen: &[Seen]) -> Result<(), Error> {
-        let phase = self
-            .written
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        let over = matches!(phase, Some("Succeeded" | "Failed"));
         let ended = |seen: &Seen| matches!(seen.state, ContainerState::Exited { .. });
-        let over = over && self.notes.starting.is_empty();
-        if over && self.sandbox.is_there() && seen.iter().all(ended) {
-            return self.sandbox.remove(&self.shared).await;
+        if !self.is_over() || !self.notes.starting.is_empty() || !seen.iter().all(ended) {
+            return Ok(());
         }
+        if self.sandbox.is_there() {
+            self.sandbox.remove(&self.shared).await?;
+        }
+        // Tried again with the next look, and at the latest when the pod is deleted.
+        self.unmount(None).await;
         Ok(())
+    }
+
+    /// Whether the pod has come to its end, as the master knows.
+    fn is_over(&self) -> bool {
+        let status = self.written.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    /// Has drivers unmount what they mounted for the pod; false where something is left.
+    async fn unmount(&self, pod: Option<&Arc<Pod>>) -> bool {
+        let Err(reason) = self.shared.csi.release(&self.pod.uid).await else {
+            return true;
+        };
+        tracing::debug!(
+            pod = self.pod.name,
+            reason,
+            "a driver's volume is still mounted; trying again"
+        );
+        if let Some(pod) = pod {
+            self.shared.events.warning(pod, "FailedUnMount", reason);
+        }
+        false
     }
 
     fn unreachable(&self, error: &Error) -> Next {
@@ -345,7 +367,8 @@ impl Worker {
     /// Brings volumes up to date now and then.
     async fn refresh(&mut self, pod: &Arc<Pod>, now: Timestamp) {
         let due = later(self.refreshed, RESYNC) <= now;
-        if due && end_of(pod, now).is_none() && self.notes.evicted.is_none() {
+        let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
+        if due && !ends && !self.is_over() {
             self.refreshed = now;
             let addresses = self.addresses(pod);
             // A master that answers nothing must not keep the containers waiting; what is there stays until the next time.
@@ -551,6 +574,9 @@ impl Worker {
         }
         if let Err(error) = self.sandbox.remove(&self.shared).await {
             return self.unreachable(&error);
+        }
+        if !self.unmount(pod).await {
+            return Next::Wait(Some(later(Timestamp::now(), RETRY)));
         }
         let (config, reference) = (self.shared.config.clone(), self.pod.clone());
         let cgroup = pod.map(|pod| agent_resources::qos::cgroup(pod, &self.pod.uid));

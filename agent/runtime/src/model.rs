@@ -74,6 +74,8 @@ pub struct Mount {
     pub read_only: bool,
     /// Nothing there is executed.
     pub no_exec: bool,
+    /// Which mounts below it are seen on both sides.
+    pub propagation: agent_sys::attach::Propagation,
 }
 
 /// The layers of an image, as folders of the machine.

@@ -3,6 +3,7 @@
 use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
 use crate::users::Identity;
 use agent_confine::{Asked, Device, READ_ONLY, Tpms, filter};
+use agent_sys::attach::Propagation;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -61,6 +62,7 @@ pub(crate) fn runtime_spec(
         "namespaces": namespaces(spec, host),
         "resources": resources(spec, host),
         "maskedPaths": agent_confine::masked(&host.tpms, spec.privileged),
+        "rootfsPropagation": spec.mounts.iter().map(|one| one.propagation).fold(Propagation::Slave, Ord::max).option(),
     });
     if spec.privileged {
         linux["devices"] = json!(agent_confine::nodes(&host.devices));
@@ -234,13 +236,11 @@ fn mounts(spec: &ContainerSpec) -> Vec<Value> {
     } else {
         &[]
     };
+    let proc = [&["nosuid", "noexec", "nodev"], hide].concat();
     let access = if spec.privileged { "rw" } else { "ro" };
+    let groups = ["nosuid", "noexec", "nodev", "relatime", access];
     let mut all = vec![
-        system(
-            "/proc",
-            "proc",
-            &[&["nosuid", "noexec", "nodev"], hide].concat(),
-        ),
+        system("/proc", "proc", &proc),
         system(
             "/dev",
             "tmpfs",
@@ -273,15 +273,12 @@ fn mounts(spec: &ContainerSpec) -> Vec<Value> {
         },
         system("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
         system("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
-        system(
-            "/sys/fs/cgroup",
-            "cgroup",
-            &["nosuid", "noexec", "nodev", "relatime", access],
-        ),
+        system("/sys/fs/cgroup", "cgroup", &groups),
     ];
     all.extend(spec.mounts.iter().map(|mount| {
         let access = if mount.read_only { "ro" } else { "rw" };
-        let mut options = vec!["rbind", "rprivate", "nosuid", "nodev", access];
+        let sides = mount.propagation.option();
+        let mut options = vec!["rbind", sides, "nosuid", "nodev", access];
         options.extend(mount.no_exec.then_some("noexec"));
         json!({
             "destination": mount.destination,
@@ -343,6 +340,7 @@ mod tests {
                 destination: "/d".into(),
                 read_only: true,
                 no_exec: false,
+                propagation: Propagation::Private,
             }],
             keeps: Vec::new(),
             shared: SharedNamespaces::default(),
@@ -470,6 +468,23 @@ mod tests {
             .collect();
         assert_eq!(dev.len(), 1);
         assert_eq!(dev[0]["type"], "tmpfs");
+    }
+
+    #[test]
+    fn mounts_of_a_container_reach_the_machine_only_where_one_of_its_volumes_is_shared() {
+        let told = |propagation| {
+            let mut spec = wanted();
+            spec.mounts[0].propagation = propagation;
+            let all = made(&spec);
+            let own = all["mounts"].as_array().unwrap().last().unwrap();
+            let side = own["options"][1].as_str().unwrap().to_owned();
+            let root = all["linux"]["rootfsPropagation"].as_str().unwrap();
+            (side, root.to_owned())
+        };
+        let words = |side: &str, root: &str| (side.to_owned(), root.to_owned());
+        assert_eq!(told(Propagation::Private), words("rprivate", "rslave"));
+        assert_eq!(told(Propagation::Slave), words("rslave", "rslave"));
+        assert_eq!(told(Propagation::Shared), words("rshared", "rshared"));
     }
 
     #[test]

@@ -12,18 +12,54 @@ use nix::libc;
 use crate::beneath::Place;
 use crate::error::{Context, Result};
 
+/// Whether mounts that are made below a mount later are seen below its copy, and the other way round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Propagation {
+    /// Neither (upstream's `None`).
+    #[default]
+    Private,
+    /// Those of the machine are seen in the copy (`HostToContainer`).
+    Slave,
+    /// All are seen everywhere (`Bidirectional`).
+    Shared,
+}
+
+impl Propagation {
+    /// The option of a bind mount in an OCI specification, and its `rootfsPropagation`.
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::Private => "rprivate",
+            Self::Slave => "rslave",
+            Self::Shared => "rshared",
+        }
+    }
+
+    fn flag(self) -> libc::c_ulong {
+        match self {
+            Self::Private => libc::MS_PRIVATE,
+            Self::Slave => libc::MS_SLAVE,
+            Self::Shared => libc::MS_SHARED,
+        }
+    }
+}
+
 /// Mounts `place`, with all mounted below it, at `target`, where a file or a folder must be, as
-/// `place` is one. The mount is private and ignores set-user-id bits and devices; with `read_only`,
-/// all of it is read-only.
+/// `place` is one. The mount ignores set-user-id bits and devices; with `read_only`, all of it is
+/// read-only.
 ///
 /// Assumption: nobody but this machine's own programs can change what `target` means.
 ///
 /// # Errors
 /// If the kernel refuses it: `ENOTDIR` where one is a folder and the other is not. Nothing stays mounted then.
-pub fn attach(place: &Place, target: &Path, read_only: bool) -> Result<()> {
+pub fn attach(
+    place: &Place,
+    target: &Path,
+    read_only: bool,
+    propagation: Propagation,
+) -> Result<()> {
     let subject = target.to_string_lossy();
     let tree = clone(place).at("clone the mount for", &subject)?;
-    restrict(&tree, read_only).at("restrict the mount at", &subject)?;
+    restrict(&tree, read_only, propagation).at("restrict the mount at", &subject)?;
     let path = CString::new(target.as_os_str().as_bytes()).at("mount at", &subject)?;
     // SAFETY: both strings end with NUL and live over the call; the kernel writes nowhere.
     let result = unsafe {
@@ -59,7 +95,7 @@ fn clone(place: &Place) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn restrict(tree: &OwnedFd, read_only: bool) -> io::Result<()> {
+fn restrict(tree: &OwnedFd, read_only: bool, propagation: Propagation) -> io::Result<()> {
     let write = if read_only {
         libc::MOUNT_ATTR_RDONLY
     } else {
@@ -68,7 +104,7 @@ fn restrict(tree: &OwnedFd, read_only: bool) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | write,
         attr_clr: 0,
-        propagation: libc::MS_PRIVATE,
+        propagation: propagation.flag(),
         userns_fd: 0,
     };
     // SAFETY: the structure has the kernel's layout and the stated length, and outlives the call.

@@ -161,6 +161,19 @@ impl Beneath {
         })
     }
 
+    /// Whether the folder at a path is a mount, or lies in one that begins below this folder: also a bind mount of the same file
+    /// system.
+    ///
+    /// # Errors
+    /// As [`Beneath::dir`].
+    pub fn is_mount(&self, path: &Path) -> io::Result<bool> {
+        self.dir(path)?;
+        match self.dir_here(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::EXDEV as i32) => Ok(true),
+            here => here.map(|_| false),
+        }
+    }
+
     /// A folder in this one; makes it, with those above it, if it doesn't exist. New ones get
     /// `mode`, regardless of the umask.
     ///

@@ -105,6 +105,16 @@ pub fn share_all() -> Result<()> {
     .at("share mounts under", "/")
 }
 
+/// Keeps what happens to the mounts at and below `target` from any copy of them, as is wise before they are detached: an unmount of
+/// a mount is an unmount of what is mounted below its copies, too.
+///
+/// # Errors
+/// The kernel refuses: it is no mount.
+pub fn make_private(target: &str) -> Result<()> {
+    let flags = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+    sys_mount(None::<&str>, target, None::<&str>, flags, None::<&str>).at("make private", target)
+}
+
 /// Turns a mounted filesystem read-only, which writes it out.
 ///
 /// # Errors

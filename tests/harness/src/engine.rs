@@ -15,12 +15,23 @@ use std::time::Duration;
 /// versions shows those of version 1 alone, as crun runs with one version; machines have version 2 alone. containerd is
 /// restarted when it dies, as init does on a machine. Arguments: the tree, the shared folder, the
 /// configuration.
-const SCRIPT: &str = "set -e; mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old \".$1\"; \
+///
+/// What is mounted in the folders of [`SHARED`] is seen on both sides, as on a machine; all else that
+/// is mounted here stays here. The old root is made private before it goes: its mounts are the
+/// host's own.
+const SCRIPT: &str = "set -e; mount --make-private /; ! mountpoint -q /mnt || mount --make-private /mnt; \
+    mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old \".$1\"; \
     for name in bin sbin lib lib64; do ln -s usr/$name $name; done; \
     mount --bind \"$0/usr\" usr; mount -o remount,bind,ro usr; mount --rbind /sys sys; \
     if [ -d sys/fs/cgroup/unified ]; then mount -t tmpfs none sys/fs/cgroup/unified; fi; mount --rbind /dev dev; mount --rbind \"$1\" \".$1\"; \
+    for name in usr sys dev \".$1\"; do mount --make-rslave $name; done; \
+    for name in kubelet run; do mount --rbind \"$1/$name\" \".$1/$name\"; done; \
     mount -t proc proc proc; pivot_root . old; exec /usr/bin/busybox sh -c 'export PATH=/usr/sbin:/usr/bin; \
-    busybox umount -l /old; while :; do containerd --config \"$0\" || :; busybox sleep 0.2; done' \"$2\"";
+    busybox mount --make-rprivate /old && busybox umount -l /old || exit 1; \
+    while :; do containerd --config \"$0\" || :; busybox sleep 0.2; done' \"$2\"";
+/// Folders of the shared one that are shared in both directions: those in which a node's pods mount and
+/// are mounted.
+const SHARED: [&str; 2] = ["kubelet", "run"];
 
 /// A containerd that was started; its namespaces and all that runs in them end with it.
 #[derive(Debug)]
@@ -76,13 +87,17 @@ impl Engine {
             socket: &socket,
         });
         std::fs::write(&config, text).map_err(file_error("cannot write", &config))?;
+        for name in SHARED {
+            let folder = share.join(name);
+            std::fs::create_dir_all(&folder).map_err(file_error("cannot make", &folder))?;
+        }
         let shared = Shared::make(share)?;
         let users = Users::join(Path::new(USERS))?;
         let mut command = Command::new("unshare");
         command.args([
             "--mount",
             "--propagation",
-            "slave",
+            "unchanged",
             "--pid",
             "--uts",
             "--ipc",

@@ -1,14 +1,15 @@
 //! Shared by tests of several rooms: a master that certifies, images of release keys, and two hosts
 //! on one cable.
 //!
-//! Enter by [`master::Master`] for tests of the agent against the real verifier, and by [`network::with_peer`] for tests of the
-//! agent's network. A software TPM and machines are in `tests-harness`.
+//! Enter by [`master::Master`] for tests of the agent against the real verifier, by [`network::with_peer`] for tests of the
+//! agent's network, and by [`csi::Driver`] for a driver of volumes. A software TPM and machines are in `tests-harness`.
 
 #![allow(
     clippy::missing_errors_doc,
     reason = "in what tests share every error ends the test that meets it, and its text is for the reader of that test"
 )]
 
+pub mod csi;
 pub mod images;
 pub mod master;
 pub mod network;

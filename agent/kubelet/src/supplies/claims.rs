@@ -1,19 +1,36 @@
-//! The claims of a pod, asked of the master.
+//! The claims of a pod, asked of the master, and the volumes that drivers mount.
 
 use super::Supplies;
 use agent_api::{ApiError, get};
-use agent_claims::{Claimed, Mounted};
+use agent_claims::{Claimed, Mounted, What};
+use agent_csi::Source;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use std::collections::BTreeMap;
 
 impl Supplies {
-    /// What the claims of the pod's volumes lead to, by the volumes' names.
+    /// What the pod's claims and inline volumes lead to, by the volumes' names.
     pub(super) async fn claims(&self, pod: &Pod) -> Result<BTreeMap<String, Mounted>, String> {
         let mut found = BTreeMap::new();
+        let fault = |volume: &str, error: String| {
+            format!("MountVolume.SetUp failed for volume {volume:?} : {error}")
+        };
         for (volume, wanted) in agent_claims::wanted(pod) {
             let mounted = self.claimed(pod, &wanted).await;
-            let fault = |error| format!("MountVolume.SetUp failed for volume {volume:?} : {error}");
-            found.insert(volume.clone(), mounted.map_err(fault)?);
+            let mounted = mounted.map_err(|error| fault(&volume, error))?;
+            found.insert(volume, mounted);
+        }
+        let volumes = pod
+            .spec
+            .iter()
+            .flat_map(|spec| spec.volumes.iter().flatten());
+        for volume in volumes {
+            let Some(source) = &volume.csi else {
+                continue;
+            };
+            let name = &volume.name;
+            let mounted = self.driven(pod, Source::Inline { name, source }).await;
+            let mounted = mounted.map_err(|error| fault(name, error))?;
+            found.insert(name.clone(), mounted);
         }
         Ok(found)
     }
@@ -26,7 +43,7 @@ impl Supplies {
         let path = wanted.volume_path(pod, &claim)?;
         let volume: PersistentVolume = get(api, path).await.map_err(text)?;
         let mounted = self.shared.folders.mounted(pod, wanted, &claim, &volume);
-        mounted.map_err(|fault| {
+        let mounted = mounted.map_err(|fault| {
             if fault.lost {
                 let about = agent_claims::reference(&claim);
                 self.shared
@@ -34,6 +51,24 @@ impl Supplies {
                     .tell(about, true, "VolumeLost", &fault.text);
             }
             fault.text
+        })?;
+        if let Some(mounted) = mounted {
+            return Ok(mounted);
+        }
+        let source = Source::Claimed {
+            claim: &claim,
+            volume: &volume,
+            read_only: wanted.read_only,
+        };
+        self.driven(pod, source).await
+    }
+
+    /// Asks a driver for a volume.
+    async fn driven(&self, pod: &Pod, source: Source<'_>) -> Result<Mounted, String> {
+        let path = self.shared.csi.mounted(pod, source).await?;
+        Ok(Mounted {
+            what: What::Driver(path),
+            read_only: source.is_read_only(),
         })
     }
 }

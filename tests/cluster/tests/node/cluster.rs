@@ -31,6 +31,7 @@ pub(crate) struct Cluster {
     host_paths: Vec<HostPath>,
     /// None at first: this host's free resources must not affect the node.
     thresholds: Thresholds,
+    privileged: bool,
     /// Whether the node follows the objects of services and network policies.
     follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
@@ -62,6 +63,7 @@ impl Cluster {
             admin,
             host_paths: Vec::new(),
             thresholds: Thresholds::none(),
+            privileged: false,
             follows: false,
             kubelet: None,
             away: Arc::default(),
@@ -75,6 +77,14 @@ impl Cluster {
     pub(crate) async fn again(mut self, host_paths: Vec<HostPath>) -> Self {
         self.end().await;
         self.host_paths = host_paths;
+        self.begin();
+        self
+    }
+
+    /// The same machine, whose configuration allows privileged pods.
+    pub(crate) async fn with_privileged_pods(mut self) -> Self {
+        self.end().await;
+        self.privileged = true;
         self.begin();
         self
     }
@@ -127,7 +137,7 @@ impl Cluster {
             pids: 512,
             logs: path("pods"),
             max_pods: 120,
-            privileged: false,
+            privileged: self.privileged,
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
             thresholds: self.thresholds.clone(),

@@ -7,6 +7,7 @@ use crate::cluster::{Cluster, shell};
 use crate::containers::run_to_end;
 use crate::site::{IMAGE, Site, texts};
 use agent_runtime::{ContainerSpec, Mount, PullPolicy, Runtime, Seccomp};
+use agent_sys::attach::Propagation;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -52,6 +53,7 @@ fn hostile(site: &Site) -> Mount {
         destination: "/hostile".into(),
         read_only: true,
         no_exec: false,
+        propagation: Propagation::Private,
     }
 }
 

@@ -1,0 +1,183 @@
+//! Files and folders of the machine that pods may mount: those that its configuration lists, and for plug-ins the folder of the
+//! machine's volumes.
+
+use agent_sys::beneath::{Beneath, Links, Place};
+use config_kube::k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod};
+use config_model::host_path::{self, HostPath, PlainPath, Refused};
+use std::io;
+use std::path::Path;
+
+/// By what right a pod mounts a path of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// The machine's configuration lists it.
+    Listed,
+    /// The pod brings a plug-in, such as a CSI driver: its author is root of the machine, as its configuration allows.
+    PlugIn,
+}
+
+/// What pods may mount, and the agent's own folders, which are never in it.
+#[derive(Debug, Clone, Copy)]
+pub struct HostPaths<'a> {
+    /// What the configuration lists.
+    pub listed: &'a [HostPath],
+    /// The folder of the machine's volumes, which plug-ins may mount.
+    pub data: &'a Path,
+    /// What the agent keeps for the boot.
+    pub run: &'a Path,
+    /// Pods' logs, which pods may read where they are listed.
+    pub logs: &'a Path,
+}
+
+impl HostPaths<'_> {
+    /// A file or folder of the machine, made where the pod asks for that and may write, checked where it is.
+    ///
+    /// # Errors
+    /// Why the pod does not get it.
+    pub fn place(
+        &self,
+        source: &HostPathVolumeSource,
+        right: Right,
+        read_only: bool,
+        sub_path: Option<&Path>,
+    ) -> Result<Place, String> {
+        let kind = source.type_.as_deref().unwrap_or_default();
+        let fault = |error: io::Error| {
+            let linked = error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32);
+            let why = if linked {
+                "a link is on the way, and none is followed".to_owned()
+            } else {
+                error.to_string()
+            };
+            format!("hostPath {}: {why}", source.path)
+        };
+        let path = trimmed(&source.path);
+        self.allowed(path, right, !read_only)
+            .map_err(|refused| refused_text(path, refused))?;
+        let root = Beneath::root(Path::new("/")).map_err(fault)?;
+        let below = Path::new(path.trim_start_matches('/'));
+        let place = match root.place(below, Links::Refused) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && kind.ends_with("OrCreate") => {
+                self.allowed(path, right, true)
+                    .map_err(|refused| refused_text(path, refused))?;
+                if kind == "FileOrCreate" {
+                    root.append(below, 0o644).map_err(fault)?;
+                } else {
+                    root.make_dirs(below, 0o755).map_err(fault)?;
+                }
+                root.place(below, Links::Refused)
+            }
+            found => found,
+        };
+        let place = place.map_err(fault)?;
+        let fits = match kind {
+            "" => true,
+            "Directory" | "DirectoryOrCreate" => place.is_dir(),
+            "File" | "FileOrCreate" => place.is_file(),
+            "Socket" => place.is_socket(),
+            _ => return Err(format!("hostPath type {kind} is not available yet")),
+        };
+        if !fits {
+            return Err(format!(
+                "hostPath type check failed: {} is not a {kind}",
+                source.path
+            ));
+        }
+        match sub_path {
+            Some(sub_path) => {
+                let dir = root.dir(below).map_err(fault)?;
+                sub_place(&dir, sub_path, !read_only).map_err(fault)
+            }
+            None => Ok(place),
+        }
+    }
+
+    /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
+    pub fn fault(&self, pod: &Pod, right: Right) -> Option<String> {
+        let spec = pod.spec.as_ref()?;
+        let lasting = || {
+            let all = spec
+                .containers
+                .iter()
+                .chain(spec.init_containers.iter().flatten());
+            all.flat_map(|container| container.volume_mounts.iter().flatten())
+        };
+        let debuggers = || {
+            let all = spec.ephemeral_containers.iter().flatten();
+            all.flat_map(|container| container.volume_mounts.iter().flatten())
+        };
+        spec.volumes.iter().flatten().find_map(|volume| {
+            let path = trimmed(&volume.host_path.as_ref()?.path);
+            let writes = lasting()
+                .chain(debuggers())
+                .any(|mount| mount.name == volume.name && mount.read_only != Some(true));
+            let refused = self.allowed(path, right, writes).err()?;
+            Some(format!(
+                "volume {}: {}",
+                volume.name,
+                refused_text(path, refused)
+            ))
+        })
+    }
+
+    /// Whether the machine's configuration lets pods mount a path. The agent's own folders are never in it, wherever they are, but for
+    /// that of the machine's volumes, which plug-ins get.
+    fn allowed(&self, path: &str, right: Right, writable: bool) -> Result<(), Refused> {
+        if right == Right::PlugIn
+            && path.parse::<PlainPath>().is_ok()
+            && Path::new(path).starts_with(self.data)
+        {
+            return Ok(());
+        }
+        let own = [self.data, self.run, self.logs];
+        if writable
+            && own
+                .iter()
+                .any(|own| own.starts_with(path) || Path::new(path).starts_with(own))
+        {
+            return Err(Refused::ReadOnly);
+        }
+        if own[..2]
+            .iter()
+            .any(|own| own.starts_with(path) || Path::new(path).starts_with(own))
+        {
+            return Err(Refused::Unlisted);
+        }
+        host_path::allows(self.listed, path, writable)
+    }
+}
+
+/// What is at a path below a folder; folders as open as the first are made where nothing is there.
+///
+/// # Errors
+/// It isn't there and can't be made, or a link is on the way.
+pub fn sub_place(dir: &Beneath, path: &Path, make: bool) -> io::Result<Place> {
+    match dir.place(path, Links::Refused) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && make => {}
+        found => return found,
+    }
+    let own = dir.place(Path::new(""), Links::Refused)?;
+    dir.make_dirs(path, own.mode())?;
+    dir.place(path, Links::Refused)
+}
+
+/// The path as configurations write it.
+fn trimmed(path: &str) -> &str {
+    if path == "/" {
+        path
+    } else {
+        path.trim_end_matches('/')
+    }
+}
+
+fn refused_text(path: &str, refused: Refused) -> String {
+    match refused {
+        Refused::Unlisted => format!(
+            "hostPath {path} is not allowed on this node: add it to `host_paths` under `[node]` in the machine's configuration"
+        ),
+        Refused::ReadOnly => format!(
+            "hostPath {path} may only be mounted with readOnly: true on this node: `host_paths` under `[node]` in the \
+             machine's configuration does not say `writable = true` for it"
+        ),
+    }
+}

@@ -1,0 +1,365 @@
+//! The volumes of drivers on this machine: one call at a time for each, on the way that [`crate::volume`] plans.
+
+use crate::calls::{Calls, is_mounted};
+use crate::driver::Driver;
+use crate::jobs::Jobs;
+use crate::ledger::{Ledger, key};
+use crate::node;
+use crate::paths::{self, MOUNT, Places, is_plain};
+use crate::registry::Registry;
+use crate::request::{Request, Source};
+use crate::volume::{Goal, Progress, Step, Volume};
+use agent_api::{Api, get, send};
+use config_kube::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use config_kube::k8s_openapi::api::storage::v1::CSIDriver;
+use config_kube::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use http::Method;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// Between two looks for volumes that are staged and published nowhere.
+const SWEEP: Duration = Duration::from_secs(10);
+/// How long a pod's task waits for a driver to unmount; then it comes again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Content type of a merge patch.
+const MERGE: &str = "application/merge-patch+json";
+/// The condition of a claim whose file system is still to grow.
+const GROWING: &str = "FileSystemResizePending";
+
+/// The drivers of a machine and their volumes.
+#[derive(Debug)]
+pub struct Csi {
+    places: Places,
+    api: Arc<dyn Api>,
+    registry: Arc<Registry>,
+    ledger: Arc<Ledger>,
+    boot: String,
+    known: Lock<Known>,
+    jobs: Jobs,
+}
+
+/// What is, or may be, mounted.
+#[derive(Debug, Default)]
+struct Known {
+    /// The volumes, by [`key`].
+    volumes: BTreeMap<String, Slot>,
+    /// The keys of the volumes that pods use, by the pods' uids.
+    users: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// A volume, held by the task that makes calls for it.
+type Slot = Arc<Mutex<Volume>>;
+
+/// Ends what goes on in the background.
+struct AtItsEnd(Arc<Csi>);
+
+impl Drop for AtItsEnd {
+    fn drop(&mut self) {
+        self.0.jobs.end();
+    }
+}
+
+impl Csi {
+    /// The drivers of this machine, with what an earlier agent has left mounted.
+    pub fn open(places: Places, api: Arc<dyn Api>) -> Self {
+        let ledger = Ledger::new(places.data.join("csi"));
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let boot = boot.unwrap_or_default().trim().to_owned();
+        let found = if places.allowed {
+            ledger.all()
+        } else {
+            Vec::new()
+        };
+        let mut known = Known::default();
+        for mut volume in found {
+            volume.enter(&boot);
+            let key = key(&volume.driver, &volume.handle);
+            for uid in volume
+                .targets
+                .keys()
+                .filter_map(|target| paths::pod_of(target))
+            {
+                let uses = known.users.entry(uid.to_owned()).or_default();
+                uses.insert(key.clone());
+            }
+            known.volumes.insert(key, Arc::new(Mutex::new(volume)));
+        }
+        let registry = Registry::new(places.clone(), api.clone());
+        Self {
+            registry: Arc::new(registry),
+            ledger: Arc::new(ledger),
+            known: Lock::new(known),
+            boot,
+            jobs: Jobs::default(),
+            places,
+            api,
+        }
+    }
+
+    /// Registers drivers, and unstages what no pod uses any more, until dropped.
+    pub async fn run(self: Arc<Self>) {
+        if !self.places.allowed {
+            return std::future::pending().await;
+        }
+        let _end = AtItsEnd(self.clone());
+        let registry = self.registry.clone();
+        let node = node::keep(registry.clone(), self.places.node.clone(), self.api.clone());
+        tokio::join!(registry.run(), node, self.sweep());
+    }
+
+    /// The pods for which something is, or may be, mounted.
+    pub fn pods(&self) -> Vec<String> {
+        self.known().users.keys().cloned().collect()
+    }
+
+    /// Where a pod's volume is mounted, below the folder of the machine's volumes. The driver is asked for what is missing: calling
+    /// it again costs little.
+    ///
+    /// # Errors
+    /// Why it isn't mounted, for a person.
+    pub async fn mounted(&self, pod: &Pod, source: Source<'_>) -> Result<PathBuf, String> {
+        let name = source.driver()?;
+        if !self.places.allowed {
+            return Err(format!(
+                "no volume plugin matched: CSI driver {name} can't run here, as privileged pods run only on machines whose \
+                 measured configuration says `[node] privileged = true`"
+            ));
+        }
+        let rules = self.rules(name).await?;
+        let request = Request::of(pod, source, rules.as_ref())?;
+        let uid = pod.metadata.uid.as_deref().filter(|uid| is_plain(uid));
+        let uid = uid.ok_or("the pod has no plain uid")?;
+        let target = paths::target(uid, &request.name);
+        let folder = paths::target_folder(&target).ok_or("the volume has no plain name")?;
+        let driver = self.driver(name)?;
+        let calls = self.calls(&driver);
+        let slot = self.slot(uid, &request);
+        let mut volume = slot.lock().await;
+        self.publish(&mut volume, calls, &request, &target).await?;
+        if let (Some((bytes, size)), Source::Claimed { claim, .. }) = (&request.grown, source)
+            && driver.abilities.expands
+        {
+            calls.expand(&request, &target, *bytes).await?;
+            self.tell_size(claim, size).await?;
+        }
+        Ok(folder.join(MOUNT))
+    }
+
+    /// Unmounts all volumes of a pod whose containers are gone. Returns at once where it has none, and in a few seconds otherwise:
+    /// the work goes on, and the next call tells what came of it.
+    ///
+    /// # Errors
+    /// Why something of it is, or may be, still mounted.
+    pub async fn release(self: &Arc<Self>, uid: &str) -> Result<(), String> {
+        if !self.known().users.contains_key(uid) {
+            return Ok(());
+        }
+        let (csi, pod) = (self.clone(), uid.to_owned());
+        let begin = move || async move { csi.unpublish(&pod).await };
+        self.jobs.attempt(uid, PATIENCE, begin).await
+    }
+
+    /// Takes all volumes from a pod.
+    async fn unpublish(&self, uid: &str) -> Result<(), String> {
+        let slots: Vec<Slot> = {
+            let known = self.known();
+            let keys = known.users.get(uid).into_iter().flatten();
+            keys.filter_map(|key| known.volumes.get(key).cloned())
+                .collect()
+        };
+        for slot in slots {
+            let mut volume = slot.lock().await;
+            let of_pod = |target: &&String| paths::pod_of(target) == Some(uid);
+            let targets: Vec<String> = volume.targets.keys().filter(of_pod).cloned().collect();
+            for target in targets {
+                let gone = self.withdraw(&mut volume, &target).await;
+                if volume.targets.contains_key(&target) {
+                    return gone;
+                }
+                // The pod need not wait for what is staged, of which the sweep takes care.
+            }
+        }
+        self.known().users.remove(uid);
+        Ok(())
+    }
+
+    /// Brings a volume to a target; first its stage, where the driver has one.
+    async fn publish(
+        &self,
+        volume: &mut Volume,
+        calls: Calls<'_>,
+        request: &Request,
+        target: &str,
+    ) -> Result<(), String> {
+        let staged = calls.driver.abilities.stages && !request.inline;
+        let goal = Goal::Published { staged };
+        if volume.next(target, goal).is_none() {
+            if request.republish {
+                return calls.publish(request, target).await;
+            }
+            if is_mounted(&self.places.data, target)? {
+                return Ok(());
+            }
+            volume.targets.insert(target.to_owned(), Progress::Begun);
+        }
+        while let Some(step) = volume.next(target, goal) {
+            volume.begin(step, target);
+            self.keep(volume).await?;
+            match step {
+                Step::Stage => calls.stage(request).await?,
+                Step::Publish => {
+                    calls.publish(request, target).await?;
+                    calls.give_group(request, target).await?;
+                }
+                Step::Unpublish | Step::Unstage | Step::Forget => break,
+            }
+            volume.done(step, target);
+            self.keep(volume).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a volume from a target, and its stage with the last one.
+    async fn withdraw(&self, volume: &mut Volume, target: &str) -> Result<(), String> {
+        while let Some(step) = volume.next(target, Goal::Gone) {
+            if step == Step::Forget {
+                return self.forget(volume).await;
+            }
+            let driver = self.driver(&volume.driver)?;
+            let calls = self.calls(&driver);
+            volume.begin(step, target);
+            self.keep(volume).await?;
+            match step {
+                Step::Unpublish => calls.unpublish(volume, target).await?,
+                Step::Unstage => calls.unstage(volume).await?,
+                Step::Stage | Step::Publish | Step::Forget => break,
+            }
+            volume.done(step, target);
+            self.keep(volume).await?;
+        }
+        Ok(())
+    }
+
+    /// Unstages what is published nowhere, for ever.
+    async fn sweep(self: &Arc<Self>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            self.jobs.reap();
+            for slot in self.slots() {
+                let Ok(volume) = slot.try_lock() else {
+                    continue;
+                };
+                if !volume.targets.is_empty() {
+                    continue;
+                }
+                let name = format!("volume/{}", key(&volume.driver, &volume.handle));
+                drop(volume);
+                let csi = self.clone();
+                let begin = move || async move {
+                    let mut volume = slot.lock().await;
+                    // No target has this name.
+                    csi.withdraw(&mut volume, "").await
+                };
+                if let Err(reason) = self.jobs.attempt(&name, Duration::ZERO, begin).await {
+                    tracing::debug!(name, reason, "a volume is still staged");
+                }
+            }
+        }
+    }
+
+    fn calls<'a>(&'a self, driver: &'a Driver) -> Calls<'a> {
+        Calls {
+            data: &self.places.data,
+            api: &*self.api,
+            driver,
+        }
+    }
+
+    fn driver(&self, name: &str) -> Result<Arc<Driver>, String> {
+        let text = || format!("driver name {name} not found in the list of registered CSI drivers");
+        self.registry.driver(name).ok_or_else(text)
+    }
+
+    /// The driver's CSIDriver object, if there is one.
+    async fn rules(&self, name: &str) -> Result<Option<CSIDriver>, String> {
+        let path = format!("/apis/storage.k8s.io/v1/csidrivers/{name}");
+        match get(&*self.api, path).await {
+            Ok(rules) => Ok(Some(rules)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(format!("CSIDriver {name}: {}", error.chain())),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slots(&self) -> Vec<Slot> {
+        self.known().volumes.values().cloned().collect()
+    }
+
+    /// The volume of a request, which the pod uses from now on.
+    fn slot(&self, uid: &str, request: &Request) -> Slot {
+        let (driver, handle) = (&request.driver, &request.handle);
+        let key = key(driver, handle);
+        let mut known = self.known();
+        let uses = known.users.entry(uid.to_owned()).or_default();
+        uses.insert(key.clone());
+        let new = || Arc::new(Mutex::new(Volume::new(driver, handle, &self.boot)));
+        known.volumes.entry(key).or_insert_with(new).clone()
+    }
+
+    /// Writes a volume down before and after each call.
+    async fn keep(&self, volume: &Volume) -> Result<(), String> {
+        let (ledger, volume) = (self.ledger.clone(), volume.clone());
+        let kept = tokio::task::spawn_blocking(move || ledger.keep(&volume)).await;
+        let kept = kept.map_err(io::Error::other).flatten();
+        kept.map_err(|error| format!("cannot note the state of the volume: {error}"))
+    }
+
+    async fn forget(&self, volume: &Volume) -> Result<(), String> {
+        let (ledger, gone) = (self.ledger.clone(), volume.clone());
+        let forgotten = tokio::task::spawn_blocking(move || ledger.forget(&gone)).await;
+        let forgotten = forgotten.map_err(io::Error::other).flatten();
+        forgotten.map_err(|error| format!("cannot forget the volume: {error}"))?;
+        let mut known = self.known();
+        let key = key(&volume.driver, &volume.handle);
+        // One is the map's, one the caller's: a task that has a third is about to use the volume.
+        if known
+            .volumes
+            .get(&key)
+            .is_some_and(|slot| Arc::strong_count(slot) <= 2)
+        {
+            known.volumes.remove(&key);
+        }
+        Ok(())
+    }
+
+    /// Tells the master how large a claim's volume is now.
+    async fn tell_size(
+        &self,
+        claim: &PersistentVolumeClaim,
+        size: &Quantity,
+    ) -> Result<(), String> {
+        let meta = &claim.metadata;
+        let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
+        let (Some(namespace), Some(name)) = (namespace, name) else {
+            return Err("the claim has no name".to_owned());
+        };
+        let status = claim.status.clone().unwrap_or_default();
+        let conditions = status.conditions.into_iter().flatten();
+        let others: Vec<_> = conditions
+            .filter(|one| one.type_ != GROWING && one.type_ != "Resizing")
+            .collect();
+        let patch = json!({"status": {"capacity": {"storage": size}, "conditions": others,
+            "allocatedResourceStatuses": null}});
+        let at = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}/status");
+        let told = send(&*self.api, Method::PATCH, at, MERGE, &patch).await;
+        told.map_err(|error| format!("cannot tell the volume's size: {}", error.chain()))
+    }
+}

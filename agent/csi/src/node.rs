@@ -1,0 +1,149 @@
+//! What the cluster knows of the node's drivers: its CSINode object, and upstream's annotation of the Node.
+//!
+//! The labels of a driver's topology are not written: see [`crate::driver::fits`].
+
+use crate::driver::Driver;
+use crate::registry::Registry;
+use agent_api::{Api, ApiError, JSON, get, send};
+use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, VolumeNodeResources};
+use http::Method;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Upstream's annotation: each driver's name of the node.
+const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
+/// Content type of a merge patch.
+const MERGE: &str = "application/merge-patch+json";
+/// Pause after the master could not be reached.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long drivers have after the agent's start to register again, before the object is made to fit.
+const SETTLE: Duration = Duration::from_secs(20);
+/// Writes in a row at most; two are enough where nobody else writes.
+const MOST_WRITES: usize = 4;
+
+/// Keeps the objects as the registered drivers are, for ever.
+pub(crate) async fn keep(registry: Arc<Registry>, node: String, api: Arc<dyn Api>) {
+    // An agent that begins again knows no driver yet: what its predecessor wrote stays until they have had time to register.
+    tokio::time::timeout(SETTLE, registry.changed.notified())
+        .await
+        .ok();
+    loop {
+        let wanted: Vec<_> = registry.all().iter().map(|driver| entry(driver)).collect();
+        if let Err(error) = write(&*api, &node, &wanted).await {
+            tracing::warn!(
+                reason = error.chain(),
+                "cannot write the CSINode; trying again"
+            );
+            tokio::time::sleep(RETRY).await;
+            continue;
+        }
+        registry.changed.notified().await;
+    }
+}
+
+fn entry(driver: &Driver) -> CSINodeDriver {
+    let keys: Vec<String> = driver.topology.keys().cloned().collect();
+    CSINodeDriver {
+        name: driver.name.clone(),
+        node_id: driver.node_id.clone(),
+        topology_keys: (!keys.is_empty()).then_some(keys),
+        allocatable: driver
+            .most
+            .map(|count| VolumeNodeResources { count: Some(count) }),
+    }
+}
+
+/// The next list of drivers on the way to the wanted one; none where it is reached. An entry may come and go, but not change: one
+/// that is to change goes first.
+fn next(now: &[CSINodeDriver], wanted: &[CSINodeDriver]) -> Option<Vec<CSINodeDriver>> {
+    let as_wanted = |one: &&CSINodeDriver| {
+        let same = wanted.iter().find(|other| other.name == one.name);
+        same.is_none_or(|other| other == *one)
+    };
+    let kept: Vec<CSINodeDriver> = now.iter().filter(as_wanted).cloned().collect();
+    if kept.len() < now.len() {
+        return Some(kept);
+    }
+    let here = |one: &CSINodeDriver| now.contains(one);
+    let reached = now.len() == wanted.len() && wanted.iter().all(here);
+    (!reached).then(|| wanted.to_vec())
+}
+
+async fn write(api: &dyn Api, node: &str, wanted: &[CSINodeDriver]) -> Result<(), ApiError> {
+    let all = "/apis/storage.k8s.io/v1/csinodes";
+    let path = format!("{all}/{node}");
+    for _ in 0..MOST_WRITES {
+        match get::<CSINode>(api, path.clone()).await {
+            Ok(mut found) => {
+                let Some(drivers) = next(&found.spec.drivers, wanted) else {
+                    return annotate(api, node, wanted).await;
+                };
+                found.spec.drivers = drivers;
+                match send(api, Method::PUT, path.clone(), JSON, &found).await {
+                    Err(error) if error.is_conflict() => {}
+                    done => done?,
+                }
+            }
+            Err(error) if error.is_not_found() && wanted.is_empty() => return Ok(()),
+            Err(error) if error.is_not_found() => {
+                let owner: Node = get(api, format!("/api/v1/nodes/{node}")).await?;
+                let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner.metadata.uid});
+                let meta = json!({"name": node, "ownerReferences": [owner]});
+                let made = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": meta,
+                    "spec": {"drivers": wanted}});
+                send(api, Method::POST, all.to_owned(), JSON, &made).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let text = "others write it as often";
+    Err(ApiError::Transport(text.into()))
+}
+
+/// Writes each driver's name of the node into its annotation.
+async fn annotate(api: &dyn Api, node: &str, wanted: &[CSINodeDriver]) -> Result<(), ApiError> {
+    let ids: BTreeMap<&str, &str> = wanted
+        .iter()
+        .map(|driver| (driver.name.as_str(), driver.node_id.as_str()))
+        .collect();
+    let ids = (!ids.is_empty()).then(|| json!(ids).to_string());
+    let change = json!({"metadata": {"annotations": {NODE_ID: ids}}});
+    send(
+        api,
+        Method::PATCH,
+        format!("/api/v1/nodes/{node}"),
+        MERGE,
+        &change,
+    )
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn driver(name: &str, node_id: &str) -> CSINodeDriver {
+        CSINodeDriver {
+            name: name.to_owned(),
+            node_id: node_id.to_owned(),
+            ..CSINodeDriver::default()
+        }
+    }
+
+    #[test]
+    fn an_entry_that_changes_goes_before_it_comes_again() {
+        let (a, b) = (driver("a", "1"), driver("b", "1"));
+        let changed = driver("a", "2");
+        let wanted = [changed.clone(), b.clone()];
+        let first = next(&[a.clone(), b.clone()], &wanted).unwrap();
+        assert_eq!(first, std::slice::from_ref(&b));
+        let second = next(&first, &wanted).unwrap();
+        assert_eq!(second, wanted);
+        assert_eq!(next(&second, &wanted), None);
+        assert_eq!(next(&[b, changed], &wanted), None, "in any order");
+        assert_eq!(next(&[a], &[]), Some(Vec::new()));
+    }
+}

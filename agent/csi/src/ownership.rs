@@ -1,0 +1,106 @@
+//! The pod's group for what is in a volume (upstream's `fsGroup`), where its driver leaves that to the node.
+
+use agent_sys::beneath::{Beneath, Links};
+use nix::fcntl::AtFlags;
+use nix::unistd::{Gid, fchownat};
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// What the group may do with a file, and in addition with a folder, whose new files get the group (upstream's).
+const FILE: u32 = 0o660;
+const FOLDER: u32 = 0o2110;
+/// Most files and folders of a volume.
+const MOST: u64 = 4_000_000;
+/// Names of a folder that are read at once.
+const MOST_NAMES: usize = 1_000_000;
+
+/// Gives all in the folder at `path` below `root` the group; links are not followed. With `only_on_mismatch` nothing is done where
+/// the folder has it already.
+///
+/// # Errors
+/// The system's, or there is more in the volume than the node goes through.
+pub(crate) fn give(root: &Path, path: &Path, group: u32, only_on_mismatch: bool) -> io::Result<()> {
+    let volume = Beneath::root(root)?.dir(path)?;
+    let own = std::fs::metadata(held(&volume))?;
+    let whole = FILE | FOLDER;
+    if only_on_mismatch && own.gid() == group && own.mode() & whole == whole {
+        return Ok(());
+    }
+    let mut left = MOST;
+    let mut folders = vec![PathBuf::new()];
+    while let Some(at) = folders.pop() {
+        let folder = volume.dir(&at)?;
+        for name in folder.names(MOST_NAMES)? {
+            left = left.checked_sub(1).ok_or_else(|| {
+                io::Error::other(format!("it has more than {MOST} files and folders"))
+            })?;
+            let gid = Some(Gid::from_raw(group));
+            fchownat(
+                folder.as_fd(),
+                name.as_os_str(),
+                None,
+                gid,
+                AtFlags::AT_SYMLINK_NOFOLLOW,
+            )?;
+            let Ok(place) = folder.place(Path::new(&name), Links::Refused) else {
+                // A link has no mode of its own.
+                continue;
+            };
+            let wider = if place.is_dir() { FILE | FOLDER } else { FILE };
+            std::fs::set_permissions(held(&place), Permissions::from_mode(place.mode() | wider))?;
+            if place.is_dir() {
+                folders.push(at.join(name));
+            }
+        }
+    }
+    // Last, as it says that all below has the group.
+    volume.set_group(group)?;
+    volume.set_mode(own.mode() & 0o7777 | whole)
+}
+
+/// The kernel's link to what a descriptor holds.
+fn held(place: &impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", place.as_fd().as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn all_in_a_volume_gets_the_group_and_nothing_beyond_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, outside) = (dir.path().join("v"), dir.path().join("outside"));
+        fs::create_dir_all(volume.join("a/b")).unwrap();
+        fs::write(volume.join("a/b/f"), "").unwrap();
+        fs::set_permissions(volume.join("a/b/f"), Permissions::from_mode(0o600)).unwrap();
+        fs::write(&outside, "").unwrap();
+        std::os::unix::fs::symlink(&outside, volume.join("link")).unwrap();
+        let before = fs::metadata(&outside).unwrap();
+        give(dir.path(), Path::new("v"), 7, false).unwrap();
+        let meta = |path: &str| fs::symlink_metadata(volume.join(path)).unwrap();
+        for path in ["", "a", "a/b", "a/b/f", "link"] {
+            assert_eq!(meta(path).gid(), 7, "{path}");
+        }
+        assert_eq!(meta("a/b/f").mode() & 0o7777, 0o660);
+        assert_eq!(meta("a").mode() & 0o2070, 0o2070);
+        let after = fs::metadata(&outside).unwrap();
+        assert_eq!((after.gid(), after.mode()), (before.gid(), before.mode()));
+
+        fs::write(volume.join("new"), "").unwrap();
+        let new = || meta("new").gid();
+        fs::set_permissions(volume.join("new"), Permissions::from_mode(0o600)).unwrap();
+        give(dir.path(), Path::new("v"), 7, true).unwrap();
+        assert_eq!(
+            meta("new").mode() & 0o777,
+            0o600,
+            "as the folder had the group"
+        );
+        give(dir.path(), Path::new("v"), 8, true).unwrap();
+        assert_eq!(new(), 8);
+    }
+}

@@ -1,0 +1,241 @@
+//! The drivers of this machine: who has a socket in the registration's folder, and is one that the node works with.
+//!
+//! The folder is looked at every second; it belongs to pods, so that no more than [`MOST`] names of it are read, and a plugin that
+//! hangs or answers nonsense is met again after a pause that grows. A driver whose socket is gone is gone.
+
+use crate::driver::{Driver, fits, meet, registration, tell};
+use crate::paths::{Places, REGISTRATION};
+use agent_api::{Api, get};
+use agent_sys::beneath::{Beneath, Links};
+use config_kube::k8s_openapi::api::core::v1::Node;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// Between two looks at the folder.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Most names in the folder that are looked at, and so most drivers.
+const MOST: usize = 64;
+/// Pauses before a plugin that was refused is met again: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(120);
+
+/// Device and inode number of a socket.
+type Id = (u64, u64);
+
+/// The drivers that are registered, by name.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    places: Places,
+    api: Arc<dyn Api>,
+    drivers: RwLock<BTreeMap<String, Known>>,
+    /// Drivers came or went.
+    pub(crate) changed: Notify,
+}
+
+/// A registered driver and the name of the socket by which it registered.
+#[derive(Debug, Clone)]
+struct Known {
+    driver: Arc<Driver>,
+    socket: String,
+}
+
+/// A socket that was seen.
+#[derive(Debug)]
+struct Seen {
+    id: Id,
+    /// None while it is being met, or once it is registered.
+    again: Option<Instant>,
+    pause: Duration,
+}
+
+/// What came of meeting a plugin.
+struct Met {
+    socket: String,
+    id: Id,
+    outcome: Result<(), String>,
+}
+
+impl Registry {
+    pub(crate) fn new(places: Places, api: Arc<dyn Api>) -> Self {
+        Self {
+            places,
+            api,
+            drivers: RwLock::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// A registered driver by its name.
+    pub(crate) fn driver(&self, name: &str) -> Option<Arc<Driver>> {
+        let drivers = self.drivers.read().unwrap_or_else(PoisonError::into_inner);
+        drivers.get(name).map(|known| known.driver.clone())
+    }
+
+    /// All registered drivers.
+    pub(crate) fn all(&self) -> Vec<Arc<Driver>> {
+        let drivers = self.drivers.read().unwrap_or_else(PoisonError::into_inner);
+        drivers.values().map(|known| known.driver.clone()).collect()
+    }
+
+    /// Looks for ever.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+        let mut meetings: JoinSet<Met> = JoinSet::new();
+        loop {
+            self.look(&mut seen, &mut meetings);
+            tokio::select! {
+                // A set's join loses nothing when dropped, and a look more or less is all the same.
+                Some(met) = meetings.join_next(), if !meetings.is_empty() => {
+                    if let Ok(met) = met {
+                        self.note(&mut seen, met);
+                    }
+                }
+                () = tokio::time::sleep(PERIOD) => {}
+            }
+        }
+    }
+
+    /// Compares the folder with what is known, and meets who is new, or due again.
+    fn look(self: &Arc<Self>, seen: &mut BTreeMap<String, Seen>, meetings: &mut JoinSet<Met>) {
+        let there = sockets(&self.places.data);
+        seen.retain(|socket, known| {
+            let stays = there.get(socket) == Some(&known.id);
+            if !stays {
+                self.forget(socket);
+            }
+            stays
+        });
+        for (socket, id) in there {
+            let known = seen.entry(socket.clone()).or_insert(Seen {
+                id,
+                again: Some(Instant::now()),
+                pause: FIRST_PAUSE,
+            });
+            if known.again.is_some_and(|at| at <= Instant::now()) {
+                known.again = None;
+                let registry = self.clone();
+                meetings.spawn(async move {
+                    let outcome = registry.meet(&socket).await;
+                    Met {
+                        socket,
+                        id,
+                        outcome,
+                    }
+                });
+            }
+        }
+    }
+
+    fn note(&self, seen: &mut BTreeMap<String, Seen>, met: Met) {
+        let Met {
+            socket,
+            id,
+            outcome,
+        } = met;
+        let Some(known) = seen.get_mut(&socket).filter(|known| known.id == id) else {
+            // It went while it was met; another of its name is met by itself.
+            if outcome.is_ok() && !seen.contains_key(&socket) {
+                self.forget(&socket);
+            }
+            return;
+        };
+        match outcome {
+            Ok(()) => tracing::info!(socket, "CSI driver registered"),
+            Err(reason) => {
+                tracing::warn!(socket, reason, "CSI driver not registered");
+                known.again = Some(Instant::now() + known.pause);
+                known.pause = (known.pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    /// Meets a plugin, and tells it what came of that.
+    async fn meet(&self, socket: &str) -> Result<(), String> {
+        let at = registration(&self.places.data, socket);
+        let outcome = match meet(&at, self.places.call_limit).await {
+            Ok(driver) => self.register(socket, driver).await,
+            Err(reason) => Err(reason),
+        };
+        let fault = outcome.as_ref().err().map(String::as_str);
+        if let Err(error) = tell(&at, fault).await {
+            tracing::debug!(socket, %error, "a plugin does not hear what came of its registration");
+        }
+        outcome
+    }
+
+    async fn register(&self, socket: &str, driver: Driver) -> Result<(), String> {
+        if !driver.topology.is_empty() {
+            let path = format!("/api/v1/nodes/{}", self.places.node);
+            let node: Node = get(&*self.api, path).await.map_err(|error| error.chain())?;
+            fits(&driver.topology, &node)?;
+        }
+        let mut drivers = self.drivers.write().unwrap_or_else(PoisonError::into_inner);
+        let other = drivers
+            .get(&driver.name)
+            .filter(|known| known.socket != socket);
+        if let Some(other) = other {
+            return Err(format!(
+                "{} is registered already, by {}",
+                driver.name, other.socket
+            ));
+        }
+        let known = Known {
+            driver: Arc::new(driver),
+            socket: socket.to_owned(),
+        };
+        drivers.insert(known.driver.name.clone(), known);
+        drop(drivers);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// The driver that registered by a socket is gone.
+    fn forget(&self, socket: &str) {
+        let mut drivers = self.drivers.write().unwrap_or_else(PoisonError::into_inner);
+        let before = drivers.len();
+        drivers.retain(|_, known| known.socket != socket);
+        if drivers.len() < before {
+            tracing::info!(socket, "CSI driver is gone");
+            self.changed.notify_one();
+        }
+    }
+}
+
+/// The sockets in the registration's folder, by name. Links are none.
+fn sockets(data: &Path) -> BTreeMap<String, Id> {
+    let folder = Beneath::root(data).and_then(|data| data.dir(Path::new(REGISTRATION)));
+    let Ok(folder) = folder else {
+        return BTreeMap::new();
+    };
+    let names = folder.names(MOST).unwrap_or_default();
+    let found = names.into_iter().filter_map(|name| {
+        let place = folder.place(Path::new(&name), Links::Refused).ok()?;
+        let name = name.into_string().ok()?;
+        place.is_socket().then(|| (name, place.id()))
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn only_sockets_of_the_folder_itself_are_met() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(sockets(dir.path()).is_empty());
+        let folder = dir.path().join(REGISTRATION);
+        std::fs::create_dir(&folder).unwrap();
+        let _own = UnixListener::bind(folder.join("a.sock")).unwrap();
+        let _other = UnixListener::bind(dir.path().join("b.sock")).unwrap();
+        std::os::unix::fs::symlink("../b.sock", folder.join("link.sock")).unwrap();
+        std::fs::write(folder.join("file.sock"), "").unwrap();
+        let names: Vec<String> = sockets(dir.path()).into_keys().collect();
+        assert_eq!(names, ["a.sock"]);
+    }
+}
