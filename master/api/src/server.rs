@@ -14,7 +14,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use master_admission::services;
-use master_auth::{defaults, impersonate};
+use master_auth::impersonate;
 use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
 use master_gateway::check_origin;
 use master_listener::{Entered, Peer, Service};
@@ -80,9 +80,7 @@ impl ApiServer {
     /// The store or the API refuses one of the writes; a later call creates what is missing.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
-        crate::prepare::prepare(&client).await?;
-        let roles = defaults::reconcile(&client, &self.inner.options.roles);
-        futures_util::future::try_join(roles, crate::fairness::reconcile(&client)).await?;
+        master_initial::create(&client, &self.inner.options.roles).await?;
         services::prepare(&self.inner.options.ranges, &client).await?;
         self.set_prepared();
         Ok(())

@@ -118,6 +118,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("master/metrics", &["schema", "wire"]),
     ("master/gateway", &["client", "schema"]),
     ("master/usage", &["client", "schema"]),
+    ("master/initial", &["client", "schema", "kinds", "rbac"]),
     (
         "master/api",
         &[
@@ -137,6 +138,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "metrics",
             "gateway",
             "usage",
+            "initial",
         ],
     ),
     ("master/ca", &[]),
