@@ -2,6 +2,7 @@
 
 use crate::service::Service;
 use crate::source::{Line, Micros};
+use config_http::percent;
 use jiff::Timestamp;
 use regex::{Regex, RegexBuilder};
 
@@ -94,7 +95,11 @@ impl Query {
                 return Err(Fault::Form("it has more than 16 parameters"));
             }
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            said.take(&plain(name)?, plain(value)?)?;
+            let [name, value] = [name, value].map(percent::decode_query);
+            let (Some(name), Some(value)) = (name, value) else {
+                return Err(Fault::Form("it is not properly percent-encoded UTF-8"));
+            };
+            said.take(&name, value)?;
         }
         said.checked()
     }
@@ -237,25 +242,6 @@ fn pattern(text: &str) -> Result<Regex, Fault> {
     })
 }
 
-/// Undoes the percent encoding of a part of a query.
-fn plain(text: &str) -> Result<String, Fault> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let mut digit = || char::from(bytes.next()?).to_digit(16);
-                let code = digit().and_then(|high| Some(high * 16 + digit()?));
-                let code = code.and_then(|code| u8::try_from(code).ok());
-                code.ok_or(Fault::Form("a % is not followed by two digits"))?
-            }
-            other => other,
-        });
-    }
-    String::from_utf8(out).map_err(|_not_text| Fault::Form("it is no UTF-8"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,8 +306,8 @@ mod tests {
             ("query=agent&boot=-2147483648", "boot"),
             ("query=agent&follow=yes", "follow"),
             ("query=agent&boot=0&boot=-1", "boot occurs twice"),
-            ("query=agent&pattern=%zz", "a % is not followed"),
-            ("query=agent&pattern=%ff", "no UTF-8"),
+            ("query=agent&pattern=%zz", "percent-encoded UTF-8"),
+            ("query=agent&pattern=%ff", "percent-encoded UTF-8"),
             (
                 "query=agent&pattern=a%5B",
                 "pattern: unclosed character class",

@@ -168,64 +168,73 @@ impl World {
             "{name} beside what is to be started anew"
         );
         prop_assert!(!self.starts(name), "{name} is being started");
-        let alive = |kind| {
-            let starting = self.notes.starting.values();
-            starting
-                .chain(self.alive().map(|seen| &seen.key.kind))
-                .any(|one| *one == kind)
-        };
-        let (plain_alive, main_alive) = (alive(Kind::Init), alive(Kind::Main));
         match kind {
-            Kind::Main => {
-                // A sidecar that has ended holds up nothing that comes after it; it is started again beside it.
-                let came = |init: &Container| {
-                    latest(&self.seen, &init.name).is_some_and(|seen| seen.this_boot)
-                        && kind_of_initial(init) == Kind::Sidecar
-                };
-                let done = |init: &Container| came(init) || initial_done(self.view(), init);
-                prop_assert!(
-                    main_started(&self.pod, &self.seen) || initial(&self.pod).iter().all(done),
-                    "main before its init containers"
-                );
-                prop_assert!(!plain_alive, "main beside an init container");
-                let before = mains(&self.pod).iter().take_while(|main| main.name != name);
-                for main in before {
-                    let seen = latest(&self.seen, &main.name);
-                    let held = seen
-                        .is_some_and(|seen| self.runs(&main.name) && self.notes.is_held(&seen.id));
-                    let hooked = main
-                        .lifecycle
-                        .as_ref()
-                        .and_then(|own| own.post_start.as_ref());
-                    let held = held || (self.starts(&main.name) && hooked.is_some());
-                    prop_assert!(!held, "{name} before the hook of {}", main.name);
-                    let first = seen.is_none() && self.starts(&main.name);
-                    let new = latest(&self.seen, name).is_none();
-                    prop_assert!(!(first && new), "{name} before {} has started", main.name);
-                }
+            Kind::Main => self.check_main_start(name),
+            Kind::Ephemeral => Ok(()),
+            Kind::Init | Kind::Sidecar => self.check_initial_start(name, kind),
+        }
+    }
+
+    /// Whether a container of this kind runs or is being started.
+    fn has_alive(&self, kind: Kind) -> bool {
+        let starting = self.notes.starting.values();
+        starting
+            .chain(self.alive().map(|seen| &seen.key.kind))
+            .any(|one| *one == kind)
+    }
+
+    /// A main container starts after all initial ones, and after the main ones before it whose hooks run.
+    fn check_main_start(&self, name: &str) -> Result<(), TestCaseError> {
+        // A sidecar that has ended holds up nothing that comes after it; it is started again beside it.
+        let came = |init: &Container| {
+            latest(&self.seen, &init.name).is_some_and(|seen| seen.this_boot)
+                && kind_of_initial(init) == Kind::Sidecar
+        };
+        let done = |init: &Container| came(init) || initial_done(self.view(), init);
+        prop_assert!(
+            main_started(&self.pod, &self.seen) || initial(&self.pod).iter().all(done),
+            "main before its init containers"
+        );
+        prop_assert!(!self.has_alive(Kind::Init), "main beside an init container");
+        let before = mains(&self.pod).iter().take_while(|main| main.name != name);
+        for main in before {
+            let seen = latest(&self.seen, &main.name);
+            let held =
+                seen.is_some_and(|seen| self.runs(&main.name) && self.notes.is_held(&seen.id));
+            let hooked = main
+                .lifecycle
+                .as_ref()
+                .and_then(|own| own.post_start.as_ref());
+            let held = held || (self.starts(&main.name) && hooked.is_some());
+            prop_assert!(!held, "{name} before the hook of {}", main.name);
+            let first = seen.is_none() && self.starts(&main.name);
+            let new = latest(&self.seen, name).is_none();
+            prop_assert!(!(first && new), "{name} before {} has started", main.name);
+        }
+        Ok(())
+    }
+
+    /// Initial containers start in their order for the first time in a boot, and one that is no sidecar beside sidecars alone.
+    fn check_initial_start(&self, name: &str, kind: Kind) -> Result<(), TestCaseError> {
+        let main_alive = self.has_alive(Kind::Main);
+        let first = !self
+            .seen
+            .iter()
+            .any(|seen| seen.key.container == name && seen.this_boot);
+        if first && !main_alive {
+            let before = initial(&self.pod)
+                .iter()
+                .take_while(|init| init.name != name);
+            for init in before {
+                let came = latest(&self.seen, &init.name);
+                prop_assert!(came.is_some(), "{name} before {}", init.name);
             }
-            Kind::Ephemeral => {}
-            Kind::Init | Kind::Sidecar => {
-                let first = !self
-                    .seen
-                    .iter()
-                    .any(|seen| seen.key.container == name && seen.this_boot);
-                if first && !main_alive {
-                    let before = initial(&self.pod)
-                        .iter()
-                        .take_while(|init| init.name != name);
-                    for init in before {
-                        let came = latest(&self.seen, &init.name);
-                        prop_assert!(came.is_some(), "{name} before {}", init.name);
-                    }
-                }
-                if kind == Kind::Init {
-                    prop_assert!(
-                        !main_alive && !plain_alive,
-                        "an init container runs beside sidecars alone"
-                    );
-                }
-            }
+        }
+        if kind == Kind::Init {
+            prop_assert!(
+                !main_alive && !self.has_alive(Kind::Init),
+                "an init container runs beside sidecars alone"
+            );
         }
         Ok(())
     }

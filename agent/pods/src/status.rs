@@ -119,14 +119,6 @@ pub fn status(
     conditions.extend(scene.disruption(before));
     conditions.extend(scene.resizing(before));
     conditions.extend(scene.restarting(&phase, before));
-    let texts = |addresses: &[IpAddr]| -> Vec<String> {
-        one_of_each_family(addresses)
-            .map(ToString::to_string)
-            .collect()
-    };
-    let (host, address) = (texts(&addresses.host), texts(&addresses.pod));
-    // A pod that has no sandbox yet, or no longer, keeps what its status said.
-    let address = (refusal.is_none() && !address.is_empty()).then_some(address);
     PodStatus {
         phase: Some(phase),
         reason,
@@ -136,10 +128,6 @@ pub fn status(
         ephemeral_container_statuses: (!debuggers.is_empty() && refusal.is_none())
             .then_some(debuggers),
         container_statuses: refusal.is_none().then_some(own),
-        host_ip: host.first().cloned(),
-        host_ips: Some(host.into_iter().map(|ip| HostIP { ip }).collect()),
-        pod_ip: address.as_ref().and_then(|own| own.first().cloned()),
-        pod_ips: address.map(|own| own.into_iter().map(|ip| PodIP { ip }).collect()),
         start_time: Some(old.start_time.clone().unwrap_or(Time(view.now))),
         qos_class: Some(
             old.qos_class
@@ -147,6 +135,24 @@ pub fn status(
                 .unwrap_or_else(|| qos::class(pod).to_owned()),
         ),
         observed_generation: pod.metadata.generation,
+        ..addressed(addresses, refusal.is_some())
+    }
+}
+
+/// The part of a status that names addresses. A pod that has no sandbox yet, or no longer, keeps what its status said.
+fn addressed(addresses: &Addresses, refused: bool) -> PodStatus {
+    let texts = |addresses: &[IpAddr]| -> Vec<String> {
+        one_of_each_family(addresses)
+            .map(ToString::to_string)
+            .collect()
+    };
+    let (host, pod) = (texts(&addresses.host), texts(&addresses.pod));
+    let pod = (!refused && !pod.is_empty()).then_some(pod);
+    PodStatus {
+        host_ip: host.first().cloned(),
+        host_ips: Some(host.into_iter().map(|ip| HostIP { ip }).collect()),
+        pod_ip: pod.as_ref().and_then(|own| own.first().cloned()),
+        pod_ips: pod.map(|own| own.into_iter().map(|ip| PodIP { ip }).collect()),
         ..PodStatus::default()
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::credential::{Credential, Secret, basic, bearer};
 use crate::http::{Http, HttpError, Reply, Scheme, address, origin};
-use config_http::Challenge;
+use config_http::{Challenge, percent};
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
 use serde::Deserialize;
@@ -167,7 +167,7 @@ impl Session {
             Some(Credential::IdentityToken(token)) => {
                 let form = format!(
                     "grant_type=refresh_token&client_id=pratique&{query}&refresh_token={}",
-                    encoded(token.reveal())
+                    percent::encode(token.reveal())
                 );
                 self.http.post_form(realm, &Secret::new(form)).await?
             }
@@ -231,13 +231,13 @@ impl Session {
         let mut query = String::new();
         if let Some(service) = service {
             // Writing to a String cannot fail.
-            write!(query, "service={}&", encoded(service)).ok();
+            write!(query, "service={}&", percent::encode(service)).ok();
         }
         let wanted = format!("repository:{}:pull", self.repository);
         let scope = scope
             .filter(|scope| !scope.contains(':') && !scope.is_empty())
             .unwrap_or(&wanted);
-        query + "scope=" + &encoded(scope)
+        query + "scope=" + &percent::encode(scope)
     }
 }
 
@@ -261,20 +261,6 @@ async fn refusal(reply: Reply) -> HttpError {
         .map(|code| format!(" ({code})"))
         .unwrap_or_default();
     HttpError::Refused { host, status, code }
-}
-
-/// Percent-encoding of everything but unreserved characters (RFC 3986, 2.3).
-fn encoded(text: &str) -> String {
-    text.bytes()
-        .fold(String::with_capacity(text.len()), |mut out, byte| {
-            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                out.push(char::from(byte));
-            } else {
-                // Writing to a String cannot fail.
-                write!(out, "%{byte:02X}").ok();
-            }
-            out
-        })
 }
 
 #[cfg(test)]
@@ -311,10 +297,5 @@ mod tests {
             session.query(None, Some("registry:catalog:*")),
             "scope=repository%3Ateam%2Fapp%3Apull"
         );
-    }
-
-    #[test]
-    fn texts_in_queries_are_encoded() {
-        assert_eq!(encoded("a b/é&=+~"), "a%20b%2F%C3%A9%26%3D%2B~");
     }
 }

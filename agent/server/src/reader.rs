@@ -2,6 +2,7 @@
 
 use agent_runtime::rotated;
 use agent_sys::beneath::Beneath;
+use config_http::percent;
 use jiff::Timestamp;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -44,7 +45,8 @@ impl Wish {
     pub(crate) fn parse(query: &str, now: Timestamp) -> Result<Self, String> {
         let mut wish = Self::default();
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-            let value = unescape(value);
+            let value = percent::decode_query(value)
+                .ok_or_else(|| format!("{key}: {value:?} is not properly percent-encoded"))?;
             let bad = || format!("{key}: {value:?} is not understood");
             let truth = || matches!(value.as_str(), "true" | "1");
             let count = || value.parse::<u64>().ok().ok_or_else(bad);
@@ -67,22 +69,6 @@ impl Wish {
         }
         Ok(wish)
     }
-}
-
-/// Undoes the percent encoding of a query's value.
-fn unescape(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let code = (byte == b'%')
-            .then(|| text.get(at + 1..at + 3))
-            .flatten()
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        out.push(code.unwrap_or(if byte == b'+' { b' ' } else { byte }));
-        at += if code.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// The file of a log after another one.

@@ -2,6 +2,7 @@
 
 use crate::handshake::Refusal;
 use agent_runtime::{Command, Outputs};
+use config_http::percent;
 use config_tunnel::command::{ERROR, STDERR, STDIN, STDOUT};
 
 /// The streams that a client asks for.
@@ -62,7 +63,10 @@ pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
     let mut words = Vec::new();
     for pair in query.split('&') {
         if let Some(("command", value)) = pair.split_once('=') {
-            words.push(decoded(value)?);
+            let word = percent::decode_query(value).ok_or_else(|| {
+                Refusal::bad(format!("{value:?} is not properly percent-encoded UTF-8"))
+            })?;
+            words.push(word);
         }
     }
     if words.iter().all(String::is_empty) {
@@ -79,28 +83,6 @@ pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
         stdin,
         outputs,
     })
-}
-
-/// Undoes percent-encoding (RFC 3986, 2.1), and `+` for a space.
-fn decoded(text: &str) -> Result<String, Refusal> {
-    let bad = || Refusal::bad(format!("{text:?} is not properly percent-encoded UTF-8"));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        match first {
-            b'%' => {
-                let (digits, after) = rest.split_first_chunk::<2>().ok_or_else(bad)?;
-                let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(bad);
-                let byte = digit(digits[0])? * 16 + digit(digits[1])?;
-                bytes.push(u8::try_from(byte).map_err(|_two_digits| bad())?);
-                rest = after;
-            }
-            b'+' => bytes.push(b' '),
-            byte => bytes.push(*byte),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_not_utf8| bad())
 }
 
 #[cfg(test)]

@@ -8,11 +8,13 @@
 //! answer is read than [`Limits`] allow; the connection ends when the [`Connection`] and the last
 //! [`Body`] of it are dropped.
 //!
-//! Enter by [`Connection::open`]. [`Challenge`] is what a server asks of a client that sent no credentials (`WWW-Authenticate`).
+//! Enter by [`Connection::open`]. [`Challenge`] is what a server asks of a client that sent no credentials (`WWW-Authenticate`);
+//! [`percent`] is the encoding of texts in paths and queries.
 
 mod challenge;
 mod connection;
 mod error;
+pub mod percent;
 
 pub use challenge::Challenge;
 pub use connection::{Body, Connection, Driver, Limits};

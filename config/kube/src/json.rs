@@ -1,7 +1,8 @@
 //! Objects as JSON, encoded and decoded in this crate alone.
 //!
 //! A decoder of a large kind is some hundred kilobytes of code. `serde_json::from_slice::<Pod>` makes one in each crate that
-//! calls it; here is one for each kind, and generic callers ask for `T: FromJson`.
+//! calls it, and `serde_json::from_value` a second one, for trees; here is one for each kind, and generic callers ask for
+//! `T: FromJson`. Trees are read and made by way of their text, which takes microseconds where it is done.
 
 use crate::{CertificatePolicy, ImageRelease, Machine, NodeAttestation};
 use k8s_openapi::api::{
@@ -18,6 +19,14 @@ pub trait FromJson: Sized {
     /// # Errors
     /// The JSON does not match the type; the error gives line and column. Or the bytes are not UTF-8.
     fn from_json(bytes: &[u8]) -> Result<Self, Error>;
+
+    /// Decodes a tree.
+    ///
+    /// # Errors
+    /// The tree does not match the type; line and column are those of its text without white space.
+    fn from_tree(tree: &Value) -> Result<Self, Error> {
+        Self::from_json(&tree.to_json()?)
+    }
 }
 
 /// A kind that this crate encodes.
@@ -27,6 +36,14 @@ pub trait ToJson {
     /// # Errors
     /// None for the kinds of this crate.
     fn to_json(&self) -> Result<Vec<u8>, Error>;
+
+    /// Encodes it as a tree.
+    ///
+    /// # Errors
+    /// None for the kinds of this crate.
+    fn to_tree(&self) -> Result<Value, Error> {
+        Value::from_json(&self.to_json()?)
+    }
 }
 
 /// The bytes as text. This one check costs far less than that of each string inside them, which decoding from bytes makes.
@@ -99,6 +116,7 @@ json!(
     batch::v1::Job,
     core::v1::PersistentVolume,
     core::v1::PersistentVolumeClaim,
+    core::v1::PodTemplateSpec,
     core::v1::ReplicationController,
     core::v1::ResourceQuota,
     policy::v1::PodDisruptionBudget,
@@ -121,5 +139,18 @@ mod tests {
         assert!(core::v1::Pod::from_json(b"{} {}").is_err());
         let fault = core::v1::Pod::from_json(b"{\"kind\":\"\xff\"}").unwrap_err();
         assert!(fault.to_string().contains("index 9"), "{fault}");
+    }
+
+    #[test]
+    fn a_tree_is_what_serde_json_makes_of_the_type() {
+        let tree = serde_json::json!({
+            "metadata": {"labels": {"a": "\u{e9}\n"}},
+            "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": "1"}}}],
+                "terminationGracePeriodSeconds": i64::MAX},
+        });
+        let template = core::v1::PodTemplateSpec::from_tree(&tree).unwrap();
+        assert_eq!(template, serde_json::from_value(tree.clone()).unwrap());
+        assert_eq!(template.to_tree().unwrap(), tree);
+        assert_eq!(serde_json::to_value(&template).unwrap(), tree);
     }
 }

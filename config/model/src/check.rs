@@ -20,10 +20,17 @@ impl Sink<'_> {
         text: &At<String>,
         result: Result<T, FormatError>,
     ) -> Option<T> {
-        let error = match result {
-            Ok(value) => return Some(value),
-            Err(error) => error,
-        };
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.bad_text(text, error);
+                None
+            }
+        }
+    }
+
+    /// Reports a text that does not parse.
+    fn bad_text(&mut self, text: &At<String>, error: FormatError) {
         // The text of a key or certificate does not help a reader, and a private key must not be
         // shown at all.
         let pem = text.value.contains("-----BEGIN");
@@ -39,7 +46,6 @@ impl Sink<'_> {
             &error.expected,
             error.suggestion,
         );
-        None
     }
 
     /// Parses a required list that is not empty.

@@ -201,6 +201,16 @@ impl<'a, 'i> Fields<'a, 'i> {
         elsewhere: impl Fn(&str) -> Option<String>,
         sink: &mut Sink<'_>,
     ) {
+        self.refuse_unknown(known, &elsewhere, sink);
+    }
+
+    /// The same for any closure: compiled once, not for each caller.
+    fn refuse_unknown(
+        &self,
+        known: &[&str],
+        elsewhere: &dyn Fn(&str) -> Option<String>,
+        sink: &mut Sink<'_>,
+    ) {
         for (name, _) in self.table {
             let key = name.get_ref().as_ref();
             if known.contains(&key) {
@@ -280,6 +290,12 @@ pub(crate) fn wrong_type<T>(
     expected: &str,
     sink: &mut Sink<'_>,
 ) -> Option<T> {
+    report_wrong_type(value, place, expected, sink);
+    None
+}
+
+/// The same without the type that is missing: compiled once, not for each type.
+fn report_wrong_type(value: &DeValue<'_>, place: &Place, expected: &str, sink: &mut Sink<'_>) {
     let suggestion = match value {
         DeValue::Table(_) if expected.starts_with("an array") => Some(format!(
             "where it is a table header, write it in double brackets: `[[{}]]`",
@@ -319,7 +335,6 @@ pub(crate) fn wrong_type<T>(
         expected,
         suggestion,
     );
-    None
 }
 
 /// A value in words, shortened.

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_kube::identity::{NODES_GROUP, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER, node_user};
 use config_kube::machine::EkSelector;
-use config_kube::{Machine, MachineSpec};
+use config_kube::{FromJson as _, Machine, MachineSpec, ToJson as _};
 use config_model::Document;
 use config_model::format::HumanDuration;
 use config_tpm::Digest;
@@ -244,9 +244,7 @@ fn fits(text: &str, at: String, name: &str) -> Result<()> {
 /// Makes the Machine, or brings a static one up to these arguments.
 async fn register(args: &IssueArgs, ek: Option<&[u8]>, api: &mut Api) -> Result<()> {
     let path = format!("{MACHINES}/{}", args.name);
-    let encode = |machine: &Machine| {
-        serde_json::to_value(machine).map_err(|e| answer(&path, &e.to_string()))
-    };
+    let encode = |machine: &Machine| machine.to_tree().map_err(|e| answer(&path, &e.to_string()));
     let hashes = ek
         .map(|spki| Digest::of(spki).to_text())
         .into_iter()
@@ -273,7 +271,7 @@ async fn register(args: &IssueArgs, ek: Option<&[u8]>, api: &mut Api) -> Result<
             .map(drop);
     };
     let mut machine: Machine =
-        serde_json::from_value(found).map_err(|e| answer(&path, &e.to_string()))?;
+        Machine::from_tree(&found).map_err(|e| answer(&path, &e.to_string()))?;
     if !machine.spec.is_static {
         return Err(Error::input(
             format!("the Machine {}", args.name),

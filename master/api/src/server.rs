@@ -14,10 +14,10 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use hyper::upgrade::OnUpgrade;
 use master_admission::services;
-use master_auth::{defaults, impersonate};
+use master_auth::impersonate;
 use master_client::{Body, BoxFuture, Client, Notice, Resource, Transport, UserInfo, body};
 use master_gateway::check_origin;
-use master_listener::{Peer, Service};
+use master_listener::{Entered, Peer, Service};
 use master_metrics::About;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::registry::{Kind, Registry};
@@ -80,9 +80,7 @@ impl ApiServer {
     /// The store or the API refuses one of the writes; a later call creates what is missing.
     pub async fn prepare(&self) -> Result<(), ApiError> {
         let client = self.client(UserInfo::admin("system:apiserver"));
-        crate::prepare::prepare(&client).await?;
-        let roles = defaults::reconcile(&client, &self.inner.options.roles);
-        futures_util::future::try_join(roles, crate::fairness::reconcile(&client)).await?;
+        master_initial::create(&client, &self.inner.options.roles).await?;
         services::prepare(&self.inner.options.ranges, &client).await?;
         self.set_prepared();
         Ok(())
@@ -300,27 +298,15 @@ impl ApiServer {
         };
         authorize::resource(&self.inner.authorizer, &user, &target, &selector).await?;
         let kind = kind.ok_or_else(no_resource)?;
-        // Held until the answer is made; a watch's body has a permit of its own. What is handed on to a node has its places
-        // there (`master/gateway`).
-        let (write, gate) = (!reads(target.verb), &self.inner.gate);
-        let (content, _held) = if target.is_stream() && target.verb != Verb::Watch {
-            (content, None)
-        } else {
-            let entered = gate.enter(write, content, &user, &peer).await;
-            let (content, held) = entered.inspect_err(|error| {
-                if error.code == StatusCode::TOO_MANY_REQUESTS.as_u16() {
-                    self.inner.metrics.refuse(write);
-                }
-            })?;
-            (content, Some(held))
-        };
+        let (content, _held) = self.enter(&target, content, &user, &peer).await?;
         // The body may have taken a while: a caller that was denied meanwhile gets nothing.
         if let Some(why) = caller.as_ref().and_then(|caller| caller.denial(self)) {
             return Err(unauthorized(&why));
         }
         let deprecated = kind.deprecated.clone();
         let own = target.group == identity::GROUP && peer.remote.is_some() && !query.has("dryRun");
-        let written = (own && write).then(|| (target.plural.clone(), target.name.clone()));
+        let written =
+            (own && !reads(target.verb)).then(|| (target.plural.clone(), target.name.clone()));
         let call = Call {
             api: self.clone(),
             user,
@@ -351,6 +337,29 @@ impl ApiServer {
             )),
             None => answer,
         }
+    }
+
+    /// Takes one of the places for requests of this caller, and reads the body within its limits. The place is to be held
+    /// until the answer is made; a watch's body has one of its own. What is handed on to a node has its places there
+    /// (`master/gateway`).
+    async fn enter(
+        &self,
+        target: &Target,
+        content: Body,
+        user: &UserInfo,
+        peer: &Peer,
+    ) -> Result<(Body, Option<Entered>), ApiError> {
+        if target.is_stream() && target.verb != Verb::Watch {
+            return Ok((content, None));
+        }
+        let write = !reads(target.verb);
+        let entered = self.inner.gate.enter(write, content, user, peer).await;
+        let (content, held) = entered.inspect_err(|error| {
+            if error.code == StatusCode::TOO_MANY_REQUESTS.as_u16() {
+                self.inner.metrics.refuse(write);
+            }
+        })?;
+        Ok((content, Some(held)))
     }
 }
 

@@ -2,14 +2,10 @@
 
 use crate::time::timestamp;
 use config_attest::Inventory;
+use config_figures::Text;
 use config_kube::MachineState;
 use master_journal::Counters;
-use std::fmt::Write as _;
 use std::time::SystemTime;
-
-fn family(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _infallible = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
 
 /// All metrics of attestation in the text format. `sessions` are the joins and renewals in the session tables.
 pub(crate) fn write(
@@ -18,43 +14,36 @@ pub(crate) fn write(
     sessions: (usize, usize),
     now: SystemTime,
 ) -> String {
-    let mut text = String::new();
+    let mut text = Text::default();
     write_machines(&mut text, machines, now);
     write_admissions(&mut text, counters);
     write_refusals(&mut text, counters);
     write_sessions(&mut text, sessions);
     let name = "pratique_verdict_log_records_total";
     let help = "Records written to the log of verdicts.";
-    family(&mut text, name, "counter", help);
-    let _infallible = writeln!(text, "{name} {}", counters.records());
-    text
+    text.single(name, "counter", help, counters.records());
+    text.finish()
 }
 
-fn write_admissions(out: &mut String, counters: &Counters) {
+fn write_admissions(text: &mut Text, counters: &Counters) {
     let name = "pratique_attestations_total";
-    family(out, name, "counter", "Accepted proofs.");
+    text.family(name, "counter", "Accepted proofs.");
     for (kind, count) in [("join", counters.joined()), ("renewal", counters.renewed())] {
-        let _infallible = writeln!(out, "{name}{{purpose=\"{kind}\"}} {count}");
+        text.sample(name, &format!("purpose=\"{kind}\""), count);
     }
 }
 
-fn write_refusals(out: &mut String, counters: &Counters) {
+fn write_refusals(text: &mut Text, counters: &Counters) {
     let name = "pratique_refusals_total";
-    family(
-        out,
-        name,
-        "counter",
-        "Refused proofs and attempts, by code.",
-    );
+    text.family(name, "counter", "Refused proofs and attempts, by code.");
     for (code, count) in counters.refused().filter(|(_, count)| *count > 0) {
-        let _infallible = writeln!(out, "{name}{{code=\"{code}\"}} {count}");
+        text.sample(name, &format!("code=\"{code}\""), count);
     }
 }
 
 /// Machines by state, and the age of the oldest last attestation of a Trusted one.
-fn write_machines(out: &mut String, machines: &Inventory, now: SystemTime) {
-    family(
-        out,
+fn write_machines(text: &mut Text, machines: &Inventory, now: SystemTime) {
+    text.family(
         "pratique_machines",
         "gauge",
         "Machines of the inventory, by state.",
@@ -86,16 +75,15 @@ fn write_machines(out: &mut String, machines: &Inventory, now: SystemTime) {
         }
     }
     for (state, count) in words.iter().zip(counts) {
-        let _infallible = writeln!(out, "pratique_machines{{state=\"{state}\"}} {count}");
+        text.sample("pratique_machines", &format!("state=\"{state}\""), count);
     }
     let name = "pratique_last_attestation_age_seconds_max";
-    family(
-        out,
+    text.family(
         name,
         "gauge",
         "Time since the oldest last proof of a Trusted machine.",
     );
-    let _infallible = writeln!(out, "{name} {oldest}");
+    text.sample(name, "", oldest);
 }
 
 /// Seconds since a recorded time; `None` where there is none, or it cannot be parsed.
@@ -104,14 +92,13 @@ fn age(time: Option<&str>, now: SystemTime) -> Option<f64> {
     Some(timestamp(now).duration_since(time).as_secs_f64())
 }
 
-fn write_sessions(out: &mut String, (joins, renewals): (usize, usize)) {
-    family(
-        out,
+fn write_sessions(text: &mut Text, (joins, renewals): (usize, usize)) {
+    text.family(
         "pratique_sessions",
         "gauge",
         "Exchanges that are held, half-open ones and ends still remembered.",
     );
     for (kind, count) in [("join", joins), ("renewal", renewals)] {
-        let _infallible = writeln!(out, "pratique_sessions{{purpose=\"{kind}\"}} {count}");
+        text.sample("pratique_sessions", &format!("purpose=\"{kind}\""), count as u64);
     }
 }

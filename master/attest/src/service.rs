@@ -21,7 +21,7 @@ use config_errors::chain;
 use config_kube::identity::ROLE_LABEL;
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use config_kube::{CertificatePolicy, ImageRelease, Machine};
+use config_kube::{CertificatePolicy, FromJson as _, ImageRelease, Machine};
 use config_protocol::unproven;
 use config_protocol::wire::{
     BOOTSTRAP_ADMIT_PATH, BOOTSTRAP_CHALLENGE_PATH, BOOTSTRAP_HELLO_PATH, RENEWALS_PATH,
@@ -400,8 +400,7 @@ impl Extensions for Paths {
         if kind != "ImageRelease" {
             return Vec::new();
         }
-        let parsed =
-            serde_json::from_value::<ImageRelease>(serde_json::Value::Object(object.clone()));
+        let parsed = ImageRelease::from_tree(&serde_json::Value::Object(object.clone()));
         let fault = parsed
             .ok()
             .and_then(|release| self.0.inventory.fault_of(release));

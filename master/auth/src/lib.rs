@@ -15,5 +15,5 @@ pub use authenticate::{
     Authenticator, Claims, ClientCertificate, Identified, Private, Reference, TokenFileError,
     TokenIssuer, TokenKeyError, TokenList, impersonate, of_certificate,
 };
-pub use authorize::{Authorizer, Decision, Mode, Question, defaults, who};
+pub use authorize::{Authorizer, Decision, Mode, Question, who};
 pub use nodes::Nodes;

@@ -7,7 +7,7 @@ use crate::authority::{Authority, Issued};
 use crate::error::{Error, Result};
 use crate::extension::NodeExtension;
 use crate::profile::Profile;
-use crate::request::{CertificateRequest, open_request};
+use crate::request::{CertificateRequest, open_request, requested_life};
 use config_kube::Machine;
 use config_kube::identity::{
     NODES_GROUP, STATIC_CLIENT_SIGNER, STATIC_SERVING_SIGNER, node_of_user,
@@ -67,12 +67,7 @@ impl StaticRequest {
                 "a client certificate carries no subject alternative names".to_owned(),
             ));
         }
-        let asked = object
-            .spec
-            .expiration_seconds
-            .and_then(|s| u64::try_from(s).ok())
-            .unwrap_or(DEFAULT_LIFE);
-        let life = Duration::from_secs(asked.clamp(LIFE_BOUNDS.0, LIFE_BOUNDS.1));
+        let life = requested_life(object, LIFE_BOUNDS, DEFAULT_LIFE);
         Ok(Some(Self {
             kind,
             node,

@@ -160,12 +160,7 @@ impl ApprovedRequest {
             &request,
             &object.spec.usages.clone().unwrap_or_default(),
         )?;
-        let asked = object
-            .spec
-            .expiration_seconds
-            .and_then(|s| u64::try_from(s).ok())
-            .unwrap_or(DEFAULT_LIFE);
-        let life = Duration::from_secs(asked.clamp(LIFE_BOUNDS.0, LIFE_BOUNDS.1));
+        let life = requested_life(object, LIFE_BOUNDS, DEFAULT_LIFE);
         Ok(Some(Self {
             profile,
             spki: request.spki,
@@ -196,6 +191,17 @@ impl ApprovedRequest {
             | Profile::MasterServing { .. } => None,
         }
     }
+}
+
+/// The life that a request asks for, within the signer's bounds (in seconds); `otherwise` where it asks for none.
+pub(crate) fn requested_life(
+    object: &CertificateSigningRequest,
+    (shortest, longest): (u64, u64),
+    otherwise: u64,
+) -> Duration {
+    let asked = object.spec.expiration_seconds;
+    let asked = asked.and_then(|seconds| u64::try_from(seconds).ok());
+    Duration::from_secs(asked.unwrap_or(otherwise).clamp(shortest, longest))
 }
 
 /// The request of an object that is approved, not denied, not failed and without a certificate; `Ok(None)` for others.

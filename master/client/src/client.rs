@@ -7,6 +7,7 @@ use crate::transport::Transport;
 use crate::user::UserInfo;
 use crate::watch::{Watcher, readable};
 use bytes::Bytes;
+use config_http::percent;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use config_kube::k8s_openapi::{Metadata, Resource};
 use config_kube::{FromJson, ToJson};
@@ -16,7 +17,6 @@ use master_schema::error::{ApiError, Reason};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// The traits that a kind needs for this client: every kind of `k8s-openapi` and `config-kube` has
@@ -90,6 +90,12 @@ struct RawList<'a> {
     metadata: ListMeta,
     #[serde(borrow)]
     items: Vec<&'a RawValue>,
+}
+
+impl<'a> RawList<'a> {
+    fn read(answer: &'a [u8]) -> Result<Self, ApiError> {
+        serde_json::from_slice(answer).map_err(|e| undecodable(&e))
+    }
 }
 
 /// A patch.
@@ -188,8 +194,7 @@ impl Client {
         let answer = self
             .exchange(accept, Method::GET, path, None, Bytes::new())
             .await?;
-        let list: RawList<'_> = serde_json::from_slice(&answer).map_err(|e| undecodable(&e))?;
-        let RawList { metadata, items } = list;
+        let RawList { metadata, items } = RawList::read(&answer)?;
         let items = items
             .into_iter()
             .filter_map(|item| readable(item.get()))
@@ -524,12 +529,12 @@ pub(crate) fn path_to(
         path.push_str(key);
         if !value.is_empty() {
             path.push('/');
-            escape(value, &mut path);
+            path.push_str(&percent::encode(value));
         }
     }
     for segment in [name, subresource].into_iter().flatten() {
         path.push('/');
-        escape(segment, &mut path);
+        path.push_str(&percent::encode(segment));
     }
     path
 }
@@ -550,18 +555,7 @@ pub(crate) fn query(params: &ListParams, more: &[(&str, &str)]) -> String {
         text.push(if text.is_empty() { '?' } else { '&' });
         text.push_str(key);
         text.push('=');
-        escape(value, &mut text);
+        text.push_str(&percent::encode(value));
     }
     text
-}
-
-/// Percent-encodes everything but unreserved characters (RFC 3986, 2.3).
-fn escape(value: &str, into: &mut String) {
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            into.push(char::from(byte));
-        } else if write!(into, "%{byte:02X}").is_err() {
-            // Writing to a String does not fail.
-        }
-    }
 }

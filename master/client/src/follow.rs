@@ -204,7 +204,7 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
 
     /// Continues with `next` after a backoff, or lists again if the history is lost.
     fn failed(&mut self, error: &ApiError, next: State<T, V>) {
-        tracing::debug!(source = ?self.source, failures = self.failures, %error, "list or watch failed; trying again");
+        self.source.tell_failure(self.failures, error);
         self.state = if error.is_expired() {
             State::Unlisted
         } else {

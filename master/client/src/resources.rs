@@ -337,6 +337,10 @@ impl Source {
         }
     }
 
+    pub(crate) fn tell_failure(&self, failures: u32, error: &ApiError) {
+        tracing::debug!(source = ?self, failures, %error, "list or watch failed; trying again");
+    }
+
     pub(crate) async fn page<T: Seen>(
         &self,
         client: &Client,

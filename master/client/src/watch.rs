@@ -119,33 +119,53 @@ fn parts(line: &str) -> Result<(&str, &str), serde_json::Error> {
     )
 }
 
-fn decode<T: FromJson>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
-    let line = str::from_utf8(line).map_err(|e| broken(&e))?;
-    let (kind, object) = parts(line).map_err(|e| undecodable(&e))?;
-    let event = |event: fn(T) -> WatchEvent<T>| match readable(object) {
-        Some(object) => Ok(event(object)),
-        // The object is left out; the bookmark only moves the watch's revision forward.
-        None => Ok(WatchEvent::Bookmark(told(object).resource_version)),
-    };
-    match kind {
-        "ADDED" => event(WatchEvent::Added),
-        "MODIFIED" => event(WatchEvent::Modified),
-        "DELETED" => Ok(WatchEvent::Deleted(gone(object))),
-        kind => {
-            let value: Value = serde_json::from_str(object).map_err(|e| undecodable(&e))?;
-            if kind == "BOOKMARK" {
-                let version = value
-                    .pointer("/metadata/resourceVersion")
-                    .and_then(Value::as_str);
-                return Ok(WatchEvent::Bookmark(version.unwrap_or_default().to_owned()));
+/// A line of a watch, with its object undecoded.
+enum Line<'a> {
+    Added(&'a str),
+    Modified(&'a str),
+    Deleted(Gone),
+    Bookmark(String),
+}
+
+impl<'a> Line<'a> {
+    /// Reads a line. Apart from [`decode`], as this is the same for all kinds: a generic function is compiled for each.
+    fn read(line: &'a [u8]) -> Result<Self, ApiError> {
+        let line = str::from_utf8(line).map_err(|e| broken(&e))?;
+        let (kind, object) = parts(line).map_err(|e| undecodable(&e))?;
+        match kind {
+            "ADDED" => Ok(Self::Added(object)),
+            "MODIFIED" => Ok(Self::Modified(object)),
+            "DELETED" => Ok(Self::Deleted(gone(object))),
+            kind => {
+                let value: Value = serde_json::from_str(object).map_err(|e| undecodable(&e))?;
+                if kind == "BOOKMARK" {
+                    let version = value
+                        .pointer("/metadata/resourceVersion")
+                        .and_then(Value::as_str);
+                    return Ok(Self::Bookmark(version.unwrap_or_default().to_owned()));
+                }
+                let code = value
+                    .get("code")
+                    .and_then(Value::as_u64)
+                    .and_then(|code| u16::try_from(code).ok());
+                Err(ApiError::from_status(code.unwrap_or(500), &value))
             }
-            let code = value
-                .get("code")
-                .and_then(Value::as_u64)
-                .and_then(|code| u16::try_from(code).ok());
-            Err(ApiError::from_status(code.unwrap_or(500), &value))
         }
     }
+}
+
+fn decode<T: FromJson>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
+    let event = |event: fn(T) -> WatchEvent<T>, object| match readable(object) {
+        Some(object) => event(object),
+        // The object is left out; the bookmark only moves the watch's revision forward.
+        None => WatchEvent::Bookmark(told(object).resource_version),
+    };
+    Ok(match Line::read(line)? {
+        Line::Added(object) => event(WatchEvent::Added, object),
+        Line::Modified(object) => event(WatchEvent::Modified, object),
+        Line::Deleted(gone) => WatchEvent::Deleted(gone),
+        Line::Bookmark(version) => WatchEvent::Bookmark(version),
+    })
 }
 
 /// A deletion is known by the object's identity alone: a follower must not keep an object because its last state is unreadable.
@@ -166,21 +186,23 @@ fn gone(object: &str) -> Gone {
 /// An object of a list or watch as its kind. One that can't be read must not keep the others from being known: it is left out.
 pub(crate) fn readable<T: FromJson>(object: &str) -> Option<T> {
     let read = T::from_json(bare(object).as_bytes());
-    read.inspect_err(|error| {
-        let Told {
-            namespace, name, ..
-        } = told(object);
-        let (kind, column) = (std::any::type_name::<T>(), error.column());
-        // The error's own words may quote what is secret.
-        tracing::error!(
-            kind,
-            namespace,
-            name,
-            column,
-            "cannot decode a stored object; ignoring it"
-        );
-    })
-    .ok()
+    read.inspect_err(|error| warn_unreadable(std::any::type_name::<T>(), object, error))
+        .ok()
+}
+
+fn warn_unreadable(kind: &str, object: &str, error: &serde_json::Error) {
+    let Told {
+        namespace, name, ..
+    } = told(object);
+    // The error's own words may quote what is secret.
+    let column = error.column();
+    tracing::error!(
+        kind,
+        namespace,
+        name,
+        column,
+        "cannot decode a stored object; ignoring it"
+    );
 }
 
 /// The part of an object's metadata that can be read even if the rest can't.

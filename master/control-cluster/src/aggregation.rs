@@ -1,5 +1,6 @@
 //! Cluster role aggregation: roles that gather the rules of others always have them.
 
+use config_kube::ToJson as _;
 use config_kube::k8s_openapi::api::rbac::v1::ClusterRole;
 use master_client::{ApiError, Delta, Index, Key, Lookup, Patch, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
@@ -25,7 +26,7 @@ impl View for RoleView {
 
     fn read(role: ClusterRole) -> Self {
         let version = version(&role.metadata);
-        let role = serde_json::to_value(&role).and_then(serde_json::from_value::<Role>);
+        let role = role.to_tree().and_then(serde_json::from_value::<Role>);
         Self {
             role: role.unwrap_or_default(),
             version,

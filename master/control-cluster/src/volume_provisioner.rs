@@ -6,6 +6,7 @@
 //! means lost data, which the node reports instead of making a new folder. A finalizer keeps the
 //! PersistentVolume until its node has confirmed that the folder is removed.
 
+use config_kube::FromJson as _;
 use config_kube::identity::HOSTNAME_LABEL;
 use config_kube::k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use config_kube::local_volume::{
@@ -390,7 +391,7 @@ fn volume(name: &str, key: &Key, claim: &Claim, class: &Class, host: &str) -> Pe
                 "namespace": key.namespace, "name": key.name, "uid": claim.uid},
         },
     });
-    serde_json::from_value(volume).unwrap_or_default()
+    PersistentVolume::from_tree(&volume).unwrap_or_default()
 }
 
 /// The node is unsuitable: an event says why, and the scheduler chooses again (upstream's provisioners do the same).

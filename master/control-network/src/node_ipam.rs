@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Upstream's reason where no part is free.
 const NOT_AVAILABLE: &str = "CIDRNotAvailable";
 
-/// What a node has, and what was written for it but is not seen yet.
+/// The ranges that a node has, and those that were written for it but are not seen yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Its name.
@@ -30,9 +30,9 @@ pub struct Claim {
     pub uid: String,
     /// Its ranges.
     pub ranges: Vec<Range>,
-    /// Whether it says something of ranges, be it nothing that can be read.
+    /// Whether its `spec.podCIDRs` has entries, readable or not.
     pub has: bool,
-    /// Ranges that a write named whose outcome is not seen; the next one names the same.
+    /// Ranges of a write whose outcome is not seen yet; the next write asks for the same.
     pub asked: Vec<Range>,
 }
 

@@ -94,7 +94,10 @@ pub(crate) async fn carry_out<C: Controller>(
         if let Err(error) = controller.carry_out(action, &writer).await {
             // The next plan must know about the earlier writes.
             let expectations = writer.into_expectations();
-            return (failed::<C>(key, &error), Outcome::Retry { expectations });
+            return (
+                failed(C::NAME, key, &error),
+                Outcome::Retry { expectations },
+            );
         }
     }
     let done = Outcome::Done {
@@ -104,14 +107,14 @@ pub(crate) async fn carry_out<C: Controller>(
     (End::Done, done)
 }
 
-fn failed<C: Controller>(key: &Key, error: &ApiError) -> End {
+fn failed(controller: &str, key: &Key, error: &ApiError) -> End {
     let stale = error.is_not_found() || error.is_conflict() || error.is_already_exists();
     if stale {
-        tracing::debug!(controller = C::NAME, %key, %error, "write rejected: the cache was stale; planning again");
+        tracing::debug!(controller, %key, %error, "write rejected: the cache was stale; planning again");
         End::Stale
     } else {
         tracing::warn!(
-            controller = C::NAME, namespace = key.namespace, name = key.name, %error,
+            controller, namespace = key.namespace, name = key.name, %error,
             "a controller's action failed; trying again"
         );
         End::Error

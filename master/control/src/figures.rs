@@ -1,7 +1,7 @@
 //! Metrics of the work queues: depth, latency and errors by controller, under upstream's names.
 
+use config_figures::Text;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -110,70 +110,22 @@ impl Figures {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let mut text = String::new();
-        let families: [Family; 6] = [
-            (
-                "workqueue_depth",
-                "gauge",
-                "Keys that wait to be reconciled.",
-                |n| n.depth as u64,
-            ),
-            (
-                "workqueue_adds_total",
-                "counter",
-                "Changes that concerned a key.",
-                |n| n.adds,
-            ),
-            (
-                "workqueue_retries_total",
-                "counter",
-                "Runs that are tried again.",
-                |n| n.retries,
-            ),
-            (
-                "pratique_controller_plans_total",
-                "counter",
-                "Keys that were planned.",
-                |n| n.runs,
-            ),
-            (
-                "pratique_controller_actions_total",
-                "counter",
-                "Actions that were planned.",
-                |n| n.writes,
-            ),
-            (
-                "pratique_controller_errors_total",
-                "counter",
-                "Runs that ended with an error.",
-                |n| n.errors,
-            ),
-        ];
-        for (name, kind, help, of) in families {
-            head(&mut text, name, kind, help);
+        let mut text = Text::default();
+        let label = |controller: &str| format!("name=\"{controller}\"");
+        for (name, kind, help, of) in FAMILIES {
+            text.family(name, kind, help);
             for (controller, numbers) in &all {
-                let _infallible = writeln!(text, "{name}{{name=\"{controller}\"}} {}", of(numbers));
+                text.sample(name, &label(controller), of(numbers));
             }
         }
-        let histograms: [Histograms; 2] = [
-            (
-                "workqueue_queue_duration_seconds",
-                "Time of keys in the line.",
-                |n| &n.waited,
-            ),
-            (
-                "workqueue_work_duration_seconds",
-                "Time of runs, writes included.",
-                |n| &n.worked,
-            ),
-        ];
-        for (name, help, of) in histograms {
-            head(&mut text, name, "histogram", help);
+        for (name, help, of) in HISTOGRAMS {
+            text.family(name, "histogram", help);
             for (controller, numbers) in &all {
-                histogram(&mut text, name, controller, of(numbers));
+                let Histogram { counts, sum } = of(numbers);
+                text.histogram(name, &label(controller), &BOUNDS, counts, *sum);
             }
         }
-        text
+        text.finish()
     }
 }
 
@@ -185,26 +137,59 @@ type Family = (
 );
 type Histograms = (&'static str, &'static str, fn(&Numbers) -> &Histogram);
 
-fn head(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _infallible = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
+/// Numbers with one value for each controller.
+const FAMILIES: [Family; 6] = [
+    (
+        "workqueue_depth",
+        "gauge",
+        "Keys that wait to be reconciled.",
+        |n| n.depth as u64,
+    ),
+    (
+        "workqueue_adds_total",
+        "counter",
+        "Changes that concerned a key.",
+        |n| n.adds,
+    ),
+    (
+        "workqueue_retries_total",
+        "counter",
+        "Runs that are tried again.",
+        |n| n.retries,
+    ),
+    (
+        "pratique_controller_plans_total",
+        "counter",
+        "Keys that were planned.",
+        |n| n.runs,
+    ),
+    (
+        "pratique_controller_actions_total",
+        "counter",
+        "Actions that were planned.",
+        |n| n.writes,
+    ),
+    (
+        "pratique_controller_errors_total",
+        "counter",
+        "Runs that ended with an error.",
+        |n| n.errors,
+    ),
+];
 
-fn histogram(text: &mut String, name: &str, controller: &str, histogram: &Histogram) {
-    let mut total = 0;
-    let bounds = BOUNDS.iter().map(ToString::to_string);
-    for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(histogram.counts) {
-        total += count;
-        let _infallible = writeln!(
-            text,
-            "{name}_bucket{{name=\"{controller}\",le=\"{bound}\"}} {total}"
-        );
-    }
-    let _infallible = writeln!(
-        text,
-        "{name}_sum{{name=\"{controller}\"}} {}\n{name}_count{{name=\"{controller}\"}} {total}",
-        histogram.sum
-    );
-}
+/// Times of keys, as histograms for each controller.
+const HISTOGRAMS: [Histograms; 2] = [
+    (
+        "workqueue_queue_duration_seconds",
+        "Time of keys in the line.",
+        |n| &n.waited,
+    ),
+    (
+        "workqueue_work_duration_seconds",
+        "Time of runs, writes included.",
+        |n| &n.worked,
+    ),
+];
 
 #[cfg(test)]
 mod tests {

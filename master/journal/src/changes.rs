@@ -1,6 +1,6 @@
 //! What an admin changed between two versions of a Machine.
 
-use config_kube::Machine;
+use config_kube::{Machine, MachineSpec};
 
 /// One change: its name, which is an event's reason, and a sentence.
 pub type SpecChange = (&'static str, String);
@@ -18,6 +18,24 @@ pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecCha
         (None, Some(_)) => return vec![("Added", "the machine is in the inventory".to_owned())],
         (Some(old), Some(new)) => (&old.spec, &new.spec),
     };
+    let mut changes = membership(old, new);
+    changes.extend(evidence(old, new));
+    if old.node_name != new.node_name {
+        changes.push((
+            "NodeName",
+            format!(
+                "its node is {}",
+                new.node_name
+                    .as_deref()
+                    .unwrap_or("called as the machine is")
+            ),
+        ));
+    }
+    changes
+}
+
+/// Whether, until when and as what the machine may be part of the cluster.
+fn membership(old: &MachineSpec, new: &MachineSpec) -> Vec<SpecChange> {
     let mut changes = Vec::new();
     changes.extend(switched(
         (old.retired, new.retired),
@@ -36,6 +54,12 @@ pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecCha
     if old.role != new.role {
         changes.push(("Role", format!("the machine is a {} from now on", new.role)));
     }
+    changes
+}
+
+/// What the machine has to prove, and by which keys.
+fn evidence(old: &MachineSpec, new: &MachineSpec) -> Vec<SpecChange> {
+    let mut changes = Vec::new();
     if old.ek != new.ek {
         let hashes = if new.ek.hashes.is_empty() {
             "none".to_owned()
@@ -69,17 +93,6 @@ pub fn spec_changes(old: Option<&Machine>, new: Option<&Machine>) -> Vec<SpecCha
         ("NoTpm", "it has no TPM and proves nothing"),
         ("Tpm", "it has a TPM, and joins by its proof"),
     ));
-    if old.node_name != new.node_name {
-        changes.push((
-            "NodeName",
-            format!(
-                "its node is {}",
-                new.node_name
-                    .as_deref()
-                    .unwrap_or("called as the machine is")
-            ),
-        ));
-    }
     changes
 }
 

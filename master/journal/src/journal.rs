@@ -339,7 +339,7 @@ impl Journal {
             .await;
     }
 
-    /// A CertificatePolicy was created or changed.
+    /// A CertificatePolicy was created or changed, or deleted (`gone`).
     pub async fn policy_changed(&self, policy: &CertificatePolicy, gone: bool) {
         let mut entry = Entry::of(
             Kind::Policy,

@@ -80,7 +80,13 @@ pub fn apply(
         })?;
     }
     let mut object = merge(live, config, &managers, write).map_err(failed)?;
-    own_or_take_over(&mut managers, live, &object, config, force, write)?;
+    let merged = Merged {
+        live,
+        config,
+        object: &object,
+        write,
+    };
+    own_or_take_over(&mut managers, &merged, force)?;
     let changed = object != *live;
     if changed && let Some(own) = applier(&mut managers, write) {
         own.time = Some(Cow::Borrowed(write.now));
@@ -92,21 +98,29 @@ pub fn apply(
     Ok(Applied { object, managed })
 }
 
+/// An applied configuration, before its manager owns the fields.
+struct Merged<'w, 'a> {
+    /// The object as it was.
+    live: &'a Fields,
+    config: &'a Fields,
+    /// The object with the configuration merged into it.
+    object: &'a Fields,
+    write: &'w Write<'a>,
+}
+
 /// Gives the fields of the configuration to its manager. Those that `kubectl apply` set without server-side apply, as the
 /// object's last-applied annotation tells, are no conflict for kubectl.
 fn own_or_take_over<'a>(
     managers: &mut Managers<'a>,
-    live: &'a Fields,
-    object: &'a Fields,
-    config: &'a Fields,
+    merged: &Merged<'_, 'a>,
     force: bool,
-    write: &Write<'a>,
 ) -> Result<(), ApiError> {
     let before = managers.clone();
-    let Err(conflicts) = own_config(managers, live, object, config, force, write)? else {
+    let Err(conflicts) = own_config(managers, merged, force)? else {
         return Ok(());
     };
-    let own = (write.manager == KUBECTL).then(|| last_applied::allowed(live, write));
+    let write = merged.write;
+    let own = (write.manager == KUBECTL).then(|| last_applied::allowed(merged.live, write));
     let Some(allowed) = own.flatten() else {
         return Err(refusal(&conflicts));
     };
@@ -115,7 +129,7 @@ fn own_or_take_over<'a>(
         return Err(refusal(&left));
     }
     *managers = before;
-    drop(own_config(managers, live, object, config, true, write)?);
+    drop(own_config(managers, merged, true)?);
     Ok(())
 }
 
@@ -149,17 +163,15 @@ fn merge(
 /// `force` they are returned.
 fn own_config<'a>(
     managers: &mut Managers<'a>,
-    live: &'a Fields,
-    object: &'a Fields,
-    config: &'a Fields,
+    merged: &Merged<'_, 'a>,
     force: bool,
-    write: &Write<'a>,
 ) -> Result<Result<(), Vec<Conflict<'a>>>, ApiError> {
+    let (live, write) = (merged.live, merged.write);
     let place = write.place().map_err(failed)?;
-    let set = extract(config, place).difference_below(&Set::of(write.reset));
+    let set = extract(merged.config, place).difference_below(&Set::of(write.reset));
     let mut entry = write.entry(true, Set::default());
     let (conflicts, _) =
-        release_changed(managers, live, object, write, Some(&entry)).map_err(failed)?;
+        release_changed(managers, live, merged.object, write, Some(&entry)).map_err(failed)?;
     if !force && !conflicts.is_empty() {
         return Ok(Err(conflicts));
     }

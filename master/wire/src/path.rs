@@ -1,5 +1,6 @@
 //! Parses method, path and query of a request.
 
+use config_http::percent;
 use http::Method;
 use master_schema::error::{ApiError, Reason};
 use std::time::Duration;
@@ -96,7 +97,7 @@ impl Query {
                 ));
             }
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            pairs.push((unescape(key, true)?, unescape(value, true)?));
+            pairs.push((parameter(key)?, parameter(value)?));
         }
         Ok(Self(pairs))
     }
@@ -200,35 +201,21 @@ fn duration(text: &str) -> Option<Duration> {
         .flatten()
 }
 
-/// Percent-decodes; `+` is a space in queries only.
-fn unescape(text: &str, query: bool) -> Result<String, ApiError> {
-    let bad = || {
-        ApiError::new(
-            Reason::BadRequest,
-            format!("{text:?} is not properly percent-encoded UTF-8"),
-        )
-    };
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        match first {
-            b'%' => {
-                let (digits, after) = rest.split_first_chunk::<2>().ok_or_else(bad)?;
-                let digits = std::str::from_utf8(digits)
-                    .ok()
-                    .filter(|digits| !digits.starts_with('+'));
-                let byte = digits
-                    .and_then(|digits| u8::from_str_radix(digits, 16).ok())
-                    .ok_or_else(bad)?;
-                bytes.push(byte);
-                rest = after;
-            }
-            b'+' if query => bytes.push(b' '),
-            byte => bytes.push(*byte),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_not_utf8| bad())
+/// A name or value of a query, decoded.
+fn parameter(text: &str) -> Result<String, ApiError> {
+    percent::decode_query(text).ok_or_else(|| not_encoded(text))
+}
+
+/// A segment of a path, decoded.
+fn segment(text: &str) -> Result<String, ApiError> {
+    percent::decode_segment(text).ok_or_else(|| not_encoded(text))
+}
+
+fn not_encoded(text: &str) -> ApiError {
+    ApiError::new(
+        Reason::BadRequest,
+        format!("{text:?} is not properly percent-encoded UTF-8"),
+    )
 }
 
 impl Target {
@@ -294,7 +281,7 @@ impl Target {
             [plural, name, subresource] => (*plural, *name, *subresource),
             _ => return Ok(None),
         };
-        let (namespace, mut name) = (unescape(namespace, false)?, unescape(name, false)?);
+        let (namespace, mut name) = (segment(namespace)?, segment(name)?);
         let verb = if watch && matches!(*method, Method::GET | Method::HEAD) {
             Verb::Watch
         } else {

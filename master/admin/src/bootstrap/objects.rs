@@ -11,10 +11,10 @@ use config_kube::k8s_openapi::Resource;
 use config_kube::machine::AdminVerdict;
 use config_kube::policy::{CertificateRule, ConfigRule, EkRule, ImageRule};
 use config_kube::{
-    CertificatePolicy, CertificatePolicySpec, Machine, MachineStatus, PolicyName, Rule,
+    CertificatePolicy, CertificatePolicySpec, FromJson as _, Machine, MachineStatus, PolicyName,
+    Rule, ToJson,
 };
 use http::{Method, StatusCode};
-use serde::Serialize;
 
 /// Name of the policy that the master uses.
 const POLICY: &str = "cluster";
@@ -43,11 +43,7 @@ pub(crate) async fn create(
 }
 
 /// Creates an object; one of that name that is there already stays.
-async fn put_in<T: Resource + Serialize>(
-    api: &mut Connection,
-    object: &T,
-    name: &str,
-) -> Result<()> {
+async fn put_in<T: Resource + ToJson>(api: &mut Connection, object: &T, name: &str) -> Result<()> {
     let path = collection::<T>();
     let what = format!("{} `{name}`", T::KIND);
     let (status, body) = api
@@ -76,7 +72,7 @@ async fn show_verdict(api: &mut Connection, name: &str, verdict: &AdminVerdict) 
     if !status.is_success() {
         return Err(refused(&what, status, &body));
     }
-    let mut machine: Machine = serde_json::from_slice(&body).map_err(|e| Error::Answer {
+    let mut machine = Machine::from_json(&body).map_err(|e| Error::Answer {
         what: what.clone(),
         why: e.to_string(),
     })?;
@@ -104,8 +100,8 @@ fn collection<T: Resource>() -> String {
     format!("/apis/{}/{}", T::API_VERSION, T::URL_PATH_SEGMENT)
 }
 
-fn encode(object: &impl Serialize, what: &str) -> Result<Vec<u8>> {
-    serde_json::to_vec(object).map_err(|e| Error::Answer {
+fn encode(object: &impl ToJson, what: &str) -> Result<Vec<u8>> {
+    object.to_json().map_err(|e| Error::Answer {
         what: what.to_owned(),
         why: e.to_string(),
     })

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::files::tell;
 use crate::kubeconfig::Api;
 use crate::plain::escaped;
+use config_kube::FromJson as _;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use http::Method;
 use serde_json::{Value, json};
@@ -229,12 +230,12 @@ async fn pods_of(api: &mut Api, node: &str) -> Result<Vec<Pod>> {
             "/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE}&continue={}",
             escaped(&next)
         );
-        let mut list = api.must(Method::GET, &path, None).await?;
+        let list = api.must(Method::GET, &path, None).await?;
         let token = list.pointer("/metadata/continue").and_then(Value::as_str);
         token.unwrap_or_default().clone_into(&mut next);
-        let items = list.get_mut("items").map(Value::take);
-        let read: std::result::Result<Vec<Pod>, _> =
-            serde_json::from_value(items.unwrap_or(json!([])));
+        let items = list.get("items").and_then(Value::as_array);
+        let items = items.into_iter().flatten().map(Pod::from_tree);
+        let read: std::result::Result<Vec<Pod>, _> = items.collect();
         all.extend(read.map_err(|error| Error::Answer {
             what: path,
             why: error.to_string(),

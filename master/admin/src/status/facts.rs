@@ -5,10 +5,9 @@ use crate::kubeconfig::Api;
 use config_kube::identity::NODE_LEASE_NAMESPACE;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{Event, Node, Pod};
-use config_kube::{ImageRelease, Machine, NodeAttestation};
+use config_kube::{FromJson, ImageRelease, Machine, NodeAttestation};
 use http::Method;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The project's kinds.
@@ -121,7 +120,8 @@ pub(super) async fn gather(api: &mut Api, name: &str) -> Result<Facts> {
     let pods = list(api, &pods).await?;
     let warnings = list(api, "/api/v1/events?fieldSelector=type%3DWarning").await?;
     // Last, as a node that is silent costs the longest wait.
-    let used = one(api, &format!("/api/v1/nodes/{name}/proxy/stats/summary")).await?;
+    let used = ask(api, &format!("/api/v1/nodes/{name}/proxy/stats/summary")).await?;
+    let used: Found<Used> = used.and_then(|tree| understood(serde_json::from_value(tree)));
     Ok(Facts {
         name: name.to_owned(),
         node,
@@ -144,6 +144,14 @@ enum Found<T> {
 }
 
 impl<T> Found<T> {
+    fn and_then<U>(self, then: impl FnOnce(T) -> Found<U>) -> Found<U> {
+        match self {
+            Self::Here(here) => then(here),
+            Self::Nothing => Found::Nothing,
+            Self::Hidden(why) => Found::Hidden(why),
+        }
+    }
+
     /// As a part of the page; `nothing` explains a missing object.
     fn or(self, nothing: &str) -> Part<T> {
         match self {
@@ -155,23 +163,29 @@ impl<T> Found<T> {
 }
 
 /// One object.
-async fn one<T: DeserializeOwned>(api: &mut Api, path: &str) -> Result<Found<T>> {
-    let value = match api.call(Method::GET, path, None).await {
-        Ok(Some(value)) => value,
-        Ok(None) => return Ok(Found::Nothing),
+async fn one<T: FromJson>(api: &mut Api, path: &str) -> Result<Found<T>> {
+    let answer = ask(api, path).await?;
+    Ok(answer.and_then(|tree| understood(T::from_tree(&tree))))
+}
+
+/// What the API answers.
+async fn ask(api: &mut Api, path: &str) -> Result<Found<Value>> {
+    match api.call(Method::GET, path, None).await {
+        Ok(Some(value)) => Ok(Found::Here(value)),
+        Ok(None) => Ok(Found::Nothing),
         Err(Error::Refused {
             status, message, ..
-        }) => {
-            return Ok(Found::Hidden(why(status, &message)));
-        }
-        Err(Error::Answer { why, .. }) => return Ok(Found::Hidden(why)),
-        Err(error) => return Err(error),
-    };
-    let read = serde_json::from_value(value);
-    Ok(read.map_or_else(
+        }) => Ok(Found::Hidden(why(status, &message))),
+        Err(Error::Answer { why, .. }) => Ok(Found::Hidden(why)),
+        Err(error) => Err(error),
+    }
+}
+
+fn understood<T>(read: serde_json::Result<T>) -> Found<T> {
+    read.map_or_else(
         |error| Found::Hidden(format!("the answer is not understood: {error}")),
         Found::Here,
-    ))
+    )
 }
 
 /// A cause, with what helps.
@@ -185,22 +199,20 @@ fn why(status: u16, message: &str) -> String {
 }
 
 /// The objects of a list, page by page.
-async fn list<T: DeserializeOwned>(api: &mut Api, path: &str) -> Result<Found<Vec<T>>> {
-    #[derive(Deserialize)]
-    struct List<T> {
-        #[serde(default)]
-        metadata: Value,
-        #[serde(default = "Vec::new")]
-        items: Vec<T>,
-    }
+async fn list<T: FromJson>(api: &mut Api, path: &str) -> Result<Found<Vec<T>>> {
     let (mut all, mut next) = (Vec::new(), String::new());
     let sign = if path.contains('?') { '&' } else { '?' };
     for _ in 0..PAGES {
         let page = format!("{path}{sign}limit={PAGE}&continue={next}");
-        match one::<List<T>>(api, &page).await? {
+        match ask(api, &page).await? {
             Found::Here(list) => {
-                all.extend(list.items);
-                let token = list.metadata.get("continue").and_then(Value::as_str);
+                let items = list.get("items").and_then(Value::as_array);
+                let items = items.into_iter().flatten().map(T::from_tree).collect();
+                match understood::<Vec<T>>(items) {
+                    Found::Here(items) => all.extend(items),
+                    other @ (Found::Nothing | Found::Hidden(_)) => return Ok(other),
+                }
+                let token = list.pointer("/metadata/continue").and_then(Value::as_str);
                 match token.filter(|token| !token.is_empty()) {
                     Some(token) => next = crate::plain::escaped(token),
                     None => return Ok(Found::Here(all)),

@@ -1,12 +1,12 @@
 //! Creates the default ServiceCIDR and the service `kubernetes`, through which pods reach the API.
 
 use super::{Ranges, family};
+use config_kube::FromJson;
 use config_kube::k8s_openapi::api::core::v1::{Endpoints, Service};
 use config_kube::k8s_openapi::api::discovery::v1::EndpointSlice;
 use config_kube::k8s_openapi::api::networking::v1::ServiceCIDR;
 use master_client::Client;
 use master_schema::error::{ApiError, Reason};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Name of the ServiceCIDR, of the service and of its endpoints.
@@ -21,7 +21,7 @@ pub async fn prepare(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
     if cidrs.is_empty() {
         return Ok(());
     }
-    let range: ServiceCIDR = typed(json!({"metadata": {"name": NAME}, "spec": {"cidrs": cidrs}}))?;
+    let range: ServiceCIDR = typed(&json!({"metadata": {"name": NAME}, "spec": {"cidrs": cidrs}}))?;
     match client.create(&range).await {
         Ok(_) => {}
         Err(error) if error.is_already_exists() => {
@@ -43,8 +43,8 @@ pub async fn prepare(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
     }
 }
 
-fn typed<T: DeserializeOwned>(object: Value) -> Result<T, ApiError> {
-    serde_json::from_value(object).map_err(|error| {
+fn typed<T: FromJson>(object: &Value) -> Result<T, ApiError> {
+    T::from_tree(object).map_err(|error| {
         ApiError::new(
             Reason::InternalError,
             format!("an object of the server's own: {error}"),
@@ -62,7 +62,7 @@ async fn service(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
         .first()
         .map_or(6443, std::net::SocketAddr::port);
     let address = range.at(1).to_string();
-    let wanted: Service = typed(json!({
+    let wanted: Service = typed(&json!({
         "metadata": {
             "name": NAME, "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"},
         },
@@ -103,7 +103,7 @@ async fn endpoints(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
         .iter()
         .map(|address| json!({"ip": address}))
         .collect();
-    let wanted: Endpoints = typed(json!({
+    let wanted: Endpoints = typed(&json!({
         "metadata": {
             "name": NAME, "namespace": "default", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
         },
@@ -117,7 +117,7 @@ async fn endpoints(ranges: &Ranges, client: &Client) -> Result<(), ApiError> {
         }
         Some(_) => {}
     }
-    let wanted: EndpointSlice = typed(json!({
+    let wanted: EndpointSlice = typed(&json!({
         "metadata": {"name": NAME, "namespace": "default", "labels": {"kubernetes.io/service-name": NAME}},
         "addressType": if ipv6 { "IPv6" } else { "IPv4" },
         "endpoints": [{"addresses": addresses, "conditions": {"ready": true}}],

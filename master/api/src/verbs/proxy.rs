@@ -2,6 +2,7 @@
 //! pods and services.
 
 use super::{Call, gateway, pod_proxy};
+use crate::hooks::NodeTarget;
 use config_machine::power::is_order;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::BodyExt;
@@ -40,6 +41,18 @@ pub(super) async fn run(
         let text = "a proxy hands no order to a machine: POST to the node's subresource `power`";
         return Err(ApiError::new(Reason::Forbidden, text));
     }
+    let target = node(call, &place).await?;
+    let request = handed_on(call, &target, (method, uri), content)?;
+    let expected = Expected {
+        follow: follows(&call.target.rest, uri.query().unwrap_or_default()),
+        at_most: None,
+    };
+    let answer = gateway::send(call, target, request, expected).await?;
+    Ok(handed_back(answer, uri, &call.target.rest))
+}
+
+/// Where the node that the path names listens, with the path's port in place of its kubelet's.
+async fn node(call: &Call, place: &ProxyTarget<'_>) -> Result<NodeTarget, ApiError> {
     let mut target = gateway::target(call, place.name).await?;
     if !place.port.is_empty() {
         target.port = place
@@ -59,6 +72,17 @@ pub(super) async fn run(
             "nodes are reached over the cluster's own TLS only: use https:NAME:PORT or NAME:PORT";
         return Err(ApiError::new(Reason::BadRequest, text));
     }
+    Ok(target)
+}
+
+/// The caller's request as the node gets it: what follows the proxy's own path, without headers that only concern this
+/// server.
+fn handed_on(
+    call: &Call,
+    target: &NodeTarget,
+    (method, uri): (Method, &Uri),
+    content: Body,
+) -> Result<Request<Body>, ApiError> {
     let path = format!(
         "{}{}",
         call.target.rest,
@@ -72,16 +96,10 @@ pub(super) async fn run(
     for (name, value) in for_node(&call.headers) {
         request = request.header(name, value);
     }
-    let request = request
+    request
         .header(header::HOST, format!("{}:{}", target.name, target.port))
         .body(content)
-        .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))?;
-    let expected = Expected {
-        follow: follows(&call.target.rest, uri.query().unwrap_or_default()),
-        at_most: None,
-    };
-    let answer = gateway::send(call, target, request, expected).await?;
-    Ok(handed_back(answer, uri, &call.target.rest))
+        .map_err(|error| gateway::unreachable("this is no path that can be handed on", &error))
 }
 
 /// The target's answer; redirects are rewritten to lead through this server.

@@ -4,7 +4,7 @@ use super::create::{make, refused, warned};
 use super::managed::{Ownership, same_but_times};
 use super::{Call, scale};
 use http::{Response, StatusCode};
-use master_admission::Operation;
+use master_admission::{Admitted, Operation};
 use master_client::Body;
 use master_objects::store_error;
 use master_schema::error::{ApiError, Reason};
@@ -123,21 +123,8 @@ pub(super) async fn write(
         (draft, owners)
     };
     for _ in 0..TRIES {
-        let mut new = draft.clone();
-        let request = call.admission(Operation::Update, subresource, Some(&old));
-        let mut admitted = call.chain().admit(&request, &mut new).await?;
-        validate(call, subresource, &new, &old)?;
-        call.chain().check(&request, &new, &mut admitted).await?;
-        if call.kind.strategy.generation && spec_changed(&new, &old) {
-            let generation = get(metadata(&old), "generation")
-                .as_i64()
-                .unwrap_or_default();
-            metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
-        }
-        let mut warnings = admitted.warnings;
-        if subresource.is_none() {
-            warnings.extend(call.own_warnings(&new));
-        }
+        let (new, admitted) = admit(call, subresource, draft.clone(), &old).await?;
+        let warnings = admitted.warnings;
         let ends = may_end(call, &new);
         let new = owned(call, entry, new, live.as_ref(), owners.as_ref())?;
         if call.dry_run()? {
@@ -185,6 +172,29 @@ pub(super) async fn write(
         "the object could not be written against other writers, try again",
     )
     .retry_after(1))
+}
+
+/// The draft of a new version after admission and validation, with its generation, and what admission adds to the write.
+async fn admit(
+    call: &Call,
+    subresource: Option<Subresource>,
+    mut new: Fields,
+    old: &Fields,
+) -> Result<(Fields, Admitted), ApiError> {
+    let request = call.admission(Operation::Update, subresource, Some(old));
+    let mut admitted = call.chain().admit(&request, &mut new).await?;
+    validate(call, subresource, &new, old)?;
+    call.chain().check(&request, &new, &mut admitted).await?;
+    if call.kind.strategy.generation && spec_changed(&new, old) {
+        let generation = get(metadata(old), "generation")
+            .as_i64()
+            .unwrap_or_default();
+        metadata_mut(&mut new).insert("generation".to_owned(), (generation + 1).into());
+    }
+    if subresource.is_none() {
+        admitted.warnings.extend(call.own_warnings(&new));
+    }
+    Ok((new, admitted))
 }
 
 /// The object with its managed fields. If only their times would change, the old times are kept.

@@ -1,6 +1,7 @@
 //! Impersonation: the `Impersonate-*` headers; the caller needs the right to impersonate each part.
 
 use crate::authorize::{Authorizer, Question};
+use config_http::percent;
 use config_kube::identity;
 use http::HeaderMap;
 use master_client::{BoxFuture, UserInfo};
@@ -75,7 +76,7 @@ fn read(headers: &HeaderMap) -> Result<Wanted, ApiError> {
                 if let Some(key) = name.strip_prefix(EXTRA) {
                     wanted
                         .extra
-                        .entry(unescaped(key))
+                        .entry(decoded(key))
                         .or_default()
                         .push(text.to_owned());
                 }
@@ -89,25 +90,9 @@ fn read(headers: &HeaderMap) -> Result<Wanted, ApiError> {
     Ok(wanted)
 }
 
-/// Keys are percent-encoded, as header names cannot hold every character; anything else stays as it
-/// is.
-fn unescaped(key: &str) -> String {
-    let mut bytes = Vec::with_capacity(key.len());
-    let mut rest = key.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        let digits = after
-            .split_first_chunk::<2>()
-            .and_then(|(digits, rest)| Some((hex::decode(digits).ok()?, rest)));
-        match (first, digits) {
-            (b'%', Some((byte, after))) => {
-                bytes.extend(byte);
-                rest = after;
-            }
-            (byte, _) => bytes.push(*byte),
-        }
-    }
-    String::from_utf8(bytes).map_or_else(|_not_text| key.to_owned(), |text| text.to_lowercase())
+/// Keys are percent-encoded, as header names cannot hold every character; what does not decode stays as it is.
+fn decoded(key: &str) -> String {
+    percent::decode_segment(key).map_or_else(|| key.to_owned(), |text| text.to_lowercase())
 }
 
 /// Namespace and name of a service account's user name.

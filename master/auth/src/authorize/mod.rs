@@ -5,7 +5,6 @@
 //! applies to the very next request. Members of `system:masters` may do everything, even without
 //! any role: the server itself starts with that right.
 
-pub mod defaults;
 mod feed;
 mod graph;
 mod node;

@@ -9,6 +9,7 @@ use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition, find};
 use crate::workload::hash::hash;
 use crate::workload::kept::{Labels, controls, is_leaving};
+use config_kube::ToJson as _;
 use config_kube::k8s_openapi::api::apps::v1::{
     Deployment, DeploymentSpec, ReplicaSet, ReplicaSetSpec,
 };
@@ -356,7 +357,7 @@ impl<'a> Rollout<'a> {
     }
 
     fn made(&self, replicas: i32, annotations: Labels) -> ReplicaSet {
-        let canonical = serde_json::to_value(plain(&self.spec.template)).unwrap_or_default();
+        let canonical = plain(&self.spec.template).to_tree().unwrap_or_default();
         let hash = hash(&canonical, self.status.collisions);
         let mut template = self.spec.template.clone();
         let labels = &mut template.metadata.get_or_insert_default().labels;

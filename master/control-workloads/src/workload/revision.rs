@@ -8,6 +8,7 @@ use config_kube::k8s_openapi::api::apps::v1::ControllerRevision;
 use config_kube::k8s_openapi::api::core::v1::PodTemplateSpec;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use config_kube::k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use config_kube::{FromJson as _, ToJson as _};
 use master_client::{ApiError, DeleteParams, Entries, Key, Object, Patch};
 use master_control::writer::Writer;
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ pub enum Step {
 
 /// A template as a revision keeps it: a patch that replaces it (upstream's form, which `kubectl rollout undo` applies).
 pub fn data(template: &PodTemplateSpec) -> Value {
-    let mut template = serde_json::to_value(template).unwrap_or_default();
+    let mut template = template.to_tree().unwrap_or_default();
     template["$patch"] = "replace".into();
     json!({"spec": {"template": template}})
 }
@@ -102,7 +103,7 @@ fn content(revision: &ControllerRevision) -> Option<&Value> {
 pub fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = content(revision)?.pointer("/spec/template")?.clone();
     template.as_object_mut()?.remove("$patch");
-    serde_json::from_value(template).ok()
+    PodTemplateSpec::from_tree(&template).ok()
 }
 
 /// Revisions beyond the limit of history that nothing uses, the oldest first.

@@ -127,6 +127,7 @@ fn bounds(limit: &Fields, kind: &str, at: &At<'_>, faults: &mut Faults) {
     }
     for name in resources {
         order(limit, name, at, faults);
+        ratio(limit, name, at, faults);
     }
 }
 
@@ -134,13 +135,16 @@ fn milli(quantity: Quantity) -> i128 {
     quantity.amount().ceil_milli().into()
 }
 
+/// The quantity of a resource in one of the maps of a limit (`min`, `default`, …).
+fn amount<'a>(limit: &'a Fields, map: &str, resource: &str) -> Option<&'a str> {
+    object(limit, map)
+        .map(|map| text(map, resource))
+        .filter(|text| !text.is_empty())
+}
+
 /// In this order: min, default request, default, max.
 fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
-    let value = |key: &str| {
-        object(limit, key)
-            .map(|map| text(map, name))
-            .filter(|text| !text.is_empty())
-    };
+    let value = |map: &str| amount(limit, map, name);
     let rules = [
         ("min", "max", "min", "min value", "max value"),
         (
@@ -177,6 +181,11 @@ fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
             faults.invalid(&at.field(place).key(name), &shown.into(), text);
         }
     }
+}
+
+/// A limit can't be more than the ratio times the request; the ratio is at least one, and no more than max and min allow.
+fn ratio(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
+    let value = |map: &str| amount(limit, map, name);
     let Some(ratio) = value("maxLimitRequestRatio") else {
         return;
     };

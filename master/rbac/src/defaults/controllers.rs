@@ -22,7 +22,8 @@ pub(super) fn roles() -> Vec<Role> {
         volumes(),
         protection(),
         nodes(),
-        upkeep(),
+        every_kind(),
+        trust(),
     ]
     .into_iter()
     .flatten();
@@ -431,17 +432,9 @@ fn nodes() -> Vec<Controller> {
     ]
 }
 
-fn upkeep() -> Vec<Controller> {
+/// Controllers that act on objects of every kind.
+fn every_kind() -> Vec<Controller> {
     vec![
-        (
-            "clusterrole-aggregation-controller",
-            vec![on(
-                "escalate get list watch update patch",
-                "rbac.authorization.k8s.io",
-                "clusterroles",
-            )],
-            NO_EVENTS,
-        ),
         (
             "generic-garbage-collector",
             vec![on("get list watch patch update delete", "*", "*")],
@@ -463,6 +456,21 @@ fn upkeep() -> Vec<Controller> {
                 on("update", "core", "resourcequotas/status"),
             ],
             WRITES_EVENTS,
+        ),
+    ]
+}
+
+/// Controllers of who may do what, and of the credentials by which callers prove who they are.
+fn trust() -> Vec<Controller> {
+    vec![
+        (
+            "clusterrole-aggregation-controller",
+            vec![on(
+                "escalate get list watch update patch",
+                "rbac.authorization.k8s.io",
+                "clusterroles",
+            )],
+            NO_EVENTS,
         ),
         (
             "service-account-controller",

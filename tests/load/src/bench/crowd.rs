@@ -16,6 +16,7 @@ pub(super) const SIZES: [Size; 2] = [(1_000, 10_000, Some(160.0)), (5_000, 50_00
 const DELETED: usize = 5_000;
 const LISTERS: usize = 4;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+const PODS: &str = "/api/v1/namespaces/crowd/pods";
 /// Connections over which nodes renew their leases.
 const RENEWERS: usize = 10;
 /// Time in which each node renews its lease: half of the grace period.
@@ -56,42 +57,16 @@ pub(super) async fn memory(
 ) -> Result<()> {
     site.start().await?;
     super::make_namespace(site, "crowd").await?;
-    let path = "/api/v1/namespaces/crowd/pods";
-    let body = node("NAME").to_string();
-    let make_node = move |number: usize| -> Request {
-        (
-            "POST",
-            "/api/v1/nodes".to_owned(),
-            body.replace("NAME", &format!("node-{number}")).into_bytes(),
-        )
-    };
-    spread(site, nodes, make_node).await?;
-    let body = lease("NAME", "2026-01-01T00:00:00.000000Z").to_string();
-    let leases = move |number: usize| -> Request {
-        (
-            "POST",
-            LEASES.to_owned(),
-            body.replace("NAME", &format!("node-{number}")).into_bytes(),
-        )
-    };
-    spread(site, nodes, leases).await?;
+    make_nodes(site, nodes).await?;
     let mut living = tokio::task::JoinSet::new();
     for part in 0..RENEWERS {
         living.spawn_local(renew(site.access()?, part, nodes));
     }
-    let body = pod("NAME", "HOST").to_string();
-    let make_pod = move |number: usize| -> Request {
-        let body = body
-            .replace("NAME", &format!("pod-{number}"))
-            .replace("HOST", &format!("node-{}", number % nodes));
-        ("POST", path.to_owned(), body.into_bytes())
-    };
-    let mut run = spread(site, pods, make_pod).await?;
-    report.rate("create, bound pod", "", &mut run);
+    make_pods(site, (nodes, pods), report).await?;
     site.settle(Duration::from_secs(20)).await;
     let mut connection = site.access()?.connect().await?;
     let mut encoded = 0;
-    for path in ["/api/v1/nodes", LEASES, path] {
+    for path in ["/api/v1/nodes", LEASES, PODS] {
         encoded += connection.skim(path).await?;
     }
     let encoded = float(encoded) / f64::from(1 << 20);
@@ -103,7 +78,7 @@ pub(super) async fn memory(
         encoded,
     );
     report.against(&what, site.resident(), most, "MiB");
-    listed(site, path).await?;
+    listed(site, PODS).await?;
     report.against(
         &format!("{what}, most while {LISTERS} clients list them"),
         site.peak(),
@@ -122,6 +97,33 @@ pub(super) async fn memory(
         "MiB",
     );
     site.stop()
+}
+
+/// Creates nodes and their leases.
+async fn make_nodes(site: &Site, nodes: usize) -> Result<()> {
+    let lease = lease("NAME", "2026-01-01T00:00:00.000000Z").to_string();
+    for (path, body) in [("/api/v1/nodes", node("NAME").to_string()), (LEASES, lease)] {
+        let make = move |number: usize| -> Request {
+            let body = body.replace("NAME", &format!("node-{number}"));
+            ("POST", path.to_owned(), body.into_bytes())
+        };
+        spread(site, nodes, make).await?;
+    }
+    Ok(())
+}
+
+/// Creates pods that are bound to the nodes in turn.
+async fn make_pods(site: &Site, (nodes, pods): (usize, usize), report: &mut Report) -> Result<()> {
+    let body = pod("NAME", "HOST").to_string();
+    let make = move |number: usize| -> Request {
+        let body = body
+            .replace("NAME", &format!("pod-{number}"))
+            .replace("HOST", &format!("node-{}", number % nodes));
+        ("POST", PODS.to_owned(), body.into_bytes())
+    };
+    let mut run = spread(site, pods, make).await?;
+    report.rate("create, bound pod", "", &mut run);
+    Ok(())
 }
 
 /// Renews the leases of a part of the nodes again and again: otherwise they become not ready, and

@@ -121,6 +121,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("master/metrics", &["schema", "wire"]),
     ("master/gateway", &["client", "schema"]),
     ("master/usage", &["client", "schema"]),
+    ("master/initial", &["client", "schema", "kinds", "rbac"]),
     (
         "master/api",
         &[
@@ -140,6 +141,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "metrics",
             "gateway",
             "usage",
+            "initial",
         ],
     ),
     ("master/ca", &[]),

@@ -15,10 +15,7 @@ use std::collections::HashMap;
 const TRIES: usize = 5;
 
 /// Writes what is missing of the default roles and of those of the master's parts; returns the first error.
-///
-/// # Errors
-/// The API refuses one of the writes.
-pub async fn reconcile(client: &Client, parts: &[(Role, Binding)]) -> Result<(), ApiError> {
+pub(crate) async fn reconcile(client: &Client, parts: &[(Role, Binding)]) -> Result<(), ApiError> {
     let (roles, bindings): (Vec<_>, Vec<_>) = parts.iter().cloned().unzip();
     let roles = [defaults::cluster_roles(), roles].concat();
     let bindings = [defaults::cluster_role_bindings(), bindings].concat();
@@ -45,7 +42,7 @@ impl Seeded for Binding {
     }
 }
 
-async fn settle<T: Object + Serialize + DeserializeOwned, D: Seeded>(
+async fn settle<T: Object, D: Seeded>(
     client: &Client,
     wanted: Vec<D>,
     compare: fn(&D, &D) -> Step<D>,
@@ -69,7 +66,7 @@ async fn settle<T: Object + Serialize + DeserializeOwned, D: Seeded>(
     join_all(each).await.into_iter().collect()
 }
 
-async fn one<T: Object + Serialize + DeserializeOwned, D: Seeded>(
+async fn one<T: Object, D: Seeded>(
     client: &Client,
     found: Option<T>,
     wanted: &D,
@@ -81,7 +78,7 @@ async fn one<T: Object + Serialize + DeserializeOwned, D: Seeded>(
     for _ in 0..TRIES {
         let written = match &found {
             None => client.create(&cast::<T>(wanted)?).await.map(drop),
-            Some(object) => match compare(&cast(object)?, wanted) {
+            Some(object) => match compare(&seeded(object)?, wanted) {
                 Step::Nothing => return Ok(()),
                 Step::Update(new) => client.update(&overlay(object, &new)?).await.map(drop),
                 Step::Replace(new) => {
@@ -105,8 +102,15 @@ async fn one<T: Object + Serialize + DeserializeOwned, D: Seeded>(
     Err(ApiError::new(Reason::Conflict, text))
 }
 
-fn cast<T: DeserializeOwned>(object: &impl Serialize) -> Result<T, ApiError> {
+fn cast<T: Object>(object: &impl Serialize) -> Result<T, ApiError> {
     serde_json::to_value(object)
+        .and_then(|tree| T::from_tree(&tree))
+        .map_err(|error| unreadable(&error))
+}
+
+fn seeded<D: Seeded>(object: &impl Object) -> Result<D, ApiError> {
+    object
+        .to_tree()
         .and_then(serde_json::from_value)
         .map_err(|error| unreadable(&error))
 }
@@ -119,11 +123,8 @@ fn unreadable(error: &serde_json::Error) -> ApiError {
 }
 
 /// The stored object with new content and the rest of its metadata unchanged.
-fn overlay<T: Object + Serialize + DeserializeOwned>(
-    object: &T,
-    new: &impl Serialize,
-) -> Result<T, ApiError> {
-    let mut value = serde_json::to_value(object).map_err(|error| unreadable(&error))?;
+fn overlay<T: Object>(object: &T, new: &impl Serialize) -> Result<T, ApiError> {
+    let mut value = object.to_tree().map_err(|error| unreadable(&error))?;
     let new = serde_json::to_value(new).map_err(|error| unreadable(&error))?;
     if let (Value::Object(value), Value::Object(new)) = (&mut value, new) {
         for (key, field) in new {
@@ -135,5 +136,5 @@ fn overlay<T: Object + Serialize + DeserializeOwned>(
             }
         }
     }
-    serde_json::from_value(value).map_err(|error| unreadable(&error))
+    T::from_tree(&value).map_err(|error| unreadable(&error))
 }

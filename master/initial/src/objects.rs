@@ -1,5 +1,4 @@
-//! Creates what every cluster has from the start: the system's namespaces with their service
-//! accounts, priority classes, and the storage class of nodes' own folders.
+//! The system's namespaces with their service accounts, priority classes, and the storage class of nodes' own folders.
 
 use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -28,7 +27,7 @@ const CLASSES: [(&str, i32, &str); 2] = [
 ];
 
 /// Creates what is missing.
-pub(crate) async fn prepare(client: &Client) -> Result<(), ApiError> {
+pub(crate) async fn create(client: &Client) -> Result<(), ApiError> {
     for name in NAMESPACES {
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),

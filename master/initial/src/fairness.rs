@@ -9,8 +9,6 @@ use master_kinds::builtin::fairness_defaults::{
     AUTO_UPDATE, EXEMPT, is_mandatory, levels, schemas,
 };
 use master_schema::error::{ApiError, Reason};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -20,17 +18,14 @@ pub(crate) async fn reconcile(client: &Client) -> Result<(), ApiError> {
     settle::<FlowSchema>(client, schemas()).await
 }
 
-async fn settle<T: Object + Serialize + DeserializeOwned>(
-    client: &Client,
-    wanted: Vec<(&str, Value)>,
-) -> Result<(), ApiError> {
+async fn settle<T: Object>(client: &Client, wanted: Vec<(&str, Value)>) -> Result<(), ApiError> {
     let found = client.list::<T>(None, &ListParams::default()).await?.items;
     let found: Result<HashMap<String, Value>, ApiError> = found
         .iter()
         .map(|object| {
             Ok((
                 object.metadata().name.clone().unwrap_or_default(),
-                cast(object)?,
+                object.to_tree().map_err(|error| unreadable(&error))?,
             ))
         })
         .collect();
@@ -42,7 +37,7 @@ async fn settle<T: Object + Serialize + DeserializeOwned>(
     join_all(each).await.into_iter().collect()
 }
 
-async fn one<T: Object + Serialize + DeserializeOwned>(
+async fn one<T: Object>(
     client: &Client,
     name: &str,
     spec: Value,
@@ -52,12 +47,12 @@ async fn one<T: Object + Serialize + DeserializeOwned>(
         None => {
             let metadata = json!({"name": name, "annotations": {AUTO_UPDATE: "true"}});
             client
-                .create(&cast::<T>(&json!({"metadata": metadata, "spec": spec}))?)
+                .create(&read::<T>(&json!({"metadata": metadata, "spec": spec}))?)
                 .await
                 .map(drop)
         }
         Some(found) => match updated(name, spec, found) {
-            Some(object) => client.update(&cast::<T>(&object)?).await.map(drop),
+            Some(object) => client.update(&read::<T>(&object)?).await.map(drop),
             None => Ok(()),
         },
     };
@@ -102,14 +97,13 @@ fn updated(name: &str, mut spec: Value, mut object: Value) -> Option<Value> {
     Some(object)
 }
 
-fn cast<T: DeserializeOwned>(object: &impl Serialize) -> Result<T, ApiError> {
-    serde_json::to_value(object)
-        .and_then(serde_json::from_value)
-        .map_err(|error| {
-            let text =
-                format!("a flow schema or priority level cannot be read as its own kind: {error}");
-            ApiError::new(Reason::InternalError, text)
-        })
+fn read<T: Object>(object: &Value) -> Result<T, ApiError> {
+    T::from_tree(object).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &serde_json::Error) -> ApiError {
+    let text = format!("a flow schema or priority level cannot be read as its own kind: {error}");
+    ApiError::new(Reason::InternalError, text)
 }
 
 #[cfg(test)]
