@@ -5,6 +5,7 @@
 
 use crate::error::StoreError;
 use crate::model::{Entry, Event, ListQuery, Listing, Revision};
+use crate::packing::Samples;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -18,14 +19,15 @@ pub(crate) struct HistoryLimits {
     pub(crate) bytes: usize,
 }
 
-/// Number of the newest events of a table whose derived data is cached: enough for all watchers to
-/// receive an event while it is among them.
+/// Number of the newest events of a table whose derived data is cached and whose values are not packed: enough for all
+/// watchers to receive an event while it is among them.
 const RECENT: usize = 64;
 
 /// One table.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) entries: BTreeMap<Arc<str>, Entry>,
+    samples: Samples,
     events: VecDeque<Arc<Event>>,
     /// Bytes that only the history uses.
     bytes: usize,
@@ -38,6 +40,7 @@ impl Table {
     fn new(floor: Revision) -> Self {
         Self {
             entries: BTreeMap::new(),
+            samples: Samples::default(),
             events: VecDeque::new(),
             bytes: 0,
             floor,
@@ -62,14 +65,41 @@ impl Table {
             None => drop(self.entries.remove(&event.key)),
         }
         self.events.push_back(event);
-        if let Some(past) = self
-            .events
-            .len()
-            .checked_sub(RECENT + 1)
-            .and_then(|at| self.events.get(at))
+        if let Some(at) = self.events.len().checked_sub(RECENT + 1)
+            && let Some(event) = self.events.get(at).cloned()
         {
-            past.pass();
+            let before = event.before.as_ref().map(|entry| self.packed(entry, None));
+            let now = self.settle(&event);
+            self.events[at] = Arc::new(event.past(now, before));
         }
+    }
+
+    fn packed(&mut self, entry: &Entry, known: Option<&Arc<[u8]>>) -> Entry {
+        Entry {
+            value: self.samples.pack(&entry.value, known),
+            ..entry.clone()
+        }
+    }
+
+    /// Packs the value of an event that is no longer recent, also in the table where it is still the key's.
+    fn settle(&mut self, event: &Event) -> Option<Entry> {
+        let known = event.before.as_ref();
+        let known = known.and_then(|before| before.value.sample());
+        let now = self.packed(event.now.as_ref()?, known);
+        if let Some(own) = self.entries.get_mut(&now.key)
+            && own.modified == now.modified
+        {
+            own.value = now.value.clone();
+        }
+        Some(now)
+    }
+
+    /// Replaces all entries, without history.
+    fn fill(&mut self, entries: impl IntoIterator<Item = Entry>) {
+        let entries = entries.into_iter();
+        let packed = entries.map(|entry| (entry.key.clone(), self.packed(&entry, None)));
+        let packed = packed.collect();
+        self.entries = packed;
     }
 
     /// Drops the oldest events until the limits hold and the floor is at least `at_least`. Whole
@@ -82,7 +112,10 @@ impl Table {
             }
             self.floor = self.floor.max(first.revision);
             self.bytes -= Self::weight(first);
-            self.events.pop_front();
+            let first = self.events.pop_front();
+            if let Some(event) = first.filter(|event| !event.is_past()) {
+                self.settle(&event);
+            }
         }
         self.floor = self.floor.max(at_least);
     }
@@ -236,10 +269,7 @@ impl Published {
     pub(crate) fn install(&mut self, name: &str, floor: Revision, entries: Vec<Entry>) {
         let table = self.table_mut(name);
         table.floor = table.floor.max(floor);
-        table.entries = entries
-            .into_iter()
-            .map(|entry| (entry.key.clone(), entry))
-            .collect();
+        table.fill(entries);
     }
 
     /// Replaces the entries by those of another state, without history. Watchers of a table stay,
@@ -254,8 +284,9 @@ impl Published {
         (self.head, self.floor) = (found.revision, found.revision);
         for entry in &found.entries {
             if let Ok(name) = table_of(&entry.key) {
-                let entries = &mut self.table_mut(name).entries;
-                entries.insert(entry.key.clone(), entry.clone());
+                let table = self.table_mut(name);
+                let entry = table.packed(entry, None);
+                table.entries.insert(entry.key.clone(), entry);
             }
         }
     }
@@ -268,7 +299,7 @@ impl Published {
             .map_or_else(|| Arc::from(key), |entry| entry.key.clone());
         let now = value.map(|value| Entry {
             key: key.clone(),
-            value,
+            value: value.into(),
             created: before.as_ref().map_or(revision, |entry| entry.created),
             modified: revision,
         });
