@@ -362,7 +362,7 @@ async fn provision(
     let happening = Happening {
         severity: Severity::Normal,
         reason: "ProvisioningSucceeded",
-        action: "",
+        action: "Provisioning",
         message: format!("Successfully provisioned volume {name}"),
     };
     writer.recorder().record(&object, &happening).await;
@@ -477,7 +477,7 @@ async fn failed<T: Object>(writer: &Writer, object: &T, reason: &str, message: S
     let happening = Happening {
         severity: Severity::Warning,
         reason,
-        action: "",
+        action: reason,
         message,
     };
     writer.recorder().record(object, &happening).await;
