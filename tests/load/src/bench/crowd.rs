@@ -4,18 +4,18 @@ use super::objects::{Request, spread};
 use super::report::{Report, float};
 use crate::Result;
 use crate::client::Access;
-use crate::objects::{lease, node, pod};
+use crate::objects::{event, lease, node, pod};
 use crate::site::Site;
 use std::time::{Duration, Instant};
 
-/// Nodes and pods of a cluster, and the memory of its master in MiB at most; where there is no such figure, 40 and half as much
-/// again as the objects have when encoded.
-pub(super) type Size = (usize, usize, Option<f64>);
+/// Nodes and pods of a cluster, and the memory of its master in MiB at most.
+pub(super) type Size = (usize, usize, f64);
 /// Clusters whose master's memory is measured.
-pub(super) const SIZES: [Size; 2] = [(1_000, 10_000, Some(160.0)), (5_000, 50_000, None)];
+pub(super) const SIZES: [Size; 2] = [(1_000, 10_000, 160.0), (5_000, 50_000, 300.0)];
 const DELETED: usize = 5_000;
 const LISTERS: usize = 4;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+const EVENTS: &str = "/api/v1/namespaces/crowd/events";
 /// Connections over which nodes renew their leases.
 const RENEWERS: usize = 10;
 /// Time in which each node renews its lease: half of the grace period.
@@ -88,17 +88,25 @@ pub(super) async fn memory(
     };
     let mut run = spread(site, pods, make_pod).await?;
     report.rate("create, bound pod", "", &mut run);
+    let body = event("NAME", "POD", "HOST").to_string();
+    let make_event = move |number: usize| -> Request {
+        let body = body
+            .replace("NAME", &format!("pod-{number}.18b8c1f3a2d40{number:05x}"))
+            .replace("POD", &format!("pod-{number}"))
+            .replace("HOST", &format!("node-{}", number % nodes));
+        ("POST", EVENTS.to_owned(), body.into_bytes())
+    };
+    spread(site, pods, make_event).await?;
     site.settle(Duration::from_secs(20)).await;
     let mut connection = site.access()?.connect().await?;
     let mut encoded = 0;
-    for path in ["/api/v1/nodes", LEASES, path] {
+    for path in ["/api/v1/nodes", LEASES, path, EVENTS] {
         encoded += connection.skim(path).await?;
     }
     let encoded = float(encoded) / f64::from(1 << 20);
-    let most = most.unwrap_or_else(|| 1.5f64.mul_add(encoded, 40.0));
-    let what = format!("RSS with {nodes} nodes and {pods} pods");
+    let what = format!("RSS with {nodes} nodes, {pods} pods and their events");
     report.memory(
-        "nodes, their leases and pods encoded, as lists",
+        "nodes, their leases, pods and their events encoded, as lists",
         "",
         encoded,
     );
