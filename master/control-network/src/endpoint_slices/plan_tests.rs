@@ -27,7 +27,7 @@ fn pod(number: u8) -> Backend {
         uid: format!("uid-{number}"),
         node: "n".into(),
         addresses: [format!("10.0.0.{number}"), format!("fd00::{number}")]
-            .map(|text| text.parse::<std::net::IpAddr>().unwrap())
+            .map(|text| text.parse::<IpAddr>().unwrap())
             .into(),
         ready: true,
         ..Backend::default()
