@@ -58,7 +58,7 @@ impl Table {
             .partition_point(|event| event.revision <= revision)
     }
 
-    fn push(&mut self, event: Arc<Event>) {
+    fn push(&mut self, event: Arc<Event>, packs: bool) {
         self.bytes += Self::weight(&event);
         match &event.now {
             Some(entry) => drop(self.entries.insert(event.key.clone(), entry.clone())),
@@ -66,8 +66,15 @@ impl Table {
         }
         self.events.push_back(event);
         if let Some(at) = self.events.len().checked_sub(RECENT + 1)
-            && let Some(event) = self.events.get(at).cloned()
+            && packs
         {
+            self.pass(at);
+        }
+    }
+
+    /// The event at a place is no longer recent.
+    fn pass(&mut self, at: usize) {
+        if let Some(event) = self.events.get(at).cloned() {
             let before = event.before.as_ref().map(|entry| self.packed(entry, None));
             let now = self.settle(&event);
             self.events[at] = Arc::new(event.past(now, before));
@@ -94,17 +101,19 @@ impl Table {
         Some(now)
     }
 
-    /// Replaces all entries, without history.
-    fn fill(&mut self, entries: impl IntoIterator<Item = Entry>) {
-        let entries = entries.into_iter();
-        let packed = entries.map(|entry| (entry.key.clone(), self.packed(&entry, None)));
-        let packed = packed.collect();
-        self.entries = packed;
+    /// Packs everything that is not recent.
+    fn pack(&mut self) {
+        for at in 0..self.events.len().saturating_sub(RECENT) {
+            self.pass(at);
+        }
+        for entry in self.entries.values_mut() {
+            entry.value = self.samples.pack(&entry.value, None);
+        }
     }
 
     /// Drops the oldest events until the limits hold and the floor is at least `at_least`. Whole
     /// transactions only: a watch must not start inside one.
-    fn trim(&mut self, limits: HistoryLimits, at_least: Revision) {
+    fn trim(&mut self, limits: HistoryLimits, at_least: Revision, packs: bool) {
         while let Some(first) = self.events.front() {
             let over = self.events.len() > limits.events || self.bytes > limits.bytes;
             if !over && first.revision > at_least && first.revision > self.floor {
@@ -113,7 +122,7 @@ impl Table {
             self.floor = self.floor.max(first.revision);
             self.bytes -= Self::weight(first);
             let first = self.events.pop_front();
-            if let Some(event) = first.filter(|event| !event.is_past()) {
+            if let Some(event) = first.filter(|event| packs && !event.is_past()) {
                 self.settle(&event);
             }
         }
@@ -166,6 +175,8 @@ pub(crate) struct Published {
     head: Revision,
     floor: Revision,
     limits: HistoryLimits,
+    /// Whether values are packed as they grow old. Not while the state is read from disk: most of them are superseded there.
+    packs: bool,
     /// For watchers of every table.
     changed: watch::Sender<Revision>,
 }
@@ -187,8 +198,23 @@ impl Published {
             head,
             floor: 0,
             limits,
+            packs: true,
             changed: watch::Sender::new(0),
         }
+    }
+
+    /// The state to read one from disk into; [`Published::pack`] ends that.
+    pub(crate) fn unpacked(head: Revision, limits: HistoryLimits) -> Self {
+        Self {
+            packs: false,
+            ..Self::new(head, limits)
+        }
+    }
+
+    /// Packs what was read from disk.
+    pub(crate) fn pack(&mut self) {
+        self.packs = true;
+        self.tables.values_mut().for_each(Table::pack);
     }
 
     pub(crate) fn head(&self) -> Revision {
@@ -209,7 +235,7 @@ impl Published {
 
     /// Applies an event; those of one transaction share its revision.
     pub(crate) fn publish(&mut self, event: Arc<Event>) {
-        let limits = self.limits;
+        let (limits, packs) = (self.limits, self.packs);
         self.head = event.revision;
         let key = event.key.clone();
         let Ok(name) = table_of(&key) else { return };
@@ -217,9 +243,9 @@ impl Published {
             Some(table) => table,
             None => self.table_mut(name),
         };
-        table.push(event);
+        table.push(event, packs);
         let floor = table.floor;
-        table.trim(limits, floor);
+        table.trim(limits, floor, packs);
     }
 
     /// The watches to wake for changes after `since`: one sender for each changed table.
@@ -256,7 +282,7 @@ impl Published {
     pub(crate) fn compact(&mut self, revision: Revision) {
         self.floor = self.floor.max(revision.min(self.head));
         for table in self.tables.values_mut() {
-            table.trim(self.limits, self.floor);
+            table.trim(self.limits, self.floor, self.packs);
         }
     }
 
@@ -269,7 +295,10 @@ impl Published {
     pub(crate) fn install(&mut self, name: &str, floor: Revision, entries: Vec<Entry>) {
         let table = self.table_mut(name);
         table.floor = table.floor.max(floor);
-        table.fill(entries);
+        table.entries = entries
+            .into_iter()
+            .map(|entry| (entry.key.clone(), entry))
+            .collect();
     }
 
     /// Replaces the entries by those of another state, without history. Watchers of a table stay,

@@ -309,7 +309,7 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn new(limits: HistoryLimits) -> Self {
         Self {
-            published: Published::new(1, limits),
+            published: Published::unpacked(1, limits),
             head: 1,
             table: None,
             entries: Vec::new(),
