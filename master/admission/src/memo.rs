@@ -59,7 +59,7 @@ mod tests {
         let mut ask = |key: &str, modified: Revision| {
             let found = memo.of(&entry(key, modified), |entry| {
                 reads += 1;
-                entry.value.clone()
+                entry.value.bytes()
             });
             assert_eq!(found, modified.to_string().as_bytes(), "{key}");
         };

@@ -45,7 +45,7 @@ impl Plugin for NamespaceLifecycle {
             };
             if self
                 .terminating
-                .of(&entry, |entry| terminating(&entry.value))
+                .of(&entry, |entry| terminating(&entry.value.bytes()))
             {
                 return Err(refusal(request, meta_text(object, "name"), namespace));
             }

@@ -151,7 +151,9 @@ async fn class(request: &Request<'_>, pod: &Fields, asked: &str) -> Result<Class
     if asked.is_empty() {
         let all =
             master_objects::list(request.reader, "priorityclasses.scheduling.k8s.io/").await?;
-        let possible = all.iter().filter(|entry| may_be_default(&entry.value));
+        let possible = all
+            .iter()
+            .filter(|entry| may_be_default(&entry.value.bytes()));
         let defaults = possible.filter_map(read).filter(is_default);
         // Two can be created at the same time: the lower one counts (upstream).
         let lowest = defaults

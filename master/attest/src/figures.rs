@@ -99,6 +99,10 @@ fn write_sessions(text: &mut Text, (joins, renewals): (usize, usize)) {
         "Exchanges that are held, half-open ones and ends still remembered.",
     );
     for (kind, count) in [("join", joins), ("renewal", renewals)] {
-        text.sample("pratique_sessions", &format!("purpose=\"{kind}\""), count as u64);
+        text.sample(
+            "pratique_sessions",
+            &format!("purpose=\"{kind}\""),
+            count as u64,
+        );
     }
 }

@@ -228,7 +228,7 @@ fn encode(id: &ClusterId, record: &Record) -> Result<Bytes, BookError> {
 }
 
 fn decode(entry: &Entry) -> Result<Record, BookError> {
-    serde_json::from_slice(&entry.value)
+    serde_json::from_slice(&entry.value.bytes())
         .map_err(|_opaque| BookError::Damaged(entry.key.to_string()))
 }
 

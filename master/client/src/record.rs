@@ -5,6 +5,7 @@ use crate::client::{Client, Object, Patch};
 use config_kube::k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use jiff::{SignedDuration, Timestamp};
+use master_schema::error::Reason;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -33,7 +34,7 @@ pub struct Happening<'a> {
     pub severity: Severity,
     /// The reason, one CamelCase word.
     pub reason: &'a str,
-    /// The action of the component, one CamelCase word.
+    /// The action of the component, one CamelCase word; the API refuses an event without one.
     pub action: &'a str,
     /// The message, for humans.
     pub message: String,
@@ -125,7 +126,11 @@ impl Recorder {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(&key);
-            tracing::debug!(reason = happening.reason, %error, "cannot write an event");
+            if error.reason == Reason::Invalid {
+                tracing::warn!(reason = happening.reason, %error, "an event is not one: a fault of its writer");
+            } else {
+                tracing::debug!(reason = happening.reason, %error, "cannot write an event");
+            }
         }
     }
 

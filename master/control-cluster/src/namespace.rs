@@ -12,12 +12,14 @@ use master_control::setup::Setup;
 use master_control::views::namespace::{FINALIZER, NamespaceView};
 use master_control::writer::Writer;
 use serde_json::json;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Between two rounds while something is left.
 const ROUND: Duration = Duration::from_secs(1);
+/// How often the pause is doubled while rounds list pages of objects and delete none: finalizers hold them.
+const DOUBLED: u32 = 4;
 /// Objects of a kind that are listed at once.
 const PAGE: u32 = 500;
 /// Pages of a kind in one round, so that no namespace holds up another for long.
@@ -34,6 +36,14 @@ const PODS: &str = "pods.";
 #[derive(Debug)]
 pub struct Namespaces {
     namespaces: Store<NamespaceView>,
+    /// Namespaces, by UID, whose last rounds were in vain, and how many.
+    vain: Mutex<HashMap<String, u32>>,
+}
+
+impl Namespaces {
+    fn vain(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+        self.vain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A namespace and what is known of it.
@@ -41,6 +51,8 @@ pub struct Namespaces {
 pub struct Facts {
     name: String,
     namespace: Arc<NamespaceView>,
+    /// How many rounds before this one were in vain.
+    vain: u32,
 }
 
 /// One round: deletes the content, and the namespace once it is empty.
@@ -65,12 +77,18 @@ impl Controller for Namespaces {
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let namespaces = setup.follow_keys();
-        Self { namespaces }
+        let vain = Mutex::default();
+        Self { namespaces, vain }
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
         let (name, namespace) = (key.name.clone(), self.namespaces.get(key)?);
-        Some(Facts { name, namespace })
+        let vain = self.vain().get(&namespace.uid).copied();
+        Some(Facts {
+            name,
+            vain: vain.unwrap_or_default(),
+            namespace,
+        })
     }
 
     fn plan(facts: &Facts, _: Now) -> Plan<Empty> {
@@ -81,13 +99,29 @@ impl Controller for Namespaces {
             name: facts.name.clone(),
             uid: facts.namespace.uid.clone(),
         });
-        plan.requeue_in(ROUND);
+        plan.requeue_in(ROUND * 2_u32.pow(facts.vain.min(DOUBLED)));
         plan
     }
 
     async fn carry_out(&self, namespace: Empty, writer: &Writer) -> Result<(), ApiError> {
-        empty(writer, &namespace.name, &namespace.uid).await
+        let round = empty(writer, &namespace.name, &namespace.uid).await;
+        let mut vain = self.vain();
+        if round.as_ref().is_ok_and(|round| *round == Round::Vain) {
+            *vain.entry(namespace.uid).or_default() += 1;
+        } else {
+            vain.remove(&namespace.uid);
+        }
+        round.map(drop)
     }
+}
+
+/// What a round was good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// Something was deleted, or little was looked at.
+    Useful,
+    /// More than a page of a kind was looked at, and there was nothing to delete.
+    Vain,
 }
 
 /// The remaining content of a namespace.
@@ -99,11 +133,23 @@ struct Remaining {
     finalizers: BTreeMap<String, usize>,
     /// Failed deletions, with reasons.
     failures: Vec<String>,
+    /// How many objects this round deleted, or tried to.
+    deleted: usize,
+    /// Whether there is a kind of which it looked at more than a page.
+    many: bool,
 }
 
 impl Remaining {
     fn is_empty(&self) -> bool {
         self.resources.is_empty() && self.failures.is_empty()
+    }
+
+    fn round(&self) -> Round {
+        if self.many && self.deleted == 0 {
+            Round::Vain
+        } else {
+            Round::Useful
+        }
     }
 
     fn has_pods(&self) -> bool {
@@ -197,13 +243,13 @@ impl Remaining {
 }
 
 /// One round: deletes what is there; once nothing is, lets the namespace go.
-async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
+async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<Round, ApiError> {
     let client = writer.client();
     let namespace: Namespace = client.get(None, name).await?;
     if namespace.metadata.uid.as_deref() != Some(uid)
         || namespace.metadata.deletion_timestamp.is_none()
     {
-        return Ok(());
+        return Ok(Round::Useful);
     }
     let mut left = Remaining::default();
     for resource in in_order(client.resources()) {
@@ -216,9 +262,11 @@ async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> {
         }
     }
     if left.is_empty() {
-        return finalize(writer, namespace).await;
+        finalize(writer, namespace).await?;
+    } else {
+        tell(writer, &namespace, &left).await?;
     }
-    tell(writer, &namespace, &left).await
+    Ok(left.round())
 }
 
 /// A resource as conditions name it.
@@ -268,7 +316,9 @@ async fn clear(
         if waiting.is_empty() {
             params.continue_token = Some(page.continue_token.clone());
         }
+        left.deleted += waiting.len();
         delete(client, resource, namespace, waiting, left).await;
+        left.many |= !page.continue_token.is_empty();
         if page.continue_token.is_empty() {
             break;
         }

@@ -363,7 +363,7 @@ async fn provision(
     let happening = Happening {
         severity: Severity::Normal,
         reason: "ProvisioningSucceeded",
-        action: "",
+        action: "Provisioning",
         message: format!("Successfully provisioned volume {name}"),
     };
     writer.recorder().record(&object, &happening).await;
@@ -478,7 +478,7 @@ async fn failed<T: Object>(writer: &Writer, object: &T, reason: &str, message: S
     let happening = Happening {
         severity: Severity::Warning,
         reason,
-        action: "",
+        action: reason,
         message,
     };
     writer.recorder().record(object, &happening).await;

@@ -340,11 +340,11 @@ fn address(
         .is_some_and(|family| family == "IPv6");
     let of_family = |address: &&IpAddr| address.is_ipv6() == is_ipv6;
     let ip = pod.addresses.iter().find(of_family)?.to_string();
-    let named = !pod.hostname.is_empty() && pod.subdomain == facts.key.name;
+    let named = !pod.hostname.is_empty() && *pod.subdomain == *facts.key.name;
     Some(EndpointAddress {
         ip,
-        hostname: named.then(|| pod.hostname.clone()),
-        node_name: Some(pod.node.clone()).filter(|node| !node.is_empty()),
+        hostname: named.then(|| pod.hostname.to_string()),
+        node_name: Some(pod.node.to_string()).filter(|node| !node.is_empty()),
         target_ref: Some(ObjectReference {
             kind: Some("Pod".to_owned()),
             namespace: Some(facts.key.namespace.clone()),

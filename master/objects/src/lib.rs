@@ -23,13 +23,14 @@ pub use name::generate;
 pub use reads::{list, store_error};
 pub use shallow::Shallow;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::metadata_mut;
 use master_schema::registry::Kind;
 use master_schema::validate::Fields;
 use master_store::Entry;
 use serde_json::{Map, Value};
+use std::ops::Range;
 
 /// The metadata field that records which manager owns which fields.
 pub const MANAGED: &str = "managedFields";
@@ -98,7 +99,8 @@ fn write_parts(
 /// # Errors
 /// The stored bytes are no object (500, with the key).
 pub fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
-    let object = stored::text(&entry.value).and_then(serde_json::from_str);
+    let bytes = entry.value.bytes();
+    let object = stored::text(&bytes).and_then(serde_json::from_str);
     let object = object.map_err(|error| corrupt(entry, &error))?;
     Ok(complete(kind, entry, object))
 }
@@ -109,8 +111,7 @@ pub fn decode(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
 /// # Errors
 /// The stored bytes are no object (500, with the key).
 pub fn decode_bare(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
-    let (object, _) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
-    Ok(complete(kind, entry, object))
+    Ok(complete(kind, entry, stored(entry)?))
 }
 
 /// The stored object as it is, without managed fields.
@@ -118,7 +119,7 @@ pub fn decode_bare(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
 /// # Errors
 /// The stored bytes are no object (500, with the key).
 pub fn stored(entry: &Entry) -> Result<Fields, ApiError> {
-    stored::read(&entry.value)
+    stored::read(&entry.value.bytes())
         .map(|(object, _)| object)
         .map_err(|error| corrupt(entry, &error))
 }
@@ -128,7 +129,8 @@ pub fn stored(entry: &Entry) -> Result<Fields, ApiError> {
 /// # Errors
 /// The stored bytes are no object (500, with the key).
 pub fn decode_kept(kind: &Kind, entry: &Entry) -> Result<Fields, ApiError> {
-    let (object, managed) = stored::read(&entry.value).map_err(|error| corrupt(entry, &error))?;
+    let bytes = entry.value.bytes();
+    let (object, managed) = stored::read(&bytes).map_err(|error| corrupt(entry, &error))?;
     let mut object = complete(kind, entry, object);
     put_managed(&mut object, managed.map(str::to_owned));
     Ok(object)
@@ -221,26 +223,58 @@ pub fn head(kind: &Kind, extent: Extent) -> String {
     format!(r#"{{"kind":"{name}","apiVersion":"{version}","metadata":{{"resourceVersion":""#)
 }
 
+/// The part of a stored object that an answer holds: shared with the store, and read from it when it is written.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    value: master_store::Value,
+    range: Range<usize>,
+}
+
+impl Kept {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> Bytes {
+        self.value.bytes().slice(self.range.clone())
+    }
+
+    /// Writes its bytes.
+    pub fn put(&self, into: &mut impl BufMut) {
+        self.value.put(self.range.clone(), into);
+    }
+}
+
 /// The part of an entry's bytes after the brace of the metadata; shared, not copied, unless a field
 /// is renamed.
 ///
 /// # Errors
 /// The stored bytes do not begin with metadata (500, with the key).
-pub fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Bytes, ApiError> {
-    let renamed;
-    let kept = if kind.stored_as_served() {
-        &entry.value
+pub fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Kept, ApiError> {
+    let value = if kind.stored_as_served() {
+        entry.value.clone()
     } else {
-        renamed = rename(kind, entry)?;
-        &renamed
+        rename(kind, entry)?.into()
     };
+    let beginning = START.len() + 1;
+    let mut first = Vec::with_capacity(beginning);
+    value.put(0..beginning, &mut first);
+    let begins = first.starts_with(START) && first.last() != Some(&b'}');
     let end = match extent {
-        Extent::Whole => Some(kept.len()),
-        Extent::Metadata(_) => closed(kept, START.len()),
+        Extent::Whole => Some(value.len()),
+        Extent::Metadata(_) => closed(&value.bytes(), START.len()),
     };
     match end {
-        Some(end) if kept.starts_with(START) && kept.get(START.len()) != Some(&b'}') => {
-            Ok(kept.slice(START.len()..end))
+        Some(end) if begins => {
+            let range = START.len()..end;
+            Ok(Kept { value, range })
         }
         Some(_) | None => Err(ApiError::new(
             Reason::InternalError,
@@ -269,7 +303,7 @@ fn closed(json: &[u8], from: usize) -> Option<usize> {
 /// The bytes with fields under the names of the served version.
 fn rename(kind: &Kind, entry: &Entry) -> Result<Bytes, ApiError> {
     let mut object: Fields =
-        serde_json::from_slice(&entry.value).map_err(|error| corrupt(entry, &error))?;
+        serde_json::from_slice(&entry.value.bytes()).map_err(|error| corrupt(entry, &error))?;
     kind.to_served(&mut object);
     let metadata = match object.remove("metadata") {
         Some(Value::Object(metadata)) => metadata,

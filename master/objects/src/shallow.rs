@@ -19,12 +19,12 @@ use std::collections::BTreeMap;
 pub struct Shallow<'a>(BTreeMap<&'a str, Cow<'a, str>>);
 
 impl<'a> Shallow<'a> {
-    /// The stored object; its kind must be one that is stored as it is served.
+    /// The stored object, from the bytes of the entry's value; its kind must be one that is stored as it is served.
     ///
     /// # Errors
     /// The stored bytes are no object (500, with the key).
-    pub fn stored(entry: &'a Entry) -> Result<Self, ApiError> {
-        let read = super::stored::text(&entry.value).and_then(Self::of);
+    pub fn stored(entry: &Entry, bytes: &'a [u8]) -> Result<Self, ApiError> {
+        let read = super::stored::text(bytes).and_then(Self::of);
         read.map_err(|error| super::corrupt(entry, &error))
     }
 
@@ -185,8 +185,8 @@ mod tests {
             metadata in fields(), mut spec in fields(), data in value(), new in value(),
         ) {
             let object = |spec: &Map<String, Value>| json!({"metadata": metadata, "data": data, "spec": spec});
-            let stored = entry(&object(&spec).to_string());
-            let mut shallow = Shallow::stored(&stored).unwrap();
+            let stored = object(&spec).to_string();
+            let mut shallow = read(&stored).unwrap();
             prop_assert_eq!(shallow.read::<Value>("data").unwrap(), data.clone());
             shallow.change("spec", |fields| fields.set("b", &new)).unwrap();
             spec.insert("b".to_owned(), new);
@@ -196,27 +196,26 @@ mod tests {
 
         #[test]
         fn no_text_is_too_strange_to_be_refused(text in r#"[\{\}\[\],:"\\a1 é]{0,24}"#) {
-            if let Ok(shallow) = Shallow::stored(&entry(&text)) {
+            if let Ok(shallow) = read(&text) {
                 drop(shallow.encode());
             }
         }
     }
 
-    fn entry(value: &str) -> Entry {
-        Entry {
+    fn read(text: &str) -> Result<Shallow<'_>, ApiError> {
+        let entry = Entry {
             key: "pods/a/b".into(),
-            value: value.to_owned().into(),
+            value: Bytes::new().into(),
             created: 1,
             modified: 2,
-        }
+        };
+        Shallow::stored(&entry, text.as_bytes())
     }
 
     #[test]
     fn what_is_not_changed_keeps_its_text() {
-        let stored = entry(
-            r#"{"metadata":{"name":"a\\\"b]","managedFields":[ {"x":1.50} ]},"data":{"é":"\u00e9"},"spec":{"a":1e3,"c":null,"e":{}}}"#,
-        );
-        let mut object = Shallow::stored(&stored).unwrap();
+        let stored = r#"{"metadata":{"name":"a\\\"b]","managedFields":[ {"x":1.50} ]},"data":{"é":"\u00e9"},"spec":{"a":1e3,"c":null,"e":{}}}"#;
+        let mut object = read(stored).unwrap();
         let change = |spec: &mut Shallow<'_>| {
             assert_eq!(spec.read::<Vec<Value>>("c").unwrap(), Vec::<Value>::new());
             spec.set("b", &json!({"new": true}))
@@ -243,10 +242,9 @@ mod tests {
             r#"{"a":1}}"#,
             r#"{"a\"b":1}"#,
         ] {
-            assert!(Shallow::stored(&entry(text)).is_err(), "{text}");
+            assert!(read(text).is_err(), "{text}");
         }
-        let stored = entry(r#"{"metadata":{},"spec":1}"#);
-        let mut object = Shallow::stored(&stored).unwrap();
+        let mut object = read(r#"{"metadata":{},"spec":1}"#).unwrap();
         assert!(object.object("spec").is_err() && object.read::<String>("spec").is_err());
         assert!(object.change("spec", |_| Ok(())).is_err());
         assert_eq!(object.encode(), r#"{"metadata":{},"spec":1}"#);

@@ -433,9 +433,17 @@ impl Scheduler {
         pod: &PodRequest,
         why: &Unschedulable,
     ) -> Option<Result<Preemption, NoPreemption>> {
-        let Unschedulable::NoneFits { .. } = why else {
-            return None;
-        };
+        match why {
+            Unschedulable::NotYet(_) | Unschedulable::NoNodes => return None,
+            Unschedulable::Nowhere { .. } if !pod.may_preempt => {
+                return Some(Err(NoPreemption::Never));
+            }
+            Unschedulable::Nowhere { nodes, .. } => {
+                let (nodes, helpless) = (*nodes, *nodes);
+                return Some(Err(NoPreemption::Nowhere { nodes, helpless }));
+            }
+            Unschedulable::NoneFits { .. } => {}
+        }
         if let Some(node) = self.snapshot.release(&pod.key)
             && self.snapshot.awaits_ends(&node, pod.priority)
         {

@@ -226,6 +226,25 @@ async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_no_node_can_take_says_that_preemption_does_not_help() {
+    let cluster = cluster().await;
+    cluster.node("worker-1", "4").await;
+    let missing = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]);
+    cluster
+        .pod("web", |pod| pod["spec"]["volumes"] = missing)
+        .await;
+    let message = "0/1 nodes are available: persistentvolumeclaim \"missing\" not found. preemption: \
+        0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    eventually("the condition says so", || {
+        Box::pin(async {
+            let why = cluster.waits_for("web").await;
+            why.filter(|(_, why)| why == message)
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn room_that_a_deleted_pod_leaves_is_given_away() {
     let cluster = cluster().await;
     cluster.node("worker-1", "500m").await;

@@ -5,6 +5,7 @@
 
 use crate::error::StoreError;
 use crate::model::{Entry, Event, ListQuery, Listing, Revision};
+use crate::packing::Samples;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -18,14 +19,15 @@ pub(crate) struct HistoryLimits {
     pub(crate) bytes: usize,
 }
 
-/// Number of the newest events of a table whose derived data is cached: enough for all watchers to
-/// receive an event while it is among them.
+/// Number of the newest events of a table whose derived data is cached and whose values are not packed: enough for all
+/// watchers to receive an event while it is among them.
 const RECENT: usize = 64;
 
 /// One table.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) entries: BTreeMap<Arc<str>, Entry>,
+    samples: Samples,
     events: VecDeque<Arc<Event>>,
     /// Bytes that only the history uses.
     bytes: usize,
@@ -38,6 +40,7 @@ impl Table {
     fn new(floor: Revision) -> Self {
         Self {
             entries: BTreeMap::new(),
+            samples: Samples::default(),
             events: VecDeque::new(),
             bytes: 0,
             floor,
@@ -55,26 +58,62 @@ impl Table {
             .partition_point(|event| event.revision <= revision)
     }
 
-    fn push(&mut self, event: Arc<Event>) {
+    fn push(&mut self, event: Arc<Event>, packs: bool) {
         self.bytes += Self::weight(&event);
         match &event.now {
             Some(entry) => drop(self.entries.insert(event.key.clone(), entry.clone())),
             None => drop(self.entries.remove(&event.key)),
         }
         self.events.push_back(event);
-        if let Some(past) = self
-            .events
-            .len()
-            .checked_sub(RECENT + 1)
-            .and_then(|at| self.events.get(at))
+        if let Some(at) = self.events.len().checked_sub(RECENT + 1)
+            && packs
         {
-            past.pass();
+            self.pass(at);
+        }
+    }
+
+    /// The event at a place is no longer recent.
+    fn pass(&mut self, at: usize) {
+        if let Some(event) = self.events.get(at).cloned() {
+            let before = event.before.as_ref().map(|entry| self.packed(entry, None));
+            let now = self.settle(&event);
+            self.events[at] = Arc::new(event.past(now, before));
+        }
+    }
+
+    fn packed(&mut self, entry: &Entry, known: Option<&Arc<[u8]>>) -> Entry {
+        Entry {
+            value: self.samples.pack(&entry.value, known),
+            ..entry.clone()
+        }
+    }
+
+    /// Packs the value of an event that is no longer recent, also in the table where it is still the key's.
+    fn settle(&mut self, event: &Event) -> Option<Entry> {
+        let known = event.before.as_ref();
+        let known = known.and_then(|before| before.value.sample());
+        let now = self.packed(event.now.as_ref()?, known);
+        if let Some(own) = self.entries.get_mut(&now.key)
+            && own.modified == now.modified
+        {
+            own.value = now.value.clone();
+        }
+        Some(now)
+    }
+
+    /// Packs everything that is not recent.
+    fn pack(&mut self) {
+        for at in 0..self.events.len().saturating_sub(RECENT) {
+            self.pass(at);
+        }
+        for entry in self.entries.values_mut() {
+            entry.value = self.samples.pack(&entry.value, None);
         }
     }
 
     /// Drops the oldest events until the limits hold and the floor is at least `at_least`. Whole
     /// transactions only: a watch must not start inside one.
-    fn trim(&mut self, limits: HistoryLimits, at_least: Revision) {
+    fn trim(&mut self, limits: HistoryLimits, at_least: Revision, packs: bool) {
         while let Some(first) = self.events.front() {
             let over = self.events.len() > limits.events || self.bytes > limits.bytes;
             if !over && first.revision > at_least && first.revision > self.floor {
@@ -82,7 +121,10 @@ impl Table {
             }
             self.floor = self.floor.max(first.revision);
             self.bytes -= Self::weight(first);
-            self.events.pop_front();
+            let first = self.events.pop_front();
+            if let Some(event) = first.filter(|event| packs && !event.is_past()) {
+                self.settle(&event);
+            }
         }
         self.floor = self.floor.max(at_least);
     }
@@ -133,6 +175,8 @@ pub(crate) struct Published {
     head: Revision,
     floor: Revision,
     limits: HistoryLimits,
+    /// Whether values are packed as they grow old. Not while the state is read from disk: most of them are superseded there.
+    packs: bool,
     /// For watchers of every table.
     changed: watch::Sender<Revision>,
 }
@@ -154,8 +198,23 @@ impl Published {
             head,
             floor: 0,
             limits,
+            packs: true,
             changed: watch::Sender::new(0),
         }
+    }
+
+    /// The state to read one from disk into; [`Published::pack`] ends that.
+    pub(crate) fn unpacked(head: Revision, limits: HistoryLimits) -> Self {
+        Self {
+            packs: false,
+            ..Self::new(head, limits)
+        }
+    }
+
+    /// Packs what was read from disk.
+    pub(crate) fn pack(&mut self) {
+        self.packs = true;
+        self.tables.values_mut().for_each(Table::pack);
     }
 
     pub(crate) fn head(&self) -> Revision {
@@ -176,7 +235,7 @@ impl Published {
 
     /// Applies an event; those of one transaction share its revision.
     pub(crate) fn publish(&mut self, event: Arc<Event>) {
-        let limits = self.limits;
+        let (limits, packs) = (self.limits, self.packs);
         self.head = event.revision;
         let key = event.key.clone();
         let Ok(name) = table_of(&key) else { return };
@@ -184,9 +243,9 @@ impl Published {
             Some(table) => table,
             None => self.table_mut(name),
         };
-        table.push(event);
+        table.push(event, packs);
         let floor = table.floor;
-        table.trim(limits, floor);
+        table.trim(limits, floor, packs);
     }
 
     /// The watches to wake for changes after `since`: one sender for each changed table.
@@ -223,7 +282,7 @@ impl Published {
     pub(crate) fn compact(&mut self, revision: Revision) {
         self.floor = self.floor.max(revision.min(self.head));
         for table in self.tables.values_mut() {
-            table.trim(self.limits, self.floor);
+            table.trim(self.limits, self.floor, self.packs);
         }
     }
 
@@ -254,8 +313,9 @@ impl Published {
         (self.head, self.floor) = (found.revision, found.revision);
         for entry in &found.entries {
             if let Ok(name) = table_of(&entry.key) {
-                let entries = &mut self.table_mut(name).entries;
-                entries.insert(entry.key.clone(), entry.clone());
+                let table = self.table_mut(name);
+                let entry = table.packed(entry, None);
+                table.entries.insert(entry.key.clone(), entry);
             }
         }
     }
@@ -268,7 +328,7 @@ impl Published {
             .map_or_else(|| Arc::from(key), |entry| entry.key.clone());
         let now = value.map(|value| Entry {
             key: key.clone(),
-            value,
+            value: value.into(),
             created: before.as_ref().map_or(revision, |entry| entry.created),
             modified: revision,
         });

@@ -15,6 +15,9 @@
 //! they read the published state, and each watcher has its own position in the shared history, so a
 //! slow one delays no other.
 //!
+//! Values of a table that are not among its newest changes are packed in memory, as their differences from one that
+//! resembles them ([`Value`]): tens of thousands of objects repeat a few templates.
+//!
 //! Keys are `table/rest`: the part before the first `/` names a table, and each table has its own
 //! history, so that a busy table (leases, events) does not push out the history of a quiet one.
 
@@ -24,8 +27,10 @@ mod error;
 mod history;
 mod memory;
 mod model;
+mod packing;
 mod replica;
 mod traits;
+mod value;
 
 pub use direct::Direct;
 pub use embedded::snapshot::{
@@ -39,3 +44,4 @@ pub use model::{
 };
 pub use replica::Replica;
 pub use traits::{Batch, BoxFuture, Reader, Store, WatchStream};
+pub use value::Value;

@@ -1,5 +1,6 @@
 //! Data types of a store: entries, events, transactions, queries.
 
+use crate::value::Value;
 use bytes::Bytes;
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,7 @@ pub struct Entry {
     /// `table/rest`.
     pub key: Arc<str>,
     /// The value.
-    pub value: Bytes,
+    pub value: Value,
     /// Revision at which the key was created.
     pub created: Revision,
     /// Revision of the last write.
@@ -78,9 +79,26 @@ impl Event {
         }
     }
 
-    /// Marks the event as no longer recent and drops its derived data.
-    pub(crate) fn pass(&self) {
-        *self.derived.lock().unwrap_or_else(PoisonError::into_inner) = Derived::Past;
+    /// The bytes of the new value, if the key was not deleted.
+    pub(crate) fn value(&self) -> Option<Bytes> {
+        self.now.as_ref().map(|entry| entry.value.bytes())
+    }
+
+    /// The same event as no longer recent: with these entries, and without derived data.
+    pub(crate) fn past(&self, now: Option<Entry>, before: Option<Entry>) -> Self {
+        Self {
+            revision: self.revision,
+            key: Arc::clone(&self.key),
+            now,
+            before,
+            derived: Mutex::new(Derived::Past),
+        }
+    }
+
+    /// Whether it is no longer recent.
+    pub(crate) fn is_past(&self) -> bool {
+        let derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(*derived, Derived::Past)
     }
 }
 
@@ -200,9 +218,11 @@ mod tests {
             0,
             "another type has a place of its own"
         );
-        event.pass();
+        let past = event.past(None, None);
+        assert!(past.is_past() && !event.is_past());
+        drop(event);
         assert_eq!(Arc::strong_count(&kept), 1);
-        assert!(!Arc::ptr_eq(&kept, &event.derived()));
+        assert!(!Arc::ptr_eq(&kept, &past.derived()));
         assert_eq!(Arc::strong_count(&kept), 1, "nothing is kept again");
     }
 }

@@ -31,7 +31,10 @@ fn child_writes_until_killed() {
                     let key = format!("k/{task}");
                     let entry = store.get(&key).await.unwrap().entry;
                     let count = entry.as_ref().map_or(0, |e| {
-                        std::str::from_utf8(&e.value).unwrap().parse().unwrap()
+                        std::str::from_utf8(&e.value.bytes())
+                            .unwrap()
+                            .parse()
+                            .unwrap()
                     });
                     let next: u64 = count + 1;
                     let value = Bytes::from(next.to_string());
@@ -113,7 +116,10 @@ fn an_acknowledged_write_survives_kill_at_any_moment() {
                     .unwrap()
                     .entry
                     .expect("an acknowledged key is there");
-                let found: u64 = std::str::from_utf8(&entry.value).unwrap().parse().unwrap();
+                let found: u64 = std::str::from_utf8(&entry.value.bytes())
+                    .unwrap()
+                    .parse()
+                    .unwrap();
                 assert!(
                     found >= *count,
                     "{key}: acknowledged {count}, found {found}"

@@ -192,7 +192,7 @@ async fn all(store: &EmbeddedStore) -> BTreeMap<String, Bytes> {
     let entries = store.everything().await.unwrap().entries;
     entries
         .into_iter()
-        .map(|entry| (entry.key.to_string(), entry.value))
+        .map(|entry| (entry.key.to_string(), entry.value.bytes()))
         .collect()
 }
 

@@ -106,7 +106,7 @@ async fn logs_give_way_to_states_and_history_outlives_both() {
     let then = store.list(half).await.unwrap().entries;
     assert!(
         then.iter()
-            .all(|entry| entry.value[0] == 19 && entry.created <= start + 20)
+            .all(|entry| entry.value.bytes()[0] == 19 && entry.created <= start + 20)
     );
 }
 

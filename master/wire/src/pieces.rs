@@ -17,18 +17,25 @@ const PIECE: usize = 64 << 10;
 /// What follows the last item.
 const END: &[u8] = b"]}\n";
 
-/// An item: its revision, and its stored bytes, shared with the store.
-pub type Item = (u64, Bytes);
+/// An item of a list: its stored bytes, which are read when the piece that holds them is assembled.
+pub trait Item: Send + Unpin + 'static {
+    /// Its revision.
+    fn revision(&self) -> u64;
+    /// How many bytes it has.
+    fn size(&self) -> usize;
+    /// Writes its bytes.
+    fn put(&self, piece: &mut BytesMut);
+}
 
 /// The body.
 #[derive(Debug)]
-pub struct Pieces {
+pub struct Pieces<T> {
     /// What precedes the items; sent with the first piece.
     start: Bytes,
     /// What precedes each item's revision, and what follows the item.
     head: Bytes,
     tail: &'static [u8],
-    items: std::vec::IntoIter<Item>,
+    items: std::vec::IntoIter<T>,
     first: bool,
     left: u64,
 }
@@ -38,16 +45,16 @@ fn digits(number: u64) -> u64 {
     number.checked_ilog10().map_or(1, |log| u64::from(log) + 1)
 }
 
-impl Pieces {
+impl<T: Item> Pieces<T> {
     /// A list that begins with `start`, with `items` that each begin with `head` and end with
     /// `tail`.
-    pub fn new(start: Bytes, (head, tail): (Bytes, &'static [u8]), items: Vec<Item>) -> Self {
+    pub fn new(start: Bytes, (head, tail): (Bytes, &'static [u8]), items: Vec<T>) -> Self {
         // Each item: head, revision, `",`, stored bytes, tail; and a comma before all but the
         // first.
         let own = (head.len() + tail.len()) as u64 + 2;
         let all: u64 = items
             .iter()
-            .map(|(revision, kept)| own + digits(*revision) + kept.len() as u64)
+            .map(|item| own + digits(item.revision()) + item.size() as u64)
             .sum();
         let commas = (items.len() as u64).saturating_sub(1);
         let left = start.len() as u64 + all + commas + END.len() as u64;
@@ -74,7 +81,7 @@ impl Pieces {
         );
         piece.put_slice(&std::mem::take(&mut self.start));
         while piece.len() < PIECE {
-            let Some((revision, kept)) = self.items.next() else {
+            let Some(item) = self.items.next() else {
                 piece.put_slice(END);
                 break;
             };
@@ -83,8 +90,8 @@ impl Pieces {
             }
             piece.put_slice(&self.head);
             // Writing to memory does not fail.
-            let _infallible = write!(piece, "{revision}\",");
-            piece.put_slice(&kept);
+            let _infallible = write!(piece, "{}\",", item.revision());
+            item.put(&mut piece);
             piece.put_slice(self.tail);
         }
         self.left = self.left.saturating_sub(piece.len() as u64);
@@ -92,7 +99,7 @@ impl Pieces {
     }
 }
 
-impl http_body::Body for Pieces {
+impl<T: Item> http_body::Body for Pieces<T> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -116,6 +123,20 @@ impl http_body::Body for Pieces {
 mod tests {
     use super::*;
     use http_body::Body as _;
+
+    impl Item for (u64, Bytes) {
+        fn revision(&self) -> u64 {
+            self.0
+        }
+
+        fn size(&self) -> usize {
+            self.1.len()
+        }
+
+        fn put(&self, piece: &mut BytesMut) {
+            piece.put_slice(&self.1);
+        }
+    }
 
     async fn whole(count: u64, size: usize, tail: &'static [u8]) -> (u64, Bytes) {
         let kept = Bytes::from(format!("\"pad\":\"{}\"}}", "x".repeat(size)));

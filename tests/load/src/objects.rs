@@ -53,6 +53,20 @@ pub fn pod(name: &str, node: &str) -> Value {
     pod
 }
 
+/// What the scheduler says of a pod that it has bound.
+pub fn event(name: &str, pod: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "crowd"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "crowd", "name": pod},
+        "type": "Normal", "reason": "Scheduled", "action": "Binding", "count": 1,
+        "message": format!("Successfully assigned crowd/{pod} to {node}"),
+        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingComponent": "default-scheduler", "reportingInstance": "default-scheduler",
+        "source": {"component": "default-scheduler"},
+    })
+}
+
 /// A node's lease.
 pub fn lease(node: &str, renewed: &str) -> Value {
     json!({

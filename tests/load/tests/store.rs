@@ -78,7 +78,7 @@ async fn one_call(store: &EmbeddedStore, values: &AtomicU64, client: u64, random
         "done {client} read {}",
         entry
             .as_ref()
-            .map_or("none".to_owned(), |e| number(&e.value).to_string())
+            .map_or("none".to_owned(), |e| number(&e.value.bytes()).to_string())
     ));
     let value = values.fetch_add(1, Ordering::Relaxed);
     let bytes = Bytes::from(value.to_string());
@@ -86,11 +86,11 @@ async fn one_call(store: &EmbeddedStore, values: &AtomicU64, client: u64, random
         None => (Op::create(&key, bytes), format!("create {value}")),
         Some(entry) if next(random).is_multiple_of(5) => (
             Op::delete(&key, entry.modified),
-            format!("delete {}", number(&entry.value)),
+            format!("delete {}", number(&entry.value.bytes())),
         ),
         Some(entry) => (
             Op::update(&key, entry.modified, bytes),
-            format!("update {} {value}", number(&entry.value)),
+            format!("update {} {value}", number(&entry.value.bytes())),
         ),
     };
     tell(&format!("call {client} {key} {told}"));
@@ -226,7 +226,7 @@ async fn transactions_over_keys_are_linearizable() {
                 let key = |text: &str| -> u8 { text.trim_start_matches("j/").parse().unwrap() };
                 let seen: BTreeMap<u8, u64> = entries
                     .iter()
-                    .map(|e| (key(&e.key), number(&e.value)))
+                    .map(|e| (key(&e.key), number(&e.value.bytes())))
                     .collect();
                 history.lock().unwrap().push(Timed {
                     call: Joint::Read(seen.clone()),

@@ -92,7 +92,7 @@ pub(super) async fn give(
 async fn known_ranges(reader: &dyn Reader) -> Result<Vec<(Range, Entry)>, ApiError> {
     let mut ranges = Vec::new();
     for entry in master_objects::list(reader, RANGES).await? {
-        let object: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
+        let object: Fields = serde_json::from_slice(&entry.value.bytes()).unwrap_or_default();
         if meta_text(&object, "deletionTimestamp").is_empty() {
             ranges.extend(
                 ranges_of(&object)
@@ -116,7 +116,7 @@ fn ranges_of(object: &Fields) -> Vec<Range> {
 pub(super) fn all_ranges(entries: &[Entry]) -> Vec<Range> {
     let objects = entries
         .iter()
-        .filter_map(|entry| serde_json::from_slice::<Fields>(&entry.value).ok());
+        .filter_map(|entry| serde_json::from_slice::<Fields>(&entry.value.bytes()).ok());
     objects.flat_map(|object| ranges_of(&object)).collect()
 }
 
@@ -249,7 +249,7 @@ impl Allocation<'_> {
     pub(super) async fn free_address(&mut self, address: IpAddr) -> Result<(), ApiError> {
         let fetched = self.reader.get(&key(address)).await.map_err(store_error)?;
         if let Some(entry) = fetched.entry
-            && parent(&entry.value) == Some(self.owner.clone())
+            && parent(&entry.value.bytes()) == Some(self.owner.clone())
         {
             self.ops.push(Op::delete(&entry.key, entry.modified));
         }
@@ -309,7 +309,7 @@ pub(super) async fn check_unused(request: &Request<'_>, object: &Fields) -> Resu
     let Some(entry) = request.get(&key).await? else {
         return Ok(());
     };
-    let service: Fields = serde_json::from_slice(&entry.value).unwrap_or_default();
+    let service: Fields = serde_json::from_slice(&entry.value.bytes()).unwrap_or_default();
     let spec = inner(&service, "spec").cloned().unwrap_or_default();
     if name
         .parse()

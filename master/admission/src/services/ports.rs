@@ -250,7 +250,7 @@ impl Allocation<'_> {
     pub(super) async fn free_port(&mut self, port: i64) -> Result<(), ApiError> {
         let fetched = self.reader.get(&key(port)).await.map_err(store_error)?;
         if let Some(entry) = fetched.entry
-            && entry.value == self.owner.text().as_bytes()
+            && entry.value == *self.owner.text().as_bytes()
         {
             self.ops.push(Op::delete(&entry.key, entry.modified));
         }

@@ -126,7 +126,7 @@ async fn entries(store: &dyn Store, prefix: &str) -> Result<Vec<Entry>, ApiError
 
 fn held_address(entry: Entry) -> Option<(IpAddr, (Entry, Fields))> {
     let address = entry.key.strip_prefix(addresses::ADDRESSES)?.parse().ok()?;
-    let object = serde_json::from_slice(&entry.value).ok()?;
+    let object = serde_json::from_slice(&entry.value.bytes()).ok()?;
     Some((address, (entry, object)))
 }
 
@@ -136,7 +136,8 @@ fn held_port(entry: Entry) -> Option<(i64, Entry)> {
 
 /// The service that a node port is allocated to.
 fn owner(entry: &Entry) -> Owner {
-    let text = String::from_utf8_lossy(&entry.value);
+    let bytes = entry.value.bytes();
+    let text = String::from_utf8_lossy(&bytes);
     let (namespace, name) = text.split_once('/').unwrap_or(("", &text));
     Owner {
         namespace: namespace.to_owned(),
@@ -162,7 +163,7 @@ fn absent(key: &str) -> Op {
 
 impl Service {
     fn read(entry: Entry) -> Option<(Owner, Self)> {
-        let object: Fields = serde_json::from_slice(&entry.value).ok()?;
+        let object: Fields = serde_json::from_slice(&entry.value.bytes()).ok()?;
         let owner = Owner {
             namespace: meta_text(&object, "namespace").to_owned(),
             name: meta_text(&object, "name").to_owned(),

@@ -29,7 +29,7 @@ impl Call {
         if accept.form == Form::Object && !accept.yaml {
             let (head, kept) = (
                 master_objects::head(&self.kind, Extent::Whole),
-                master_objects::kept(&self.kind, entry, Extent::Whole)?,
+                master_objects::kept(&self.kind, entry, Extent::Whole)?.bytes(),
             );
             let revision = entry.modified.to_string();
             let parts = [head.as_bytes(), revision.as_bytes(), b"\",", &kept, b"\n"];

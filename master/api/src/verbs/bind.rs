@@ -90,7 +90,8 @@ async fn bind_to(call: &Call, binding: &Value) -> Result<Response<Body>, ApiErro
 
 /// The stored pod, bound to its node.
 fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Bytes, ApiError> {
-    let mut pod = Shallow::stored(entry)?;
+    let bytes = entry.value.bytes();
+    let mut pod = Shallow::stored(entry, &bytes)?;
     is_bindable(
         call,
         &pod.object("metadata")?,

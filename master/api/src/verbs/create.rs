@@ -83,7 +83,7 @@ pub(super) async fn make(
                 let revision = done.revision;
                 let entry = Entry {
                     key: key.into(),
-                    value: bytes,
+                    value: bytes.into(),
                     created: revision,
                     modified: revision,
                 };

@@ -125,7 +125,7 @@ impl Frames {
                 return Ok(());
             }
         };
-        let kept = master_objects::kept(&call.kind, entry, extent)?;
+        let kept = master_objects::kept(&call.kind, entry, extent)?.bytes();
         let make = || {
             format!(
                 r#"{{"type":"{what}","object":{}{revision}","#,

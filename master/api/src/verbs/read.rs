@@ -4,17 +4,16 @@ use super::Call;
 use super::answer::value_answer;
 use super::network_only;
 use super::page::Page;
+use bytes::BytesMut;
 use http::{Response, StatusCode};
 use master_client::Body;
-use master_objects::Extent;
-use master_objects::store_error;
+use master_objects::{Extent, Kept, store_error};
 use master_schema::error::{ApiError, Reason};
 use master_schema::selector::Selector;
 use master_store::{Entry, Revision, StoreError};
-use master_wire::Form;
-use master_wire::Pieces;
 use master_wire::respond::json_bytes;
 use master_wire::table::{self, Include, Style};
+use master_wire::{Form, Item, Pieces};
 use serde_json::{Value, json};
 
 /// One object, at least as new as the query asks for.
@@ -88,7 +87,7 @@ impl Call {
 
 /// Whether a stored object is selected.
 pub(super) fn matches(entry: &Entry, selector: &Selector) -> Result<bool, ApiError> {
-    if !selector.may_match(&entry.value) {
+    if !selector.may_match(&entry.value.bytes()) {
         return Ok(false);
     }
     Ok(selector.is_empty() || selector.matches(&Value::Object(master_objects::stored(entry)?)))
@@ -159,6 +158,23 @@ pub(super) fn answer(call: &Call, page: &Page) -> Result<Response<Body>, ApiErro
     value_answer(StatusCode::OK, &list, accept)
 }
 
+/// An object of a list: its revision, and what is answered of it.
+struct Listed(Revision, Kept);
+
+impl Item for Listed {
+    fn revision(&self) -> Revision {
+        self.0
+    }
+
+    fn size(&self) -> usize {
+        self.1.len()
+    }
+
+    fn put(&self, piece: &mut BytesMut) {
+        self.1.put(piece);
+    }
+}
+
 /// A list's JSON, assembled from the stored bytes.
 fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>, ApiError> {
     let own = call.kind.api_version();
@@ -171,10 +187,8 @@ fn list_bytes(call: &Call, page: &Page, extent: Extent) -> Result<Response<Body>
         r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#
     );
     let kept = |entry: &Entry| {
-        Ok((
-            entry.modified,
-            master_objects::kept(&call.kind, entry, extent)?,
-        ))
+        let kept = master_objects::kept(&call.kind, entry, extent)?;
+        Ok(Listed(entry.modified, kept))
     };
     let items = page
         .entries

@@ -174,7 +174,7 @@ fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
 
 async fn fields_of(call: &Call, key: &str) -> Result<Option<Fields>, ApiError> {
     let entry = call.stored(key).await?;
-    Ok(entry.map(|entry| serde_json::from_slice(&entry.value).unwrap_or_default()))
+    Ok(entry.map(|entry| serde_json::from_slice(&entry.value.bytes()).unwrap_or_default()))
 }
 
 fn reference(fields: &Fields) -> Reference {

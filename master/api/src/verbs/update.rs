@@ -133,7 +133,7 @@ pub(super) async fn write(
                 .map(|answer| Some(warned(answer, &warnings)));
         }
         let bytes = master_objects::encode(&call.kind, new)?;
-        if bytes == entry.value && !ends {
+        if entry.value == bytes && !ends {
             return call
                 .object_answer(StatusCode::OK, entry)
                 .map(|answer| Some(warned(answer, &warnings)));
@@ -153,7 +153,7 @@ pub(super) async fn write(
                 let (key, created, modified) = (entry.key.clone(), entry.created, done.revision);
                 let entry = Entry {
                     key,
-                    value: bytes,
+                    value: bytes.into(),
                     created,
                     modified,
                 };
@@ -210,7 +210,7 @@ fn owned(
         && same_but_times(live, owners)
     {
         master_objects::put_managed(&mut new, Some(live.clone()));
-        if master_objects::encode(&call.kind, new.clone())? == entry.value {
+        if entry.value == master_objects::encode(&call.kind, new.clone())? {
             return Ok(new);
         }
     }

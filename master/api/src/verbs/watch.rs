@@ -425,7 +425,7 @@ impl Watch {
 
     /// The fields of an object that selectors can name.
     fn excerpt(&self, entry: &Entry) -> Value {
-        let full: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
+        let full: Value = serde_json::from_slice(&entry.value.bytes()).unwrap_or_default();
         let mut excerpt = json!({"metadata": {}});
         for key in ["name", "namespace", "labels"] {
             if let Some(value) = full

@@ -451,7 +451,7 @@ async fn check(store: &EmbeddedStore) {
             .unwrap();
         let entries = listing.entries.into_iter();
         entries
-            .map(|entry| (entry.key[prefix.len()..].to_owned(), entry.value))
+            .map(|entry| (entry.key[prefix.len()..].to_owned(), entry.value.bytes()))
             .collect::<BTreeMap<_, _>>()
     };
     let (mut addresses, mut ports) = (BTreeSet::new(), BTreeSet::new());
@@ -578,11 +578,11 @@ async fn allocations_of_services_are_repaired_after_changes_to_the_store() {
         .await
         .unwrap()
         .entries;
-    let held: Vec<(&str, &[u8])> = ports
+    let held: Vec<_> = ports
         .iter()
-        .map(|entry| (&*entry.key, &*entry.value))
+        .map(|entry| (&*entry.key, entry.value.bytes()))
         .collect();
-    assert_eq!(held, [("nodeports/30001", &b"default/lost"[..])]);
+    assert_eq!(held, [("nodeports/30001", "default/lost".into())]);
     assert_eq!(
         server.api.repair_allocations().await.unwrap(),
         [],

@@ -345,7 +345,7 @@ async fn objects_older_than_a_rule_may_stay_and_new_ones_must_keep_it() {
         .await;
     let key = "configmaps/default/m";
     let entry = store.get(key).await.unwrap().entry.unwrap();
-    let spoiled = String::from_utf8(entry.value.to_vec())
+    let spoiled = String::from_utf8(entry.value.bytes().to_vec())
         .unwrap()
         .replace("\"good\":\"1\"", "\"not good\":\"1\"");
     assert!(spoiled.contains("not good"));

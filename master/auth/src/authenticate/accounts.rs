@@ -53,7 +53,7 @@ fn invalidated() -> ApiError {
 async fn object(reader: &dyn Reader, key: &str) -> Result<Object, ApiError> {
     let entry = reader.get(key).await.map_err(store_error)?.entry;
     let entry = entry.ok_or_else(invalidated)?;
-    serde_json::from_slice(&entry.value).map_err(|_unreadable| invalidated())
+    serde_json::from_slice(&entry.value.bytes()).map_err(|_unreadable| invalidated())
 }
 
 /// The object that a token names, if it is still the same one.

@@ -24,7 +24,7 @@ pub(super) async fn find(reader: &dyn Reader, token: &str) -> Result<Option<User
     let Some(entry) = reader.get(&key).await.map_err(store_error)?.entry else {
         return Ok(None);
     };
-    let object: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
+    let object: Value = serde_json::from_slice(&entry.value.bytes()).unwrap_or_default();
     user(&object, id, secret, Timestamp::now()).map(Some)
 }
 

@@ -130,7 +130,7 @@ impl Graph {
             return;
         }
         self.remove_pod(path);
-        let Some(bound) = references::of_pod(&entry.value) else {
+        let Some(bound) = references::of_pod(&entry.value.bytes()) else {
             return;
         };
         let known = self
@@ -236,12 +236,12 @@ impl Follow for Graph {
             Change::Set(PODS, entry) => self.set_pod(&path(PODS, &entry.key), &entry),
             Change::Deleted(PODS, key) => self.remove_pod(&path(PODS, &key)),
             Change::Set(VOLUMES, entry) => {
-                self.set_volume(&path(VOLUMES, &entry.key), &entry.value);
+                self.set_volume(&path(VOLUMES, &entry.key), &entry.value.bytes());
             }
             Change::Deleted(VOLUMES, key) => self.remove_volume(&path(VOLUMES, &key)),
             Change::Set(table, entry) => {
                 let name = path(table, &entry.key);
-                match references::node_of(&entry.value) {
+                match references::node_of(&entry.value.bytes()) {
                     Some(node) => drop(self.named(table).insert(name.into(), node)),
                     None => drop(self.named(table).remove(name.as_str())),
                 }

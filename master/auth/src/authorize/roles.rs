@@ -19,12 +19,12 @@ impl Follow for Snapshot {
         match change {
             Change::Reset => *self = Self::default(),
             Change::Set(table, entry) if table < ROLE_TABLES => {
-                match read::<Role>(&entry.key, &entry.value) {
+                match read::<Role>(&entry.key, &entry.value.bytes()) {
                     Some(role) => self.set_role(role),
                     None => self.forget(table, &entry.key),
                 }
             }
-            Change::Set(table, entry) => match read::<Binding>(&entry.key, &entry.value) {
+            Change::Set(table, entry) => match read::<Binding>(&entry.key, &entry.value.bytes()) {
                 Some(binding) => self.set_binding(binding),
                 None => self.forget(table, &entry.key),
             },

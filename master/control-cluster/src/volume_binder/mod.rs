@@ -308,7 +308,7 @@ async fn record<T: Object>(writer: &Writer, object: &T, news: &News) {
     let happening = Happening {
         severity,
         reason: news.reason,
-        action: "",
+        action: news.reason,
         message: news.message.clone(),
     };
     writer.recorder().record(object, &happening).await;

@@ -312,7 +312,7 @@ fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
     let zone = selected.node.as_ref().and_then(|node| node.zone.clone());
     // A pod that is being deleted is not ready, unless the service publishes all addresses.
     let ready = service.publish_not_ready || (pod.ready && !pod.going);
-    let named = !pod.hostname.is_empty() && pod.subdomain == facts.key.name;
+    let named = !pod.hostname.is_empty() && *pod.subdomain == *facts.key.name;
     Endpoint {
         addresses: vec![address],
         conditions: Some(EndpointConditions {
@@ -321,8 +321,8 @@ fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
             terminating: Some(pod.going),
         }),
         hints: hints(service, ready, zone.as_deref(), &pod.node),
-        hostname: named.then(|| pod.hostname.clone()),
-        node_name: Some(pod.node.clone()).filter(|node| !node.is_empty()),
+        hostname: named.then(|| pod.hostname.to_string()),
+        node_name: Some(pod.node.to_string()).filter(|node| !node.is_empty()),
         target_ref: Some(ObjectReference {
             kind: Some("Pod".to_owned()),
             namespace: Some(facts.key.namespace.clone()),

@@ -25,11 +25,10 @@ fn service() -> ServiceView {
 fn pod(number: u8) -> Backend {
     Backend {
         uid: format!("uid-{number}"),
-        node: "n".to_owned(),
-        addresses: vec![
-            format!("10.0.0.{number}").parse().unwrap(),
-            format!("fd00::{number}").parse().unwrap(),
-        ],
+        node: "n".into(),
+        addresses: [format!("10.0.0.{number}"), format!("fd00::{number}")]
+            .map(|text| text.parse::<IpAddr>().unwrap())
+            .into(),
         ready: true,
         ..Backend::default()
     }
@@ -157,7 +156,7 @@ fn conditions_say_who_is_ready_who_serves_and_who_goes() {
         Some([true, false, true])
     );
     let waiting = Backend {
-        addresses: Vec::new(),
+        addresses: Box::default(),
         ..pod(1)
     };
     assert_eq!(conditions(all, waiting), None);
@@ -205,7 +204,7 @@ fn pods_whose_named_ports_differ_are_in_different_slices() {
         ..service()
     };
     let with = |number, port| Backend {
-        ports: vec![("web".to_owned(), "TCP".to_owned(), port)],
+        ports: [("web".to_owned(), "TCP".to_owned(), port)].into(),
         ..pod(number)
     };
     let mut state = facts(named, vec![with(1, 80), with(2, 8080), with(3, 80), pod(4)]);
@@ -232,8 +231,8 @@ fn hosts_of_a_headless_service_and_near_endpoints_are_told() {
         ..service()
     };
     let hosts = Backend {
-        hostname: "web-0".to_owned(),
-        subdomain: "web".to_owned(),
+        hostname: "web-0".into(),
+        subdomain: "web".into(),
         ..pod(1)
     };
     let state = facts(headless, vec![hosts]);

@@ -5,10 +5,11 @@ use config_kube::k8s_openapi::api::core::v1::{Container, Node, Pod, Service, Ser
 use config_kube::k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use jiff::Timestamp;
-use master_client::{Index, Key, View};
+use master_client::{Index, Key, Recent, View};
 use master_control::views::{created, uid, version};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::{Arc, LazyLock};
 
 type Labels = BTreeMap<String, String>;
 
@@ -24,7 +25,7 @@ pub(crate) static BY_NAMESPACE: Index<Backend> =
     Index::new("namespace", |key, _| vec![key.namespace.clone()]);
 
 /// Pods by the node that they are bound to.
-pub(super) static BY_NODE: Index<Backend> = Index::new("node", |_, pod| vec![pod.node.clone()]);
+pub(super) static BY_NODE: Index<Backend> = Index::new("node", |_, pod| vec![pod.node.to_string()]);
 
 /// Slices of this controller by their service.
 pub(super) static BY_SERVICE: Index<SliceView> = Index::new("service", |key, slice| {
@@ -141,23 +142,36 @@ fn port(port: ServicePort) -> PortView {
     }
 }
 
+/// A named port of a container: name, protocol, number.
+pub(crate) type NamedPort = (String, String, i32);
+
+/// What the replicas of a template have in common, stored once.
+#[derive(Debug, Default)]
+struct Common {
+    nodes: Recent<str>,
+    labels: Recent<Labels>,
+    ports: Recent<[NamedPort]>,
+}
+
+static COMMON: LazyLock<Common> = LazyLock::new(Common::default);
+
 /// A pod that may be behind services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Backend {
     /// UID.
     pub uid: String,
     /// Labels.
-    pub labels: Labels,
+    pub labels: Arc<Labels>,
     /// Its node; empty where it has none.
-    pub node: String,
+    pub node: Arc<str>,
     /// Its addresses.
-    pub addresses: Vec<IpAddr>,
+    pub addresses: Box<[IpAddr]>,
     /// Its host name, where the specification names one.
-    pub hostname: String,
+    pub hostname: Box<str>,
     /// The service whose name stands behind it in names.
-    pub subdomain: String,
-    /// Named ports of its containers: name, protocol, number.
-    pub ports: Vec<(String, String, i32)>,
+    pub subdomain: Box<str>,
+    /// Named ports of its containers.
+    pub ports: Arc<[NamedPort]>,
     /// Whether it is ready.
     pub ready: bool,
     /// When it last became ready, or stopped being so.
@@ -190,12 +204,14 @@ impl View for Backend {
         let condition = conditions.find(|condition| condition.type_ == "Ready");
         Self {
             uid: own,
-            ports: ports.collect(),
-            labels: pod.metadata.labels.unwrap_or_default(),
-            node: spec.node_name.unwrap_or_default(),
-            addresses,
-            hostname: spec.hostname.unwrap_or_default(),
-            subdomain: spec.subdomain.unwrap_or_default(),
+            ports: COMMON.ports.one(ports.collect()),
+            labels: COMMON
+                .labels
+                .one(Arc::new(pod.metadata.labels.unwrap_or_default())),
+            node: COMMON.nodes.one(spec.node_name.unwrap_or_default().into()),
+            addresses: addresses.into(),
+            hostname: spec.hostname.unwrap_or_default().into(),
+            subdomain: spec.subdomain.unwrap_or_default().into(),
             ready: condition.is_some_and(|condition| condition.status == "True"),
             changed: condition
                 .and_then(|condition| Some(condition.last_transition_time.as_ref()?.0)),
@@ -205,7 +221,7 @@ impl View for Backend {
     }
 }
 
-fn named_ports(container: &Container) -> Vec<(String, String, i32)> {
+fn named_ports(container: &Container) -> Vec<NamedPort> {
     let ports = container.ports.iter().flatten();
     let named = ports.filter_map(|port| {
         let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());

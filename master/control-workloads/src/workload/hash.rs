@@ -3,6 +3,8 @@
 //! Upstream hashes a dump of the Go value in memory, which no other program can repeat. Here the template's canonical JSON
 //! (keys in order, absent fields left out) is hashed, by the same function and into the same letters. A template is
 //! recognised by its content and never by this name, so objects that upstream made keep theirs.
+//!
+//! Of a StatefulSet's revision upstream hashes the patch itself: that is repeated here.
 
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -19,6 +21,31 @@ pub fn hash(template: &Value, collisions: Option<i32>) -> String {
         let _ignored = write!(text, "#{collisions}");
     }
     safe(&fnv(text.as_bytes()).to_string())
+}
+
+/// The hash of a revision's patch, other for each number of collisions (upstream: `HashControllerRevision`).
+pub fn of_patch(patch: &Value, collisions: Option<i32>) -> String {
+    // Go writes these by their numbers; in JSON they stand inside strings alone.
+    let written = [
+        ('<', "\\u003c"),
+        ('>', "\\u003e"),
+        ('&', "\\u0026"),
+        ('\u{2028}', "\\u2028"),
+        ('\u{2029}', "\\u2029"),
+    ];
+    let mut text = patch.to_string();
+    for (letter, number) in written {
+        text = text.replace(letter, number);
+    }
+    let text = format!("{text}{}", collisions.unwrap_or_default());
+    safe(&fnv_1(text.as_bytes()).to_string())
+}
+
+/// FNV-1 of 32 bits.
+fn fnv_1(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+        hash.wrapping_mul(0x0100_0193) ^ u32::from(*byte)
+    })
 }
 
 /// FNV-1a of 32 bits.
@@ -38,6 +65,18 @@ fn safe(text: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_revisions_hash_is_of_the_patch_as_go_writes_it() {
+        // FNV-1's published vectors.
+        assert_eq!((fnv_1(b""), fnv_1(b"foobar")), (0x811c_9dc5, 0x31f0_b262));
+        let patch = json!({"spec": {"b": "a && <b>", "a": 1}});
+        let text = r#"{"spec":{"a":1,"b":"a \u0026\u0026 \u003cb\u003e"}}0"#;
+        let expected = safe(&fnv_1(text.as_bytes()).to_string());
+        assert_eq!(of_patch(&patch, None), expected);
+        assert_eq!(of_patch(&patch, Some(0)), expected);
+        assert_ne!(of_patch(&patch, Some(1)), expected);
+    }
 
     #[test]
     fn a_hash_is_stable_and_differs_by_content_and_collisions() {

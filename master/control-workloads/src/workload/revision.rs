@@ -1,7 +1,7 @@
 //! ControllerRevisions: the templates that a DaemonSet or StatefulSet has had, numbered in the order in which they were
 //! current.
 
-use super::hash::hash;
+use super::hash::of_patch;
 use super::kept::{Kept, Labels};
 use super::make::labels_of;
 use config_kube::k8s_openapi::api::apps::v1::ControllerRevision;
@@ -33,6 +33,18 @@ pub fn data(template: &PodTemplateSpec) -> Value {
     let mut template = template.to_tree().unwrap_or_default();
     template["$patch"] = "replace".into();
     json!({"spec": {"template": template}})
+}
+
+/// The patch as Go's types write it: each container has resources, if only empty ones.
+fn as_go_writes(mut patch: Value) -> Value {
+    for list in ["containers", "initContainers"] {
+        let all = patch.pointer_mut(&format!("/spec/template/spec/{list}"));
+        let all = all.and_then(Value::as_array_mut).into_iter().flatten();
+        for container in all.filter_map(Value::as_object_mut) {
+            container.entry("resources").or_insert_with(|| json!({}));
+        }
+    }
+    patch
 }
 
 /// The owner's revision of its template.
@@ -73,7 +85,7 @@ pub fn current(
             step: again,
         };
     }
-    let hash = hash(&data, collisions);
+    let hash = of_patch(&as_go_writes(data.clone()), collisions);
     let name = format!("{}-{hash}", owner.name);
     let mut labels: Labels = labels_of(template);
     labels.insert(HASH.to_owned(), hash.clone());

@@ -4,7 +4,12 @@ use super::{Cluster, MAPS, cluster, eventually, exists, make};
 use config_kube::k8s_openapi::api::core::v1::{
     ConfigMap, Event, Namespace, Pod, Secret, ServiceAccount,
 };
-use master_client::{DeleteParams, ListParams, Patch};
+use master_client::{DeleteParams, Key, ListParams, Patch};
+use master_control::controller::Now;
+use master_control::queue::Outcome;
+use master_control::setup::Setup;
+use master_control::views::namespace::NamespaceView;
+use master_control_cluster::namespace::Namespaces;
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,6 +172,39 @@ async fn a_page_of_objects_that_are_held_hides_none_behind_it_from_a_namespaces_
     })
     .await;
     assert!(exists(&cluster, &format!("{secrets}/held-000")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_whose_objects_are_held_is_looked_at_more_and_more_seldom() {
+    let cluster = cluster().await;
+    // The one of this test goes round by round.
+    cluster.controllers.abort();
+    let team = json!({"metadata": {"name": "team"}});
+    make(&cluster, "/api/v1/namespaces", team).await;
+    // More than the controller lists at once.
+    for number in 0..501 {
+        let held = json!({"metadata": {"name": format!("held-{number:03}"), "finalizers": ["example.com/hold"]}});
+        make(&cluster, "/api/v1/namespaces/team/secrets", held).await;
+    }
+    let params = DeleteParams::default();
+    let deleted = cluster
+        .admin
+        .delete::<Namespace>(None, "team", &params)
+        .await;
+    deleted.expect("it is to be deleted");
+    let going: Namespace = cluster.admin.get(None, "team").await.expect("it is there");
+    let (controller, mut stand) = Setup::alone::<Namespaces>(&master_control::Options::default());
+    stand.see::<NamespaceView>(going);
+    let (key, mut pauses) = (Key::cluster("team"), Vec::new());
+    for _ in 0..8 {
+        let round = stand.run(&controller, &key, Now::read(), &cluster.admin);
+        match round.await {
+            Outcome::Done { requeue, .. } => pauses.extend(requeue.map(|pause| pause.as_secs())),
+            failed @ Outcome::Retry { .. } => panic!("{failed:?}"),
+        }
+    }
+    // The first round deletes them all, and the others find nothing to delete.
+    assert_eq!(pauses, [1, 1, 2, 4, 8, 16, 16, 16]);
 }
 
 async fn delete(cluster: &Cluster, name: &str, policy: &'static str) {

@@ -57,6 +57,46 @@ async fn a_quota_is_counted_again_after_a_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn people_are_told_why_a_claim_waits() {
+    let cluster = cluster().await;
+    for (name, class, reason) in [
+        ("no-class", json!(""), "FailedBinding"),
+        ("no-such-class", json!("nope"), "ProvisioningFailed"),
+        ("first-consumer", json!("waits"), "WaitForFirstConsumer"),
+    ] {
+        let class_object = json!({"metadata": {"name": "waits"}, "provisioner": "example.com/p",
+            "volumeBindingMode": "WaitForFirstConsumer"});
+        if class == "waits" {
+            make(
+                &cluster,
+                "/apis/storage.k8s.io/v1/storageclasses",
+                class_object,
+            )
+            .await;
+        }
+        let spec = json!({"storageClassName": class, "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}});
+        let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+        make(
+            &cluster,
+            claims,
+            json!({"metadata": {"name": name}, "spec": spec}),
+        )
+        .await;
+        let events = format!(
+            "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={name},reason={reason}"
+        );
+        eventually(reason, || {
+            Box::pin(async {
+                let all = cluster.get(&events).await;
+                all["items"].as_array().is_some_and(|all| !all.is_empty())
+            })
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_ephemeral_volume_has_a_claim_that_goes_with_its_pod() {
     let cluster = cluster().await;
     let request =

@@ -106,13 +106,14 @@ pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) 
             floor: table.floor,
         }))?;
         for entry in &table.entries_at_floor() {
-            put(packer.push(&Record::of_entry(entry)))?;
+            put(packer.push(&Record::of_entry(entry, &entry.value.bytes())))?;
         }
         events.extend(&table.events);
     }
     events.sort_by_key(|event| event.revision);
     for event in events {
-        put(packer.push(&Record::of_event(event)))?;
+        let value = event.value();
+        put(packer.push(&Record::of_event(event, value.as_ref())))?;
     }
     let last = packer.end();
     put(Some(last))?;
@@ -308,7 +309,7 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn new(limits: HistoryLimits) -> Self {
         Self {
-            published: Published::new(1, limits),
+            published: Published::unpacked(1, limits),
             head: 1,
             table: None,
             entries: Vec::new(),

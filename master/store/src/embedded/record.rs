@@ -117,23 +117,25 @@ impl Record<'_> {
             }
         }
     }
+}
 
-    /// An entry of the published state.
-    pub(crate) fn of_entry(entry: &Entry) -> Record<'_> {
+impl<'a> Record<'a> {
+    /// An entry of the published state, with the bytes of its value.
+    pub(crate) fn of_entry(entry: &'a Entry, value: &'a Bytes) -> Self {
         Record::Entry {
             key: &entry.key,
             created: entry.created,
             modified: entry.modified,
-            value: &entry.value,
+            value,
         }
     }
 
-    /// An event of the published history.
-    pub(crate) fn of_event(event: &Event) -> Record<'_> {
+    /// An event of the published history, with the bytes of its [`Event::value`].
+    pub(crate) fn of_event(event: &'a Event, value: Option<&'a Bytes>) -> Self {
         Record::Event {
             revision: event.revision,
             key: &event.key,
-            value: event.now.as_ref().map(|entry| &*entry.value),
+            value: value.map(|bytes| &**bytes),
         }
     }
 }
@@ -238,7 +240,7 @@ pub(crate) struct Unknown;
 pub(crate) fn own(key: &str, created: Revision, modified: Revision, value: &[u8]) -> Entry {
     Entry {
         key: Arc::from(key),
-        value: Bytes::copy_from_slice(value),
+        value: Bytes::copy_from_slice(value).into(),
         created,
         modified,
     }

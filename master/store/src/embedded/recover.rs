@@ -43,6 +43,7 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
             log_bytes += log::replay(folder, path, *base, &mut published)?;
         }
     }
+    published.pack();
     let replaced = files.logs.iter().filter(|(base, _)| *base < start);
     for (_, path) in replaced.chain(&files.states) {
         std::fs::remove_file(path).map_err(StoreError::file("remove", path))?;

@@ -121,8 +121,9 @@ impl Iterator for SnapshotBytes {
                     floor: 0,
                 }));
             }
+            let value = entry.value.bytes();
             self.ready
-                .extend(self.packer.push(&Record::of_entry(&entry)));
+                .extend(self.packer.push(&Record::of_entry(&entry, &value)));
         }
     }
 }
@@ -157,7 +158,8 @@ impl Take for Convert<'_> {
     }
 
     fn entry(&mut self, entry: Entry) {
-        let frame = self.packer.push(&Record::of_entry(&entry));
+        let value = entry.value.bytes();
+        let frame = self.packer.push(&Record::of_entry(&entry, &value));
         self.put(frame);
     }
 

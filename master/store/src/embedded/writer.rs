@@ -109,7 +109,7 @@ impl Pending {
                     key: before
                         .as_ref()
                         .map_or_else(|| op.key.clone(), |entry| entry.key.clone()),
-                    value,
+                    value: value.into(),
                     created: before.as_ref().map_or(revision, |entry| entry.created),
                     modified: revision,
                 }),
@@ -254,7 +254,8 @@ impl Writer {
         if !pending.events.is_empty() {
             frame::start(&mut self.frame);
             for event in &pending.events {
-                Record::of_event(event).write(&mut self.frame);
+                let value = event.value();
+                Record::of_event(event, value.as_ref()).write(&mut self.frame);
             }
             match self.log.append(&mut self.frame) {
                 Ok(()) => self

@@ -46,8 +46,8 @@ async fn history_and_state_survive_reopening() {
         .iter()
         .map(|event| {
             (
-                event.now.as_ref().map(|e| e.value.clone()),
-                event.before.as_ref().map(|e| e.value.clone()),
+                event.now.as_ref().map(|e| e.value.bytes()),
+                event.before.as_ref().map(|e| e.value.bytes()),
             )
         })
         .collect();
@@ -154,7 +154,7 @@ async fn state(store: &EmbeddedStore, revision: Option<u64>) -> Model {
     let entries = store.list(query).await.unwrap().entries;
     entries
         .iter()
-        .map(|entry| (entry.key.to_string(), entry.value.to_vec()))
+        .map(|entry| (entry.key.to_string(), entry.value.bytes().to_vec()))
         .collect()
 }
 
@@ -205,7 +205,7 @@ proptest! {
                 let mut watch = store.watch("m/", start).await.unwrap();
                 for event in watch.next().await.unwrap().events {
                     match &event.now {
-                        Some(entry) => replayed.insert(event.key.to_string(), entry.value.to_vec()),
+                        Some(entry) => replayed.insert(event.key.to_string(), entry.value.bytes().to_vec()),
                         None => replayed.remove(&*event.key),
                     };
                 }

@@ -221,11 +221,11 @@ async fn memory_answers_and_the_engine_only_what_memory_lacks() {
     let first = scene.write(0, put(1)).await;
     let second = scene.write(0, put(2)).await;
     let read = scene.replica.get("t0/0").await.unwrap();
-    assert_eq!(read.entry.unwrap().value[..], [2]);
+    assert_eq!(read.entry.unwrap().value.bytes()[..], [2]);
     let listed = scene.replica.list(under("t0/", None)).await.unwrap();
     assert_eq!((listed.revision, listed.entries.len()), (second, 1));
     let past = scene.replica.list(under("t0/", Some(first))).await.unwrap();
-    assert_eq!(past.entries[0].value[..], [1]);
+    assert_eq!(past.entries[0].value.bytes()[..], [1]);
     let mut watch = scene.replica.watch("t0/", first).await.unwrap();
     assert_eq!(watch.next().await.unwrap().events[0].revision, second);
     assert_eq!(scene.reads_of_the_engine(), 0);
@@ -236,7 +236,7 @@ async fn memory_answers_and_the_engine_only_what_memory_lacks() {
     let store: Arc<dyn Store> = scene.engine.clone();
     let (late, _following) = Replica::of(store).await.unwrap();
     let past = late.list(under("t0/", Some(first))).await.unwrap();
-    assert_eq!(past.entries[0].value[..], [1]);
+    assert_eq!(past.entries[0].value.bytes()[..], [1]);
     let mut watch = late.watch("t0/", first).await.unwrap();
     assert_eq!(watch.next().await.unwrap().events[0].revision, second);
     assert_eq!(scene.reads_of_the_engine(), 2);
@@ -250,7 +250,7 @@ async fn a_copy_that_stays_behind_is_not_read() {
     scene.engine.befall(Fault::Silent);
     scene.write(0, put(2)).await;
     let read = scene.replica.get("t0/0").await.unwrap();
-    assert_eq!(read.entry.unwrap().value[..], [2]);
+    assert_eq!(read.entry.unwrap().value.bytes()[..], [2]);
     assert!(scene.reads_of_the_engine() > 0);
     let revision = scene.replica.revision().await;
     assert!(
@@ -272,7 +272,7 @@ async fn watchers_of_a_rebuilt_copy_are_notified() {
         Err(StoreError::Compacted { .. })
     ));
     let read = scene.replica.get("t0/0").await.unwrap();
-    assert_eq!(read.entry.unwrap().value[..], [2]);
+    assert_eq!(read.entry.unwrap().value.bytes()[..], [2]);
 }
 
 #[derive(Debug, Clone)]
@@ -306,7 +306,7 @@ async fn replayed(scene: &Scene, table: &str, from: Revision) -> BTreeMap<String
                 let listing = scene.replica.list(under(table, None)).await.unwrap();
                 let entries = listing.entries.into_iter();
                 all = entries
-                    .map(|one| (one.key.to_string(), one.value))
+                    .map(|one| (one.key.to_string(), one.value.bytes()))
                     .collect();
                 reached = listing.revision;
                 continue;
@@ -322,7 +322,7 @@ async fn replayed(scene: &Scene, table: &str, from: Revision) -> BTreeMap<String
         reached = batch.progress;
         for event in batch.events {
             match &event.now {
-                Some(entry) => all.insert(event.key.to_string(), entry.value.clone()),
+                Some(entry) => all.insert(event.key.to_string(), entry.value.bytes()),
                 None => all.remove(&*event.key),
             };
         }
@@ -359,7 +359,7 @@ proptest! {
             for table in ["t0/", "t1/"] {
                 let listing = scene.engine.store.list(under(table, None)).await.unwrap();
                 let entries = listing.entries.into_iter();
-                let expected: BTreeMap<_, _> = entries.map(|one| (one.key.to_string(), one.value)).collect();
+                let expected: BTreeMap<_, _> = entries.map(|one| (one.key.to_string(), one.value.bytes())).collect();
                 prop_assert_eq!(replayed(&scene, table, start).await, expected);
             }
             Ok(())

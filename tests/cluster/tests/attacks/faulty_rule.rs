@@ -14,7 +14,7 @@ const KEY: &str = "certificatepolicies.pratique.dev/cluster";
 async fn put(data: &Path, change: impl Fn(&mut Value)) {
     let store = EmbeddedStore::open(&data.join("store")).unwrap();
     let entry = store.get(KEY).await.unwrap().entry.expect("the policy");
-    let mut object: Value = serde_json::from_slice(&entry.value).unwrap();
+    let mut object: Value = serde_json::from_slice(&entry.value.bytes()).unwrap();
     change(&mut object["spec"]["rules"][0]);
     let value = serde_json::to_vec(&object).unwrap();
     store

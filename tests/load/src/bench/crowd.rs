@@ -4,19 +4,19 @@ use super::objects::{Request, spread};
 use super::report::{Report, float};
 use crate::Result;
 use crate::client::Access;
-use crate::objects::{lease, node, pod};
+use crate::objects::{event, lease, node, pod};
 use crate::site::Site;
 use std::time::{Duration, Instant};
 
-/// Nodes and pods of a cluster, and the memory of its master in MiB at most; where there is no such figure, 40 and half as much
-/// again as the objects have when encoded.
-pub(super) type Size = (usize, usize, Option<f64>);
+/// Nodes and pods of a cluster, and the memory of its master in MiB at most.
+pub(super) type Size = (usize, usize, f64);
 /// Clusters whose master's memory is measured.
-pub(super) const SIZES: [Size; 2] = [(1_000, 10_000, Some(160.0)), (5_000, 50_000, None)];
+pub(super) const SIZES: [Size; 2] = [(1_000, 10_000, 160.0), (5_000, 50_000, 300.0)];
 const DELETED: usize = 5_000;
 const LISTERS: usize = 4;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const PODS: &str = "/api/v1/namespaces/crowd/pods";
+const EVENTS: &str = "/api/v1/namespaces/crowd/events";
 /// Connections over which nodes renew their leases.
 const RENEWERS: usize = 10;
 /// Time in which each node renews its lease: half of the grace period.
@@ -63,17 +63,17 @@ pub(super) async fn memory(
         living.spawn_local(renew(site.access()?, part, nodes));
     }
     make_pods(site, (nodes, pods), report).await?;
+    make_events(site, (nodes, pods)).await?;
     site.settle(Duration::from_secs(20)).await;
     let mut connection = site.access()?.connect().await?;
     let mut encoded = 0;
-    for path in ["/api/v1/nodes", LEASES, PODS] {
+    for path in ["/api/v1/nodes", LEASES, PODS, EVENTS] {
         encoded += connection.skim(path).await?;
     }
     let encoded = float(encoded) / f64::from(1 << 20);
-    let most = most.unwrap_or_else(|| 1.5f64.mul_add(encoded, 40.0));
-    let what = format!("RSS with {nodes} nodes and {pods} pods");
+    let what = format!("RSS with {nodes} nodes, {pods} pods and their events");
     report.memory(
-        "nodes, their leases and pods encoded, as lists",
+        "nodes, their leases, pods and their events encoded, as lists",
         "",
         encoded,
     );
@@ -123,6 +123,20 @@ async fn make_pods(site: &Site, (nodes, pods): (usize, usize), report: &mut Repo
     };
     let mut run = spread(site, pods, make).await?;
     report.rate("create, bound pod", "", &mut run);
+    Ok(())
+}
+
+/// Creates an event for each pod.
+async fn make_events(site: &Site, (nodes, pods): (usize, usize)) -> Result<()> {
+    let body = event("NAME", "POD", "HOST").to_string();
+    let make = move |number: usize| -> Request {
+        let body = body
+            .replace("NAME", &format!("pod-{number}.18b8c1f3a2d40{number:05x}"))
+            .replace("POD", &format!("pod-{number}"))
+            .replace("HOST", &format!("node-{}", number % nodes));
+        ("POST", EVENTS.to_owned(), body.into_bytes())
+    };
+    spread(site, pods, make).await?;
     Ok(())
 }
 

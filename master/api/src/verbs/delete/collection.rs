@@ -52,7 +52,7 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
             }
             Step::Update(going) => {
                 let bytes = master_objects::encode(&call.kind, going)?;
-                if bytes != entry.value {
+                if entry.value != bytes {
                     ops.push(Op::update(&entry.key, entry.modified, bytes));
                 }
             }

@@ -106,13 +106,13 @@ pub(super) async fn remove(
             Step::Delete(last) => (Op::delete(key, entry.modified), Deleted::Gone(last)),
             Step::Update(going) => {
                 let bytes = master_objects::encode(&call.kind, going)?;
-                if bytes == entry.value {
+                if entry.value == bytes {
                     return Ok(Deleted::Going(entry));
                 }
                 (
                     Op::update(key, entry.modified, bytes.clone()),
                     Deleted::Going(Entry {
-                        value: bytes,
+                        value: bytes.into(),
                         ..entry
                     }),
                 )

@@ -1,0 +1,326 @@
+//! Packs a value as its differences from a sample: another value of the table, such as that of a replica of the same template.
+//!
+//! Objects of one kind repeat each other: names of fields, managed fields, the whole template of a workload. A packed value
+//! is a series of steps, each of which copies a part of the sample or brings bytes of its own. A sample is a value that
+//! is not packed itself, so that unpacking is a handful of copies, and no sample is kept besides its own value until that
+//! changes.
+
+use crate::value::Value;
+use bytes::{BufMut, Bytes};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Sizes of values that are packed: smaller ones gain little, larger ones are few.
+const SIZES: Range<usize> = 256..16 << 10;
+/// Samples of a table at once, so that several templates can change in turns.
+const SAMPLES: usize = 4;
+/// Bytes by which a part of the sample is found, and the least that is worth a step.
+const WINDOW: usize = 8;
+/// Windows by which the sample that resembles a value most is chosen, and how many of them it must have.
+const PROBES: usize = 8;
+const LEAST_PROBES: usize = 3;
+/// A value is packed into at most so many bytes and this part of its size; else it is kept as it is, and becomes a sample.
+const LITTLE: usize = 128;
+const PART: usize = 8;
+
+/// A packed value.
+pub(crate) struct Packed {
+    sample: Arc<[u8]>,
+    steps: Box<[u8]>,
+    len: usize,
+}
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packed")
+            .field("len", &self.len)
+            .field("steps", &self.steps.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Packed {
+    /// Length of the value.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[cfg(test)]
+    pub(crate) fn steps_len(&self) -> usize {
+        self.steps.len()
+    }
+
+    pub(crate) fn sample(&self) -> &Arc<[u8]> {
+        &self.sample
+    }
+
+    /// Writes a range of the value.
+    pub(crate) fn put(&self, range: Range<usize>, into: &mut impl BufMut) {
+        let mut at = 0;
+        for part in self.parts() {
+            if at >= range.end {
+                break;
+            }
+            let from = range.start.saturating_sub(at).min(part.len());
+            let end = (range.end - at).min(part.len());
+            into.put_slice(part.get(from..end).unwrap_or_default());
+            at += part.len();
+        }
+    }
+
+    fn parts(&self) -> Parts<'_> {
+        Parts {
+            sample: &self.sample,
+            steps: &self.steps,
+        }
+    }
+
+    fn is(&self, value: &[u8]) -> bool {
+        let mut rest = value;
+        let same = self.parts().all(|part| {
+            let stripped = rest.strip_prefix(part);
+            rest = stripped.unwrap_or_default();
+            stripped.is_some()
+        });
+        same && rest.is_empty()
+    }
+}
+
+/// The parts of a packed value. A step is a number, twice the part's length; with one more the part is the sample's, and
+/// where it begins there follows.
+struct Parts<'a> {
+    sample: &'a [u8],
+    steps: &'a [u8],
+}
+
+impl Parts<'_> {
+    fn number(&mut self) -> Option<usize> {
+        let (mut number, mut shift) = (0, 0_u32);
+        loop {
+            let byte = *self.steps.split_off_first()?;
+            number |= usize::from(byte & 0x7f).checked_shl(shift)?;
+            shift += 7;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let step = self.number()?;
+        let length = step / 2;
+        if step % 2 == 0 {
+            return self.steps.split_off(..length);
+        }
+        let from = self.number()?;
+        self.sample.get(from..from + length)
+    }
+}
+
+/// The lowest seven bits.
+fn low(number: usize) -> u8 {
+    number.to_le_bytes()[0] & 0x7f
+}
+
+/// Steps as they are written.
+#[derive(Default)]
+struct Steps(Vec<u8>);
+
+impl Steps {
+    fn number(&mut self, mut number: usize) {
+        while number >= 0x80 {
+            self.0.push(low(number) | 0x80);
+            number >>= 7;
+        }
+        self.0.push(low(number));
+    }
+
+    fn own(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.number(bytes.len() * 2);
+            self.0.extend_from_slice(bytes);
+        }
+    }
+
+    fn copy(&mut self, from: usize, length: usize) {
+        self.number(length * 2 + 1);
+        self.number(from);
+    }
+}
+
+/// How many bytes two texts have in common at their beginning.
+fn common(one: &[u8], other: &[u8]) -> usize {
+    let ((ones, _), (others, _)) = (one.as_chunks::<WINDOW>(), other.as_chunks::<WINDOW>());
+    let words = ones
+        .iter()
+        .zip(others)
+        .take_while(|(one, other)| one == other);
+    let whole = words.count() * WINDOW;
+    let rest = one.iter().zip(other).skip(whole);
+    whole + rest.take_while(|(one, other)| one == other).count()
+}
+
+/// How many bytes two texts have in common at their end.
+fn common_end(one: &[u8], other: &[u8]) -> usize {
+    let pairs = one.iter().rev().zip(other.iter().rev());
+    pairs.take_while(|(one, other)| one == other).count()
+}
+
+/// A value against which others are packed.
+struct Sample {
+    bytes: Arc<[u8]>,
+    /// Where a window begins, by its hash; the last of several. What is found is compared.
+    places: Box<[u16]>,
+}
+
+impl Sample {
+    fn new(bytes: Arc<[u8]>) -> Self {
+        let mut places = vec![0; bytes.len().next_power_of_two()].into_boxed_slice();
+        let mask = places.len() - 1;
+        for (at, window) in bytes.windows(WINDOW).enumerate() {
+            if let (Some(window), Ok(at)) = (window.first_chunk().copied(), u16::try_from(at)) {
+                places[hash(window) & mask] = at;
+            }
+        }
+        Self { bytes, places }
+    }
+
+    /// Where a window may begin.
+    fn place(&self, window: [u8; WINDOW]) -> usize {
+        usize::from(self.places[hash(window) & (self.places.len() - 1)])
+    }
+
+    /// How many of the windows at some places of a value the sample has, too.
+    fn likeness(&self, value: &[u8]) -> usize {
+        let has = |probe: &usize| {
+            let at = value.len() * (2 * probe + 1) / (2 * PROBES);
+            let window = window(value, at);
+            window.is_some_and(|window| {
+                let rest = self.bytes.get(self.place(window)..).unwrap_or_default();
+                rest.starts_with(&window)
+            })
+        };
+        (0..PROBES).filter(has).count()
+    }
+
+    /// The longer of what a text has in common with the sample where `guess` says, and where its window is found.
+    fn find(&self, text: &[u8], window: [u8; WINDOW], guess: usize) -> Option<(usize, usize)> {
+        let at = |from: usize| {
+            (
+                from,
+                common(text, self.bytes.get(from..).unwrap_or_default()),
+            )
+        };
+        let guessed = at(guess);
+        let found = if guessed.1 < WINDOW {
+            at(self.place(window))
+        } else {
+            guessed
+        };
+        Some(found).filter(|(_, length)| *length >= WINDOW)
+    }
+
+    /// The value as differences, if they take no more bytes than `most`.
+    fn differences(&self, value: &[u8], most: usize) -> Option<Packed> {
+        let mut steps = Steps::default();
+        let (mut at, mut own, mut misses) = (0, 0, 0);
+        // How far the sample is ahead: differences such as a UID leave that as it is.
+        let mut ahead = 0_usize;
+        while let Some(window) = window(value, at) {
+            let Some((from, length)) = self.find(&value[at..], window, at.wrapping_add(ahead))
+            else {
+                // Text that the sample does not have at all is passed over faster and faster.
+                at += 1 + misses / 32;
+                misses += 1;
+                continue;
+            };
+            let more = common_end(&value[own..at], &self.bytes[..from]);
+            steps.own(&value[own..at - more]);
+            steps.copy(from - more, length + more);
+            if steps.0.len() > most {
+                return None;
+            }
+            ahead = from.wrapping_sub(at);
+            at += length;
+            (own, misses) = (at, 0);
+        }
+        steps.own(&value[own..]);
+        (steps.0.len() <= most).then(|| Packed {
+            sample: Arc::clone(&self.bytes),
+            steps: steps.0.into_boxed_slice(),
+            len: value.len(),
+        })
+    }
+}
+
+/// The window that begins at a place of a text.
+fn window(text: &[u8], at: usize) -> Option<[u8; WINDOW]> {
+    text.get(at..)?.first_chunk().copied()
+}
+
+fn hash(window: [u8; WINDOW]) -> usize {
+    let product = u64::from_le_bytes(window).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let [.., low, high] = product.to_le_bytes();
+    usize::from(u16::from_le_bytes([low, high]))
+}
+
+/// The samples of one table, the one that was used last first.
+#[derive(Default)]
+pub(crate) struct Samples(Vec<Sample>);
+
+impl fmt::Debug for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Samples").field(&self.0.len()).finish()
+    }
+}
+
+impl Samples {
+    /// The value, packed where that is worth it. `known` is the sample of the value that it replaces.
+    ///
+    /// Guarantee: the bytes of the result are those of the value; they are compared here.
+    pub(crate) fn pack(&mut self, value: &Value, known: Option<&Arc<[u8]>>) -> Value {
+        let Some(bytes) = value.plain().filter(|bytes| SIZES.contains(&bytes.len())) else {
+            return value.clone();
+        };
+        if let Some(known) = known
+            && !self
+                .0
+                .iter()
+                .any(|sample| Arc::ptr_eq(&sample.bytes, known))
+        {
+            self.add(Arc::clone(known));
+        }
+        let likeness = |sample: &Sample| sample.likeness(bytes);
+        let likeliest = self.0.iter().map(likeness).enumerate();
+        // Of equals the one that was used last.
+        let likeliest = likeliest.rev().max_by_key(|(_, likeness)| *likeness);
+        let likeliest = likeliest.filter(|(_, likeness)| *likeness >= LEAST_PROBES);
+        let packed = likeliest.and_then(|(at, _)| {
+            self.0[..=at].rotate_right(1);
+            let packed = self.0[0].differences(bytes, LITTLE + bytes.len() / PART)?;
+            Some(packed).filter(|packed| packed.is(bytes))
+        });
+        packed.map_or_else(|| self.sample(bytes), Value::packed)
+    }
+
+    /// Makes a sample of a value; the value that shares its bytes.
+    fn sample(&mut self, bytes: &[u8]) -> Value {
+        let bytes: Arc<[u8]> = bytes.into();
+        self.add(Arc::clone(&bytes));
+        Bytes::from_owner(bytes).into()
+    }
+
+    fn add(&mut self, bytes: Arc<[u8]>) {
+        self.0.truncate(SAMPLES - 1);
+        self.0.insert(0, Sample::new(bytes));
+    }
+}
+
+#[cfg(test)]
+#[path = "packing_tests.rs"]
+mod tests;
