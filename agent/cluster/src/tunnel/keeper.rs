@@ -171,7 +171,12 @@ impl Keeper {
             if let Some(nodes) = nodes
                 && (done.as_ref() != Some(&nodes) || Instant::now() >= next)
             {
-                let members = members(&self.own, &nodes);
+                // What nodes are to each other changes with them alone, not with the time.
+                let members = if done.as_ref() == Some(&nodes) {
+                    told.members.clone()
+                } else {
+                    members(&self.own, &nodes)
+                };
                 let outcome = self.step(&state, members.clone()).await;
                 let pause = told.tell(members, outcome.as_ref());
                 done = outcome.is_ok().then_some(nodes);

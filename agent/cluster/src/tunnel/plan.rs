@@ -91,7 +91,7 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
         let ranges: Vec<Range> = ranges.take(MOST_RANGES).collect();
         let mut own = node.keys.iter().flatten();
         let refusal = if own.any(|key| keys.get(key) != Some(&1)) {
-            Some("another node has published the same key")
+            Some("one of its keys is published more than once")
         } else if ranges.is_empty() {
             Some("it has no range of pod addresses of its own")
         } else {

@@ -53,6 +53,9 @@ pub(crate) enum Bench {
         /// Machines.
         #[arg(long, value_name = "N", default_value_t = 500)]
         machines: u32,
+        /// How many of them answer.
+        #[arg(long, value_name = "N", default_value_t = 500)]
+        answering: u32,
         /// The test that measures, where it is built: `peers` of `agent-cluster`.
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
@@ -94,7 +97,11 @@ pub(crate) fn bench(what: Bench) -> Outcome {
         Bench::Api { only } => api::api(only.as_deref()),
         Bench::Control { pods } => control::control(pods),
         Bench::Network { services } => network::network(services),
-        Bench::Peers { machines, program } => peers::peers(machines, program.as_deref()),
+        Bench::Peers {
+            machines,
+            answering,
+            program,
+        } => peers::peers(machines, answering, program.as_deref()),
         Bench::Node { pods } => node::node(pods),
         Bench::Disk { part, built } => disk::disk(part, built),
         Bench::DiskGuest => guest::guest(),
