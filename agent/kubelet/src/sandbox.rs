@@ -168,14 +168,14 @@ async fn runs_in_class(shared: &Shared, pod: &Pod) -> Result<(), String> {
     let class: RuntimeClass = get(&*shared.api, path)
         .await
         .map_err(|error| format!("RuntimeClass {name:?}: {}", error.chain()))?;
-    if HANDLERS.contains(&class.handler.as_str()) {
-        return Ok(());
-    }
-    Err(format!(
-        "no runtime for {:?} is configured: this node has {} alone",
-        class.handler,
-        HANDLERS.join(" and ")
-    ))
+    handled(&class.handler)
+}
+
+fn handled(handler: &str) -> Result<(), String> {
+    let known = HANDLERS.join(" and ");
+    let fault = || format!("no runtime for {handler:?} is configured: this node has {known} alone");
+    let found = HANDLERS.contains(&handler);
+    found.then_some(()).ok_or_else(fault)
 }
 
 /// The node's address at which it answers names of the cluster, if it does.
@@ -183,4 +183,19 @@ pub(crate) fn resolver(config: &Config, sandboxes: &Sandboxes) -> Option<IpAddr>
     config.cluster.as_ref()?;
     let of_node = sandboxes.own_addresses();
     of_node.first().map(|(address, _)| *address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_names_the_runtime_by_its_own_name_or_by_that_of_most_nodes() {
+        handled("crun").unwrap();
+        handled("runc").unwrap();
+        assert_eq!(
+            handled("kata").unwrap_err(),
+            "no runtime for \"kata\" is configured: this node has crun and runc alone"
+        );
+    }
 }
