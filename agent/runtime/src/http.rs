@@ -316,7 +316,7 @@ fn handshake(host: &str, error: io::Error) -> HttpError {
 }
 
 /// One request on a connection of its own; the connection lives as long as the answer's body.
-async fn exchange(
+pub(crate) async fn exchange(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Bytes>,
     host: &str,

@@ -32,6 +32,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
 use tokio::sync::Mutex;
 
 /// The snapshotter of every container.
@@ -40,6 +41,8 @@ pub(crate) const SNAPSHOTTER: &str = "overlayfs";
 const LEASE_HOURS: i64 = 12;
 /// The label of a layer that says what it unpacks to; the agent sets it once it has unpacked the layer.
 const UNPACKS_TO: &str = "pratique.dev/unpacks-to";
+/// Time to unpack a layer, and how many bytes of it each further second is for: the next image waits for its end.
+const UNPACKING: (Duration, u64) = (Duration::from_secs(60), 256 << 10);
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
 
@@ -264,11 +267,10 @@ impl Images {
             self.content.label(&target.digest, kept).await?;
         }
         let manifest: Manifest = self.document(&manifest_at.digest, "manifest").await?;
-        if manifest.layers.len() > MAX_LAYERS {
-            return Err(bad(format!(
-                "the image has {} layers; {MAX_LAYERS} are allowed",
-                manifest.layers.len()
-            )));
+        let layers = manifest.layers.len();
+        if layers > MAX_LAYERS {
+            let text = format!("the image has {layers} layers; {MAX_LAYERS} are allowed");
+            return Err(bad(text));
         }
         let mut kept = Vec::new();
         for (index, part) in std::iter::once(&manifest.config)
@@ -312,11 +314,8 @@ impl Images {
         configuration.check()?;
         let diffs = &configuration.rootfs.diff_ids;
         if diffs.len() != manifest.layers.len() || diffs.is_empty() {
-            return Err(bad(format!(
-                "{} layers and {} diff ids",
-                manifest.layers.len(),
-                diffs.len()
-            )));
+            let (layers, ids) = (manifest.layers.len(), diffs.len());
+            return Err(bad(format!("{layers} layers and {ids} diff ids")));
         }
         let _turn = self.unpacking.lock().await;
         let mut parent = String::new();
@@ -345,7 +344,8 @@ impl Images {
         name: &str,
         lease: &str,
     ) -> Result<(), Error> {
-        let doing = || format!("unpack layer {}", layer.digest);
+        let digest = &layer.digest;
+        let doing = || format!("unpack layer {digest}");
         let fail = || failed(ErrorClass::ImagePull, doing());
         let key = format!("pratique-unpack-{name}");
         let text = |text: &str| text.to_owned();
@@ -377,20 +377,25 @@ impl Images {
             payloads: HashMap::new(),
             sync_fs: true,
         };
-        let applied = DiffClient::new(self.channel.clone())
-            .apply(leased(apply, lease))
-            .await
-            .map_err(fail())?;
+        let mut apply = leased(apply, lease);
+        let limit = unpacks_within(layer.size);
+        apply.set_timeout(limit);
+        let applied = DiffClient::new(self.channel.clone()).apply(apply).await;
+        let late =
+            |status: &Status| matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded);
+        if applied.as_ref().is_err_and(late) {
+            let text = format!("layer {digest} is not unpacked within {limit:?}");
+            return Err(bad(text));
+        }
+        let applied = applied.map_err(fail())?;
         let found = applied
             .into_inner()
             .applied
             .map(|applied| applied.digest)
             .unwrap_or_default();
         if found != diff {
-            return Err(bad(format!(
-                "layer {} unpacks to {found}, not to {diff}",
-                layer.digest
-            )));
+            let text = format!("layer {digest} unpacks to {found}, not to {diff}");
+            return Err(bad(text));
         }
         self.sync().await?;
         let commit = CommitSnapshotRequest {
@@ -668,6 +673,12 @@ fn bad(message: String) -> Error {
     Error::new(ErrorClass::ImagePull, message)
 }
 
+/// The time that unpacking a layer of so many bytes may take. A small one that takes long holds more than a disk should.
+fn unpacks_within(size: i64) -> Duration {
+    let (least, rate) = UNPACKING;
+    least + Duration::from_secs(size.unsigned_abs() / rate)
+}
+
 fn gc_label(name: &str) -> String {
     format!("containerd.io/gc.ref.content.{name}")
 }
@@ -686,6 +697,12 @@ fn chain_id(parent: &str, diff: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_layer_holds_up_others_for_a_minute_or_two() {
+        assert_eq!(unpacks_within(10 << 20).as_secs(), 100);
+        assert_eq!(unpacks_within(4 << 30).as_secs(), 60 + 16_384);
+    }
 
     #[test]
     fn the_first_layers_chain_is_its_diff() {

@@ -19,14 +19,14 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 /// Manifests and indexes that are understood.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 /// Longest pause between two pieces of a layer.
 const STALL: Duration = Duration::from_secs(60);
-/// Slowest transfer of a layer, in bytes per second, beyond [`STALL`]: below it a registry only keeps a pod waiting.
+/// Slowest transfer of a layer, in bytes per second, in each [`STALL`] of waiting: below it a registry only keeps a pod waiting.
 const SLOWEST: u64 = 8 * 1024;
 /// Largest layer: beyond it no machine that this is made for has room.
 const MAX_LAYER: i64 = 64 << 30;
@@ -153,11 +153,7 @@ impl Registries {
         } else {
             host
         };
-        let scheme = if registry.is_some_and(speaks_plain) {
-            "http"
-        } else {
-            "https"
-        };
+        let scheme = registry.map_or("https", own_scheme);
         let own = Place {
             base: format!("{scheme}://{api}"),
             host: host.to_owned(),
@@ -215,16 +211,13 @@ impl Registries {
         let mut failures = Vec::new();
         for place in self.places(&reference.host) {
             for (credential, reader) in self.tries(&place, reference, keys) {
-                let denied = match self.resolve_at(&place, reference, credential, reader).await {
+                let error = match self.resolve_at(&place, reference, credential, reader).await {
                     Ok(fetched) => return Ok(fetched),
-                    Err(error) => {
-                        let denied = is_denied(&error);
-                        failures.push(
-                            Error::caused(ErrorClass::ImagePull, place.base.clone(), error).chain(),
-                        );
-                        denied
-                    }
+                    Err(error) => error,
                 };
+                let denied = is_denied(&error);
+                let why = Error::caused(ErrorClass::ImagePull, place.base.clone(), error);
+                failures.push(why.chain());
                 if !denied {
                     break;
                 }
@@ -316,13 +309,14 @@ impl Registries {
     }
 }
 
-/// Whether the registry itself is asked without TLS: only where no mirror is what `insecure` means.
-fn speaks_plain(registry: &Registry) -> bool {
-    registry.insecure
-        && !registry
-            .mirrors
-            .iter()
-            .any(|mirror| mirror.starts_with("http://"))
+/// How the registry itself is asked: without TLS only where no mirror is what `insecure` means.
+fn own_scheme(registry: &Registry) -> &'static str {
+    let mut mirrors = registry.mirrors.iter();
+    if registry.insecure && !mirrors.any(|mirror| mirror.starts_with("http://")) {
+        "http"
+    } else {
+        "https"
+    }
 }
 
 /// The hosts that the configuration names, by their origins.
@@ -332,12 +326,7 @@ fn named(list: &[Registry]) -> Named {
         plain: BTreeSet::new(),
     };
     for registry in list {
-        let scheme = if speaks_plain(registry) {
-            "http"
-        } else {
-            "https"
-        };
-        let own = format!("{scheme}://{}", registry.host);
+        let own = format!("{}://{}", own_scheme(registry), registry.host);
         for at in registry.mirrors.iter().chain([&own]) {
             let Ok(uri) = address(at) else { continue };
             let (scheme, host) = origin(&uri);
@@ -419,23 +408,13 @@ impl Fetched {
             );
             return Err(Error::new(ErrorClass::ImagePull, message));
         }
-        let kind = if wanted.media_type.contains("manifest") {
-            "manifests"
+        let (kind, accept) = if wanted.media_type.contains("manifest") {
+            ("manifests", MANIFESTS)
         } else {
-            "blobs"
+            ("blobs", "*/*")
         };
         let path = format!("{kind}/{}", wanted.digest);
-        let reply = self
-            .session
-            .get(
-                &path,
-                if kind == "manifests" {
-                    MANIFESTS
-                } else {
-                    "*/*"
-                },
-            )
-            .await;
+        let reply = self.session.get(&path, accept).await;
         let reply = reply.map_err(|error| {
             Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error)
         })?;
@@ -456,18 +435,17 @@ impl Source for Fetched {
     }
 }
 
-/// The body's pieces, never more than `size` bytes, and in bounded time.
+/// The body's pieces, never more than `size` bytes, while they come fast enough. The time that it takes to store them is not the
+/// registry's.
 fn pieces(reply: Reply, size: i64, path: String) -> impl Stream<Item = Result<Bytes, Error>> {
     let left = u64::try_from(size).unwrap_or_default();
-    let end = Instant::now() + STALL + Duration::from_secs(left / SLOWEST);
     let body = reply.answer.into_body();
     stream::try_unfold(
-        (body, left, path),
-        move |(mut body, left, path)| async move {
+        (body, left, path, (Duration::ZERO, 0)),
+        move |(mut body, left, path, (waited, came))| async move {
             let broken =
                 |what: &str| Error::new(ErrorClass::ImagePull, format!("fetch {path}: {what}"));
-            let piece = timeout_at(end, timeout(STALL, body.piece())).await;
-            let piece = piece.map_err(|_elapsed| broken("the registry sends too slowly"))?;
+            let (asked, piece) = (Instant::now(), timeout(STALL, body.piece()).await);
             let piece = piece.map_err(|_elapsed| broken("the registry stopped sending"))?;
             let piece = piece.map_err(|error| {
                 Error::caused(ErrorClass::ImagePull, format!("fetch {path}"), error)
@@ -476,7 +454,13 @@ fn pieces(reply: Reply, size: i64, path: String) -> impl Stream<Item = Result<By
             let rest = left
                 .checked_sub(data.len() as u64)
                 .ok_or_else(|| broken("longer than its descriptor says"))?;
-            Ok(Some((data, (body, rest, path))))
+            let (waited, came) = (waited + asked.elapsed(), came + data.len() as u64);
+            if waited >= STALL && came < waited.as_secs() * SLOWEST {
+                return Err(broken("the registry sends too slowly"));
+            }
+            let window = Some((waited, came)).filter(|_| waited < STALL);
+            let window = window.unwrap_or_default();
+            Ok(Some((data, (body, rest, path, window))))
         },
     )
 }
@@ -485,6 +469,55 @@ fn pieces(reply: Reply, size: i64, path: String) -> impl Stream<Item = Result<By
 mod tests {
     use super::*;
     use crate::credential::Secret;
+    use crate::http::exchange;
+    use futures_util::StreamExt;
+    use http::Request;
+    use std::pin::pin;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// How a layer of a gigabyte ends that a registry sends by so many bytes each second, and after what time.
+    async fn sent_at(rate: usize, seconds: u64) -> (String, Duration) {
+        let (own, mut registry) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let head = "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n";
+            registry.read_exact(&mut [0; 16]).await?;
+            registry.write_all(head.as_bytes()).await?;
+            for _ in 0..seconds {
+                registry.write_all(&vec![0; rate]).await?;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            registry.shutdown().await
+        });
+        let asked = Request::get("/").body(Bytes::new()).unwrap();
+        let answer = exchange(own, asked, "registry").await.unwrap();
+        let (host, at_home) = ("registry".to_owned(), true);
+        let reply = Reply {
+            answer,
+            host,
+            at_home,
+        };
+        let (mut pieces, begun) = (
+            pin!(pieces(reply, 1_000_000_000, "x".into())),
+            Instant::now(),
+        );
+        loop {
+            match pieces.next().await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return (error.chain(), begun.elapsed()),
+                None => return ("all".to_owned(), begun.elapsed()),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_sends_byte_by_byte_is_given_up_and_a_slow_one_is_not() {
+        let (why, after) = sent_at(1, 10_000).await;
+        assert!(why.contains("the registry sends too slowly"), "{why}");
+        assert!(after <= 2 * STALL, "{after:?}");
+        let (why, after) = sent_at(10_000, 300).await;
+        assert!(!why.contains("slowly"), "{why}");
+        assert!(after >= Duration::from_secs(299), "{after:?}: {why}");
+    }
 
     fn registries(list: Vec<Registry>) -> Registries {
         Registries::new(list, DOCKER_HUB, Vec::new())

@@ -87,6 +87,8 @@ pub enum Kind {
     Release,
     /// The cluster's own keys changed.
     Authority,
+    /// Records that belong before this one could not be written: `count` of them.
+    Missing,
 }
 
 /// What happened, to which Machine, and who decided. Empty fields are left out.

@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
-/// Edits of Machines that wait to be written into the log of verdicts.
+/// Edits of Machines that wait to be written into the log of verdicts. Those beyond it are missing there, and counted in it.
 const DECISIONS: usize = 8192;
 
 /// How long the API's answer to a write of reference values waits until the inventory has it, usually milliseconds. After this time
@@ -182,6 +182,7 @@ impl AttestationService {
                     tracing::error!(
                         "a decision is missing in the log of verdicts: they come faster than the disk can write them"
                     );
+                    self.journal.log().missed();
                 }
             }
         }

@@ -77,12 +77,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends a record of something that has happened. If the log cannot be written, an error is
-    /// logged and work goes on.
+    /// Appends a record of something that has happened. If the log cannot be written, work goes on: an error is logged, and
+    /// the next record is preceded by one that counts what is missing.
     async fn append_or_warn(&self, entry: Entry) {
         let (kind, name) = (entry.kind, entry.name.clone());
         if let Err(error) = self.append(entry).await {
             tracing::error!(?kind, name, error = %chain(&error), "a verdict is missing in the log");
+            self.log.missed();
         }
     }
 

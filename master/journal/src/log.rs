@@ -8,7 +8,7 @@ use crate::error::Error;
 use bytes::Bytes;
 use config_errors::chain;
 use config_tpm::Digest;
-use config_verdicts::{Entry, FORMAT, Head, MAX_LINE, Record, Segment, line, resume};
+use config_verdicts::{Entry, FORMAT, Head, Kind, MAX_LINE, Record, Segment, line, resume};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use master_ca::LogSigner;
@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use tokio::sync::oneshot;
@@ -41,6 +42,7 @@ pub struct VerdictLog {
     folder: PathBuf,
     /// Number of the segment in use, and its bytes that are on disk.
     flushed: Arc<Mutex<(u64, u64)>>,
+    missing: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,8 @@ struct Writer {
     size: usize,
     head: Head,
     flushed: Arc<Mutex<(u64, u64)>>,
+    /// How many records are missing of which no record says so yet.
+    missing: Arc<AtomicU64>,
 }
 
 impl VerdictLog {
@@ -62,6 +66,7 @@ impl VerdictLog {
     pub fn open(folder: &Path, signer: LogSigner) -> Result<Self, Error> {
         std::fs::create_dir_all(folder).map_err(|source| file("make", folder, source))?;
         let flushed = Arc::new(Mutex::new((0, 0)));
+        let missing = Arc::new(AtomicU64::new(0));
         let mut writer = Writer {
             folder: folder.to_owned(),
             signer,
@@ -70,6 +75,7 @@ impl VerdictLog {
             size: 0,
             head: Head::default(),
             flushed: flushed.clone(),
+            missing: missing.clone(),
         };
         writer.resume()?;
         Ok(Self {
@@ -77,6 +83,7 @@ impl VerdictLog {
             writer: Arc::new(tokio::sync::Mutex::new(writer)),
             folder: folder.to_owned(),
             flushed,
+            missing,
         })
     }
 
@@ -107,6 +114,12 @@ impl VerdictLog {
                 .map_err(Error::Task)?;
         }
         replied.await.unwrap_or(Err(Error::Busy))
+    }
+
+    /// Something has happened of which no record can be written. Before the next record that is, there comes one with the
+    /// number of those that are missing: the log has no gap that it does not show.
+    pub fn missed(&self) {
+        self.missing.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Signs with another key from the next record on, which begins a new segment. The same key changes nothing.
@@ -188,9 +201,16 @@ impl Writer {
 
     /// Writes and flushes a batch, and replies to each caller.
     fn write(&mut self, batch: Vec<(Entry, Reply)>) {
-        let (entries, replies): (Vec<Entry>, Vec<Reply>) = batch.into_iter().unzip();
+        let (mut entries, replies): (Vec<Entry>, Vec<Reply>) = batch.into_iter().unzip();
+        let missing = self.missing.swap(0, Ordering::Relaxed);
+        if missing > 0 {
+            let mut gap = Entry::of(Kind::Missing, "");
+            gap.count = Some(missing);
+            entries.insert(0, gap);
+        }
         let outcome = self.write_all(entries);
         if let Err(error) = &outcome {
+            self.missing.fetch_add(missing, Ordering::Relaxed);
             tracing::error!(error = %chain(error), "verdicts could not be written");
             // A failed write may have left part of the batch: read the segment again, as at a start.
             self.file = None;
@@ -326,7 +346,7 @@ fn now() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config_verdicts::{Kind, verify};
+    use config_verdicts::verify;
     use master_ca::{Authority, FileKeeper};
 
     fn authority(folder: &Path) -> Authority {
@@ -384,6 +404,40 @@ mod tests {
                 .head
                 .number,
             51
+        );
+    }
+
+    #[tokio::test]
+    async fn records_that_could_not_be_written_are_counted_before_the_next_one() {
+        let (keys, parent) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let authority = authority(keys.path());
+        let pin: Digest = authority.pin().parse().unwrap();
+        let folder = parent.path().join("log");
+        let signer = authority.log_signer(SystemTime::now()).unwrap();
+        let log = VerdictLog::open(&folder, signer).unwrap();
+        log.missed();
+        // The disk fails: the count of what is missing is kept until it can be written.
+        std::fs::remove_dir(&folder).unwrap();
+        log.append(Entry::of(Kind::Joined, "lost"))
+            .await
+            .unwrap_err();
+        log.missed();
+        std::fs::create_dir(&folder).unwrap();
+        append(&log, 2).await;
+        let written = files(&folder);
+        assert_eq!(verify(&written, &[pin], &[]).unwrap().head.number, 3);
+        let text = String::from_utf8(written[0].1.clone()).unwrap();
+        let kinds = text.lines().filter_map(|line| {
+            let (_, kind) = line.split_once(r#""kind":"#)?;
+            kind.split_once('}').map(|(kind, _)| kind)
+        });
+        assert_eq!(
+            kinds.collect::<Vec<_>>(),
+            [
+                r#""missing","count":2"#,
+                r#""joined","name":"worker-1""#,
+                r#""joined","name":"worker-1""#
+            ]
         );
     }
 
