@@ -3,8 +3,11 @@
 //! Guarantee: an image that [`Images::find`] returns is whole: the snapshot of its topmost layer is there, and manifest and
 //! configuration were there when this engine first looked. While it comes in, a lease keeps its parts from containerd's collector.
 
+mod unpack;
+
+use self::unpack::chain_id;
 use crate::access::{self, Labels};
-use crate::connection::{failed, leased, request, settled, unlimited};
+use crate::connection::{failed, request, settled, unlimited};
 use crate::content::{Content, Descriptor};
 use crate::document::{self, Configuration, Manifest};
 use crate::keyring::Keyring;
@@ -13,36 +16,26 @@ use crate::parts::{Parts, Remembered};
 use crate::reference::Reference;
 use crate::registry::{Reader, Registries};
 use crate::spec::ImageDefaults;
-use containerd_client::services::v1::diff_client::DiffClient;
 use containerd_client::services::v1::images_client::ImagesClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
-use containerd_client::services::v1::snapshots::{
-    CommitSnapshotRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest,
-};
 use containerd_client::services::v1::{
-    ApplyRequest, CreateImageRequest, CreateRequest, DeleteImageRequest, DeleteRequest,
-    GetImageRequest, Image as Stored, ListImagesRequest, UpdateImageRequest,
+    CreateImageRequest, CreateRequest, DeleteImageRequest, DeleteRequest, GetImageRequest,
+    Image as Stored, ListImagesRequest, UpdateImageRequest,
 };
 use containerd_client::tonic::transport::Channel;
 use containerd_client::tonic::{Code, Status};
 use prost_types::FieldMask;
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Duration;
 use tokio::sync::Mutex;
 
 /// The snapshotter of every container.
 pub(crate) const SNAPSHOTTER: &str = "overlayfs";
 /// A lease that was not ended expires after this time (RFC 3339 in the label).
 const LEASE_HOURS: i64 = 12;
-/// The label of a layer that says what it unpacks to; the agent sets it once it has unpacked the layer.
-const UNPACKS_TO: &str = "pratique.dev/unpacks-to";
-/// Time to unpack a layer, and how many bytes of it each further second is for: the next image waits for its end.
-const UNPACKING: (Duration, u64) = (Duration::from_secs(60), 256 << 10);
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
 
@@ -305,148 +298,6 @@ impl Images {
         self.content.label(&part.digest, sent).await
     }
 
-    /// Applies each layer over its parent. What a layer unpacks to is what the agent has seen of it, not what the image says, which
-    /// could name another image's. Layers that are there already are not touched.
-    async fn unpack(&self, manifest: &Manifest, lease: &str) -> Result<(), Error> {
-        let configuration: Configuration = self
-            .document(&manifest.config.digest, "configuration")
-            .await?;
-        configuration.check()?;
-        let diffs = &configuration.rootfs.diff_ids;
-        if diffs.len() != manifest.layers.len() || diffs.is_empty() {
-            let (layers, ids) = (manifest.layers.len(), diffs.len());
-            return Err(bad(format!("{layers} layers and {ids} diff ids")));
-        }
-        let _turn = self.unpacking.lock().await;
-        let mut parent = String::new();
-        for (layer, diff) in manifest.layers.iter().zip(diffs) {
-            let name = chain_id(&parent, diff);
-            let labels = self.content.labels(&layer.digest).await?;
-            let is_seen = labels.is_some_and(|labels| labels.get(UNPACKS_TO) == Some(diff));
-            if !is_seen || !self.has_snapshot(&name).await? {
-                self.apply(layer, diff, &parent, &name, lease).await?;
-                let seen = vec![(UNPACKS_TO.to_owned(), diff.clone())];
-                self.content.label(&layer.digest, seen).await?;
-            }
-            parent = name;
-        }
-        let label = format!("containerd.io/gc.ref.snapshot.{SNAPSHOTTER}");
-        self.content
-            .label(&manifest.config.digest, vec![(label, parent)])
-            .await
-    }
-
-    async fn apply(
-        &self,
-        layer: &Descriptor,
-        diff: &str,
-        parent: &str,
-        name: &str,
-        lease: &str,
-    ) -> Result<(), Error> {
-        let digest = &layer.digest;
-        let doing = || format!("unpack layer {digest}");
-        let fail = || failed(ErrorClass::ImagePull, doing());
-        let key = format!("pratique-unpack-{name}");
-        let text = |text: &str| text.to_owned();
-        let remove = RemoveSnapshotRequest {
-            snapshotter: text(SNAPSHOTTER),
-            key: key.clone(),
-        };
-        settled(
-            self.snapshots().remove(request(remove.clone())).await,
-            Code::NotFound,
-        )
-        .map_err(fail())?;
-        let prepare = PrepareSnapshotRequest {
-            snapshotter: text(SNAPSHOTTER),
-            key: key.clone(),
-            parent: text(parent),
-            labels: HashMap::new(),
-        };
-        let mounts = self
-            .snapshots()
-            .prepare(leased(prepare, lease))
-            .await
-            .map_err(fail())?
-            .into_inner()
-            .mounts;
-        let apply = ApplyRequest {
-            diff: Some(layer.wire()),
-            mounts,
-            payloads: HashMap::new(),
-            sync_fs: true,
-        };
-        let mut apply = leased(apply, lease);
-        let limit = unpacks_within(layer.size);
-        apply.set_timeout(limit);
-        let applied = DiffClient::new(self.channel.clone()).apply(apply).await;
-        let late =
-            |status: &Status| matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded);
-        if applied.as_ref().is_err_and(late) {
-            let text = format!("layer {digest} is not unpacked within {limit:?}");
-            return Err(bad(text));
-        }
-        let applied = applied.map_err(fail())?;
-        let found = applied
-            .into_inner()
-            .applied
-            .map(|applied| applied.digest)
-            .unwrap_or_default();
-        if found != diff {
-            let text = format!("layer {digest} unpacks to {found}, not to {diff}");
-            return Err(bad(text));
-        }
-        self.sync().await?;
-        let commit = CommitSnapshotRequest {
-            snapshotter: text(SNAPSHOTTER),
-            name: text(name),
-            key,
-            labels: HashMap::new(),
-        };
-        match self.snapshots().commit(leased(commit, lease)).await {
-            Err(status) if status.code() == Code::AlreadyExists => {
-                let removed = self.snapshots().remove(request(remove)).await;
-                removed.map(drop)
-            }
-            committed => committed.map(drop),
-        }
-        .map_err(fail())
-    }
-
-    /// A layer whose files are still in memory must not count as unpacked: power may go at any time.
-    async fn sync(&self) -> Result<(), Error> {
-        let state = self.state.clone();
-        let sync = move || {
-            std::fs::File::open(state).and_then(|dir| nix::unistd::syncfs(&dir).map_err(Into::into))
-        };
-        let result = tokio::task::spawn_blocking(sync)
-            .await
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        result.map_err(|error| {
-            Error::caused(
-                ErrorClass::ImagePull,
-                format!("sync {}", self.state.display()),
-                error,
-            )
-        })
-    }
-
-    async fn has_snapshot(&self, name: &str) -> Result<bool, Error> {
-        let stat = StatSnapshotRequest {
-            snapshotter: SNAPSHOTTER.to_owned(),
-            key: name.to_owned(),
-        };
-        match self.snapshots().stat(request(stat)).await {
-            Ok(_) => Ok(true),
-            Err(status) if status.code() == Code::NotFound => Ok(false),
-            Err(status) => Err(failed(
-                ErrorClass::ImagePull,
-                format!("look for snapshot {name}"),
-            )(status)),
-        }
-    }
-
     async fn lease(&self) -> Result<String, Error> {
         let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(LEASE_HOURS);
         let labels = HashMap::from([(
@@ -673,44 +524,6 @@ fn bad(message: String) -> Error {
     Error::new(ErrorClass::ImagePull, message)
 }
 
-/// The time that unpacking a layer of so many bytes may take. A small one that takes long holds more than a disk should.
-fn unpacks_within(size: i64) -> Duration {
-    let (least, rate) = UNPACKING;
-    least + Duration::from_secs(size.unsigned_abs() / rate)
-}
-
 fn gc_label(name: &str) -> String {
     format!("containerd.io/gc.ref.content.{name}")
-}
-
-/// Name of the snapshot of a layer over its parent (OCI image specification, "Layer `ChainID`").
-fn chain_id(parent: &str, diff: &str) -> String {
-    if parent.is_empty() {
-        return diff.to_owned();
-    }
-    format!(
-        "sha256:{}",
-        hex::encode(Sha256::digest(format!("{parent} {diff}")))
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_small_layer_holds_up_others_for_a_minute_or_two() {
-        assert_eq!(unpacks_within(10 << 20).as_secs(), 100);
-        assert_eq!(unpacks_within(4 << 30).as_secs(), 60 + 16_384);
-    }
-
-    #[test]
-    fn the_first_layers_chain_is_its_diff() {
-        assert_eq!(chain_id("", "sha256:aa"), "sha256:aa");
-        let expected = hex::encode(Sha256::digest("sha256:aa sha256:bb"));
-        assert_eq!(
-            chain_id("sha256:aa", "sha256:bb"),
-            format!("sha256:{expected}")
-        );
-    }
 }
