@@ -66,6 +66,20 @@ pub(crate) struct Answer {
     pub(crate) json: Value,
 }
 
+impl Answer {
+    /// Of a connection that was cut before an answer came: what a denied client is told.
+    fn cut() -> Self {
+        Self {
+            status: StatusCode::UNAUTHORIZED,
+            json: Value::Null,
+        }
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.status == StatusCode::UNAUTHORIZED && self.json.is_null()
+    }
+}
+
 /// The next address of the loopback range, from which a connection is made, so that the master, which limits each address and
 /// each /24, takes the machines of all tests for as many machines.
 fn next() -> IpAddr {
@@ -173,10 +187,18 @@ impl Connection {
 
     /// Sends a request and reads all of the answer.
     pub(crate) async fn send(&mut self, method: Method, path: &str, body: Vec<u8>) -> Answer {
+        self.sent(method, path, body).await.unwrap()
+    }
+
+    async fn sent(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Answer, hyper::Error> {
         let answer = self
             .request(method.clone(), path, content_type(&method), body)
-            .await
-            .unwrap();
+            .await?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MOST).collect();
         let bytes = tokio::time::timeout(PATIENCE, body)
@@ -184,9 +206,26 @@ impl Connection {
             .expect("a body in time")
             .unwrap()
             .to_bytes();
-        Answer {
+        Ok(Answer {
             status,
             json: serde_json::from_slice(&bytes).unwrap_or_default(),
+        })
+    }
+
+    /// Sends evidence and reads the answer, [`Answer::cut`] if the connection is cut before one: evidence may have its own
+    /// sender denied, and what the master then takes more than a second for is not sent to a denied client.
+    pub(crate) async fn post_or_cut(
+        &mut self,
+        path: &str,
+        message: &impl serde::Serialize,
+    ) -> Answer {
+        let body = serde_json::to_vec(message).unwrap();
+        match self.sent(Method::POST, path, body).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                assert!(!error.is_parse(), "{error}");
+                Answer::cut()
+            }
         }
     }
 
