@@ -22,9 +22,9 @@ use std::time::Duration;
 const SCRIPT: &str = "set -e; mount --make-private /; ! mountpoint -q /mnt || mount --make-private /mnt; \
     mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old \".$1\"; \
     for name in bin sbin lib lib64; do ln -s usr/$name $name; done; \
-    mount --bind \"$0/usr\" usr; mount -o remount,bind,ro usr; mount --rbind /sys sys; \
-    if [ -d sys/fs/cgroup/unified ]; then mount -t tmpfs none sys/fs/cgroup/unified; fi; mount --rbind /dev dev; mount --rbind \"$1\" \".$1\"; \
+    mount --bind \"$0/usr\" usr; mount -o remount,bind,ro usr; mount --rbind /sys sys; mount --rbind /dev dev; mount --rbind \"$1\" \".$1\"; \
     for name in usr sys dev \".$1\"; do mount --make-rslave $name; done; \
+    if [ -d sys/fs/cgroup/unified ]; then mount -t tmpfs none sys/fs/cgroup/unified; fi; \
     for name in kubelet run; do mount --rbind \"$1/$name\" \".$1/$name\"; done; \
     mount -t proc proc proc; pivot_root . old; exec /usr/bin/busybox sh -c 'export PATH=/usr/sbin:/usr/bin; \
     busybox mount --make-rprivate /old && busybox umount -l /old || exit 1; \
