@@ -15,8 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How many machines may plug into the master's hub.
-const SLOTS: usize = 4;
+/// How many machines may plug into the master's hub. Workers of stories leave the last two free.
+const SLOTS: usize = 5;
+/// The time server's slot.
+const TIME_SERVER: usize = SLOTS - 1;
+/// The eavesdropper's slot.
+const TAP: usize = SLOTS;
 /// Time for a UEFI machine under emulation, on a host with a fifth of its processor time for it. A
 /// stopped machine is reported at once.
 pub const BOOT_LIMIT: Duration = Duration::from_secs(900);
@@ -179,14 +183,14 @@ impl Lab {
         }
     }
 
-    /// A time server on the segment's last slot, which workers leave free.
+    /// A time server on the segment.
     pub fn time_server(&self) -> Result<TimeServer> {
-        TimeServer::start(self.cable(SLOTS)?)
+        TimeServer::start(self.cable(TIME_SERVER)?)
     }
 
-    /// An eavesdropper on that slot.
+    /// An eavesdropper on the segment.
     pub fn tap(&self) -> Result<Tap> {
-        Tap::start(self.cable(SLOTS)?)
+        Tap::start(self.cable(TAP)?)
     }
 
     /// Builds another worker image of the same programs, with user-data in it; the folder with `worker.raw` and its release.
