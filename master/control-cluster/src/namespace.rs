@@ -36,12 +36,12 @@ const PODS: &str = "pods.";
 #[derive(Debug)]
 pub struct Namespaces {
     namespaces: Store<NamespaceView>,
-    /// Namespaces, by UID, whose last rounds were in vain, and how many.
-    vain: Mutex<HashMap<String, u32>>,
+    /// UIDs of namespaces, by name, whose last rounds were in vain, and how many.
+    vain: Mutex<HashMap<String, (String, u32)>>,
 }
 
 impl Namespaces {
-    fn vain(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+    fn vain(&self) -> MutexGuard<'_, HashMap<String, (String, u32)>> {
         self.vain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,11 +82,18 @@ impl Controller for Namespaces {
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let (name, namespace) = (key.name.clone(), self.namespaces.get(key)?);
-        let vain = self.vain().get(&namespace.uid).copied();
+        let Some(namespace) = self.namespaces.get(key) else {
+            // Also one that somebody else has finalized.
+            self.vain().remove(&key.name);
+            return None;
+        };
+        let vain = match self.vain().get(&key.name) {
+            Some((uid, rounds)) if *uid == namespace.uid => *rounds,
+            _ => 0,
+        };
         Some(Facts {
-            name,
-            vain: vain.unwrap_or_default(),
+            name: key.name.clone(),
+            vain,
             namespace,
         })
     }
@@ -107,9 +114,13 @@ impl Controller for Namespaces {
         let round = empty(writer, &namespace.name, &namespace.uid).await;
         let mut vain = self.vain();
         if round.as_ref().is_ok_and(|round| *round == Round::Vain) {
-            *vain.entry(namespace.uid).or_default() += 1;
+            let (uid, rounds) = vain.entry(namespace.name).or_default();
+            if *uid != namespace.uid {
+                (*uid, *rounds) = (namespace.uid, 0);
+            }
+            *rounds += 1;
         } else {
-            vain.remove(&namespace.uid);
+            vain.remove(&namespace.name);
         }
         round.map(drop)
     }
