@@ -3,7 +3,7 @@
 use crate::model::{Error, ErrorClass};
 use containerd_client::types::Mount;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The directories of an overlay or a single bind, topmost first.
 pub(crate) fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
@@ -60,10 +60,15 @@ pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
 /// # Errors
 /// There is one.
 pub(crate) fn check_volume(destination: &str) -> Result<(), Error> {
-    let parts = Path::new(destination).components();
-    let mut names = parts.filter(|part| matches!(part, std::path::Component::Normal(_)));
-    let only = (names.next(), names.next());
-    if matches!(only, (Some(first), None) if first.as_os_str() == "dev") {
+    let mut names = Vec::new();
+    for part in Path::new(destination).components() {
+        match part {
+            Component::Normal(name) => names.push(name),
+            Component::ParentDir => drop(names.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    if names == ["dev"] {
         let text = "a volume can be mounted at /dev only in a privileged container";
         return Err(Error::new(ErrorClass::Config, text));
     }
@@ -112,10 +117,16 @@ mod tests {
 
     #[test]
     fn a_volume_at_dev_is_refused_and_one_below_it_is_not() {
-        for at in ["/dev", "/dev/", "//dev/.", "dev"] {
+        for at in ["/dev", "/dev/", "//dev/.", "dev", "/a/../dev", "/../dev"] {
             check_volume(at).unwrap_err();
         }
-        for below in ["/dev/shm", "/dev/hugepages", "/device", "/a/dev"] {
+        for below in [
+            "/dev/shm",
+            "/dev/hugepages",
+            "/device",
+            "/a/dev",
+            "/dev/../a",
+        ] {
             check_volume(below).unwrap();
         }
     }
