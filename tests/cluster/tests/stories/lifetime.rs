@@ -6,6 +6,34 @@ use std::time::Duration;
 use tests_harness::Result;
 use tests_harness::cluster::BOOT_LIMIT;
 
+/// A `StatefulSet` whose pod counts its starts in a volume of its own.
+const KEPT: &str = r"apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: kept}
+spec:
+  serviceName: kept
+  selector: {matchLabels: {app: kept}}
+  template:
+    metadata: {labels: {app: kept}}
+    spec:
+      nodeSelector: {kubernetes.io/hostname: worker-1}
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: registry.example/busybox:1
+        command:
+        - /bin/busybox
+        - sh
+        - -c
+        - echo start >> /data/starts; echo starts: $(/bin/busybox wc -l < /data/starts); exec /bin/busybox sleep 100000
+        volumeMounts: [{name: data, mountPath: /data}]
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec:
+      accessModes: [ReadWriteOnce]
+      resources: {requests: {storage: 1Mi}}
+";
+
 /// Two renewals fit into this with the stories' lifetime of three minutes, on a busy host.
 const RENEWAL_LIMIT: Duration = Duration::from_secs(900);
 
@@ -50,7 +78,7 @@ pub(crate) fn a_certificate_is_renewed_without_a_lapse(world: &mut World) -> Res
 }
 
 /// The power button gives a pod the time that it asked for; the next start makes a new key and a new exchange under the same
-/// name, and the machine's pods come back.
+/// name, and the machine's pods come back, a `StatefulSet`'s with the volume that it had.
 pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
     world: &mut World,
 ) -> Result<()> {
@@ -63,6 +91,8 @@ pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
     );
     cluster.apply("stay", &patient)?;
     cluster.pod_log("stay", "up")?;
+    cluster.apply("kept", KEPT)?;
+    cluster.pod_log("kept-0", "starts: 1")?;
     let key = cluster.machine_field("worker-1", ".status.nkName")?;
     let uid = cluster
         .lab
@@ -108,6 +138,14 @@ pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
         before.contains("in peace"),
         &format!("the pod was not given its grace at power-off:\n{before}"),
     )?;
+    cluster.pod_log("kept-0", "starts: 2")?;
+    let words = [
+        "delete",
+        "statefulset/kept",
+        "pvc/data-kept-0",
+        "--wait=false",
+    ];
+    cluster.lab.kubectl(&words)?;
     cluster
         .lab
         .kubectl(&["delete", "pod", "stay", "--timeout=600s"])

@@ -24,6 +24,7 @@ mod recovery;
 mod refusal;
 mod signals;
 mod update;
+mod workloads;
 mod world;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -45,6 +46,11 @@ const STORIES: &[(&str, Story)] = stories![
     join::power_on_ends_in_a_running_pod_with_logs,
     network::pods_of_a_node_reach_each_other_and_the_api,
     network::a_service_is_reached_by_its_name_across_machines,
+    network::ports_of_a_node_are_reached_and_a_policy_holds_between_machines,
+    workloads::an_indexed_job_says_which_index_failed,
+    workloads::a_drain_waits_for_a_budget,
+    workloads::pods_of_a_lost_machine_move_and_it_comes_back,
+    network::a_machine_that_is_retired_is_cut_off,
     network::a_deployment_is_rolled_under_traffic_without_a_failed_request,
     pods::a_pod_shares_process_ids_has_limits_as_a_whole_and_reads_an_image,
     join::quoted_registers_equal_the_predicted_ones,
@@ -52,7 +58,6 @@ const STORIES: &[(&str, Story)] = stories![
     join::machines_without_a_shell_show_their_logs,
     join::the_kernel_runs_with_the_settings_of_its_table,
     signals::no_signal_of_a_pod_reaches_init_agent_or_master,
-    network::no_packet_is_lost_while_wireguards_keys_are_renewed,
     inventory::only_admins_add_and_remove_machines_and_nodes,
     join::a_machine_joins_with_a_cloud_config_from_fw_cfg,
     join::a_machine_joins_with_user_data_from_a_metadata_service,
@@ -62,6 +67,7 @@ const STORIES: &[(&str, Story)] = stories![
     no_tpm::a_machine_without_a_tpm_joins_where_a_rule_allows_it,
     approval::a_machine_without_a_name_joins_after_approval,
     lifetime::a_certificate_is_renewed_without_a_lapse,
+    network::no_packet_is_lost_while_wireguards_keys_are_renewed,
     lifetime::pods_get_their_grace_at_power_off_and_a_reboot_proves_anew,
     drift::a_machine_that_drifts_is_shut_out_until_an_admin_readmits_it,
     lifetime::a_root_rotation_that_would_lock_out_a_node_is_refused_and_given_up,

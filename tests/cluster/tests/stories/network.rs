@@ -3,13 +3,16 @@
 use crate::world::{Cluster, World, expect};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
-use tests_harness::cluster::BOOT_LIMIT;
 use tests_harness::tap::Tap;
 use tests_harness::wait::eventually_costly;
 use tests_harness::{Error, Result, demo};
 
 /// A pod under emulation: pull, unpack, start, and what its script waits for.
 const LIMIT: Duration = Duration::from_secs(900);
+
+/// Answers of a machine, five a second, between a look at them and the end after its retirement: two seconds of them, and one
+/// for the look and the order themselves.
+const CUT_OFF: usize = 15;
 
 /// A pod with a network of its own, made to stay where its script ends.
 fn pod(name: &str, node: &str, script: &str) -> String {
@@ -85,14 +88,11 @@ pub(crate) fn pods_of_a_node_reach_each_other_and_the_api(world: &mut World) -> 
 }
 
 /// A service of pods on two machines is reached by its name from a pod on one of them, and so is the API. An eavesdropper
-/// between the machines reads nothing of it, and a machine that is trusted no more is cut off.
+/// between the machines reads nothing of it.
 pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World) -> Result<()> {
     let tap = world.tap()?;
-    let (blueprint, _) = world.second_worker("worker-2")?;
-    world.guest(&blueprint)?;
+    world.companion()?;
     let cluster = world.cluster()?;
-    cluster.lab.wait_ready("worker-2", BOOT_LIMIT)?;
-    let asking = Asking::begin(cluster, "worker-2")?;
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec:\n  selector: {part: shop}\n  \
                    ipFamilyPolicy: RequireDualStack\n  ports: [{name: http, port: 80, targetPort: 8080}]\n";
     cluster.apply("shop", service)?;
@@ -137,7 +137,6 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
     cluster.pod_log("told", "refused")?;
     let words = ["delete", "pod/told", "service/shop", "--wait=false"];
     cluster.lab.kubectl(&words)?;
-    asking.cut_off(cluster)?;
     let (plain, sealed) = (tap.plain(), tap.sealed());
     expect(
         plain.is_empty(),
@@ -147,6 +146,98 @@ pub(crate) fn a_service_is_reached_by_its_name_across_machines(world: &mut World
         sealed.iter().sum::<usize>() > 0,
         "no packet of a tunnel was captured",
     )
+}
+
+/// A pod on another machine is reached by that machine's address, at a port of the node and at a port of the host. A policy
+/// lets one of two clients on this machine pass, from a connection that was open to the next one, and ends with its removal.
+pub(crate) fn ports_of_a_node_are_reached_and_a_policy_holds_between_machines(
+    world: &mut World,
+) -> Result<()> {
+    world.companion()?;
+    let cluster = world.cluster()?;
+    let lab = &cluster.lab;
+    let gate = server("gate", "worker-2").replacen(
+        "    command:",
+        "    ports: [{containerPort: 8080, hostPort: 8088}]\n    command:",
+        1,
+    );
+    cluster.apply("gate", &gate)?;
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: gate}\nspec:\n  type: NodePort\n  \
+                   selector: {app: gate}\n  ports: [{port: 80, targetPort: 8080}]\n";
+    cluster.apply("gate-service", service)?;
+    let words = [
+        "get",
+        "service",
+        "gate",
+        "-o",
+        "jsonpath={.spec.ports[0].nodePort}",
+    ];
+    let port = lab.kubectl(&words)?;
+    let by = |port: &str| format!("/bin/busybox wget -q -T 5 -O - http://192.168.77.12:{port}/");
+    let asks = [
+        until("the port of the node", &by(&port)),
+        until("the port of the host", &by("8088")),
+    ];
+    let outsider = crate::join::pod("outsider", "worker-1", &asks.join("; "));
+    cluster.apply("outsider", &outsider)?;
+    // Each says how its requests end, once for each change. The friend is patient: a slow host is no policy.
+    for (client, patience) in [("friend", 60), ("stranger", 10)] {
+        let get = format!("/bin/busybox wget -q -T {patience} -O /dev/null http://gate/");
+        let asks = format!(
+            "while :; do until {get}; do /bin/busybox sleep 1; done; echo reached; \
+             while {get}; do echo answered; /bin/busybox sleep 1; done; echo denied; done"
+        );
+        cluster.apply(client, &pod(client, "worker-1", &asks))?;
+    }
+    for client in ["friend", "stranger"] {
+        cluster.pod_log(client, "reached")?;
+    }
+    let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: gate}\nspec:\n  \
+                  podSelector: {matchLabels: {app: gate}}\n  \
+                  ingress: [{from: [{podSelector: {matchLabels: {app: friend}}}]}]\n";
+    cluster.apply("gate-policy", policy)?;
+    let answers = |log: &str| log.matches("answered").count() + log.matches("reached").count();
+    let denied = answers(&cluster.pod_log("stranger", "denied")?);
+    let words = ["logs", "friend"];
+    let before = answers(&lab.kubectl(&words)?);
+    let what = "further answers for the friend";
+    let log = lab.kubectl_until(&words, what, LIMIT, |log| answers(log) > before + 2)?;
+    expect(
+        !log.contains("denied"),
+        &format!("the policy's friend:\n{log}"),
+    )?;
+    let log = lab.kubectl(&["logs", "stranger"])?;
+    expect(
+        answers(&log) == denied,
+        &format!("the stranger was answered under the policy:\n{log}"),
+    )?;
+    lab.kubectl(&["delete", "networkpolicy", "gate"])?;
+    let again = |log: &str| answers(log) > denied;
+    lab.kubectl_until(
+        &["logs", "stranger"],
+        "answers without the policy",
+        LIMIT,
+        again,
+    )?;
+    cluster.pod_log("outsider", "the port of the host is reached")?;
+    let words = [
+        "delete",
+        "service/gate",
+        "pod/gate",
+        "pod/friend",
+        "pod/stranger",
+        "pod/outsider",
+        "--wait=false",
+    ];
+    lab.kubectl(&words).map(drop)
+}
+
+/// A machine that is retired while a pod elsewhere speaks with one of its pods is reached no more.
+pub(crate) fn a_machine_that_is_retired_is_cut_off(world: &mut World) -> Result<()> {
+    world.companion()?;
+    let cluster = world.cluster()?;
+    Asking::begin(cluster, "worker-2")?.cut_off(cluster)?;
+    world.end_companion()
 }
 
 /// The keys of both links that a node has published.
@@ -273,6 +364,15 @@ impl Asking {
         })?;
         let after = count(&log);
         println!("answers before and after it, five a second: {before:?}, {after:?}");
+        let most = after
+            .iter()
+            .zip(before)
+            .map(|(after, before)| after - before)
+            .max();
+        expect(
+            most.unwrap_or_default() <= CUT_OFF,
+            &format!("answers before it was retired and in all: {before:?}, {after:?}"),
+        )?;
         self.end(cluster)
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct World {
     cluster: Option<Cluster>,
     /// Machines of the story that is being told, ended after it.
     guests: Vec<Machine>,
+    /// `worker-2`, which several stories share; it has the slot that guests of others use.
+    companion: Option<(Blueprint, Machine)>,
     failed: Option<String>,
     /// The eavesdropper between the machines, from the first story on that wants one.
     tap: Option<Arc<Tap>>,
@@ -55,6 +57,10 @@ impl World {
         let outcome = story(self);
         for guest in self.guests.drain(..) {
             guest.cut_power()?;
+        }
+        if outcome.is_err() {
+            // Whatever it left behind, the next story that wants it gets a new one.
+            self.end_companion()?;
         }
         println!("{name}: {:.1} s", start.elapsed().as_secs_f64());
         outcome
@@ -99,6 +105,41 @@ impl World {
         Ok(machine)
     }
 
+    /// Powers on `worker-2` where it does not run, and waits until it is Ready. It stays until [`World::end_companion`].
+    pub(crate) fn companion(&mut self) -> Result<()> {
+        if self.companion.is_none() {
+            let (blueprint, _) = self.second_worker("worker-2")?;
+            let machine = blueprint.start(&self.cluster()?.lab.tools)?;
+            self.companion = Some((blueprint, machine));
+        }
+        self.cluster()?.lab.wait_ready("worker-2", BOOT_LIMIT)
+    }
+
+    /// Cuts the power of `worker-2`, and gives it back after `meanwhile`.
+    pub(crate) fn without_companion(
+        &mut self,
+        meanwhile: impl FnOnce(&Cluster) -> Result<()>,
+    ) -> Result<()> {
+        let (blueprint, machine) = self
+            .companion
+            .take()
+            .ok_or_else(|| Error::Missing("worker-2 does not run".to_owned()))?;
+        machine.cut_power()?;
+        let cluster = self.cluster()?;
+        meanwhile(cluster)?;
+        let machine = blueprint.start(&cluster.lab.tools)?;
+        self.companion = Some((blueprint, machine));
+        Ok(())
+    }
+
+    /// Ends `worker-2`, where it runs.
+    pub(crate) fn end_companion(&mut self) -> Result<()> {
+        match self.companion.take() {
+            Some((_, machine)) => machine.cut_power(),
+            None => Ok(()),
+        }
+    }
+
     /// A worker's blueprint on the second slot, with the user-data that the inventory expects, registered.
     pub(crate) fn second_worker(&mut self, name: &str) -> Result<(Blueprint, PathBuf)> {
         let cluster = self.cluster()?;
@@ -112,7 +153,8 @@ impl World {
 
     /// Ends everything.
     pub(crate) fn end(&mut self) {
-        let machines = self.guests.drain(..);
+        let companion = self.companion.take().map(|(_, machine)| machine);
+        let machines = self.guests.drain(..).chain(companion);
         let cluster = self.cluster.take();
         let registry = cluster.as_ref().map(|cluster| cluster.registry.clone());
         for machine in machines.chain(
