@@ -2,13 +2,15 @@
 
 use super::tests::at;
 use super::*;
+use crate::fronts::{Pick, add_host_ports};
+use crate::view::HostPort;
 use agent_sys::namespace::{self, Kind, hold, in_new, inside, release};
 use agent_sys::netlink::filter::Filter;
 use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
