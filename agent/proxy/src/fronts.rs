@@ -3,6 +3,7 @@
 use crate::candidates::{Near, candidates, endpoints, nearest};
 use crate::view::{HostPort, Key, Objects, Protocol, Service, Slice, Whole};
 use agent_sys::netlink::Family;
+use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct Pick {
     pub as_node: bool,
     /// Whether packets without a local endpoint are dropped instead of rejected (externalTrafficPolicy: Local).
     pub silent: bool,
+    /// Ranges whose callers alone may come; empty where all may.
+    pub sources: Vec<Cidr>,
 }
 
 /// What the packet filter should hold.
@@ -180,6 +183,7 @@ fn of_family(
             affinity: service.affinity,
             as_node: from_outside && !local_only,
             silent: local_only && !every.is_empty(),
+            sources: Vec::new(),
         };
         let mut add = |source: Source, addresses: &[IpAddr], port_number: u16, pick: &Pick| {
             let own = addresses.iter().filter(|at| Family::of(**at) == family);
@@ -202,8 +206,33 @@ fn of_family(
         if let Some(node_port) = port.node_port {
             add(Source::Allocated, here.addresses, node_port, &outside);
         }
+        // First: an address that is a balancer's as well as one that the service names itself is open to these callers alone.
+        let balanced = Pick {
+            sources: sources(family, service, here.addresses),
+            ..outside.clone()
+        };
+        add(Source::Claimed, &service.balancers, port.port, &balanced);
         add(Source::Claimed, &service.external, port.port, &outside);
-        add(Source::Claimed, &service.balancers, port.port, &outside);
+    }
+    all
+}
+
+/// Whose callers may come to a service's balancers. The node's own programs come from a balancer's address where the node has it,
+/// and may where the node's own address may (upstream's rule).
+fn sources(family: Family, service: &Service, own: &[IpAddr]) -> Vec<Cidr> {
+    let ranges = service.sources.iter();
+    let ranges = ranges.filter(|range| Family::of(range.address) == family);
+    let mut all: Vec<Cidr> = ranges.copied().collect();
+    if all
+        .iter()
+        .any(|range| own.iter().any(|at| range.contains(*at)))
+    {
+        let balancers = service.balancers.iter();
+        let balancers = balancers.filter(|at| Family::of(**at) == family);
+        all.extend(balancers.map(|at| Cidr {
+            address: *at,
+            prefix: family.bits(),
+        }));
     }
     all
 }

@@ -67,12 +67,15 @@ fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
             .filter(|(is, _)| *is)
             .map(|(_, word)| *word)
             .collect();
+        let from = pick.sources.iter();
+        let from: Vec<String> = from.map(|range| format!(" from {range}")).collect();
         format!(
-            "{}:{}/{} > {}{how}",
+            "{}:{}/{} > {}{how}{}",
             front.address,
             front.port,
             front.protocol.name(),
-            ends.join(", ")
+            ends.join(", "),
+            from.concat()
         )
     };
     let here = Here {
@@ -163,6 +166,43 @@ fn a_service_is_at_its_address_on_nodes_and_outside() {
     assert_eq!(
         lines(&one(service, slice(8080, ends)))[0],
         "10.96.0.10:80/TCP > 10.1.0.2:8080 silent"
+    );
+}
+
+#[test]
+fn balancers_are_open_to_the_ranges_that_the_service_names() {
+    let read = |ranges: &[&str]| {
+        let spec = serde_json::json!({
+            "type": "LoadBalancer", "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10", "fd00:96::10"],
+            "externalIPs": ["198.51.100.1"], "loadBalancerSourceRanges": ranges,
+            "ports": [{"name": "web", "port": 80, "nodePort": 30080}],
+        });
+        let ingress = ["203.0.113.1", "2001:db8:1::1", "198.51.100.1"];
+        let ingress = ingress.map(|ip| serde_json::json!({"ip": ip}));
+        let status = serde_json::json!({"loadBalancer": {"ingress": ingress}});
+        let service = serde_json::json!({"spec": spec, "status": status});
+        let service = Service::read(serde_json::from_value(service).unwrap());
+        let all = lines(&one(service, slice(8080, vec![ready("10.1.0.2", "n1")])));
+        let from = |line: &String| {
+            let (front, _) = line.split_once(" > ")?;
+            let (_, from) = line.split_once(" from ")?;
+            Some(format!("{front} {from}"))
+        };
+        all.iter().filter_map(from).collect::<Vec<_>>()
+    };
+    assert_eq!(read(&[]), [""; 0]);
+    // A range of one family says nothing of the other. The address that is a balancer's, too, is no way around it.
+    assert_eq!(
+        read(&[" 10.0.0.0/8 ", "10.9.0.0/16"]),
+        [
+            "198.51.100.1:80/TCP 10.0.0.0/8 from 10.9.0.0/16",
+            "203.0.113.1:80/TCP 10.0.0.0/8 from 10.9.0.0/16",
+        ]
+    );
+    // The node's own address may come: so may its programs where the node has a balancer's address.
+    assert_eq!(
+        read(&["2001:db8::/64"]),
+        ["2001:db8:1::1:80/TCP 2001:db8::/64 from 2001:db8:1::1/128"]
     );
 }
 

@@ -4,14 +4,20 @@
 //! The map says which chain picks: there is one for each number of endpoints, since the kernel's random number wants a limit
 //! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
 //! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
+//!
+//! Fronts that are open to some ranges of callers alone are in a set, and their ranges in one set for each length of a prefix:
+//! a rule masks a caller's address to that length, and looks for it behind the front.
 
 use crate::fronts::{Front, Fronts};
 use crate::view::Protocol;
 use agent_sys::netlink::Family;
-use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
+use agent_sys::netlink::filter::{
+    ChainKind, Change, Hook, NEW, Name, Step, Value, Values, Verdict,
+};
 use agent_sys::netlink::links::octets;
+use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The table: one for each family.
 pub const TABLE: &str = "pratique-services";
@@ -25,6 +31,9 @@ const EMPTY: &str = "empty";
 const CLIENTS: &str = "clients";
 /// Endpoints with their fronts, as far as clients may stay with them.
 const STAYING: &str = "staying";
+/// Fronts that are not open to all, and the chain that lets those pass who may come.
+const RESTRICTED: &str = "restricted";
+const SOURCES: &str = "sources";
 /// The chain that all callers pass.
 const SERVICES: &str = "services";
 /// The chain that rejects packets to Services without endpoints.
@@ -33,7 +42,8 @@ const NOBODY: &str = "nobody";
 const MOST_CLIENTS: u32 = 65_536;
 /// The bit of a packet's mark for connections that leave with the node's own address: upstream's.
 pub const LEAVES_AS_NODE: u32 = 0x4000;
-/// `NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`, and just before `NF_IP_PRI_FILTER`.
+/// Before `NF_IP_PRI_NAT_DST`, that one, `NF_IP_PRI_NAT_SRC`, and just before `NF_IP_PRI_FILTER`.
+const BEFORE_NAT: i32 = -110;
 const DESTINATION_NAT: i32 = -100;
 const SOURCE_NAT: i32 = 100;
 const BEFORE_FILTER: i32 = -1;
@@ -49,6 +59,9 @@ pub struct Entries {
     endpoints: BTreeMap<Vec<u8>, Value>,
     empty: BTreeSet<Vec<u8>>,
     staying: BTreeSet<Vec<u8>>,
+    restricted: BTreeSet<Vec<u8>>,
+    /// By the lengths of their prefixes.
+    sources: BTreeMap<u8, BTreeSet<Vec<u8>>>,
     chains: BTreeSet<Chain>,
 }
 
@@ -92,6 +105,13 @@ pub fn entries(fronts: &Fronts) -> Entries {
     let mut all = Entries::default();
     for (front, pick) in fronts {
         let key = front_key(*front);
+        if !pick.sources.is_empty() {
+            all.restricted.insert(key.clone());
+        }
+        for range in &pick.sources {
+            let source = [key.clone(), octets(range.network())].concat();
+            all.sources.entry(range.prefix).or_default().insert(source);
+        }
         let Some(count) = u32::try_from(pick.endpoints.len())
             .ok()
             .filter(|count| *count > 0)
@@ -132,8 +152,9 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
         Change::AddTable(TABLE),
         map(FRONTS, front, Values::Verdicts),
         map(ENDPOINTS, front + REGISTER, Values::Bytes(endpoint)),
-        set(EMPTY, front),
-        set(STAYING, front + endpoint),
+        set(EMPTY.into(), front),
+        set(STAYING.into(), front + endpoint),
+        set(RESTRICTED.into(), front),
         Change::AddMemory {
             table: TABLE,
             name: CLIENTS,
@@ -143,6 +164,9 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
         },
         branch(SERVICES.into()),
         branch(NOBODY.into()),
+        branch(SOURCES.into()),
+        base("admission", ChainKind::Filter, Hook::Prerouting, BEFORE_NAT),
+        base("own-admission", ChainKind::Filter, Hook::Output, BEFORE_NAT),
         base("callers", ChainKind::Nat, Hook::Prerouting, DESTINATION_NAT),
         base("own-callers", ChainKind::Nat, Hook::Output, DESTINATION_NAT),
         // Before it is known where they go: a machine may have no way to addresses of services.
@@ -161,6 +185,9 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
         base("leaving", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
         rule(NOBODY, vec![Step::Count, Step::Verdict(Verdict::Drop)]),
     ];
+    for chain in ["admission", "own-admission"] {
+        changes.extend(admission(family, chain));
+    }
     for chain in ["callers", "own-callers"] {
         changes.push(rule(
             chain,
@@ -205,33 +232,64 @@ fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> 
         changes.push(branch(chain.name()));
         changes.extend(picking(family, *chain));
     }
+    for prefix in after.sources.keys() {
+        if !before.sources.contains_key(prefix) {
+            changes.extend(admitting(family, *prefix));
+        }
+    }
     map_difference(FRONTS, &before.fronts, &after.fronts, &mut changes);
     map_difference(ENDPOINTS, &before.endpoints, &after.endpoints, &mut changes);
-    set_difference(EMPTY, &before.empty, &after.empty, &mut changes);
-    set_difference(STAYING, &before.staying, &after.staying, &mut changes);
+    let mut sets = |name: Name, before: &BTreeSet<Vec<u8>>, after: &BTreeSet<Vec<u8>>| {
+        set_difference(&name, before, after, &mut changes);
+    };
+    sets(EMPTY.into(), &before.empty, &after.empty);
+    sets(STAYING.into(), &before.staying, &after.staying);
+    let prefixes = before.sources.keys().chain(after.sources.keys());
+    for prefix in prefixes.collect::<BTreeSet<_>>() {
+        let of = |entries: &Entries| entries.sources.get(prefix).cloned();
+        sets(
+            sources_of(*prefix),
+            &of(before).unwrap_or_default(),
+            &of(after).unwrap_or_default(),
+        );
+    }
+    sets(RESTRICTED.into(), &before.restricted, &after.restricted);
     changes
 }
 
-/// The chains of a table of a family, which stay: they are few, and may be needed again.
+/// The chains of a table of a family and the lengths of prefixes that it has sets for, which stay: they are few, and may be
+/// needed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chains(Family, BTreeSet<Chain>);
+pub struct Chains {
+    family: Family,
+    picking: BTreeSet<Chain>,
+    prefixes: BTreeSet<u8>,
+}
 
 impl Chains {
     /// Those that these entries need.
     pub fn of(family: Family, entries: &Entries) -> Self {
-        Self(family, entries.chains.clone())
+        Self {
+            family,
+            picking: entries.chains.clone(),
+            prefixes: entries.sources.keys().copied().collect(),
+        }
     }
 
     /// What makes of a table with these chains and some fronts one where they lead elsewhere; the chains that it needs
     /// beside are among these then.
     pub fn lead(&mut self, before: &Fronts, after: &Fronts) -> Vec<Change> {
-        let before = Entries {
-            chains: self.1.clone(),
+        let mut before = Entries {
+            chains: self.picking.clone(),
             ..entries(before)
         };
+        for prefix in &self.prefixes {
+            before.sources.entry(*prefix).or_default();
+        }
         let after = entries(after);
-        let changes = difference(self.0, &before, &after);
-        self.1.extend(after.chains);
+        let changes = difference(self.family, &before, &after);
+        self.picking.extend(after.chains);
+        self.prefixes.extend(after.sources.into_keys());
         changes
     }
 }
@@ -269,7 +327,7 @@ fn map_difference(
 }
 
 fn set_difference(
-    set: &'static str,
+    set: &Name,
     before: &BTreeSet<Vec<u8>>,
     after: &BTreeSet<Vec<u8>>,
     changes: &mut Vec<Change>,
@@ -277,14 +335,74 @@ fn set_difference(
     let table = TABLE;
     let keys: Vec<Vec<u8>> = before.difference(after).cloned().collect();
     if !keys.is_empty() {
-        let set = set.into();
+        let set = set.clone();
         changes.push(Change::RemoveElements { table, set, keys });
     }
     let keys: Vec<Vec<u8>> = after.difference(before).cloned().collect();
     if !keys.is_empty() {
-        let set = set.into();
+        let set = set.clone();
         changes.push(Change::AddElements { table, set, keys });
     }
+}
+
+/// The rules by which callers who may not come are dropped, before their packets get another destination. A connection that is
+/// there goes on, whatever the ranges become.
+fn admission(family: Family, chain: &'static str) -> [Change; 2] {
+    let begins = NEW.to_ne_bytes().to_vec();
+    let of_restricted = || {
+        let mut steps = vec![
+            Step::LoadState(0),
+            Step::Mask {
+                of: 0,
+                mask: begins.clone(),
+            },
+            Step::Is(0, begins.clone()),
+        ];
+        steps.extend(load_front(family, 0));
+        steps.push(Step::In(0, RESTRICTED.into()));
+        steps
+    };
+    let asked = Step::Verdict(Verdict::Jump(SOURCES.into()));
+    let dropped = [Step::Count, Step::Verdict(Verdict::Drop)];
+    [
+        rule(chain, [of_restricted(), vec![asked]].concat()),
+        rule(chain, [of_restricted(), dropped.to_vec()].concat()),
+    ]
+}
+
+/// The set of ranges of a length.
+fn sources_of(prefix: u8) -> Name {
+    format!("from-{prefix}").into()
+}
+
+/// The set of ranges of a length, and the rule by which their callers pass.
+fn admitting(family: Family, prefix: u8) -> [Change; 2] {
+    let behind = front_bytes(family) / REGISTER;
+    let everything = Cidr {
+        address: match family {
+            Family::V4 => Ipv4Addr::BROADCAST.into(),
+            Family::V6 => Ipv6Addr::from(u128::MAX).into(),
+        },
+        prefix,
+    };
+    let mut steps = load_front(family, 0);
+    steps.extend([
+        Step::LoadNetwork {
+            offset: family.source(),
+            length: family.bytes(),
+            to: behind,
+        },
+        Step::Mask {
+            of: behind,
+            mask: octets(everything.network()),
+        },
+        Step::In(0, sources_of(prefix)),
+        Step::Verdict(Verdict::Accept),
+    ]);
+    [
+        set(sources_of(prefix), front_bytes(family) + family.bytes()),
+        rule(SOURCES, steps),
+    ]
 }
 
 /// The rules by which callers of fronts without endpoints are refused at once. A reset comes before TCP: a caller that is
@@ -397,12 +515,12 @@ fn map(name: &'static str, length: u32, values: Values) -> Change {
     }
 }
 
-fn set(name: &'static str, length: u32) -> Change {
+fn set(name: Name, length: u32) -> Change {
     // Integers, as programs show them.
     let shown_as = 4;
     Change::AddSet {
         table: TABLE,
-        name: name.into(),
+        name,
         shown_as,
         length,
     }

@@ -231,6 +231,61 @@ fn callers_of_a_service_without_endpoints_are_refused() {
 }
 
 #[test]
+fn callers_from_elsewhere_do_not_come_to_a_restricted_front() {
+    with_a_pod(|family, filter, pod| {
+        Links::open()
+            .unwrap()
+            .add_address(LOOPBACK, host(family), family.bits())
+            .unwrap();
+        let server = serve(family, "a");
+        let open_to = |prefix: u8, ranges: &[IpAddr]| -> Fronts {
+            let sources = ranges.iter().map(|address| Cidr {
+                address: *address,
+                prefix,
+            });
+            let pick = Pick {
+                sources: sources.collect(),
+                ..pick(family, &[server], None)
+            };
+            [(front(family, 80, Protocol::Tcp), pick)].into()
+        };
+        // A packet that is dropped has no answer to wait for: a slow machine can only hide that it was not.
+        let call = |expected: bool| {
+            let limit = Duration::from_millis(if expected { 60_000 } else { 100 });
+            let called = TcpStream::connect_timeout(&service_at(family, 80), limit);
+            assert_eq!(called.is_ok(), expected, "{called:?}");
+        };
+        let from_pod = |expected| {
+            let called = || {
+                call(expected);
+                Ok(())
+            };
+            inside(&[(Kind::Network, pod)], called).unwrap();
+        };
+        let (of_pod, bits) = (at(family, 1, 2), family.bits());
+        let mut held = Fronts::new();
+        let mut chains = Chains::of(family, &Entries::default());
+        filter.apply(&all(family, &entries(&held))).unwrap();
+        let mut lead = |next: Fronts| {
+            filter.apply(&chains.lead(&held, &next)).unwrap();
+            held = next;
+        };
+        let others = at(family, 7, 0);
+        for (prefix, ranges, pod_may, node_may) in [
+            (bits, vec![], true, true),
+            (bits - 8, vec![others], false, false),
+            (bits, vec![others, of_pod], true, false),
+            (bits - 8, vec![of_pod], true, true),
+            (0, vec![of_pod], true, true),
+        ] {
+            lead(open_to(prefix, &ranges));
+            from_pod(pod_may);
+            call(node_may);
+        }
+    });
+}
+
+#[test]
 fn a_port_of_the_node_leads_to_its_pod() {
     with_a_pod(|family, filter, pod| {
         let own = host(family);

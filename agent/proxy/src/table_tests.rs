@@ -32,8 +32,11 @@ fn any_fronts(family: Family) -> impl Strategy<Value = Fronts> {
         port,
     });
     let ends = proptest::collection::btree_set((1_u8..8, 1_u16..3), 0..6);
-    let pick = (ends, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        move |(ends, stays, as_node, silent)| Pick {
+    let bits = family.bits();
+    let sources = proptest::collection::vec((1_u8..4, bits - 2..=bits), 0..3);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let pick =
+        (ends, flags, sources).prop_map(move |(ends, (stays, as_node, silent), sources)| Pick {
             endpoints: ends
                 .into_iter()
                 .map(|(last, port)| (at(family, 1, last), port))
@@ -41,8 +44,14 @@ fn any_fronts(family: Family) -> impl Strategy<Value = Fronts> {
             affinity: stays.then_some(60),
             as_node,
             silent,
-        },
-    );
+            sources: sources
+                .into_iter()
+                .map(|(last, prefix)| Cidr {
+                    address: at(family, 3, last),
+                    prefix,
+                })
+                .collect(),
+        });
     proptest::collection::btree_map(front, pick, 0..8)
 }
 

@@ -229,6 +229,9 @@ pub const DESTINATION_CHANGED: u32 = 32;
 /// Bit of [`Step::LoadState`]: it fits no connection, and can't begin one.
 pub const INVALID: u32 = 1;
 
+/// Bit of [`Step::LoadState`]: it begins a connection.
+pub const NEW: u32 = 8;
+
 /// Bits of [`Step::LoadState`]: part of a connection, or of something that belongs to one.
 pub const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
 
