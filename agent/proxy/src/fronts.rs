@@ -30,6 +30,9 @@ pub struct Pick {
     pub as_node: bool,
     /// Whether packets without a local endpoint are dropped instead of rejected (externalTrafficPolicy: Local).
     pub silent: bool,
+    /// The endpoints for this node's pods and own programs, where callers from elsewhere reach none but those of this node;
+    /// empty where there is no such difference.
+    pub inside: Vec<(IpAddr, u16)>,
     /// Ranges whose callers alone may come; empty where all may.
     pub sources: Vec<Cidr>,
 }
@@ -140,7 +143,8 @@ pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
     let all = before.keys().chain(after.keys());
     let ends = |fronts: &Fronts, front: &Front| {
         let pick = fronts.get(front)?;
-        Some(pick.endpoints.iter().copied().collect::<BTreeSet<_>>())
+        let ends = pick.endpoints.iter().chain(&pick.inside);
+        Some(ends.copied().collect::<BTreeSet<_>>())
     };
     all.filter(|front| front.protocol == Protocol::Udp)
         .filter(|front| ends(before, front) != ends(after, front))
@@ -183,6 +187,11 @@ fn of_family(
             affinity: service.affinity,
             as_node: from_outside && !local_only,
             silent: local_only && !every.is_empty(),
+            inside: if from_outside && local_only {
+                every.clone()
+            } else {
+                Vec::new()
+            },
             sources: Vec::new(),
         };
         let mut add = |source: Source, addresses: &[IpAddr], port_number: u16, pick: &Pick| {

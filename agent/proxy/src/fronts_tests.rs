@@ -67,6 +67,12 @@ fn lines((services, slices): &(Services, Slices)) -> Vec<String> {
             .filter(|(is, _)| *is)
             .map(|(_, word)| *word)
             .collect();
+        let inside = pick.inside.iter();
+        let inside: Vec<String> = inside.map(|(ip, port)| format!("{ip}:{port}")).collect();
+        let how = match inside.as_slice() {
+            [] => how,
+            all => format!("{how}, inside {}", all.join(", ")),
+        };
         let from = pick.sources.iter();
         let from: Vec<String> = from.map(|range| format!(" from {range}")).collect();
         format!(
@@ -159,13 +165,16 @@ fn a_service_is_at_its_address_on_nodes_and_outside() {
         lines(&one(service.clone(), slice(8080, ends[1..].to_vec()))),
         [
             "10.96.0.10:80/TCP >  silent",
-            "192.0.2.1:30080/TCP >  silent",
-            "198.51.100.1:80/TCP >  silent"
+            "192.0.2.1:30080/TCP >  silent, inside 10.1.1.2:8080",
+            "198.51.100.1:80/TCP >  silent, inside 10.1.1.2:8080"
         ]
     );
     assert_eq!(
-        lines(&one(service, slice(8080, ends)))[0],
-        "10.96.0.10:80/TCP > 10.1.0.2:8080 silent"
+        lines(&one(service, slice(8080, ends)))[..2],
+        [
+            "10.96.0.10:80/TCP > 10.1.0.2:8080 silent",
+            "192.0.2.1:30080/TCP > 10.1.0.2:8080 silent, inside 10.1.0.2:8080, 10.1.1.2:8080",
+        ]
     );
 }
 

@@ -5,6 +5,9 @@
 //! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
 //! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
 //!
+//! This node's pods and own programs reach endpoints anywhere also where others reach those of this node alone
+//! (`externalTrafficPolicy: Local`): what they reach is in maps of their own, which are asked first.
+//!
 //! Fronts that are open to some ranges of callers alone are in a set, and their ranges in one set for each length of a prefix:
 //! a rule masks a caller's address to that length, and looks for it behind the front.
 
@@ -25,12 +28,19 @@ pub const TABLE: &str = "pratique-services";
 const FRONTS: &str = "fronts";
 /// Fronts with a number, and their endpoints.
 const ENDPOINTS: &str = "endpoints";
+/// Where this node's pods and its own programs are led, where that is elsewhere than where others are, and the endpoints there.
+const FRONTS_OF_PODS: &str = "fronts-of-pods";
+const FRONTS_OF_NODE: &str = "fronts-of-node";
+const ENDPOINTS_INSIDE: &str = "endpoints-inside";
+/// What the names of the links to pods begin with.
+pub const POD_LINKS: &str = "pod-";
 /// Fronts without endpoints, whose callers are told.
 const EMPTY: &str = "empty";
 /// Clients of fronts, and the endpoints with which they stay.
 const CLIENTS: &str = "clients";
-/// Endpoints with their fronts, as far as clients may stay with them.
+/// Endpoints with their fronts, as far as clients may stay with them; the same of those inside.
 const STAYING: &str = "staying";
+const STAYING_INSIDE: &str = "staying-inside";
 /// Fronts that are not open to all, and the chain that lets those pass who may come.
 const RESTRICTED: &str = "restricted";
 const SOURCES: &str = "sources";
@@ -55,11 +65,8 @@ const REGISTER: u32 = 4;
 /// The entries of maps and sets, and the chains that they need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entries {
-    fronts: BTreeMap<Vec<u8>, Value>,
-    endpoints: BTreeMap<Vec<u8>, Value>,
-    empty: BTreeSet<Vec<u8>>,
-    staying: BTreeSet<Vec<u8>>,
-    restricted: BTreeSet<Vec<u8>>,
+    maps: BTreeMap<&'static str, BTreeMap<Vec<u8>, Value>>,
+    sets: BTreeMap<&'static str, BTreeSet<Vec<u8>>>,
     /// By the lengths of their prefixes.
     sources: BTreeMap<u8, BTreeSet<Vec<u8>>>,
     chains: BTreeSet<Chain>,
@@ -71,6 +78,7 @@ struct Chain {
     endpoints: u32,
     affinity: Option<u32>,
     as_node: bool,
+    inside: bool,
 }
 
 impl Chain {
@@ -81,6 +89,9 @@ impl Chain {
         }
         if self.as_node {
             name.push_str("-as-node");
+        }
+        if self.inside {
+            name.push_str("-inside");
         }
         name.into()
     }
@@ -100,44 +111,74 @@ fn endpoint_value((address, port): (IpAddr, u16)) -> Vec<u8> {
     value
 }
 
+impl Entries {
+    fn put(&mut self, map: &'static str, key: Vec<u8>, value: Value) {
+        self.maps.entry(map).or_default().insert(key, value);
+    }
+
+    fn add(&mut self, set: &'static str, key: Vec<u8>) {
+        self.sets.entry(set).or_default().insert(key);
+    }
+
+    /// Adds a front's endpoints, and a chain that picks one of them; none where there are none.
+    fn led(&mut self, front: &[u8], endpoints: &[(IpAddr, u16)], chain: Chain) -> Option<Name> {
+        let count = u32::try_from(endpoints.len()).ok();
+        let chain = Chain {
+            endpoints: count.filter(|count| *count > 0)?,
+            ..chain
+        };
+        let (map, staying) = places(chain);
+        for (endpoint, number) in endpoints.iter().zip(0_u32..) {
+            let value = endpoint_value(*endpoint);
+            if chain.affinity.is_some() {
+                self.add(staying, [front, &value].concat());
+            }
+            let numbered = [front, &number.to_ne_bytes()].concat();
+            self.put(map, numbered, Value::Bytes(value));
+        }
+        self.chains.insert(chain);
+        Some(chain.name())
+    }
+}
+
+/// Where a chain finds endpoints, and those with which clients may stay.
+fn places(chain: Chain) -> (&'static str, &'static str) {
+    if chain.inside {
+        (ENDPOINTS_INSIDE, STAYING_INSIDE)
+    } else {
+        (ENDPOINTS, STAYING)
+    }
+}
+
 /// What maps and sets hold for these fronts, which are of one family.
 pub fn entries(fronts: &Fronts) -> Entries {
     let mut all = Entries::default();
     for (front, pick) in fronts {
         let key = front_key(*front);
         if !pick.sources.is_empty() {
-            all.restricted.insert(key.clone());
+            all.add(RESTRICTED, key.clone());
         }
         for range in &pick.sources {
             let source = [key.clone(), octets(range.network())].concat();
             all.sources.entry(range.prefix).or_default().insert(source);
         }
-        let Some(count) = u32::try_from(pick.endpoints.len())
-            .ok()
-            .filter(|count| *count > 0)
-        else {
-            if pick.silent {
-                all.fronts.insert(key, Value::Goto(NOBODY.into()));
-            } else {
-                all.empty.insert(key);
-            }
-            continue;
-        };
-        let chain = Chain {
-            endpoints: count,
+        let chain = |as_node, inside| Chain {
+            endpoints: 0,
             affinity: pick.affinity,
-            as_node: pick.as_node,
+            as_node,
+            inside,
         };
-        all.chains.insert(chain);
-        for (endpoint, number) in pick.endpoints.iter().zip(0_u32..) {
-            let value = endpoint_value(*endpoint);
-            if pick.affinity.is_some() {
-                all.staying.insert([key.as_slice(), &value].concat());
+        // The node's own programs may come from an address that endpoints elsewhere can't answer.
+        for (map, as_node) in [(FRONTS_OF_PODS, false), (FRONTS_OF_NODE, true)] {
+            if let Some(name) = all.led(&key, &pick.inside, chain(as_node, true)) {
+                all.put(map, key.clone(), Value::Goto(name));
             }
-            let numbered = [key.as_slice(), &number.to_ne_bytes()].concat();
-            all.endpoints.insert(numbered, Value::Bytes(value));
         }
-        all.fronts.insert(key, Value::Goto(chain.name()));
+        match all.led(&key, &pick.endpoints, chain(pick.as_node, false)) {
+            Some(name) => all.put(FRONTS, key, Value::Goto(name)),
+            None if pick.silent => all.put(FRONTS, key, Value::Goto(NOBODY.into())),
+            None => all.add(EMPTY, key),
+        }
     }
     all
 }
@@ -151,9 +192,13 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
         Change::RemoveTable(TABLE),
         Change::AddTable(TABLE),
         map(FRONTS, front, Values::Verdicts),
+        map(FRONTS_OF_PODS, front, Values::Verdicts),
+        map(FRONTS_OF_NODE, front, Values::Verdicts),
         map(ENDPOINTS, front + REGISTER, Values::Bytes(endpoint)),
+        map(ENDPOINTS_INSIDE, front + REGISTER, Values::Bytes(endpoint)),
         set(EMPTY.into(), front),
         set(STAYING.into(), front + endpoint),
+        set(STAYING_INSIDE.into(), front + endpoint),
         set(RESTRICTED.into(), front),
         Change::AddMemory {
             table: TABLE,
@@ -188,16 +233,20 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     for chain in ["admission", "own-admission"] {
         changes.extend(admission(family, chain));
     }
+    let of_pod = vec![
+        Step::LoadInName(0),
+        Step::Is(0, POD_LINKS.as_bytes().to_vec()),
+    ];
+    let led = |by| [load_front(family, 0), vec![Step::Follow(0, by)]].concat();
+    changes.push(rule("callers", [of_pod, led(FRONTS_OF_PODS)].concat()));
+    changes.push(rule("own-callers", led(FRONTS_OF_NODE)));
     for chain in ["callers", "own-callers"] {
         changes.push(rule(
             chain,
             vec![Step::Verdict(Verdict::Jump(SERVICES.into()))],
         ));
     }
-    changes.push(rule(
-        SERVICES,
-        [load_front(family, 0), vec![Step::Follow(0, FRONTS)]].concat(),
-    ));
+    changes.push(rule(SERVICES, led(FRONTS)));
     for chain in ["nobody-there", "nobody-there-own"] {
         changes.extend(refusals(family, chain));
     }
@@ -237,23 +286,24 @@ fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> 
             changes.extend(admitting(family, *prefix));
         }
     }
-    map_difference(FRONTS, &before.fronts, &after.fronts, &mut changes);
-    map_difference(ENDPOINTS, &before.endpoints, &after.endpoints, &mut changes);
+    let maps = before.maps.keys().chain(after.maps.keys());
+    for map in maps.collect::<BTreeSet<_>>() {
+        let of = |entries: &Entries| entries.maps.get(map).cloned().unwrap_or_default();
+        map_difference(map, &of(before), &of(after), &mut changes);
+    }
     let mut sets = |name: Name, before: &BTreeSet<Vec<u8>>, after: &BTreeSet<Vec<u8>>| {
         set_difference(&name, before, after, &mut changes);
     };
-    sets(EMPTY.into(), &before.empty, &after.empty);
-    sets(STAYING.into(), &before.staying, &after.staying);
     let prefixes = before.sources.keys().chain(after.sources.keys());
     for prefix in prefixes.collect::<BTreeSet<_>>() {
-        let of = |entries: &Entries| entries.sources.get(prefix).cloned();
-        sets(
-            sources_of(*prefix),
-            &of(before).unwrap_or_default(),
-            &of(after).unwrap_or_default(),
-        );
+        let of = |entries: &Entries| entries.sources.get(prefix).cloned().unwrap_or_default();
+        sets(sources_of(*prefix), &of(before), &of(after));
     }
-    sets(RESTRICTED.into(), &before.restricted, &after.restricted);
+    let names = before.sets.keys().chain(after.sets.keys());
+    for set in names.collect::<BTreeSet<_>>() {
+        let of = |entries: &Entries| entries.sets.get(set).cloned().unwrap_or_default();
+        sets((*set).into(), &of(before), &of(after));
+    }
     changes
 }
 
@@ -478,13 +528,14 @@ fn picking(family: Family, chain: Chain) -> Vec<Change> {
         map,
         to: endpoint,
     };
+    let (endpoints, staying) = places(chain);
     let mut rules = Vec::new();
     if let Some(remember) = &remember {
         let mut steps = load_front(family, 0);
         steps.extend([client.clone(), find(CLIENTS)]);
         let before = endpoint - behind_front;
         steps.extend(load_front(family, before));
-        steps.push(Step::In(before, STAYING.into()));
+        steps.push(Step::In(before, staying.into()));
         steps.extend(load_front(family, 0));
         steps.extend([client.clone(), remember.clone()]);
         steps.extend(mark.clone());
@@ -496,7 +547,7 @@ fn picking(family: Family, chain: Chain) -> Vec<Change> {
         below: chain.endpoints,
         to: behind_front,
     });
-    steps.push(find(ENDPOINTS));
+    steps.push(find(endpoints));
     if let Some(remember) = remember {
         steps.extend([client, remember]);
     }

@@ -286,6 +286,38 @@ fn callers_from_elsewhere_do_not_come_to_a_restricted_front() {
 }
 
 #[test]
+fn callers_inside_reach_endpoints_elsewhere_that_others_do_not() {
+    with_a_pod(|family, filter, pod| {
+        Links::open()
+            .unwrap()
+            .add_address(LOOPBACK, host(family), family.bits())
+            .unwrap();
+        let elsewhere = serve(family, "elsewhere");
+        let end = (host(family), elsewhere);
+        let local = Pick {
+            silent: true,
+            inside: vec![end],
+            ..Pick::default()
+        };
+        let staying = Pick {
+            affinity: Some(600),
+            ..local.clone()
+        };
+        let fronts = [
+            (front(family, 80, Protocol::Tcp), local),
+            (front(family, 81, Protocol::Tcp), staying),
+        ];
+        filter
+            .apply(&all(family, &entries(&fronts.into())))
+            .unwrap();
+        let asked = || [80, 81, 81].map(|port| ask(family, port).unwrap());
+        let of_pod = inside(&[(Kind::Network, pod)], || Ok(asked())).unwrap();
+        assert_eq!(of_pod, ["elsewhere"; 3], "a pod");
+        assert_eq!(asked(), ["elsewhere"; 3], "the machine itself");
+    });
+}
+
+#[test]
 fn a_port_of_the_node_leads_to_its_pod() {
     with_a_pod(|family, filter, pod| {
         let own = host(family);

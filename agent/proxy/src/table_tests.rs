@@ -34,9 +34,9 @@ fn any_fronts(family: Family) -> impl Strategy<Value = Fronts> {
     let ends = proptest::collection::btree_set((1_u8..8, 1_u16..3), 0..6);
     let bits = family.bits();
     let sources = proptest::collection::vec((1_u8..4, bits - 2..=bits), 0..3);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
-    let pick =
-        (ends, flags, sources).prop_map(move |(ends, (stays, as_node, silent), sources)| Pick {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let pick = (ends, flags, sources).prop_map(
+        move |(ends, (stays, as_node, silent, inside), sources)| Pick {
             endpoints: ends
                 .into_iter()
                 .map(|(last, port)| (at(family, 1, last), port))
@@ -44,6 +44,7 @@ fn any_fronts(family: Family) -> impl Strategy<Value = Fronts> {
             affinity: stays.then_some(60),
             as_node,
             silent,
+            inside: inside.then(|| (at(family, 4, 1), 1)).into_iter().collect(),
             sources: sources
                 .into_iter()
                 .map(|(last, prefix)| Cidr {
@@ -51,7 +52,8 @@ fn any_fronts(family: Family) -> impl Strategy<Value = Fronts> {
                     prefix,
                 })
                 .collect(),
-        });
+        },
+    );
     proptest::collection::btree_map(front, pick, 0..8)
 }
 
