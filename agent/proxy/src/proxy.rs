@@ -118,7 +118,11 @@ fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
         };
     }
     let wanted = table::entries(fronts);
-    filter.apply(&table::all(family, &wanted))?;
+    if let Err(error) = filter.apply(&table::all(family, &wanted)) {
+        // An earlier version's, or another hand's.
+        tracing::warn!(%error, "the Service nftables table can't be kept; making it anew");
+        filter.apply(&table::anew(family, &wanted))?;
+    }
     Ok(Held::Table(filter, Chains::of(family, &wanted)))
 }
 

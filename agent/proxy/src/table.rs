@@ -183,23 +183,29 @@ pub fn entries(fronts: &Fronts) -> Entries {
     all
 }
 
-/// The whole table of a family, in place of an earlier one.
+/// The whole table of a family, in place of one that this or another agent made. The clients that it remembers stay: only what
+/// was put there is cleared.
 pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     let (front, endpoint) = (front_bytes(family), endpoint_bytes(family));
-    let mut changes = vec![
-        // The first makes sure that there is one to remove.
-        Change::AddTable(TABLE),
-        Change::RemoveTable(TABLE),
-        Change::AddTable(TABLE),
-        map(FRONTS, front, Values::Verdicts),
-        map(FRONTS_OF_PODS, front, Values::Verdicts),
-        map(FRONTS_OF_NODE, front, Values::Verdicts),
-        map(ENDPOINTS, front + REGISTER, Values::Bytes(endpoint)),
-        map(ENDPOINTS_INSIDE, front + REGISTER, Values::Bytes(endpoint)),
-        set(EMPTY.into(), front),
-        set(STAYING.into(), front + endpoint),
-        set(STAYING_INSIDE.into(), front + endpoint),
-        set(RESTRICTED.into(), front),
+    let verdicts = |name| map(name, front, Values::Verdicts);
+    let numbered = |name| map(name, front + REGISTER, Values::Bytes(endpoint));
+    let mut changes = vec![Change::AddTable(TABLE), Change::ClearTable(TABLE)];
+    changes.extend(
+        [
+            verdicts(FRONTS),
+            verdicts(FRONTS_OF_PODS),
+            verdicts(FRONTS_OF_NODE),
+            numbered(ENDPOINTS),
+            numbered(ENDPOINTS_INSIDE),
+            set(EMPTY.into(), front),
+            set(STAYING.into(), front + endpoint),
+            set(STAYING_INSIDE.into(), front + endpoint),
+            set(RESTRICTED.into(), front),
+        ]
+        .into_iter()
+        .flatten(),
+    );
+    changes.extend([
         Change::AddMemory {
             table: TABLE,
             name: CLIENTS,
@@ -229,7 +235,7 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
         ),
         base("leaving", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
         rule(NOBODY, vec![Step::Count, Step::Verdict(Verdict::Drop)]),
-    ];
+    ]);
     for chain in ["admission", "own-admission"] {
         changes.extend(admission(family, chain));
     }
@@ -266,6 +272,13 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
         ],
     ));
     changes.extend(difference(family, &Entries::default(), entries));
+    changes
+}
+
+/// The same in place of a table that nobody knows: its clients are forgotten.
+pub fn anew(family: Family, entries: &Entries) -> Vec<Change> {
+    let mut changes = none().to_vec();
+    changes.extend(all(family, entries));
     changes
 }
 
@@ -426,7 +439,7 @@ fn sources_of(prefix: u8) -> Name {
 }
 
 /// The set of ranges of a length, and the rule by which their callers pass.
-fn admitting(family: Family, prefix: u8) -> [Change; 2] {
+fn admitting(family: Family, prefix: u8) -> [Change; 3] {
     let behind = front_bytes(family) / REGISTER;
     let everything = Cidr {
         address: match family {
@@ -449,10 +462,8 @@ fn admitting(family: Family, prefix: u8) -> [Change; 2] {
         Step::In(0, sources_of(prefix)),
         Step::Verdict(Verdict::Accept),
     ]);
-    [
-        set(sources_of(prefix), front_bytes(family) + family.bytes()),
-        rule(SOURCES, steps),
-    ]
+    let [made, cleared] = set(sources_of(prefix), front_bytes(family) + family.bytes());
+    [made, cleared, rule(SOURCES, steps)]
 }
 
 /// The rules by which callers of fronts without endpoints are refused at once. A reset comes before TCP: a caller that is
@@ -557,24 +568,32 @@ fn picking(family: Family, chain: Chain) -> Vec<Change> {
     rules
 }
 
-fn map(name: &'static str, length: u32, values: Values) -> Change {
-    Change::AddMap {
+/// A map with nothing in it.
+fn map(name: &'static str, length: u32, values: Values) -> [Change; 2] {
+    let map = Change::AddMap {
         table: TABLE,
         name,
         length,
         values,
-    }
+    };
+    [map, cleared(name.into())]
 }
 
-fn set(name: Name, length: u32) -> Change {
-    // Integers, as programs show them.
-    let shown_as = 4;
-    Change::AddSet {
+/// A set with nothing in it.
+fn set(name: Name, length: u32) -> [Change; 2] {
+    let set = Change::AddSet {
         table: TABLE,
-        name,
-        shown_as,
+        name: name.clone(),
+        // Integers, as programs show them.
+        shown_as: 4,
         length,
-    }
+    };
+    [set, cleared(name)]
+}
+
+fn cleared(name: Name) -> Change {
+    let table = TABLE;
+    Change::ClearSet { table, name }
 }
 
 fn branch(name: Name) -> Change {

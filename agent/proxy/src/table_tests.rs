@@ -98,6 +98,8 @@ impl Model {
                 | Change::AddMemory { .. }
                 | Change::AddSet { .. }
                 | Change::AddRanges { .. }
+                | Change::ClearTable(_)
+                | Change::ClearSet { .. }
                 | Change::ClearChain { .. }
                 | Change::RemoveChain { .. }
                 | Change::RemoveSet { .. }
