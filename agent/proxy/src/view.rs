@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::discovery::v1::{EndpointHints, EndpointSlice}
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::taints::{SUSPECT, UNTRUSTED};
 use config_model::format::Cidr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -399,6 +399,8 @@ pub struct Known {
     pub slices: Option<Objects<Slice>>,
     /// Nodes; none before they were listed.
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
+    /// Names of namespaces; none before they were listed.
+    pub namespaces: Option<BTreeSet<String>>,
     /// Ports of this node that its pods have, by the pods' uids, in the order in which they came.
     pub host_ports: Vec<(String, Vec<HostPort>)>,
 }
