@@ -16,7 +16,7 @@
 //! link-local address, so that neither has anything to ask, and what a pod announces is dropped.
 
 use crate::address::gateway;
-use agent_proxy::table::LEAVES_AS_NODE;
+use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{
     ChainKind, Change, DESTINATION_CHANGED, ESTABLISHED_OR_RELATED, Hook, INVALID, NAME_BYTES,
@@ -40,7 +40,7 @@ pub const TUNNEL: &str = "pratique-wg";
 /// The link on which the machine speaks to itself.
 const OWN_LINK: &str = "lo";
 /// What the names of pods' cables begin with.
-pub const LINKS: &str = "pod-";
+pub const LINKS: &str = POD_LINKS;
 
 /// Addresses outside of the cluster that only the machine may ask, but for names.
 pub const MACHINE_ONLY: [(Ipv4Addr, u8, &str); 3] = [

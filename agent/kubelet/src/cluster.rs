@@ -165,7 +165,27 @@ pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
         follow_kind::<Service>(&shared, &view),
         follow_kind::<Slice>(&shared, &view),
         follow_kind::<Node>(&shared, &view),
+        name_namespaces(world, &view),
     );
+}
+
+/// Tells those who answer names which namespaces there are.
+async fn name_namespaces(world: &View<World>, view: &View) {
+    let mut changes = world.changes();
+    loop {
+        let now = Arc::clone(&changes.borrow_and_update());
+        if let Some(all) = &now.namespaces {
+            let differs = |known: &Known| {
+                let named = known.namespaces.as_ref();
+                named.is_none_or(|named| !named.iter().eq(all.keys()))
+            };
+            let names = || Some(all.keys().cloned().collect());
+            view.change(differs, |known| known.namespaces = names());
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {

@@ -1,14 +1,17 @@
 //! Services of the cluster on one node: what the packet filter holds for them, and the names by which pods find them.
 //!
 //! Enter by [`View`]: what the node knows of services, their endpoints and nodes, filled by the kubelet's watches and read by
-//! all. [`served`] says which fronts a change moves (pure), and [`table`] what the packet filter should hold for them (pure);
-//! [`Proxy`] applies the difference to what it holds, in one transaction, and opens the ports at which load balancers ask for endpoints of this node. [`dns`] answers names from the same view.
+//! all. [`fronts`] says where services are called and who answers there, [`served`] which of these a change moves, and
+//! [`table`] what the packet filter should hold for them (all pure). [`Proxy`] applies the difference to what it holds, in one
+//! transaction, and opens the ports at which load balancers ask for endpoints of this node. [`dns`] answers names from the
+//! same view.
 //!
 //! Tasks: [`Proxy::run`] and [`dns::serve`] run until they are dropped. They wait for the view to change; there are no other
 //! channels.
 
 mod candidates;
 pub mod dns;
+pub mod fronts;
 mod health;
 mod proxy;
 pub mod served;

@@ -1,8 +1,9 @@
 //! Keeps the packet filter as the view says.
 
+use crate::fronts::{self, Fronts, Here};
 use crate::health;
 use crate::served::{Moves, Served};
-use crate::table::{self, Chains, Fronts, Here};
+use crate::table::{self, Chains};
 use crate::view::{Known, View};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::connections::{Connections, Flow};
@@ -67,10 +68,10 @@ impl Rules {
             .filter(|family| !self.lead(*family, &moves.of(*family)))
             .collect();
         if !lost.is_empty() {
-            let mut fronts = table::fronts(whole, here);
-            table::add_host_ports(&mut fronts, &known.host_ports, addresses);
+            let mut all_fronts = fronts::fronts(whole, here);
+            fronts::add_host_ports(&mut all_fronts, &known.host_ports, addresses);
             let all = Moves {
-                after: fronts,
+                after: all_fronts,
                 ..Moves::default()
             };
             for family in lost {
@@ -117,7 +118,11 @@ fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
         };
     }
     let wanted = table::entries(fronts);
-    filter.apply(&table::all(family, &wanted))?;
+    if let Err(error) = filter.apply(&table::all(family, &wanted)) {
+        // An earlier version's, or another hand's.
+        tracing::warn!(%error, "the Service nftables table can't be kept; making it anew");
+        filter.apply(&table::anew(family, &wanted))?;
+    }
     Ok(Held::Table(filter, Chains::of(family, &wanted)))
 }
 
@@ -168,7 +173,7 @@ impl Proxy {
 /// Forgets flows of datagrams that lead elsewhere than their front leads now: a client that goes on to send would not reach
 /// another endpoint. Connections of TCP end by themselves.
 fn forget(moves: &Moves) {
-    let changed = table::changed_datagrams(&moves.before, &moves.after);
+    let changed = fronts::changed_datagrams(&moves.before, &moves.after);
     if changed.is_empty() {
         return;
     }

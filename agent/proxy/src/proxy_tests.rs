@@ -3,6 +3,7 @@
 use super::*;
 use crate::view::{Endpoint, Key, Port, Protocol, Service, Slice, SlicePort};
 use agent_sys::namespace::{Kind, in_new};
+use agent_sys::netlink::filter::{Change, Values};
 use agent_sys::netlink::links::{LOOPBACK, Links, Route};
 use std::net::UdpSocket;
 
@@ -108,6 +109,22 @@ fn reaches_the_next_endpoint(place: Place) {
         client.send(b"3").unwrap();
         assert_eq!(first.recv(&mut buffer).unwrap(), 1, "after a restart");
         Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_table_that_is_not_the_proxys_is_made_anew() {
+    in_new(&[Kind::Network], || {
+        let other = Change::AddMap {
+            table: table::TABLE,
+            name: "fronts",
+            length: 64,
+            values: Values::Bytes(4),
+        };
+        let mut filter = Filter::open(Family::V4)?;
+        filter.apply(&[Change::AddTable(table::TABLE), other])?;
+        Rules::default().apply(&known(PLACES[0], &[53]), "n1", &[])
     })
     .unwrap();
 }

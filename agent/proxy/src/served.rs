@@ -3,7 +3,7 @@
 //!
 //! Guarantee: whatever states of a cluster are taken one after the other, their moves lead to the fronts of the last.
 
-use crate::table::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
+use crate::fronts::{Front, Fronts, Here, Pick, Source, of_host_port, of_service};
 use crate::view::{Key, Known, Objects, Slice};
 use agent_sys::netlink::Family;
 use std::cmp::Ordering;

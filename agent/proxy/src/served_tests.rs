@@ -1,5 +1,5 @@
 use super::*;
-use crate::table::{add_host_ports, fronts};
+use crate::fronts::{add_host_ports, fronts};
 use crate::view::{Endpoint, HostPort, Port, Protocol, Service, SlicePort};
 use proptest::prelude::*;
 

@@ -4,15 +4,23 @@
 //! The map says which chain picks: there is one for each number of endpoints, since the kernel's random number wants a limit
 //! that is written in the rule. The number and the front together are the key of a second map, which holds endpoints. So a
 //! change of endpoints changes entries of maps, and a rule is added only where a service has as many endpoints as none had.
+//!
+//! This node's pods and own programs reach endpoints anywhere also where others reach those of this node alone
+//! (`externalTrafficPolicy: Local`): what they reach is in maps of their own, which are asked first.
+//!
+//! Fronts that are open to some ranges of callers alone are in a set, and their ranges in one set for each length of a prefix:
+//! a rule masks a caller's address to that length, and looks for it behind the front.
 
-use crate::candidates::{Near, candidates, endpoints, nearest};
-use crate::view::{HostPort, Key, Objects, Protocol, Service, Slice, Whole};
+use crate::fronts::{Front, Fronts};
+use crate::view::Protocol;
 use agent_sys::netlink::Family;
-use agent_sys::netlink::filter::{ChainKind, Change, Hook, Name, Step, Value, Values, Verdict};
+use agent_sys::netlink::filter::{
+    ChainKind, Change, Hook, NEW, Name, Step, Value, Values, Verdict,
+};
 use agent_sys::netlink::links::octets;
+use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The table: one for each family.
 pub const TABLE: &str = "pratique-services";
@@ -20,12 +28,22 @@ pub const TABLE: &str = "pratique-services";
 const FRONTS: &str = "fronts";
 /// Fronts with a number, and their endpoints.
 const ENDPOINTS: &str = "endpoints";
+/// Where this node's pods and its own programs are led, where that is elsewhere than where others are, and the endpoints there.
+const FRONTS_OF_PODS: &str = "fronts-of-pods";
+const FRONTS_OF_NODE: &str = "fronts-of-node";
+const ENDPOINTS_INSIDE: &str = "endpoints-inside";
+/// What the names of the links to pods begin with.
+pub const POD_LINKS: &str = "pod-";
 /// Fronts without endpoints, whose callers are told.
 const EMPTY: &str = "empty";
 /// Clients of fronts, and the endpoints with which they stay.
 const CLIENTS: &str = "clients";
-/// Endpoints with their fronts, as far as clients may stay with them.
+/// Endpoints with their fronts, as far as clients may stay with them; the same of those inside.
 const STAYING: &str = "staying";
+const STAYING_INSIDE: &str = "staying-inside";
+/// Fronts that are not open to all, and the chain that lets those pass who may come.
+const RESTRICTED: &str = "restricted";
+const SOURCES: &str = "sources";
 /// The chain that all callers pass.
 const SERVICES: &str = "services";
 /// The chain that rejects packets to Services without endpoints.
@@ -34,7 +52,8 @@ const NOBODY: &str = "nobody";
 const MOST_CLIENTS: u32 = 65_536;
 /// The bit of a packet's mark for connections that leave with the node's own address: upstream's.
 pub const LEAVES_AS_NODE: u32 = 0x4000;
-/// `NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`, and just before `NF_IP_PRI_FILTER`.
+/// Before `NF_IP_PRI_NAT_DST`, that one, `NF_IP_PRI_NAT_SRC`, and just before `NF_IP_PRI_FILTER`.
+const BEFORE_NAT: i32 = -110;
 const DESTINATION_NAT: i32 = -100;
 const SOURCE_NAT: i32 = 100;
 const BEFORE_FILTER: i32 = -1;
@@ -43,214 +62,13 @@ const DESTINATION_PORT: u32 = 2;
 /// Bytes of a register.
 const REGISTER: u32 = 4;
 
-/// Where a service is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Front {
-    /// Address.
-    pub address: IpAddr,
-    /// Protocol.
-    pub protocol: Protocol,
-    /// Port.
-    pub port: u16,
-}
-
-/// How a front picks an endpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Pick {
-    /// Endpoints, in order, of the front's family.
-    pub endpoints: Vec<(IpAddr, u16)>,
-    /// Seconds for which a client stays with one.
-    pub affinity: Option<u32>,
-    /// Whether the connection leaves with the node's own address, so that answers come back this way.
-    pub as_node: bool,
-    /// Whether packets without a local endpoint are dropped instead of rejected (externalTrafficPolicy: Local).
-    pub silent: bool,
-}
-
-/// What the packet filter should hold.
-pub type Fronts = BTreeMap<Front, Pick>;
-
-/// The node whose callers are served.
-#[derive(Debug, Clone, Copy)]
-pub struct Here<'a> {
-    /// Its name.
-    pub node: &'a str,
-    /// Its zone, if it has one.
-    pub zone: Option<&'a str>,
-    /// The addresses at which it answers for node ports.
-    pub addresses: &'a [IpAddr],
-}
-
-/// The slices of each service, by its key.
-fn by_service(slices: &Objects<Slice>) -> BTreeMap<Key, Vec<&Arc<Slice>>> {
-    let mut behind: BTreeMap<Key, Vec<&Arc<Slice>>> = BTreeMap::new();
-    for (key, slice) in slices {
-        let namespace = key.namespace.clone();
-        let name = slice.service.clone();
-        behind
-            .entry(Key { namespace, name })
-            .or_default()
-            .push(slice);
-    }
-    behind
-}
-
-/// All fronts of all services, as a node serves them.
-pub fn fronts((services, slices): Whole<'_>, here: Here<'_>) -> Fronts {
-    let behind = by_service(slices);
-    let (mut all, mut claimed) = (Fronts::new(), Vec::new());
-    for (key, service) in services.iter().filter(|(_, service)| !service.foreign) {
-        let slices = behind.get(key).map(Vec::as_slice).unwrap_or_default();
-        for (source, front, pick) in of_service(service, slices, here) {
-            match source {
-                Source::Allocated => drop(all.entry(front).or_insert(pick)),
-                Source::Claimed => claimed.push((front, pick)),
-            }
-        }
-    }
-    // What the control plane gave to one service alone stays that one's, whatever addresses another says are its own. Of two
-    // that say so the first by name has it.
-    for (front, pick) in claimed {
-        all.entry(front).or_insert(pick);
-    }
-    all
-}
-
-/// From where a service has a front.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// From the control plane, which gives it to no other: a cluster IP, a node port.
-    Allocated,
-    /// It names the address itself, or its load balancer does.
-    Claimed,
-}
-
-/// Adds the ports of the node that its pods have; what a service or an earlier pod has stays theirs. The machine's own
-/// programs find them at its loopback address, too, where the pod asks for that one or for all.
-pub fn add_host_ports(
-    fronts: &mut Fronts,
-    ports: &[(String, Vec<HostPort>)],
-    addresses: &[IpAddr],
-) {
-    for port in ports.iter().flat_map(|(_, ports)| ports) {
-        for (front, pick) in of_host_port(port, addresses) {
-            fronts.entry(front).or_insert(pick);
-        }
-    }
-}
-
-/// The fronts of a port of the node.
-pub(crate) fn of_host_port(port: &HostPort, addresses: &[IpAddr]) -> Vec<(Front, Pick)> {
-    let own = addresses.iter().copied();
-    let asked = own.filter(|own| port.address.is_none_or(|address| address == *own));
-    // The kernel passes on nothing that is for the loopback address of IPv6.
-    let loopback = port.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
-    let loopback = Some(loopback).filter(|at| at.is_loopback() && at.is_ipv4());
-    let at = asked.chain(loopback);
-    let at = at.filter(|at| Family::of(*at) == Family::of(port.pod));
-    let front = |address: IpAddr| {
-        let front = Front {
-            address,
-            protocol: port.protocol,
-            port: port.port,
-        };
-        let pick = Pick {
-            endpoints: vec![(port.pod, port.pod_port)],
-            // A pod has no way to answer a loopback address.
-            as_node: address.is_loopback(),
-            ..Pick::default()
-        };
-        (front, pick)
-    };
-    at.map(front).collect()
-}
-
-/// Endpoints by address and port, for fronts of datagrams.
-pub type Datagrams = BTreeMap<(IpAddr, u16), BTreeSet<(IpAddr, u16)>>;
-
-/// The endpoints of fronts of datagrams that lead elsewhere than before.
-pub fn changed_datagrams(before: &Fronts, after: &Fronts) -> Datagrams {
-    let all = before.keys().chain(after.keys());
-    let ends = |fronts: &Fronts, front: &Front| {
-        let pick = fronts.get(front)?;
-        Some(pick.endpoints.iter().copied().collect::<BTreeSet<_>>())
-    };
-    all.filter(|front| front.protocol == Protocol::Udp)
-        .filter(|front| ends(before, front) != ends(after, front))
-        .map(|front| {
-            let now = ends(after, front).unwrap_or_default();
-            ((front.address, front.port), now)
-        })
-        .collect()
-}
-
-/// The fronts of a service that has these slices.
-pub(crate) fn of_service(
-    service: &Service,
-    slices: &[&Arc<Slice>],
-    here: Here<'_>,
-) -> Vec<(Source, Front, Pick)> {
-    let mut all = Vec::new();
-    for family in Family::BOTH {
-        // A service is at addresses of its families alone, also at those that nodes and others give it.
-        if service.addresses.iter().any(|at| Family::of(*at) == family) {
-            all.extend(of_family(family, service, slices, here));
-        }
-    }
-    all
-}
-
-fn of_family(
-    family: Family,
-    service: &Service,
-    slices: &[&Arc<Slice>],
-    here: Here<'_>,
-) -> Vec<(Source, Front, Pick)> {
-    let mut all = Vec::new();
-    for port in &service.ports {
-        let of_port = endpoints(family, slices, &port.name, port.protocol);
-        let every = candidates(&of_port, nearest(&of_port, here.node, here.zone));
-        let local = candidates(&of_port, Near::Node(here.node));
-        let pick = |local_only: bool, from_outside: bool| Pick {
-            endpoints: if local_only { &local } else { &every }.clone(),
-            affinity: service.affinity,
-            as_node: from_outside && !local_only,
-            silent: local_only && !every.is_empty(),
-        };
-        let mut add = |source: Source, addresses: &[IpAddr], port_number: u16, pick: &Pick| {
-            let own = addresses.iter().filter(|at| Family::of(**at) == family);
-            all.extend(own.map(|address| {
-                let front = Front {
-                    address: *address,
-                    protocol: port.protocol,
-                    port: port_number,
-                };
-                (source, front, pick.clone())
-            }));
-        };
-        add(
-            Source::Allocated,
-            &service.addresses,
-            port.port,
-            &pick(service.internal_local, false),
-        );
-        let outside = pick(service.external_local, true);
-        if let Some(node_port) = port.node_port {
-            add(Source::Allocated, here.addresses, node_port, &outside);
-        }
-        add(Source::Claimed, &service.external, port.port, &outside);
-        add(Source::Claimed, &service.balancers, port.port, &outside);
-    }
-    all
-}
-
 /// The entries of maps and sets, and the chains that they need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Entries {
-    fronts: BTreeMap<Vec<u8>, Value>,
-    endpoints: BTreeMap<Vec<u8>, Value>,
-    empty: BTreeSet<Vec<u8>>,
-    staying: BTreeSet<Vec<u8>>,
+    maps: BTreeMap<&'static str, BTreeMap<Vec<u8>, Value>>,
+    sets: BTreeMap<&'static str, BTreeSet<Vec<u8>>>,
+    /// By the lengths of their prefixes.
+    sources: BTreeMap<u8, BTreeSet<Vec<u8>>>,
     chains: BTreeSet<Chain>,
 }
 
@@ -260,6 +78,7 @@ struct Chain {
     endpoints: u32,
     affinity: Option<u32>,
     as_node: bool,
+    inside: bool,
 }
 
 impl Chain {
@@ -270,6 +89,9 @@ impl Chain {
         }
         if self.as_node {
             name.push_str("-as-node");
+        }
+        if self.inside {
+            name.push_str("-inside");
         }
         name.into()
     }
@@ -289,53 +111,101 @@ fn endpoint_value((address, port): (IpAddr, u16)) -> Vec<u8> {
     value
 }
 
+impl Entries {
+    fn put(&mut self, map: &'static str, key: Vec<u8>, value: Value) {
+        self.maps.entry(map).or_default().insert(key, value);
+    }
+
+    fn add(&mut self, set: &'static str, key: Vec<u8>) {
+        self.sets.entry(set).or_default().insert(key);
+    }
+
+    /// Adds a front's endpoints, and a chain that picks one of them; none where there are none.
+    fn led(&mut self, front: &[u8], endpoints: &[(IpAddr, u16)], chain: Chain) -> Option<Name> {
+        let count = u32::try_from(endpoints.len()).ok();
+        let chain = Chain {
+            endpoints: count.filter(|count| *count > 0)?,
+            ..chain
+        };
+        let (map, staying) = places(chain);
+        for (endpoint, number) in endpoints.iter().zip(0_u32..) {
+            let value = endpoint_value(*endpoint);
+            if chain.affinity.is_some() {
+                self.add(staying, [front, &value].concat());
+            }
+            let numbered = [front, &number.to_ne_bytes()].concat();
+            self.put(map, numbered, Value::Bytes(value));
+        }
+        self.chains.insert(chain);
+        Some(chain.name())
+    }
+}
+
+/// Where a chain finds endpoints, and those with which clients may stay.
+fn places(chain: Chain) -> (&'static str, &'static str) {
+    if chain.inside {
+        (ENDPOINTS_INSIDE, STAYING_INSIDE)
+    } else {
+        (ENDPOINTS, STAYING)
+    }
+}
+
 /// What maps and sets hold for these fronts, which are of one family.
 pub fn entries(fronts: &Fronts) -> Entries {
     let mut all = Entries::default();
     for (front, pick) in fronts {
         let key = front_key(*front);
-        let Some(count) = u32::try_from(pick.endpoints.len())
-            .ok()
-            .filter(|count| *count > 0)
-        else {
-            if pick.silent {
-                all.fronts.insert(key, Value::Goto(NOBODY.into()));
-            } else {
-                all.empty.insert(key);
-            }
-            continue;
-        };
-        let chain = Chain {
-            endpoints: count,
-            affinity: pick.affinity,
-            as_node: pick.as_node,
-        };
-        all.chains.insert(chain);
-        for (endpoint, number) in pick.endpoints.iter().zip(0_u32..) {
-            let value = endpoint_value(*endpoint);
-            if pick.affinity.is_some() {
-                all.staying.insert([key.as_slice(), &value].concat());
-            }
-            let numbered = [key.as_slice(), &number.to_ne_bytes()].concat();
-            all.endpoints.insert(numbered, Value::Bytes(value));
+        if !pick.sources.is_empty() {
+            all.add(RESTRICTED, key.clone());
         }
-        all.fronts.insert(key, Value::Goto(chain.name()));
+        for range in &pick.sources {
+            let source = [key.clone(), octets(range.network())].concat();
+            all.sources.entry(range.prefix).or_default().insert(source);
+        }
+        let chain = |as_node, inside| Chain {
+            endpoints: 0,
+            affinity: pick.affinity,
+            as_node,
+            inside,
+        };
+        // The node's own programs may come from an address that endpoints elsewhere can't answer.
+        for (map, as_node) in [(FRONTS_OF_PODS, false), (FRONTS_OF_NODE, true)] {
+            if let Some(name) = all.led(&key, &pick.inside, chain(as_node, true)) {
+                all.put(map, key.clone(), Value::Goto(name));
+            }
+        }
+        match all.led(&key, &pick.endpoints, chain(pick.as_node, false)) {
+            Some(name) => all.put(FRONTS, key, Value::Goto(name)),
+            None if pick.silent => all.put(FRONTS, key, Value::Goto(NOBODY.into())),
+            None => all.add(EMPTY, key),
+        }
     }
     all
 }
 
-/// The whole table of a family, in place of an earlier one.
+/// The whole table of a family, in place of one that this or another agent made. The clients that it remembers stay: only what
+/// was put there is cleared.
 pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     let (front, endpoint) = (front_bytes(family), endpoint_bytes(family));
-    let mut changes = vec![
-        // The first makes sure that there is one to remove.
-        Change::AddTable(TABLE),
-        Change::RemoveTable(TABLE),
-        Change::AddTable(TABLE),
-        map(FRONTS, front, Values::Verdicts),
-        map(ENDPOINTS, front + REGISTER, Values::Bytes(endpoint)),
-        set(EMPTY, front),
-        set(STAYING, front + endpoint),
+    let verdicts = |name| map(name, front, Values::Verdicts);
+    let numbered = |name| map(name, front + REGISTER, Values::Bytes(endpoint));
+    let mut changes = vec![Change::AddTable(TABLE), Change::ClearTable(TABLE)];
+    changes.extend(
+        [
+            verdicts(FRONTS),
+            verdicts(FRONTS_OF_PODS),
+            verdicts(FRONTS_OF_NODE),
+            numbered(ENDPOINTS),
+            numbered(ENDPOINTS_INSIDE),
+            set(EMPTY.into(), front),
+            set(STAYING.into(), front + endpoint),
+            set(STAYING_INSIDE.into(), front + endpoint),
+            set(RESTRICTED.into(), front),
+        ]
+        .into_iter()
+        .flatten(),
+    );
+    changes.extend([
         Change::AddMemory {
             table: TABLE,
             name: CLIENTS,
@@ -345,6 +215,9 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
         },
         branch(SERVICES.into()),
         branch(NOBODY.into()),
+        branch(SOURCES.into()),
+        base("admission", ChainKind::Filter, Hook::Prerouting, BEFORE_NAT),
+        base("own-admission", ChainKind::Filter, Hook::Output, BEFORE_NAT),
         base("callers", ChainKind::Nat, Hook::Prerouting, DESTINATION_NAT),
         base("own-callers", ChainKind::Nat, Hook::Output, DESTINATION_NAT),
         // Before it is known where they go: a machine may have no way to addresses of services.
@@ -362,17 +235,24 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
         ),
         base("leaving", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT),
         rule(NOBODY, vec![Step::Count, Step::Verdict(Verdict::Drop)]),
+    ]);
+    for chain in ["admission", "own-admission"] {
+        changes.extend(admission(family, chain));
+    }
+    let of_pod = vec![
+        Step::LoadInName(0),
+        Step::Is(0, POD_LINKS.as_bytes().to_vec()),
     ];
+    let led = |by| [load_front(family, 0), vec![Step::Follow(0, by)]].concat();
+    changes.push(rule("callers", [of_pod, led(FRONTS_OF_PODS)].concat()));
+    changes.push(rule("own-callers", led(FRONTS_OF_NODE)));
     for chain in ["callers", "own-callers"] {
         changes.push(rule(
             chain,
             vec![Step::Verdict(Verdict::Jump(SERVICES.into()))],
         ));
     }
-    changes.push(rule(
-        SERVICES,
-        [load_front(family, 0), vec![Step::Follow(0, FRONTS)]].concat(),
-    ));
+    changes.push(rule(SERVICES, led(FRONTS)));
     for chain in ["nobody-there", "nobody-there-own"] {
         changes.extend(refusals(family, chain));
     }
@@ -395,6 +275,13 @@ pub fn all(family: Family, entries: &Entries) -> Vec<Change> {
     changes
 }
 
+/// The same in place of a table that nobody knows: its clients are forgotten.
+pub fn anew(family: Family, entries: &Entries) -> Vec<Change> {
+    let mut changes = none().to_vec();
+    changes.extend(all(family, entries));
+    changes
+}
+
 /// What removes the table; nothing where there is none.
 pub fn none() -> [Change; 2] {
     [Change::AddTable(TABLE), Change::RemoveTable(TABLE)]
@@ -407,33 +294,65 @@ fn difference(family: Family, before: &Entries, after: &Entries) -> Vec<Change> 
         changes.push(branch(chain.name()));
         changes.extend(picking(family, *chain));
     }
-    map_difference(FRONTS, &before.fronts, &after.fronts, &mut changes);
-    map_difference(ENDPOINTS, &before.endpoints, &after.endpoints, &mut changes);
-    set_difference(EMPTY, &before.empty, &after.empty, &mut changes);
-    set_difference(STAYING, &before.staying, &after.staying, &mut changes);
+    for prefix in after.sources.keys() {
+        if !before.sources.contains_key(prefix) {
+            changes.extend(admitting(family, *prefix));
+        }
+    }
+    let maps = before.maps.keys().chain(after.maps.keys());
+    for map in maps.collect::<BTreeSet<_>>() {
+        let of = |entries: &Entries| entries.maps.get(map).cloned().unwrap_or_default();
+        map_difference(map, &of(before), &of(after), &mut changes);
+    }
+    let mut sets = |name: Name, before: &BTreeSet<Vec<u8>>, after: &BTreeSet<Vec<u8>>| {
+        set_difference(&name, before, after, &mut changes);
+    };
+    let prefixes = before.sources.keys().chain(after.sources.keys());
+    for prefix in prefixes.collect::<BTreeSet<_>>() {
+        let of = |entries: &Entries| entries.sources.get(prefix).cloned().unwrap_or_default();
+        sets(sources_of(*prefix), &of(before), &of(after));
+    }
+    let names = before.sets.keys().chain(after.sets.keys());
+    for set in names.collect::<BTreeSet<_>>() {
+        let of = |entries: &Entries| entries.sets.get(set).cloned().unwrap_or_default();
+        sets((*set).into(), &of(before), &of(after));
+    }
     changes
 }
 
-/// The chains of a table of a family, which stay: they are few, and may be needed again.
+/// The chains of a table of a family and the lengths of prefixes that it has sets for, which stay: they are few, and may be
+/// needed again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chains(Family, BTreeSet<Chain>);
+pub struct Chains {
+    family: Family,
+    picking: BTreeSet<Chain>,
+    prefixes: BTreeSet<u8>,
+}
 
 impl Chains {
     /// Those that these entries need.
     pub fn of(family: Family, entries: &Entries) -> Self {
-        Self(family, entries.chains.clone())
+        Self {
+            family,
+            picking: entries.chains.clone(),
+            prefixes: entries.sources.keys().copied().collect(),
+        }
     }
 
     /// What makes of a table with these chains and some fronts one where they lead elsewhere; the chains that it needs
     /// beside are among these then.
     pub fn lead(&mut self, before: &Fronts, after: &Fronts) -> Vec<Change> {
-        let before = Entries {
-            chains: self.1.clone(),
+        let mut before = Entries {
+            chains: self.picking.clone(),
             ..entries(before)
         };
+        for prefix in &self.prefixes {
+            before.sources.entry(*prefix).or_default();
+        }
         let after = entries(after);
-        let changes = difference(self.0, &before, &after);
-        self.1.extend(after.chains);
+        let changes = difference(self.family, &before, &after);
+        self.picking.extend(after.chains);
+        self.prefixes.extend(after.sources.into_keys());
         changes
     }
 }
@@ -471,7 +390,7 @@ fn map_difference(
 }
 
 fn set_difference(
-    set: &'static str,
+    set: &Name,
     before: &BTreeSet<Vec<u8>>,
     after: &BTreeSet<Vec<u8>>,
     changes: &mut Vec<Change>,
@@ -479,14 +398,72 @@ fn set_difference(
     let table = TABLE;
     let keys: Vec<Vec<u8>> = before.difference(after).cloned().collect();
     if !keys.is_empty() {
-        let set = set.into();
+        let set = set.clone();
         changes.push(Change::RemoveElements { table, set, keys });
     }
     let keys: Vec<Vec<u8>> = after.difference(before).cloned().collect();
     if !keys.is_empty() {
-        let set = set.into();
+        let set = set.clone();
         changes.push(Change::AddElements { table, set, keys });
     }
+}
+
+/// The rules by which callers who may not come are dropped, before their packets get another destination. A connection that is
+/// there goes on, whatever the ranges become.
+fn admission(family: Family, chain: &'static str) -> [Change; 2] {
+    let begins = NEW.to_ne_bytes().to_vec();
+    let of_restricted = || {
+        let mut steps = vec![
+            Step::LoadState(0),
+            Step::Mask {
+                of: 0,
+                mask: begins.clone(),
+            },
+            Step::Is(0, begins.clone()),
+        ];
+        steps.extend(load_front(family, 0));
+        steps.push(Step::In(0, RESTRICTED.into()));
+        steps
+    };
+    let asked = Step::Verdict(Verdict::Jump(SOURCES.into()));
+    let dropped = [Step::Count, Step::Verdict(Verdict::Drop)];
+    [
+        rule(chain, [of_restricted(), vec![asked]].concat()),
+        rule(chain, [of_restricted(), dropped.to_vec()].concat()),
+    ]
+}
+
+/// The set of ranges of a length.
+fn sources_of(prefix: u8) -> Name {
+    format!("from-{prefix}").into()
+}
+
+/// The set of ranges of a length, and the rule by which their callers pass.
+fn admitting(family: Family, prefix: u8) -> [Change; 3] {
+    let behind = front_bytes(family) / REGISTER;
+    let everything = Cidr {
+        address: match family {
+            Family::V4 => Ipv4Addr::BROADCAST.into(),
+            Family::V6 => Ipv6Addr::from(u128::MAX).into(),
+        },
+        prefix,
+    };
+    let mut steps = load_front(family, 0);
+    steps.extend([
+        Step::LoadNetwork {
+            offset: family.source(),
+            length: family.bytes(),
+            to: behind,
+        },
+        Step::Mask {
+            of: behind,
+            mask: octets(everything.network()),
+        },
+        Step::In(0, sources_of(prefix)),
+        Step::Verdict(Verdict::Accept),
+    ]);
+    let [made, cleared] = set(sources_of(prefix), front_bytes(family) + family.bytes());
+    [made, cleared, rule(SOURCES, steps)]
 }
 
 /// The rules by which callers of fronts without endpoints are refused at once. A reset comes before TCP: a caller that is
@@ -562,13 +539,14 @@ fn picking(family: Family, chain: Chain) -> Vec<Change> {
         map,
         to: endpoint,
     };
+    let (endpoints, staying) = places(chain);
     let mut rules = Vec::new();
     if let Some(remember) = &remember {
         let mut steps = load_front(family, 0);
         steps.extend([client.clone(), find(CLIENTS)]);
         let before = endpoint - behind_front;
         steps.extend(load_front(family, before));
-        steps.push(Step::In(before, STAYING.into()));
+        steps.push(Step::In(before, staying.into()));
         steps.extend(load_front(family, 0));
         steps.extend([client.clone(), remember.clone()]);
         steps.extend(mark.clone());
@@ -580,7 +558,7 @@ fn picking(family: Family, chain: Chain) -> Vec<Change> {
         below: chain.endpoints,
         to: behind_front,
     });
-    steps.push(find(ENDPOINTS));
+    steps.push(find(endpoints));
     if let Some(remember) = remember {
         steps.extend([client, remember]);
     }
@@ -590,24 +568,32 @@ fn picking(family: Family, chain: Chain) -> Vec<Change> {
     rules
 }
 
-fn map(name: &'static str, length: u32, values: Values) -> Change {
-    Change::AddMap {
+/// A map with nothing in it.
+fn map(name: &'static str, length: u32, values: Values) -> [Change; 2] {
+    let map = Change::AddMap {
         table: TABLE,
         name,
         length,
         values,
-    }
+    };
+    [map, cleared(name.into())]
 }
 
-fn set(name: &'static str, length: u32) -> Change {
-    // Integers, as programs show them.
-    let shown_as = 4;
-    Change::AddSet {
+/// A set with nothing in it.
+fn set(name: Name, length: u32) -> [Change; 2] {
+    let set = Change::AddSet {
         table: TABLE,
-        name: name.into(),
-        shown_as,
+        name: name.clone(),
+        // Integers, as programs show them.
+        shown_as: 4,
         length,
-    }
+    };
+    [set, cleared(name)]
+}
+
+fn cleared(name: Name) -> Change {
+    let table = TABLE;
+    Change::ClearSet { table, name }
 }
 
 fn branch(name: Name) -> Change {

@@ -2,13 +2,15 @@
 
 use super::tests::at;
 use super::*;
+use crate::fronts::{Pick, add_host_ports};
+use crate::view::HostPort;
 use agent_sys::namespace::{self, Kind, hold, in_new, inside, release};
 use agent_sys::netlink::filter::Filter;
 use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
@@ -109,6 +111,12 @@ fn callers_reach_every_endpoint_and_stay_where_they_should() {
         assert_eq!(seen.len(), 2, "both are reached");
         let first = ask(81).unwrap();
         assert!((0..32).all(|_| ask(81).unwrap() == first), "a client stays");
+        // An agent that starts anew puts the whole table in place.
+        filter.apply(&all(family, &held)).unwrap();
+        assert!(
+            (0..32).all(|_| ask(81).unwrap() == first),
+            "over a restart, too"
+        );
         // The endpoint with which the client stays goes; the other one takes over.
         let rest = if first == "a" { b } else { a };
         let mut next = wanted;
@@ -225,6 +233,93 @@ fn callers_of_a_service_without_endpoints_are_refused() {
         let of_pod = inside(&[(Kind::Network, pod)], || Ok(heard(family))).unwrap();
         assert_eq!(of_pod, refused, "a pod");
         assert_eq!(heard(family), refused, "the machine itself");
+    });
+}
+
+#[test]
+fn callers_from_elsewhere_do_not_come_to_a_restricted_front() {
+    with_a_pod(|family, filter, pod| {
+        Links::open()
+            .unwrap()
+            .add_address(LOOPBACK, host(family), family.bits())
+            .unwrap();
+        let server = serve(family, "a");
+        let open_to = |prefix: u8, ranges: &[IpAddr]| -> Fronts {
+            let sources = ranges.iter().map(|address| Cidr {
+                address: *address,
+                prefix,
+            });
+            let pick = Pick {
+                sources: sources.collect(),
+                ..pick(family, &[server], None)
+            };
+            [(front(family, 80, Protocol::Tcp), pick)].into()
+        };
+        // A packet that is dropped has no answer to wait for: a slow machine can only hide that it was not.
+        let call = |expected: bool| {
+            let limit = Duration::from_millis(if expected { 60_000 } else { 100 });
+            let called = TcpStream::connect_timeout(&service_at(family, 80), limit);
+            assert_eq!(called.is_ok(), expected, "{called:?}");
+        };
+        let from_pod = |expected| {
+            let called = || {
+                call(expected);
+                Ok(())
+            };
+            inside(&[(Kind::Network, pod)], called).unwrap();
+        };
+        let (of_pod, bits) = (at(family, 1, 2), family.bits());
+        let mut held = Fronts::new();
+        let mut chains = Chains::of(family, &Entries::default());
+        filter.apply(&all(family, &entries(&held))).unwrap();
+        let mut lead = |next: Fronts| {
+            filter.apply(&chains.lead(&held, &next)).unwrap();
+            held = next;
+        };
+        let others = at(family, 7, 0);
+        for (prefix, ranges, pod_may, node_may) in [
+            (bits, vec![], true, true),
+            (bits - 8, vec![others], false, false),
+            (bits, vec![others, of_pod], true, false),
+            (bits - 8, vec![of_pod], true, true),
+            (0, vec![of_pod], true, true),
+        ] {
+            lead(open_to(prefix, &ranges));
+            from_pod(pod_may);
+            call(node_may);
+        }
+    });
+}
+
+#[test]
+fn callers_inside_reach_endpoints_elsewhere_that_others_do_not() {
+    with_a_pod(|family, filter, pod| {
+        Links::open()
+            .unwrap()
+            .add_address(LOOPBACK, host(family), family.bits())
+            .unwrap();
+        let elsewhere = serve(family, "elsewhere");
+        let end = (host(family), elsewhere);
+        let local = Pick {
+            silent: true,
+            inside: vec![end],
+            ..Pick::default()
+        };
+        let staying = Pick {
+            affinity: Some(600),
+            ..local.clone()
+        };
+        let fronts = [
+            (front(family, 80, Protocol::Tcp), local),
+            (front(family, 81, Protocol::Tcp), staying),
+        ];
+        filter
+            .apply(&all(family, &entries(&fronts.into())))
+            .unwrap();
+        let asked = || [80, 81, 81].map(|port| ask(family, port).unwrap());
+        let of_pod = inside(&[(Kind::Network, pod)], || Ok(asked())).unwrap();
+        assert_eq!(of_pod, ["elsewhere"; 3], "a pod");
+        assert_eq!(asked(), ["elsewhere"; 3], "the machine itself");
     });
 }
 

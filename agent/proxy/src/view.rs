@@ -6,7 +6,7 @@ use config_kube::k8s_openapi::api::discovery::v1::{EndpointHints, EndpointSlice}
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use config_kube::taints::{SUSPECT, UNTRUSTED};
 use config_model::format::Cidr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -108,6 +108,8 @@ pub struct Service {
     pub external: Vec<IpAddr>,
     /// Addresses of load balancers.
     pub balancers: Vec<IpAddr>,
+    /// Ranges whose callers alone may come to those; empty where all may.
+    pub sources: Vec<Cidr>,
     /// Its ports.
     pub ports: Vec<Port>,
     /// Seconds for which a client stays with an endpoint; none where it does not.
@@ -140,6 +142,8 @@ impl Service {
             .iter()
             .flatten()
             .filter(|one| one.ip_mode.as_deref() != Some("Proxy"));
+        let sources = spec.load_balancer_source_ranges.iter().flatten();
+        let sources = sources.filter_map(|text| text.trim().parse().ok());
         let seconds = spec
             .session_affinity_config
             .and_then(|config| config.client_ip?.timeout_seconds);
@@ -161,6 +165,7 @@ impl Service {
             balancers: served
                 .filter_map(|one| one.ip.as_ref()?.parse().ok())
                 .collect(),
+            sources: sources.collect(),
             ports: spec.ports.iter().flatten().filter_map(port).collect(),
             affinity,
             internal_local: spec.internal_traffic_policy.as_deref() == Some("Local"),
@@ -394,6 +399,8 @@ pub struct Known {
     pub slices: Option<Objects<Slice>>,
     /// Nodes; none before they were listed.
     pub nodes: Option<BTreeMap<String, Arc<Node>>>,
+    /// Names of namespaces; none before they were listed.
+    pub namespaces: Option<BTreeSet<String>>,
     /// Ports of this node that its pods have, by the pods' uids, in the order in which they came.
     pub host_ports: Vec<(String, Vec<HostPort>)>,
 }

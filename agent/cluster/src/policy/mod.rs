@@ -107,4 +107,6 @@ mod bounds_tests;
 #[cfg(test)]
 mod changes_tests;
 #[cfg(test)]
+mod kernel_tests;
+#[cfg(test)]
 mod tests;

@@ -1,33 +1,29 @@
-//! Policies against a model, against the rules' own meaning, and against the kernel of this host. The last needs root.
+//! Policies against a model, and against the rules' own meaning.
 
 use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, Selector, Wants, is_meant};
 use super::plan::Set;
 use super::*;
-use crate::{Places, Sandbox, Sandboxes, Wanted};
-use agent_sys::namespace::{self, Kind, in_new};
 use agent_sys::netlink::filter::{Step, Verdict};
-use agent_sys::netlink::links::{LOOPBACK, Links, octets};
+use agent_sys::netlink::links::octets;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use std::time::Duration;
 
 pub(super) type Own = BTreeMap<IpAddr, Arc<Pod>>;
 
 /// A connection: who began it, who answers, by which protocol and at which port.
 #[derive(Debug, Clone, Copy)]
-struct Connection {
-    client: IpAddr,
-    server: IpAddr,
-    protocol: u8,
-    port: u16,
+pub(super) struct Connection {
+    pub(super) client: IpAddr,
+    pub(super) server: IpAddr,
+    pub(super) protocol: u8,
+    pub(super) port: u16,
 }
 
 /// What the API's documentation says of a connection.
-fn is_allowed(world: &World, own: &Own, connection: Connection) -> bool {
+pub(super) fn is_allowed(world: &World, own: &Own, connection: Connection) -> bool {
     let Connection { client, server, .. } = connection;
     if client == server && own.contains_key(&client) {
         return true;
@@ -349,7 +345,7 @@ pub(super) fn fresh(family: Family, world: &World, own: &Own) -> Table {
     Planner::new(family).table(world, own).unwrap()
 }
 
-fn read(policy: &serde_json::Value) -> Policy {
+pub(super) fn read(policy: &serde_json::Value) -> Policy {
     let policy = json!({"metadata": {"namespace": "shop"}, "spec": policy});
     Policy::read(serde_json::from_value(policy).unwrap())
 }
@@ -379,236 +375,4 @@ fn a_policy_that_is_not_understood_closes_its_namespace() {
     );
     let ingress = read(&json!({"podSelector": {}}));
     assert_eq!((ingress.ingress, ingress.egress), (Some(vec![]), None));
-}
-
-/// A machine of its own with pods of the namespace `shop`, each labelled with its name, which call one another by addresses of a
-/// family.
-struct Node {
-    family: Family,
-    sandboxes: Sandboxes,
-    policies: Policies,
-    pods: BTreeMap<&'static str, Sandbox>,
-}
-
-impl Node {
-    /// Runs a test once for each family.
-    fn with(names: &[&'static str], test: impl Fn(&mut Self) + Send + Sync) {
-        for family in Family::BOTH {
-            Self::of(family, names, &test);
-        }
-    }
-
-    fn of(family: Family, names: &[&'static str], test: impl FnOnce(&mut Self) + Send) {
-        let dir = tempfile::tempdir().unwrap();
-        let places = Places {
-            run: dir.path().join("pods"),
-            ledger: dir.path().join("addresses.json"),
-            alone: true,
-            tunnel: false,
-        };
-        in_new(&[Kind::Network], || {
-            Links::open()?.switch_on(LOOPBACK)?;
-            let sandboxes = Sandboxes::open(places).unwrap();
-            sandboxes
-                .give_ranges(&["10.1.0.0/24", "fd00:1::/64"].map(|range| range.parse().unwrap()))
-                .unwrap();
-            let mut node = Self {
-                family,
-                sandboxes,
-                policies: Policies::default(),
-                pods: BTreeMap::new(),
-            };
-            for name in names {
-                node.add(name);
-            }
-            test(&mut node);
-            for name in node.pods.keys() {
-                node.sandboxes.remove(name).unwrap();
-            }
-            Ok(())
-        })
-        .unwrap();
-    }
-
-    fn add(&mut self, name: &'static str) {
-        let wanted = Wanted {
-            uid: name.to_owned(),
-            network: true,
-            ..Wanted::default()
-        };
-        self.pods
-            .insert(name, self.sandboxes.make(&wanted).unwrap());
-    }
-
-    fn at(&self, name: &str) -> IpAddr {
-        let mut own = self.pods[name].addresses.iter();
-        *own.find(|at| Family::of(**at) == self.family).unwrap()
-    }
-
-    /// Every address of the machine or pod that asks.
-    fn any(&self) -> IpAddr {
-        match self.family {
-            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-        }
-    }
-
-    /// Puts these policies in force.
-    fn say(&self, policies: &[serde_json::Value]) {
-        let pod = |name: &&'static str| {
-            let pod = Pod {
-                namespace: "shop".to_owned(),
-                labels: [("app".to_owned(), (*name).to_owned())].into(),
-                addresses: self.pods[*name].addresses.clone(),
-                ports: vec![NamedPort {
-                    name: "web".to_owned(),
-                    protocol: 6,
-                    port: 80,
-                }],
-            };
-            ((*name).to_owned(), Arc::new(pod))
-        };
-        let pods: BTreeMap<String, Arc<Pod>> = self.pods.keys().map(pod).collect();
-        let own = pods
-            .values()
-            .flat_map(|pod| pod.addresses.iter().map(move |at| (*at, Arc::clone(pod))))
-            .collect();
-        let policies = policies.iter().enumerate();
-        let policies = policies.map(|(number, policy)| {
-            (
-                ("shop".to_owned(), number.to_string()),
-                Arc::new(read(policy)),
-            )
-        });
-        let world = World {
-            pods: Some(pods),
-            namespaces: Some([("shop".to_owned(), Arc::default())].into()),
-            policies: Some(policies.collect()),
-        };
-        let families = Family::BOTH.into();
-        assert!(self.policies.follow(&families, &world, &own).unwrap());
-    }
-
-    fn within<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
-        let network = self.pods[name].held(Kind::Network).unwrap();
-        namespace::inside(&[(Kind::Network, &network)], || Ok(work())).unwrap()
-    }
-
-    fn serve(&self, name: &str, port: u16) -> TcpListener {
-        let any = self.any();
-        self.within(name, || TcpListener::bind((any, port)).unwrap())
-    }
-
-    /// Whether a connection is answered; it is waited for longer where it should be.
-    fn reaches(&self, from: &str, to: &str, port: u16, should: bool) -> bool {
-        let address = (self.at(to), port).into();
-        let limit = if should { PATIENCE } else { SILENCE };
-        self.within(from, || TcpStream::connect_timeout(&address, limit).is_ok())
-    }
-}
-
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Long enough for a packet between two namespaces; only refusals wait for it to pass.
-const SILENCE: Duration = Duration::from_millis(500);
-
-#[test]
-fn packets_are_let_through_as_policies_say() {
-    Node::with(&["a", "b", "c"], |node| {
-        let _web = node.serve("b", 80);
-        let _other = node.serve("b", 81);
-        let _far = node.serve("c", 80);
-        node.say(&[]);
-        assert!(
-            node.reaches("a", "b", 81, true),
-            "without policies all is open"
-        );
-        let to_b = json!({"podSelector": {"matchLabels": {"app": "b"}}, "ingress": [{
-            "from": [{"podSelector": {"matchLabels": {"app": "a"}}}],
-            "ports": [{"port": "web"}],
-        }]});
-        node.say(std::slice::from_ref(&to_b));
-        for (from, to, port, should) in [
-            ("a", "b", 80, true),
-            ("a", "b", 81, false),
-            ("c", "b", 80, false),
-            ("a", "c", 80, true),
-            ("b", "c", 80, true),
-            ("b", "b", 81, true),
-        ] {
-            assert_eq!(
-                node.reaches(from, to, port, should),
-                should,
-                "{from} to {to}:{port}"
-            );
-        }
-        let at_b = (node.at("b"), 81).into();
-        assert!(
-            TcpStream::connect_timeout(&at_b, PATIENCE).is_ok(),
-            "its own node reaches a pod always"
-        );
-        let block = format!("{}/{}", node.at("c"), node.family.bits());
-        let all = match node.family {
-            Family::V4 => "10.1.0.0/24",
-            Family::V6 => "fd00:1::/64",
-        };
-        let from_a = json!({"podSelector": {"matchLabels": {"app": "a"}}, "policyTypes": ["Egress"], "egress": [{
-            "to": [{"ipBlock": {"cidr": all, "except": [block]}}],
-            "ports": [{"port": 79, "endPort": 80}],
-        }]});
-        node.say(&[to_b, from_a]);
-        for (from, to, should) in [("a", "b", true), ("a", "c", false), ("b", "c", true)] {
-            assert_eq!(node.reaches(from, to, 80, should), should, "{from} to {to}");
-        }
-    });
-}
-
-#[test]
-fn a_new_pod_is_silent_until_its_policies_are_in_force() {
-    Node::with(&["a"], |node| {
-        node.say(&[]);
-        node.add("b");
-        let _web = node.serve("b", 80);
-        assert!(!node.reaches("a", "b", 80, false));
-        assert!(!node.reaches("b", "a", 80, false));
-        node.say(&[]);
-        assert!(node.reaches("a", "b", 80, true));
-    });
-}
-
-#[test]
-fn what_is_no_longer_allowed_is_cut_in_both_directions() {
-    Node::with(&["a", "b"], |node| {
-        node.say(&[]);
-        let listener = node.serve("b", 80);
-        let to_b = (node.at("b"), 80);
-        let mut client = node.within("a", || TcpStream::connect(to_b).unwrap());
-        let (mut server, _) = listener.accept().unwrap();
-        let any = node.any();
-        let datagrams = node.within("b", || UdpSocket::bind((any, 53)).unwrap());
-        let asking = node.within("a", || UdpSocket::bind((any, 0)).unwrap());
-        asking.connect((node.at("b"), 53)).unwrap();
-        datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
-        asking.send(b"1").unwrap();
-        let (_, asker) = datagrams.recv_from(&mut [0; 8]).unwrap();
-        let closed = json!({"podSelector": {"matchLabels": {"app": "b"}}});
-        node.say(&[closed]);
-        client.write_all(b"up").unwrap();
-        server.write_all(b"down").unwrap();
-        datagrams.send_to(b"2", asker).unwrap();
-        for socket in [&client, &server] {
-            socket.set_read_timeout(Some(SILENCE)).unwrap();
-        }
-        asking.set_read_timeout(Some(SILENCE)).unwrap();
-        let mut buffer = [0; 8];
-        assert!(server.read(&mut buffer).is_err(), "from the client");
-        assert!(client.read(&mut buffer).is_err(), "from the server");
-        assert!(asking.recv(&mut buffer).is_err(), "a datagram's answer");
-        // The connection was held and not lost: with the policy gone, what was sent is sent again.
-        node.say(&[]);
-        for socket in [&client, &server] {
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        }
-        assert_eq!(server.read(&mut buffer).unwrap(), 2);
-        assert_eq!(client.read(&mut buffer).unwrap(), 4);
-    });
 }

@@ -70,11 +70,11 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
             .routes
             .extend(ranges.map(|range| (range.network(), range.prefix)));
     }
-    let holder = |range: &Cidr| {
-        let mut claims = others.iter().flat_map(|node| &node.ranges);
-        let claims = claims.by_ref().filter(|other| overlap(range, other));
-        claims.count() == 1
-    };
+    let routes = members.routes.iter();
+    let lengths = routes.map(|(network, prefix)| (network.is_ipv4(), *prefix));
+    let lengths: BTreeSet<(bool, u8)> = lengths.collect();
+    let shared = shared(others.iter().flat_map(|node| &node.ranges));
+    let holder = |range: &Cidr| !shared.contains(&(range.network(), range.prefix));
     let mut keys: BTreeMap<Key, usize> = BTreeMap::new();
     for key in nodes.iter().flat_map(|node| node.keys).flatten() {
         *keys.entry(key).or_default() += 1;
@@ -97,7 +97,7 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
         } else {
             None
         };
-        match (refusal, address(node, &members.routes)) {
+        match (refusal, address(node, &members.routes, &lengths)) {
             (None, Some(address)) => {
                 let member = Member {
                     address,
@@ -120,16 +120,42 @@ fn overlap(one: &Cidr, other: &Cidr) -> bool {
     one.contains(other.network()) || other.contains(one.network())
 }
 
-/// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would lead nowhere.
-fn address(node: &Node, routes: &BTreeSet<Range>) -> Option<IpAddr> {
+/// The ranges that have an address in common with another one of these. Of two ranges that have, one holds the other: in
+/// their order, those that hold a range are the ones before it that have not ended yet, and each of these but the last is held
+/// or holds already.
+fn shared<'a>(ranges: impl Iterator<Item = &'a Cidr>) -> BTreeSet<Range> {
+    let mut sorted: Vec<Range> = ranges
+        .map(|range| (range.network(), range.prefix))
+        .collect();
+    sorted.sort_unstable();
+    let mut shared = BTreeSet::new();
+    let mut open: Vec<Range> = Vec::new();
+    for (address, prefix) in sorted {
+        while open.pop_if(|range| !holds(*range, address)).is_some() {}
+        if let Some(holder) = open.last() {
+            shared.extend([*holder, (address, prefix)]);
+        }
+        open.push((address, prefix));
+    }
+    shared
+}
+
+fn holds((address, prefix): Range, other: IpAddr) -> bool {
+    Cidr { address, prefix }.contains(other)
+}
+
+/// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would lead nowhere. `lengths`: the
+/// routes' prefixes, and whether they are of IPv4.
+fn address(
+    node: &Node,
+    routes: &BTreeSet<Range>,
+    lengths: &BTreeSet<(bool, u8)>,
+) -> Option<IpAddr> {
     let inside = |address: IpAddr| {
-        let mut routes = routes.iter();
-        routes.any(|(network, prefix)| {
-            let range = Cidr {
-                address: *network,
-                prefix: *prefix,
-            };
-            range.contains(address)
+        let mut own = lengths.iter().filter(|(v4, _)| *v4 == address.is_ipv4());
+        own.any(|(_, prefix)| {
+            let prefix = *prefix;
+            routes.contains(&(Cidr { address, prefix }.network(), prefix))
         })
     };
     let mut outside = node.addresses.iter().filter(|address| !inside(**address));
@@ -346,6 +372,21 @@ mod tests {
             let changes = differences(&fresh, &fresh_told, &planned);
             apply(&mut fresh, &mut fresh_told, changes);
             prop_assert_eq!((tunnel, told), (fresh, fresh_told));
+        }
+
+        #[test]
+        fn a_range_is_shared_where_it_overlaps_another_one(ranges in proptest::collection::vec((0_u8..8, 21_u8..26, any::<bool>()), 0..9)) {
+            let range = |(third, prefix, v6): (u8, u8, bool)| Cidr {
+                address: if v6 { IpAddr::from([0xfd00, third.into(), 0, 0, 0, 0, 0, 0]) } else { IpAddr::from([10, 1, third, 0]) },
+                prefix,
+            };
+            let ranges: Vec<Cidr> = ranges.into_iter().map(range).collect();
+            let found = shared(ranges.iter());
+            for (at, range) in ranges.iter().enumerate() {
+                let mut others = ranges.iter().enumerate().filter(|(other, _)| *other != at);
+                let overlaps = others.any(|(_, other)| overlap(range, other));
+                prop_assert_eq!(found.contains(&(range.network(), range.prefix)), overlaps);
+            }
         }
 
         #[test]

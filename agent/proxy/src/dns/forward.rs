@@ -204,3 +204,7 @@ fn fitting(bytes: &[u8], request: &Message) -> Option<Message> {
     let same = answer.metadata.id == request.metadata.id && answer.queries == request.queries;
     same.then_some(answer)
 }
+
+#[cfg(test)]
+#[path = "forward_tests.rs"]
+mod tests;

@@ -1,10 +1,10 @@
 //! The meaning of the cluster's names (pure): the schema of Kubernetes' DNS specification, version 1.1.0.
 //!
-//! Names of pods by their addresses (`10-1-0-2.ns.pod.…`) are not answered: such a name says nothing that is proved.
+//! Names of pods by their addresses (`10-1-0-2.ns.pod.…`) say nothing that is proved: any address has one in any namespace.
 
 use crate::DOMAIN;
 use crate::view::{Endpoint, Key, Known, Service, Slice, Whole};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -82,11 +82,12 @@ pub fn look_up(known: &Known, name: &str, kind: Kind) -> Outcome {
         })
     };
     match labels.as_slice() {
-        [] | ["svc"] => Outcome::Found(Vec::new()),
+        [] | ["svc" | "pod"] => Outcome::Found(Vec::new()),
         ["dns-version"] => of_kind(Some(vec![Data::Text("1.1.0")])),
-        [namespace, "svc"] => {
-            let is_there = whole.0.keys().any(|key| key.namespace == *namespace);
-            of_kind(is_there.then(Vec::new))
+        [namespace, "svc" | "pod"] => of_kind(is_there(known, namespace).then(Vec::new)),
+        [pod, namespace, "pod"] => {
+            let address = dashed(pod).filter(|_| is_there(known, namespace));
+            of_kind(address.map(|address| vec![Data::Address(address)]))
         }
         [service, namespace, "svc"] => of_kind(of_service(whole, service, namespace)),
         [port, protocol, service, namespace, "svc"]
@@ -97,6 +98,27 @@ pub fn look_up(known: &Known, name: &str, kind: Kind) -> Outcome {
         [host, service, namespace, "svc"] => of_kind(of_host(whole, host, service, namespace)),
         _ => Outcome::Missing,
     }
+}
+
+/// Whether there is a namespace; before namespaces are known, whether one of its services is.
+fn is_there(known: &Known, namespace: &str) -> bool {
+    if let Some(namespaces) = &known.namespaces {
+        return namespaces.contains(namespace);
+    }
+    let mut services = known.services.iter().flat_map(BTreeMap::keys);
+    services.any(|key| key.namespace == namespace)
+}
+
+/// The address that the name of a pod says, with dashes in place of dots or colons. Whether a pod has it is not asked: clusters'
+/// DNS answers so by default (CoreDNS with `pods insecure`), so that names of hosts match certificates for wildcards.
+fn dashed(pod: &str) -> Option<IpAddr> {
+    let is_v4 = pod.matches('-').count() == 3 && !pod.contains("--");
+    let address = if is_v4 {
+        pod.replace('-', ".")
+    } else {
+        pod.replace('-', ":")
+    };
+    address.parse().ok()
 }
 
 fn fits(data: &Data, kind: Kind) -> bool {

@@ -66,6 +66,7 @@ pub(in crate::dns) fn known() -> Known {
         services: Some(services.into()),
         slices: Some([(Arc::new(key("shop", "data-x")), Arc::new(slice))].into()),
         nodes: Some(BTreeMap::new()),
+        namespaces: Some(["bare", "shop"].map(str::to_owned).into()),
         ..Known::default()
     }
 }
@@ -157,14 +158,35 @@ fn names_that_are_not_there_are_told_apart_from_those_without_such_records() {
         found("example.com.shop.svc.cluster.local", Kind::A),
         ["Missing"]
     );
-    assert_eq!(
-        found("10-1-0-2.shop.pod.cluster.local", Kind::A),
-        ["Missing"]
-    );
     assert_eq!(found("example.com", Kind::A), ["Foreign"]);
     assert_eq!(found("mycluster.local", Kind::A), ["Foreign"]);
     let nothing = look_up(&Known::default(), "web.shop.svc.cluster.local", Kind::A);
     assert_eq!(nothing, Outcome::Unknown);
+}
+
+#[test]
+fn a_namespace_is_there_without_services() {
+    assert_eq!(found("bare.svc.cluster.local", Kind::A), [""; 0]);
+    assert_eq!(found("bare.pod.cluster.local", Kind::A), [""; 0]);
+    assert_eq!(found("pod.cluster.local", Kind::A), [""; 0]);
+    assert_eq!(found("none.pod.cluster.local", Kind::A), ["Missing"]);
+}
+
+#[test]
+fn addresses_of_pods_have_names_in_each_namespace() {
+    let of = |pod: &str, kind| found(&format!("{pod}.pod.cluster.local"), kind);
+    assert_eq!(of("10-1-0-9.bare", Kind::A), ["10.1.0.9"]);
+    assert_eq!(of("10-1-0-9.bare", Kind::Aaaa), [""; 0]);
+    assert_eq!(of("fd00-1--9.shop", Kind::Aaaa), ["fd00:1::9"]);
+    assert_eq!(of("--1.shop", Kind::Aaaa), ["::1"]);
+    for missing in [
+        "10-1-0-9.none",
+        "10-1-0.shop",
+        "10-1-0-256.shop",
+        "web.shop",
+    ] {
+        assert_eq!(of(missing, Kind::A), ["Missing"], "{missing}");
+    }
 }
 
 #[test]

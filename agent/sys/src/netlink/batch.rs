@@ -78,6 +78,10 @@ fn written(family: Family, change: &Change, id: u32) -> Vec<Message> {
             CREATE,
             chain(table, name, *kind, *hook, *priority),
         )],
+        Change::ClearTable(name) => {
+            // Without a chain it means the rules of all.
+            vec![request(REMOVE_RULE, 0, Attributes::new().text(1, name))]
+        }
         Change::ClearChain { table, name } => {
             // Without a handle it means all rules of the chain.
             let rules = Attributes::new().text(1, table).text(2, name);
@@ -113,6 +117,7 @@ fn written(family: Family, change: &Change, id: u32) -> Vec<Message> {
         Change::AddSet { .. }
         | Change::AddRanges { .. }
         | Change::RemoveSet { .. }
+        | Change::ClearSet { .. }
         | Change::AddMap { .. }
         | Change::AddMemory { .. }
         | Change::AddEntries { .. }
@@ -145,6 +150,11 @@ fn of_set(family: Family, change: &Change, id: u32) -> Vec<Message> {
             name,
             ranges: of,
         } => ranges(family, table, name, of, id),
+        Change::ClearSet { table, name } => {
+            // Without elements it means all of them.
+            let set = Attributes::new().text(1, table).text(2, name);
+            vec![request(REMOVE_ELEMENTS, 0, set)]
+        }
         Change::RemoveSet { table, name } => {
             let set = Attributes::new().text(1, table).text(2, name);
             vec![request(REMOVE_SET, 0, set)]
@@ -191,6 +201,7 @@ fn of_set(family: Family, change: &Change, id: u32) -> Vec<Message> {
         Change::AddTable(_)
         | Change::RemoveTable(_)
         | Change::AddChain { .. }
+        | Change::ClearTable(_)
         | Change::ClearChain { .. }
         | Change::RemoveChain { .. }
         | Change::AddBranch { .. }

@@ -229,6 +229,9 @@ pub const DESTINATION_CHANGED: u32 = 32;
 /// Bit of [`Step::LoadState`]: it fits no connection, and can't begin one.
 pub const INVALID: u32 = 1;
 
+/// Bit of [`Step::LoadState`]: it begins a connection.
+pub const NEW: u32 = 8;
+
 /// Bits of [`Step::LoadState`]: part of a connection, or of something that belongs to one.
 pub const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
 
@@ -311,6 +314,15 @@ pub enum Change {
         name: Name,
         /// First and last address of each, in order; they do not touch.
         ranges: Vec<(IpAddr, IpAddr)>,
+    },
+    /// Removes all rules of all chains of a table, which stay.
+    ClearTable(&'static str),
+    /// Removes all keys of a set or map.
+    ClearSet {
+        /// Its table.
+        table: &'static str,
+        /// Its name.
+        name: Name,
     },
     /// Removes all rules of a chain, which stays.
     ClearChain {
@@ -500,6 +512,54 @@ mod tests {
             },
         ];
         vec![rule("c", judged), rule("d", led)]
+    }
+
+    #[test]
+    fn what_is_cleared_can_be_filled_anew_at_once() {
+        for family in Family::BOTH {
+            in_new(&[Kind::Network], || {
+                let mut filter = Filter::open(family)?;
+                let entry = |chain: &'static str| Change::AddEntries {
+                    table: "t",
+                    map: "m",
+                    entries: vec![(vec![1; 4], Value::Goto(chain.into()))],
+                };
+                let cleared = |chain: &'static str| {
+                    let (table, name) = ("t", "m");
+                    vec![
+                        Change::AddTable(table),
+                        Change::ClearTable(table),
+                        Change::AddMap {
+                            table,
+                            name,
+                            length: 4,
+                            values: Values::Verdicts,
+                        },
+                        Change::ClearSet {
+                            table,
+                            name: name.into(),
+                        },
+                        Change::AddBranch {
+                            table,
+                            name: chain.into(),
+                        },
+                        Change::AddRule {
+                            table,
+                            chain: chain.into(),
+                            steps: vec![Step::Count],
+                        },
+                        entry(chain),
+                    ]
+                };
+                for chain in ["a", "b", "a"] {
+                    filter.apply(&cleared(chain))?;
+                }
+                // It holds that key already, so that this is another value for it.
+                assert!(filter.apply(&[entry("b")]).is_err());
+                Ok(())
+            })
+            .unwrap();
+        }
     }
 
     fn elements(add: bool, keys: Vec<Vec<u8>>) -> Change {

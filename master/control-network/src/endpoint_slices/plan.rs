@@ -335,28 +335,26 @@ fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
     }
 }
 
-/// For which zones and nodes an endpoint is meant, where the service wishes for near ones (KEP-4444, KEP-3015).
+/// For which zones and nodes an endpoint is meant, where the service wishes for near ones (KEP-4444, KEP-3015). What is not
+/// known of its node is left out: a node without a zone has its own callers all the same.
 fn hints(
     service: &ServiceView,
     ready: bool,
     zone: Option<&str>,
     node: &str,
 ) -> Option<EndpointHints> {
-    let (zones, nodes) = match service.distribution.as_deref() {
-        Some("PreferClose" | "PreferSameZone") => (true, false),
-        Some("PreferSameNode") => (true, true),
+    let for_node = match service.distribution.as_deref() {
+        Some("PreferClose" | "PreferSameZone") => None,
+        Some("PreferSameNode") => Some(node).filter(|node| !node.is_empty()),
         Some(_) | None => return None,
     };
-    let zone = zone.filter(|_| zones && ready)?;
-    let for_node = || {
-        let name = node.to_owned();
-        vec![ForNode { name }]
-    };
-    Some(EndpointHints {
-        for_zones: Some(vec![ForZone {
-            name: zone.to_owned(),
-        }]),
-        for_nodes: nodes.then(for_node),
+    let name = str::to_owned;
+    let for_zones = zone.map(|zone| vec![ForZone { name: name(zone) }]);
+    let for_nodes = for_node.map(|node| vec![ForNode { name: name(node) }]);
+    let known = for_zones.is_some() || for_nodes.is_some();
+    (ready && known).then_some(EndpointHints {
+        for_zones,
+        for_nodes,
     })
 }
 

@@ -224,6 +224,38 @@ fn pods_whose_named_ports_differ_are_in_different_slices() {
 }
 
 #[test]
+fn a_node_without_a_zone_has_its_own_callers() {
+    let told = |distribution: &str, zone: Option<&str>, node: &str| {
+        let near = ServiceView {
+            distribution: Some(distribution.to_owned()),
+            publish_not_ready: true,
+            ..service()
+        };
+        let placed = Backend {
+            node: node.into(),
+            ..pod(1)
+        };
+        let mut state = facts(near, vec![placed]);
+        state.pods[0].node = Some(Arc::new(ZoneView {
+            zone: zone.map(str::to_owned),
+        }));
+        let hints = endpoints(&state, "IPv4").remove(0).1.hints?;
+        let nodes = hints.for_nodes.map(|mut all| all.remove(0).name);
+        let zones = hints.for_zones.map(|mut all| all.remove(0).name);
+        Some((nodes, zones))
+    };
+    let name = |name: &str| Some(name.to_owned());
+    assert_eq!(told("PreferSameNode", None, "n"), Some((name("n"), None)));
+    assert_eq!(
+        told("PreferSameNode", Some("z"), "n"),
+        Some((name("n"), name("z")))
+    );
+    assert_eq!(told("PreferSameNode", None, ""), None);
+    assert_eq!(told("PreferClose", Some("z"), "n"), Some((None, name("z"))));
+    assert_eq!(told("PreferClose", None, "n"), None);
+}
+
+#[test]
 fn hosts_of_a_headless_service_and_near_endpoints_are_told() {
     let headless = ServiceView {
         headless: true,
