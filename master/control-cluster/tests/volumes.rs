@@ -149,6 +149,40 @@ fn a_claim_without_a_class_gets_the_default_one_when_there_is_one() {
 }
 
 #[test]
+fn a_claim_that_outgrows_its_volume_says_who_has_to_expand_it() {
+    let mut scene = Scene::new();
+    let of = ClaimRef {
+        key: key("data"),
+        uid: "u".to_owned(),
+    };
+    let has = |size: i64| Volume {
+        claim: Some(of.clone()),
+        phase: "Bound".to_owned(),
+        ..volume(size)
+    };
+    let asks = |size: i64, shown: i64| Claim {
+        volume: "v".to_owned(),
+        bound: true,
+        phase: "Bound".to_owned(),
+        shown: (Some(Amount::units(shown)), vec!["ReadWriteOnce".to_owned()]),
+        ..claim("u", size)
+    };
+    scene.1.set(Key::cluster("v"), has(2));
+    scene.1.set(key("data"), asks(2, 2));
+    assert_eq!(scene.step(&key("data")), None);
+    scene.1.set(key("data"), asks(3, 2));
+    let (reason, words) = scene.told("data");
+    assert_eq!(reason, "ExternalExpanding");
+    assert_eq!(
+        words,
+        "waiting for an external controller to expand this PVC"
+    );
+    scene.1.set(Key::cluster("v"), has(3));
+    scene.1.set(key("data"), asks(3, 3));
+    assert_eq!(scene.step(&key("data")), None, "its driver expanded it");
+}
+
+#[test]
 fn a_claim_whose_volume_went_is_lost() {
     let mut scene = Scene::new();
     let bound = Claim {

@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use master_client::{ApiError, Key, Patch};
 use master_control::writer::Writer;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Why a pod is ended.
 #[derive(Debug)]
@@ -14,8 +14,6 @@ pub(crate) struct Disruption {
     pub(crate) reason: &'static str,
     /// For a person.
     pub(crate) message: &'static str,
-    /// The pod's last phase, where it has reached it.
-    pub(crate) phase: Option<&'static str>,
 }
 
 /// Marks a pod with this UID.
@@ -25,14 +23,37 @@ pub(crate) async fn disrupt(
     uid: &str,
     disruption: &Disruption,
 ) -> Result<(), ApiError> {
-    let condition = json!({
+    write(
+        writer,
+        key,
+        uid,
+        json!({"conditions": [condition(disruption)]}),
+    )
+    .await
+}
+
+/// Ends a pod with this UID as failed: no kubelet will say how it ended.
+pub(crate) async fn fail(
+    writer: &Writer,
+    key: &Key,
+    uid: &str,
+    disruption: Option<&Disruption>,
+) -> Result<(), ApiError> {
+    let mut status = json!({"phase": "Failed"});
+    if let Some(disruption) = disruption {
+        status["conditions"] = json!([condition(disruption)]);
+    }
+    write(writer, key, uid, status).await
+}
+
+fn condition(disruption: &Disruption) -> Value {
+    json!({
         "type": "DisruptionTarget", "status": "True", "reason": disruption.reason, "message": disruption.message,
         "lastTransitionTime": Time(Timestamp::now()),
-    });
-    let mut status = json!({"conditions": [condition]});
-    if let Some(phase) = disruption.phase {
-        status["phase"] = phase.into();
-    }
+    })
+}
+
+async fn write(writer: &Writer, key: &Key, uid: &str, status: Value) -> Result<(), ApiError> {
     let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}));
     writer.patch_status::<Pod>(key, &patch).await.map(drop)
 }

@@ -12,7 +12,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Ti
 use config_kube::taints::{
     NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use master_client::{ApiError, Delta, Happening, Key, Lookup, Patch, Scope, Severity, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Time for a new node's kubelet to report at all (upstream: 60 s).
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
+/// A node that is older was registered before this process began.
+const YOUNG: SignedDuration = SignedDuration::from_mins(1);
 /// Time between the evictions of two nodes of a zone (upstream: 0.1 a second), to notice if the
 /// fault is the master's.
 const EVICTION_PACE: Duration = Duration::from_secs(10);
@@ -75,6 +77,8 @@ struct Sign {
 /// What the controller remembers.
 #[derive(Debug, Default)]
 struct Memory {
+    /// The UIDs of nodes by their names.
+    known: HashMap<String, String>,
     signs: HashMap<String, Sign>,
     /// When a node of a zone was emptied last.
     last_emptied: HashMap<Arc<str>, Instant>,
@@ -90,10 +94,30 @@ pub struct NodeLifecycle {
     memory: Mutex<Memory>,
 }
 
+/// A node that is there, or one that is gone.
+#[derive(Debug)]
+pub enum Facts {
+    /// It is there.
+    Here(Here),
+    /// It was there.
+    Gone(Identity),
+}
+
+/// A node's name and UID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
 /// A node, how long it has been silent, and whether its pods may be evicted.
 #[derive(Debug)]
-pub struct Facts {
+pub struct Here {
     name: String,
+    /// Whether it was not there before.
+    is_new: bool,
     node: Arc<NodeView>,
     lease: Option<Timestamp>,
     silence: Duration,
@@ -115,6 +139,10 @@ enum Emptying {
 /// A write to a node.
 #[derive(Debug, PartialEq)]
 pub enum Action {
+    /// People are told that it came.
+    Registered(Identity),
+    /// People are told that it went.
+    Removed(Identity),
     /// It was silent for too long: these conditions become unknown.
     Silent(Box<Silent>),
     /// Its taints.
@@ -177,8 +205,10 @@ impl Controller for NodeLifecycle {
     fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
         let name = key.name.clone();
         let Some(node) = self.nodes.get(key) else {
-            self.memory().signs.remove(&name);
-            return None;
+            let mut memory = self.memory();
+            memory.signs.remove(&name);
+            let uid = memory.known.remove(&name)?;
+            return Some(Facts::Gone(Identity { name, uid }));
         };
         let lease = self.leases.get(&Key::new(NODE_LEASE_NAMESPACE, &name));
         let lease = lease.and_then(|lease| lease.renewed);
@@ -195,19 +225,33 @@ impl Controller for NodeLifecycle {
         } else {
             Emptying::No
         };
+        let known = memory.known.insert(name.clone(), node.uid.clone());
         drop(memory);
-        Some(Facts {
+        let age = node.created.map(|created| now.wall.duration_since(created));
+        let is_young = age.is_some_and(|age| age < YOUNG);
+        Some(Facts::Here(Here {
+            is_new: is_young && known.as_ref() != Some(&node.uid),
             name,
             node,
             lease,
             silence,
             grace,
             emptying,
-        })
+        }))
     }
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
+        let facts = match facts {
+            Facts::Gone(node) => return Plan::act(Action::Removed(node.clone())),
+            Facts::Here(here) => here,
+        };
         let mut plan = Plan::nothing();
+        if facts.is_new {
+            plan.actions.push(Action::Registered(Identity {
+                name: facts.name.clone(),
+                uid: facts.node.uid.clone(),
+            }));
+        }
         if facts.silence < facts.grace {
             plan.requeue_in(facts.grace.saturating_sub(facts.silence));
         } else if let Some(silent) = silent(facts, now.wall) {
@@ -232,6 +276,16 @@ impl Controller for NodeLifecycle {
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
         match action {
+            Action::Registered(node) => {
+                let text = format!("Registered Node {} in Controller", node.name);
+                tell(writer, &node, ("RegisteredNode", "Registering"), &text).await;
+                Ok(())
+            }
+            Action::Removed(node) => {
+                let text = format!("Removing Node {} from Controller", node.name);
+                tell(writer, &node, ("RemovingNode", "Removing"), &text).await;
+                Ok(())
+            }
             Action::Silent(silent) => write_silent(writer, &silent).await,
             Action::Taints {
                 node,
@@ -435,8 +489,32 @@ fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Ve
     taints
 }
 
+/// Tells people of a node's coming or going, by a reason and an action.
+async fn tell(writer: &Writer, node: &Identity, (reason, action): (&str, &str), text: &str) {
+    let happening = Happening {
+        severity: Severity::Normal,
+        reason,
+        action,
+        message: format!("Node {} event: {text}", node.name),
+    };
+    writer.recorder().record(&about(node), &happening).await;
+}
+
+/// A node as events name it.
+fn about(node: &Identity) -> Node {
+    let metadata = ObjectMeta {
+        name: Some(node.name.clone()),
+        uid: Some(node.uid.clone()),
+        ..ObjectMeta::default()
+    };
+    Node {
+        metadata,
+        ..Node::default()
+    }
+}
+
 /// The conditions that mark a node as silent, if it is not marked yet.
-fn silent(facts: &Facts, now: Timestamp) -> Option<Silent> {
+fn silent(facts: &Here, now: Timestamp) -> Option<Silent> {
     let node = &facts.node;
     let known = |kind: &str| {
         node.condition(kind)
@@ -498,15 +576,10 @@ async fn write_silent(writer: &Writer, silent: &Silent) -> Result<(), ApiError> 
         "no Lease renewal within the grace period; marked the node NotReady"
     );
     if silent.tell {
-        let metadata = ObjectMeta {
-            name: Some(name.to_owned()),
-            uid: Some(silent.uid.clone()),
-            ..ObjectMeta::default()
-        };
-        let about = Node {
-            metadata,
-            ..Node::default()
-        };
+        let about = about(&Identity {
+            name: name.to_owned(),
+            uid: silent.uid.clone(),
+        });
         let happening = Happening {
             severity: Severity::Warning,
             reason: "NodeNotReady",

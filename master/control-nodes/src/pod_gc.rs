@@ -1,6 +1,6 @@
 //! Pod garbage collection: deletes pods that no kubelet will ever end.
 
-use crate::disruption::{Disruption, disrupt};
+use crate::disruption::{Disruption, fail};
 use crate::followed::pods_of_node;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::taints::OUT_OF_SERVICE;
@@ -58,6 +58,8 @@ pub struct Collect {
     pub uid: String,
     /// Its node, where this is gone.
     pub gone: Option<String>,
+    /// Whether it has not ended: it fails first, so that its owner need not wait for an end that nobody will report.
+    pub unended: bool,
 }
 
 impl Controller for PodGc {
@@ -107,6 +109,7 @@ impl Controller for PodGc {
             key: facts.key.clone(),
             uid: pod.uid.clone(),
             gone,
+            unended: !pod.ended(),
         };
         if let Some(time) = facts.orphaned {
             let left = QUARANTINE.saturating_sub(time);
@@ -126,12 +129,14 @@ impl Controller for PodGc {
             if writer.client().get_opt::<Node>(None, node).await?.is_some() {
                 return Ok(());
             }
+        }
+        if pod.unended {
             let disruption = Disruption {
                 reason: "DeletionByPodGC",
                 message: "PodGC: node no longer exists",
-                phase: Some("Failed"),
             };
-            disrupt(writer, &pod.key, &pod.uid, &disruption).await?;
+            let disruption = pod.gone.is_some().then_some(&disruption);
+            fail(writer, &pod.key, &pod.uid, disruption).await?;
         }
         let params = DeleteParams {
             grace_period_seconds: Some(0),

@@ -112,7 +112,6 @@ impl Controller for TaintEviction {
         let disruption = Disruption {
             reason: "DeletionByTaintManager",
             message: "Taint manager: deleting due to NoExecute taint",
-            phase: None,
         };
         disrupt(writer, &pod.key, &pod.uid, &disruption).await?;
         let metadata = ObjectMeta {

@@ -520,3 +520,17 @@ fn foreign(metric: &MetricSpec, namespace: &str) -> Fault {
     };
     Fault { reason, message }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tolerance_is_read_for_its_direction() {
+        let spec = json!({"maxReplicas": 5, "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+            "behavior": {"scaleUp": {"tolerance": "250m"}}});
+        let spec: HorizontalPodAutoscalerSpec = serde_json::from_value(spec).unwrap_or_default();
+        let found = format!("{:?}", tolerance(&spec));
+        assert_eq!(found, "Tolerance { down: 0.1, up: 0.25 }");
+    }
+}

@@ -10,30 +10,29 @@ use crate::workload::make::{self, BURST};
 use crate::workload::place::{Place, fits};
 use crate::workload::pod::{OwnedPod, Pods};
 use crate::workload::revision::{self, HASH};
+use crate::workload::waits::{OfNodes, Version, Waits};
 use config_kube::k8s_openapi::api::apps::v1::{
     ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus,
 };
 use config_kube::k8s_openapi::api::core::v1::{
-    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
-    PodTemplateSpec, Toleration,
+    NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference, Pod,
+    PodSpec, PodTemplateSpec, Toleration,
 };
 use config_kube::taints::{
     NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE,
 };
 use jiff::{SignedDuration, Timestamp};
-use master_client::{ApiError, Delta, Entries, Key, Lookup, Patch, Store};
+use master_client::{ApiError, Delta, Entries, Key, Lookup, Patch, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The number of the template that a pod was made of.
 const GENERATION: &str = "pod-template-generation";
-/// Wait before a failed pod of a node is replaced (upstream begins with a second and doubles it).
-const FAILED_WAIT: SignedDuration = SignedDuration::from_secs(10);
 
 /// The controller. Its keys are DaemonSets.
 #[derive(Debug)]
@@ -42,6 +41,7 @@ pub struct DaemonSets {
     revisions: Lookup<Kept<ControllerRevision>>,
     pods: Pods,
     nodes: Store<Place>,
+    waits: Waits,
 }
 
 /// A DaemonSet with its pods and all nodes.
@@ -59,6 +59,8 @@ pub struct Facts {
     pub owner_changes: Vec<OwnerChange>,
     /// All nodes.
     pub nodes: Entries<Place>,
+    /// How long failed pods stay.
+    pub waits: OfNodes,
 }
 
 /// An action on the DaemonSet with a UID.
@@ -73,10 +75,25 @@ pub enum Step {
     Revision(revision::Step),
     /// Pods are made on nodes, of the template with a hash.
     Create(Vec<String>, String),
+    /// People are told that a pod has ended by itself, and is going to be replaced.
+    Tell(Ended),
     /// Pods are ended.
     Delete(Vec<(Key, String)>),
     /// Its status is written.
     Status(Box<DaemonSetStatus>),
+}
+
+/// A pod that has ended by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its name.
+    pub pod: String,
+    /// Its node.
+    pub node: String,
+    /// Whether it failed.
+    pub failed: bool,
+    /// When that was found.
+    pub at: Instant,
 }
 
 impl Selects for DaemonSet {
@@ -116,11 +133,15 @@ impl Controller for DaemonSets {
             revisions: revisions.index(&by_controller()),
             pods,
             nodes,
+            waits: Waits::default(),
         }
     }
 
     fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let set = self.sets.get(key)?;
+        let Some(set) = self.sets.get(key) else {
+            self.waits.forget(key);
+            return None;
+        };
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let pods = self.pods.of(&uid);
         let wants = |_: &Key, pod: &OwnedPod| set.wants(&pod.labels);
@@ -129,6 +150,7 @@ impl Controller for DaemonSets {
             owner_changes: self.pods.owner_changes(&set.metadata, &pods, wants),
             revisions: self.revisions.get(&uid),
             nodes: self.nodes.all(),
+            waits: self.waits.of(key, &version(&set)),
             set,
             pods,
         })
@@ -136,9 +158,7 @@ impl Controller for DaemonSets {
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
         let of = (&facts.key, &facts.set.metadata);
-        Action::after_owners(of, &facts.owner_changes, Step::Own, || {
-            plan(facts, now.wall)
-        })
+        Action::after_owners(of, &facts.owner_changes, Step::Own, || plan(facts, now))
     }
 
     async fn carry_out(&self, action: Action, writer: &Writer) -> Result<(), ApiError> {
@@ -162,6 +182,14 @@ impl Controller for DaemonSets {
                 let pods = nodes.iter().map(|node| bound_for(&pod, node));
                 make::create(writer, &about, pods.collect()).await
             }
+            Step::Tell(ended) => {
+                if ended.failed {
+                    self.waits.note(&key, &version(&set), &ended.node, ended.at);
+                }
+                let pod = Key::new(&key.namespace, &ended.pod);
+                tell(writer, &about, &pod, &ended).await;
+                Ok(())
+            }
             Step::Delete(pods) => make::delete(writer, &about, &pods).await,
             Step::Status(status) => {
                 let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": status}));
@@ -172,6 +200,28 @@ impl Controller for DaemonSets {
             }
         }
     }
+}
+
+/// By what a DaemonSet's waits are known.
+fn version(set: &DaemonSet) -> Version {
+    let uid = set.metadata.uid.clone().unwrap_or_default();
+    (uid, set.metadata.generation.unwrap_or_default())
+}
+
+async fn tell(writer: &Writer, about: &ObjectReference, pod: &Key, ended: &Ended) {
+    let (severity, reason, found, will) = if ended.failed {
+        (Severity::Warning, "FailedDaemonPod", "failed", "kill")
+    } else {
+        (
+            Severity::Normal,
+            "SucceededDaemonPod",
+            "succeeded",
+            "delete",
+        )
+    };
+    let node = &ended.node;
+    let text = format!("Found {found} daemon pod {pod} on node {node}, will try to {will} it");
+    make::tell(writer, about, severity, reason, text).await;
 }
 
 fn of_revision(delta: &Delta<Kept<ControllerRevision>>, keys: &mut Vec<Key>) {
@@ -261,7 +311,7 @@ struct OnNode<'a> {
     pods: Vec<&'a Owned>,
 }
 
-fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
+fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
     let set = &facts.set;
     let Some(spec) = set.spec.as_ref() else {
         return (Vec::new(), None);
@@ -289,9 +339,12 @@ fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
     let mut work = Work {
         spec,
         hash: &current.hash,
-        now,
+        now: now.wall,
+        instant: now.instant,
+        waits: &facts.waits,
         create: Vec::new(),
         delete: BTreeMap::new(),
+        ended: Vec::new(),
         wake: None,
     };
     for (name, node) in &nodes {
@@ -311,6 +364,7 @@ fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
     steps.extend(old.into_iter().map(Step::Revision));
     let wake = work.wake.and_then(|wake| Duration::try_from(wake).ok());
     let (mut create, delete) = (work.create, work.delete);
+    steps.extend(work.ended.into_iter().map(Step::Tell));
     if !delete.is_empty() {
         steps.push(Step::Delete(delete.into_iter().take(BURST).collect()));
     }
@@ -351,9 +405,13 @@ struct Work<'a> {
     spec: &'a DaemonSetSpec,
     hash: &'a str,
     now: Timestamp,
+    instant: Instant,
+    waits: &'a OfNodes,
     create: Vec<String>,
     /// UIDs of pods that end, by key.
     delete: BTreeMap<Key, String>,
+    /// Those of them that have ended by themselves.
+    ended: Vec<Ended>,
     wake: Option<SignedDuration>,
 }
 
@@ -419,13 +477,7 @@ impl Work<'_> {
                 running.push(owned);
                 continue;
             }
-            let made = owned.1.created.unwrap_or(self.now);
-            let left = FAILED_WAIT - self.now.duration_since(made);
-            if left > SignedDuration::ZERO {
-                self.wake_in(left);
-            } else {
-                self.end(owned);
-            }
+            self.replace(name, owned);
         }
         // A pod that is being deleted still holds its node: its successor comes when it is gone.
         if node.begins && node.pods.is_empty() {
@@ -445,6 +497,27 @@ impl Work<'_> {
                 self.end(owned);
             }
         }
+    }
+
+    /// Ends a pod that has ended by itself; one that failed stays for as long as its node waits.
+    fn replace(&mut self, node: &str, owned: &Owned) {
+        let failed = &*owned.1.phase == "Failed";
+        if failed {
+            let known = self.waits.get(node);
+            let left = known.map_or(Duration::ZERO, |wait| wait.left(self.instant));
+            let again = self.ended.iter().any(|one| one.failed && one.node == node);
+            if again || !left.is_zero() {
+                self.wake_in(SignedDuration::try_from(left).unwrap_or(SignedDuration::MAX));
+                return;
+            }
+        }
+        self.ended.push(Ended {
+            pod: owned.0.name.clone(),
+            node: node.to_owned(),
+            failed,
+            at: self.instant,
+        });
+        self.end(owned);
     }
 
     /// Brings old pods to the current template, as many at once as may be missing or be beyond.

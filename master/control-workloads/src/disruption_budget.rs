@@ -104,8 +104,11 @@ pub enum Action {
     /// Its status is written, if it is at this resource version.
     Status(Key, String, Box<PodDisruptionBudgetStatus>),
     /// People are told something of the budget with this UID.
-    Tell(Key, String, &'static str, String),
+    Tell(Key, String, News),
 }
+
+/// Something that people are told: how bad it is, its reason and its words.
+pub type News = (Severity, &'static str, String);
 
 impl Controller for DisruptionBudgets {
     const NAME: &'static str = "disruption-controller";
@@ -159,16 +162,21 @@ impl Controller for DisruptionBudgets {
 
     fn plan(facts: &Facts, now: Now) -> Plan<Action> {
         let (status, missed, wake) = count(facts, now.wall);
-        let mut actions = Vec::new();
+        let mut all: Vec<News> = Vec::new();
         for pod in missed {
             let message = format!(
                 "Pod {pod} was expected by PDB {} to be deleted but it wasn't",
                 facts.key
             );
-            let uid = facts.budget.uid.clone();
-            actions.push(Action::Tell(facts.key.clone(), uid, "NotDeleted", message));
+            all.push((Severity::Warning, "NotDeleted", message));
         }
-        if status != facts.budget.status {
+        let changes = status != facts.budget.status;
+        if changes {
+            all.extend(news(facts));
+        }
+        let tell = |news| Action::Tell(facts.key.clone(), facts.budget.uid.clone(), news);
+        let mut actions: Vec<Action> = all.into_iter().map(tell).collect();
+        if changes {
             let version = facts.budget.version.clone();
             actions.push(Action::Status(facts.key.clone(), version, Box::new(status)));
         }
@@ -187,7 +195,7 @@ impl Controller for DisruptionBudgets {
                 let written = writer.patch_status::<PodDisruptionBudget>(&key, &patch);
                 written.await.map(drop)
             }
-            Action::Tell(key, uid, reason, message) => {
+            Action::Tell(key, uid, (severity, reason, message)) => {
                 let about = ObjectReference {
                     api_version: Some("policy/v1".to_owned()),
                     kind: Some("PodDisruptionBudget".to_owned()),
@@ -196,7 +204,7 @@ impl Controller for DisruptionBudgets {
                     uid: Some(uid),
                     ..ObjectReference::default()
                 };
-                tell(writer, &about, Severity::Warning, reason, message).await;
+                tell(writer, &about, severity, reason, message).await;
                 Ok(())
             }
         }
@@ -291,6 +299,38 @@ fn demand(facts: &Facts) -> Result<(i32, i32), String> {
     }
 }
 
+/// What keeps a budget from being counted, told as its status changes (upstream tells it again and again).
+fn news(facts: &Facts) -> Vec<News> {
+    let spec = &facts.budget.spec;
+    let by_scale = spec.max_unavailable.is_some()
+        || matches!(spec.min_available, Some(IntOrString::String(_)));
+    let mut news = Vec::new();
+    if facts.pods.is_empty() {
+        let text = "No matching pods found".to_owned();
+        news.push((Severity::Normal, "NoPods", text));
+    }
+    if let Err(pod) = demand(facts) {
+        let text = format!(
+            "Failed to calculate the number of expected pods: {}",
+            unowned(&pod)
+        );
+        news.push((Severity::Warning, "CalculateExpectedPodCountFailed", text));
+    } else if by_scale && facts.pods.iter().any(|(_, pod)| pod.owner.is_none()) {
+        let text = format!(
+            "Pods selected by this PodDisruptionBudget (selector: {}) were found to be unmanaged. As a result, the status of \
+             the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods please \
+             set \".spec.minAvailable\" field of the PDB to an integer value.",
+            json!(spec.selector)
+        );
+        news.push((Severity::Warning, "UnmanagedPods", text));
+    }
+    news
+}
+
+fn unowned(pod: &str) -> String {
+    format!("found no controllers for pod {pod:?}")
+}
+
 /// The status, pods that were not deleted although it was granted, and when to look again.
 fn count(
     facts: &Facts,
@@ -324,7 +364,7 @@ fn count(
         Ok((expected, wanted)) => (expected, wanted, None),
         Err(pod) => {
             let known = (before.expected_pods, before.desired_healthy);
-            let fault = format!("found no controllers for pod {pod:?}");
+            let fault = unowned(&pod);
             (
                 known.0.unwrap_or_default(),
                 known.1.unwrap_or_default(),

@@ -338,6 +338,12 @@ impl Stand {
         self.apply::<V>(Change::Deleted(Gone::of(object.metadata())), revision)
     }
 
+    /// All objects of the kind at a resource version, as a follower lists them that has lost its watch; the keys that this concerns.
+    pub fn list<V: View>(&mut self, objects: Vec<V::Object>, revision: u64) -> Vec<Key> {
+        let items = objects.into_iter().map(Item::<V>::read).collect();
+        self.apply(Change::Listed(items), revision)
+    }
+
     fn apply<V: View>(&mut self, change: Change<Item<V>>, revision: u64) -> Vec<Key> {
         let (_, followed) = self.sources.followed::<V>();
         let deltas = followed.store.apply(change, revision);

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const MINUTES: u64 = 10;
 /// Cases of each property in a round.
 const CASES: u32 = 512;
+/// Seeds of worlds by default, and in a round.
+const WORLDS: u64 = 10_000;
+const WORLDS_AT_ONCE: u64 = 100;
 /// Seconds of each fuzz target in a round.
 const SECONDS: u64 = 10;
 
@@ -45,6 +48,12 @@ enum What {
         /// The decoders; all where none is named.
         targets: Vec<String>,
     },
+    /// Lives of clusters, in which all workload controllers meet faults, one after another from `--seed` on (0 where none is given).
+    Worlds {
+        /// How many.
+        #[arg(long, value_name = "N", default_value_t = WORLDS)]
+        seeds: u64,
+    },
     /// Hostile pods on a real engine, round after round; the host stays as it was.
     Pods,
     /// What the test command runs, round after round: the same tree must give the same verdict.
@@ -57,6 +66,7 @@ pub(crate) fn soak(wish: &Soak) -> Outcome {
         None | Some(What::Histories) => bench::soak(wish.minutes),
         Some(What::Properties) => properties(wish),
         Some(What::Fuzz { targets }) => fuzz(wish, targets),
+        Some(What::Worlds { seeds }) => worlds(wish.seed.unwrap_or(0), *seeds),
         Some(What::Pods) => pods(wish),
         Some(What::Verdicts(how)) => verdicts::verdicts(how, wish.minutes),
     }
@@ -194,6 +204,45 @@ fn pods(wish: &Soak) -> Outcome {
     })
 }
 
+/// The seeds in rounds, each with the number at which the next begins.
+fn in_rounds(first: u64, seeds: u64) -> Vec<std::ops::Range<u64>> {
+    let end = first.saturating_add(seeds);
+    let begins = (first..end).step_by(usize::try_from(WORLDS_AT_ONCE).unwrap_or(usize::MAX));
+    begins
+        .map(|begin| begin..begin.saturating_add(WORLDS_AT_ONCE).min(end))
+        .collect()
+}
+
+/// A test plays the seeds in this variable, once without and once with storms. Optimised: a life takes a second otherwise.
+fn worlds(first: u64, seeds: u64) -> Outcome {
+    let mut steps = Steps::new();
+    steps.step("packages", host::packages)?;
+    let play = |worlds: &str, words: &[&str]| {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(["test", "--locked", "--profile", "quick"]);
+        command.args(["--package", "master-controllers", "--test", "faults"]);
+        command.args(words).current_dir(repository());
+        command.env("PRATIQUE_WORLDS", worlds);
+        watched(
+            command,
+            "the seed is above; a case for it belongs to `found` in master/controllers/tests/faults",
+        )
+    };
+    steps.step("compile", || play("0..0", &["--no-run"]))?;
+    let begun = Instant::now();
+    for round in in_rounds(first, seeds) {
+        let worlds = format!("{}..{}", round.start, round.end);
+        play(&worlds, &["--quiet", "--", "--skip", "found"])?;
+        println!(
+            "[{:>6.0} s] seeds {worlds}: nothing found; to go on from here: --seed {}",
+            begun.elapsed().as_secs_f64(),
+            round.end
+        );
+    }
+    println!("{seeds} seeds from {first} on, each without and with storms: nothing found");
+    Ok(())
+}
+
 fn fuzz(wish: &Soak, targets: &[String]) -> Outcome {
     let mut steps = Steps::new();
     steps.step("packages", host::packages)?;
@@ -268,6 +317,17 @@ mod tests {
                 .unwrap()
                 .contains(&"dhcp::".to_owned())
         );
+    }
+
+    #[test]
+    fn seeds_of_worlds_are_played_in_rounds_until_all_have_been() {
+        let wish = asked("worlds --seeds 250 --seed 7");
+        assert_eq!(
+            (wish.what, wish.seed),
+            (Some(What::Worlds { seeds: 250 }), Some(7))
+        );
+        assert_eq!(in_rounds(7, 250), [7..107, 107..207, 207..257]);
+        assert!(in_rounds(7, 0).is_empty());
     }
 
     #[test]

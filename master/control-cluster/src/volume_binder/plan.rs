@@ -87,6 +87,15 @@ pub enum Step {
     Tell(News),
 }
 
+/// Why a claim that asks for more than its volume has stays as it is: the master resizes none, its class's driver may.
+fn grows() -> News {
+    News {
+        warning: false,
+        reason: "ExternalExpanding",
+        message: "waiting for an external controller to expand this PVC".to_owned(),
+    }
+}
+
 /// A step of a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Other {
@@ -255,7 +264,7 @@ impl Of<'_> {
         let claim = self.claim;
         let shown = (Some(volume.size), volume.modes.clone());
         if claim.phase == "Bound" && claim.shown == shown {
-            return None;
+            return (claim.size > volume.size).then(|| self.make(Step::Tell(grows())));
         }
         Some(self.make(Step::Bound {
             size: volume.size,

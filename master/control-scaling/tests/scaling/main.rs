@@ -203,6 +203,59 @@ fn a_container_without_a_request_has_no_utilization_and_has_an_average() {
 }
 
 #[test]
+fn a_container_metric_compares_with_that_containers_request_alone() {
+    let with_sidecar = |number| {
+        let mut pod = pod(number, 'r', "1");
+        let sidecar = json!({"name": "sidecar", "resources": {"requests": {"cpu": "3"}}});
+        let containers = &mut pod.spec.as_mut().unwrap().containers;
+        containers.push(serde_json::from_value(sidecar).unwrap());
+        pod
+    };
+    let pods = [with_sidecar(0), with_sidecar(1)];
+    // The container, and of two pods that use one CPU each against half of what is requested: the number, the use in per cent.
+    let table = [
+        (Some("c"), (4, 100)),
+        (Some("sidecar"), (2, 33)),
+        (None, (1, 25)),
+    ];
+    for (container, expected) in table {
+        let ask = Ask {
+            container,
+            ..ask(Target::Utilization(50))
+        };
+        let found = propose(&ask, 2, &pods, samples(&[1000, 1000]), now()).unwrap();
+        assert_eq!(
+            (found.replicas, found.utilization.unwrap()),
+            expected,
+            "{container:?}"
+        );
+    }
+}
+
+#[test]
+fn each_direction_has_its_tolerance() {
+    // Tolerances down and up, the use of each of ten pods in per cent of the target, and their number then.
+    let table = [
+        (0.1, 0.1, 120, 12),
+        (0.1, 0.3, 120, 10),
+        (0.1, 0.3, 140, 14),
+        (0.1, 0.3, 80, 8),
+        (0.3, 0.1, 80, 10),
+        (0.3, 0.1, 60, 6),
+        (0.0, 0.0, 101, 11),
+    ];
+    let pods: Vec<Pod> = (0..10).map(|number| pod(number, 'r', "1")).collect();
+    for (down, up, used, expected) in table {
+        let ask = Ask {
+            tolerance: Tolerance { down, up },
+            ..ask(Target::Utilization(100))
+        };
+        let found = propose(&ask, 10, &pods, samples(&[used * 10; 10]), now());
+        assert_eq!(found.unwrap().replicas, expected, "{down} {up} {used}");
+    }
+}
+
+#[test]
 fn the_usage_of_a_starting_pod_is_ignored() {
     let mut young = pod(1, 'r', "1");
     let minute = now() - SignedDuration::from_mins(1);

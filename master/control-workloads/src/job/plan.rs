@@ -414,7 +414,8 @@ impl Work<'_> {
             self.steps.push(Step::End(active));
         } else if !held && self.status.uncounted.is_empty() {
             let (kind, reason, message) = if end.complete {
-                self.status.completed = Some(second(self.now));
+                // Clocks are set back now and then; the API takes no end before the beginning.
+                self.status.completed = Some(second(self.now)).max(self.status.started);
                 (COMPLETE, "Completed", "Job completed")
             } else {
                 (FAILED, "", end.message.as_str())

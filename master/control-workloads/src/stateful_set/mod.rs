@@ -2,12 +2,17 @@
 //!
 //! - `plan`: the actions, in order; pure
 //! - `pod`: a pod and its claims
+//! - `claims`: who owns the claims; pure
+//! - `tell`: what people read of it
 //!
 //! Guarantee: a name is given again only when the pod that had it is gone from the API.
 
+mod claims;
 mod plan;
 mod pod;
+mod tell;
 
+pub use claims::{OwnedClaim, Owners};
 pub use plan::Step;
 pub use pod::ordinal;
 
@@ -16,17 +21,19 @@ use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{
     Kept, Labels, Selects, by_controller, controller, controls, is_leaving, owner_key, selects,
 };
-use crate::workload::make::{self, tell};
+use crate::workload::make;
 use crate::workload::pod::{OwnedPod, Pods};
 use crate::workload::revision;
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
-use master_client::{ApiError, Delta, Entries, Key, Lookup, Patch, Reason, Severity, Store};
+use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Lookup, Patch, Reason, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use tell::Verb;
 
 /// The controller. Its keys are StatefulSets.
 #[derive(Debug)]
@@ -34,6 +41,7 @@ pub struct StatefulSets {
     sets: Store<Kept<StatefulSet>>,
     revisions: Lookup<Kept<ControllerRevision>>,
     pods: Pods,
+    claims: Store<OwnedClaim>,
 }
 
 /// A StatefulSet with its pods.
@@ -49,6 +57,8 @@ pub struct Facts {
     pub pods: Entries<OwnedPod>,
     /// Pods that it adopts or releases.
     pub owner_changes: Vec<OwnerChange>,
+    /// The claims of its pods that are there, by name.
+    pub claims: BTreeMap<String, Arc<OwnedClaim>>,
 }
 
 /// An action on the StatefulSet with a UID.
@@ -72,7 +82,11 @@ impl Controller for StatefulSets {
             &["list", "watch", "create", "patch", "delete"],
         ),
         right("", "pods", &["list", "watch", "create", "patch", "delete"]),
-        right("", "persistentvolumeclaims", &["get", "create", "patch"]),
+        right(
+            "",
+            "persistentvolumeclaims",
+            &["get", "list", "watch", "create", "patch"],
+        ),
         right("", "events", &["create", "patch"]),
     ];
     type Facts = Facts;
@@ -82,7 +96,9 @@ impl Controller for StatefulSets {
         let sets: Store<Kept<StatefulSet>> = setup.follow_keys();
         let pods = Pods::follow(setup, &sets);
         let revisions: Store<Kept<ControllerRevision>> = setup.follow(of_revision);
+        let claims = setup.follow(of_claim(sets.clone()));
         Self {
+            claims,
             sets,
             revisions: revisions.index(&by_controller()),
             pods,
@@ -99,6 +115,7 @@ impl Controller for StatefulSets {
         };
         Some(Facts {
             owner_changes: self.pods.owner_changes(&set.metadata, &pods, wants),
+            claims: self.claims_of(&set, &pods),
             key: key.clone(),
             revisions: self.revisions.get(&uid),
             set,
@@ -133,17 +150,27 @@ impl Controller for StatefulSets {
                 let Some(template) = template.and_then(|(_, one)| revision::template(one)) else {
                     return Ok(());
                 };
-                let claims = pod::claims(&set, number);
-                for claim in &claims {
-                    demand(writer, &about, claim).await?;
-                }
+                demand_all(writer, &about, &set, number).await?;
                 let pod = pod::pod(&set, &template, number, &revision);
                 create(writer, &about, &pod).await
             }
-            Step::Hand(name, id) => hand_over(writer, &set, &key, &name, &id).await,
+            Step::Demand(number) => demand_all(writer, &about, &set, number).await,
+            Step::Claim(number, owners) => {
+                let claim = Key::new(&key.namespace, &owners.claim);
+                let pod = format!("{}-{number}", key.name);
+                give(writer, &about, (&claim, &pod), &owners).await
+            }
+            Step::Label(name, id) => {
+                let pod = Key::new(&key.namespace, &name);
+                label(writer, &about, &pod, &id).await
+            }
             Step::Delete(name, id) => {
                 let pod = Key::new(&key.namespace, &name);
-                make::delete(writer, &about, &[(pod, id)]).await
+                let ended = writer.delete::<Pod>(&pod, &DeleteParams::of(id)).await;
+                if ended.as_ref().is_err_and(ApiError::is_not_found) {
+                    return Ok(());
+                }
+                tell::of_pod(writer, &about, Verb::Delete, &name, ended).await
             }
             Step::Status(status) => {
                 let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": status}));
@@ -156,30 +183,58 @@ impl Controller for StatefulSets {
     }
 }
 
-async fn create(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Result<(), ApiError> {
-    let owner = about.name.clone().unwrap_or_default();
-    let name = pod.metadata.name.clone().unwrap_or_default();
-    let what = format!("create Pod {name} in StatefulSet {owner}");
-    match writer.create(pod).await {
-        Ok(_) => {
-            let message = format!("{what} successful");
-            tell(writer, about, Severity::Normal, "SuccessfulCreate", message).await;
-            Ok(())
-        }
-        Err(error) => {
-            if !make::is_ending(&error) {
-                let message = format!("{what} failed error: {error}");
-                tell(writer, about, Severity::Warning, "FailedCreate", message).await;
+impl StatefulSets {
+    /// The claims of these pods of a StatefulSet that are there.
+    fn claims_of(
+        &self,
+        set: &StatefulSet,
+        pods: &Entries<OwnedPod>,
+    ) -> BTreeMap<String, Arc<OwnedClaim>> {
+        let own = set.metadata.name.as_deref().unwrap_or_default();
+        let templates = set.spec.iter();
+        let templates: Vec<_> = templates
+            .flat_map(|spec| spec.volume_claim_templates.iter().flatten())
+            .collect();
+        let mut claims = BTreeMap::new();
+        for (key, _) in pods {
+            let Some(number) = ordinal(own, &key.name) else {
+                continue;
+            };
+            for template in &templates {
+                let name = pod::claim_name(own, number, template);
+                let known = self.claims.get(&Key::new(&key.namespace, &name));
+                claims.extend(known.map(|known| (name, known)));
             }
-            Err(error)
         }
+        claims
     }
+}
+
+async fn create(writer: &Writer, about: &ObjectReference, pod: &Pod) -> Result<(), ApiError> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let made = writer.create(pod).await.map(drop);
+    tell::of_pod(writer, about, Verb::Create, name, made).await
+}
+
+/// Makes the claims of a place that are not there.
+async fn demand_all(
+    writer: &Writer,
+    about: &ObjectReference,
+    set: &StatefulSet,
+    number: i32,
+) -> Result<(), ApiError> {
+    let pod = format!("{}-{number}", about.name.as_deref().unwrap_or_default());
+    for claim in &pod::claims(set, number) {
+        demand(writer, about, &pod, claim).await?;
+    }
+    Ok(())
 }
 
 /// Makes a claim that is not there. One that is going must be gone first: a pod would lose its volume.
 async fn demand(
     writer: &Writer,
     about: &ObjectReference,
+    pod: &str,
     claim: &PersistentVolumeClaim,
 ) -> Result<(), ApiError> {
     let meta = &claim.metadata;
@@ -188,46 +243,67 @@ async fn demand(
         .client()
         .get_opt(meta.namespace.as_deref(), &name)
         .await?;
-    match known {
-        Some(known) if is_leaving(&known.metadata) => {
-            let text = format!("the claim {name} is being deleted");
-            Err(ApiError::new(Reason::Conflict, text))
-        }
-        Some(_) => Ok(()),
-        None => {
-            writer.create(claim).await?;
-            let owner = about.name.clone().unwrap_or_default();
-            let message = format!("create Claim {name} in StatefulSet {owner} success");
-            tell(writer, about, Severity::Normal, "SuccessfulCreate", message).await;
-            Ok(())
+    let Some(known) = known else {
+        let made = writer.create(claim).await.map(drop);
+        return tell::of_claim(writer, about, Verb::Create, (&name, pod), made).await;
+    };
+    // An earlier pod of the place, with which it goes.
+    let owners = known.metadata.owner_references.iter().flatten();
+    let goes = owners
+        .into_iter()
+        .any(|owner| owner.kind == "Pod" && owner.name == pod);
+    if goes || is_leaving(&known.metadata) {
+        let text = format!("the claim {name} is being deleted");
+        return Err(ApiError::new(Reason::Conflict, text));
+    }
+    Ok(())
+}
+
+/// Gives a claim of a pod other owners; nothing is wrong where it is gone.
+async fn give(
+    writer: &Writer,
+    about: &ObjectReference,
+    (claim, pod): (&Key, &str),
+    owners: &Owners,
+) -> Result<(), ApiError> {
+    let patch = Patch::Strategic(owners.patch());
+    match writer.patch::<PersistentVolumeClaim>(claim, &patch).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => {
+            tell::of_claim(writer, about, Verb::Update, (&claim.name, pod), Err(error)).await
         }
     }
 }
 
-/// Makes a pod the owner of its claims, so that they go with it.
-async fn hand_over(
+/// Gives a pod the labels of its place again.
+async fn label(
     writer: &Writer,
-    set: &StatefulSet,
-    key: &Key,
-    name: &str,
+    about: &ObjectReference,
+    pod: &Key,
     uid: &str,
 ) -> Result<(), ApiError> {
-    let Some(number) = ordinal(&key.name, name) else {
+    let Some(number) = ordinal(about.name.as_deref().unwrap_or_default(), &pod.name) else {
         return Ok(());
     };
-    let reference = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
-    for claim in pod::claims(set, number) {
-        let patch = json!({"metadata": {"ownerReferences": [reference]}});
-        let at = Key::of(&claim.metadata);
-        let patched = writer
-            .patch::<PersistentVolumeClaim>(&at, &Patch::Strategic(patch))
-            .await;
-        match patched {
-            Err(error) if error.is_not_found() => {}
-            other => drop(other?),
-        }
+    let labels = json!({pod::NAME: pod.name, pod::INDEX: number.to_string()});
+    let patch = Patch::Merge(json!({"metadata": {"uid": uid, "labels": labels}}));
+    let done = writer.patch::<Pod>(pod, &patch).await.map(drop);
+    tell::of_pod(writer, about, Verb::Update, &pod.name, done).await
+}
+
+/// The StatefulSets that a claim may belong to by its name: template, name of the StatefulSet and place, any of which may have dashes.
+fn of_claim(
+    sets: Store<Kept<StatefulSet>>,
+) -> impl Fn(&Delta<OwnedClaim>, &mut Vec<Key>) + Send + 'static {
+    move |delta, keys| {
+        let Some((rest, _)) = delta.key.name.rsplit_once('-') else {
+            return;
+        };
+        let names = rest.match_indices('-').map(|(at, _)| &rest[at + 1..]);
+        let names = names.map(|name| Key::new(&delta.key.namespace, name));
+        keys.extend(names.filter(|key| sets.get(key).is_some()));
     }
-    Ok(())
 }
 
 fn of_revision(delta: &Delta<Kept<ControllerRevision>>, keys: &mut Vec<Key>) {

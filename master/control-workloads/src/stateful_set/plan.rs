@@ -1,7 +1,8 @@
 //! The plan for a StatefulSet: fills places from the first, empties and renews them from the last.
 
 use super::Facts;
-use super::pod::ordinal;
+use super::claims::{self, Owners, Policy};
+use super::pod::{INDEX, NAME, claim_name, ordinal};
 use crate::workload::amount::{Round, amount};
 use crate::workload::claim::OwnerChange;
 use crate::workload::kept::{controls, is_leaving};
@@ -9,6 +10,7 @@ use crate::workload::make::BURST;
 use crate::workload::pod::OwnedPod;
 use crate::workload::revision::{self, HASH};
 use config_kube::k8s_openapi::api::apps::v1::{StatefulSetSpec, StatefulSetStatus};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use jiff::{SignedDuration, Timestamp};
 use master_client::Key;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,8 +26,12 @@ pub enum Step {
     Revision(revision::Step),
     /// The pod of a place is made, of a revision.
     Create(i32, String),
-    /// The claims of a pod with a UID go with it.
-    Hand(String, String),
+    /// The claims of a place that are not there are made: its pod waits for them.
+    Demand(i32),
+    /// The claim of a place gets the owner that the policy says.
+    Claim(i32, Owners),
+    /// A pod with a UID gets back the labels that say which place it has.
+    Label(String, String),
     /// A pod with a UID is ended.
     Delete(String, String),
     /// The status is written.
@@ -92,6 +98,7 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
         work.steps.push(Step::Status(Box::new(status)));
     }
     work.forget();
+    work.mend();
     if work.fill() && work.empty() {
         work.renew();
     }
@@ -160,6 +167,45 @@ impl Work<'_> {
         }
     }
 
+    /// Gives pods the labels and their claims the owners that they are to have. Claims of spare pods get theirs before these are ended.
+    fn mend(&mut self) {
+        let policy = Policy::of(self.spec);
+        let set = controls(&self.facts.set.0);
+        let templates = self.spec.volume_claim_templates.iter().flatten();
+        let templates: Vec<_> = templates.collect();
+        let places = self.places.clone();
+        for (place, pod) in places {
+            let name = self.name(place);
+            let named = pod.label(NAME) == name && pod.label(INDEX) == place.to_string();
+            if !named && pod.deleted.is_none() {
+                self.steps.push(Step::Label(name.clone(), pod.uid.clone()));
+            }
+            let owner = OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                name,
+                uid: pod.uid.clone(),
+                ..set.clone()
+            };
+            let spare = !self.is_wanted(place);
+            let mut is_missing = false;
+            for template in &templates {
+                let claim = claim_name(&self.facts.key.name, place, template);
+                let Some(known) = self.facts.claims.get(&claim) else {
+                    is_missing = true;
+                    continue;
+                };
+                let change = claims::change((&claim, known), policy, (&set, &owner), spare);
+                self.steps
+                    .extend(change.map(|change| Step::Claim(place, change)));
+            }
+            let waits = &*pod.phase == "Pending" && pod.deleted.is_none();
+            if is_missing && waits && !spare {
+                self.steps.push(Step::Demand(place));
+            }
+        }
+    }
+
     /// Fills places from the first; whether all are filled, and in order each serves.
     fn fill(&mut self) -> bool {
         let mut whole = true;
@@ -194,8 +240,6 @@ impl Work<'_> {
 
     /// Empties places that are wanted no longer, from the last; whether that is done.
     fn empty(&mut self) -> bool {
-        let scaled = self.spec.persistent_volume_claim_retention_policy.as_ref();
-        let hands = scaled.and_then(|policy| policy.when_scaled.as_deref()) == Some("Delete");
         let places = self.places.keys().rev().copied();
         let spare: Vec<i32> = places.filter(|place| !self.is_wanted(*place)).collect();
         for place in &spare {
@@ -203,10 +247,6 @@ impl Work<'_> {
                 continue;
             };
             if pod.deleted.is_none() {
-                if hands {
-                    self.steps
-                        .push(Step::Hand(self.name(*place), pod.uid.clone()));
-                }
                 self.steps
                     .push(Step::Delete(self.name(*place), pod.uid.clone()));
             }
@@ -228,7 +268,7 @@ impl Work<'_> {
             .as_ref()
             .and_then(|one| one.rolling_update.as_ref());
         let most = rolling.and_then(|one| one.max_unavailable.as_ref());
-        let most = most.map_or(1, |given| amount(given, self.replicas, Round::Up).max(1));
+        let most = most.map_or(1, |given| amount(given, self.replicas, Round::Down).max(1));
         let from = partition.max(self.first);
         let places = self.places.iter().rev();
         let places = places.filter(|(place, _)| **place >= from && self.is_wanted(**place));

@@ -7,10 +7,9 @@ use config_kube::k8s_openapi::api::apps::v1::StatefulSet;
 use config_kube::k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
 };
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-const NAME: &str = "statefulset.kubernetes.io/pod-name";
-const INDEX: &str = "apps.kubernetes.io/pod-index";
+pub(super) const NAME: &str = "statefulset.kubernetes.io/pod-name";
+pub(super) const INDEX: &str = "apps.kubernetes.io/pod-index";
 
 /// The place in the order, from the pod's name; none where it is no name of this StatefulSet's pods.
 pub fn ordinal(set: &str, pod: &str) -> Option<i32> {
@@ -67,6 +66,12 @@ pub(super) fn pod(
     pod
 }
 
+/// The name of a place's claim of a template.
+pub(super) fn claim_name(set: &str, number: i32, template: &PersistentVolumeClaim) -> String {
+    let name = template.metadata.name.as_deref().unwrap_or_default();
+    format!("{name}-{set}-{number}")
+}
+
 /// The claims of a place, in the order of their templates.
 pub(super) fn claims(set: &StatefulSet, number: i32) -> Vec<PersistentVolumeClaim> {
     let Some(spec) = &set.spec else {
@@ -75,15 +80,10 @@ pub(super) fn claims(set: &StatefulSet, number: i32) -> Vec<PersistentVolumeClai
     let own = set.metadata.name.as_deref().unwrap_or_default();
     let policy = spec.persistent_volume_claim_retention_policy.as_ref();
     let deleted = policy.and_then(|policy| policy.when_deleted.as_deref()) == Some("Delete");
-    let owner = OwnerReference {
-        controller: None,
-        block_owner_deletion: None,
-        ..controls(set)
-    };
+    let owner = controls(set);
     let claim = |template: &PersistentVolumeClaim| {
         let mut claim = template.clone();
-        let name = claim.metadata.name.take().unwrap_or_default();
-        claim.metadata.name = Some(format!("{name}-{own}-{number}"));
+        claim.metadata.name = Some(claim_name(own, number, template));
         claim.metadata.namespace.clone_from(&set.metadata.namespace);
         let labels = claim.metadata.labels.get_or_insert_default();
         labels.extend(spec.selector.match_labels.clone().unwrap_or_default());

@@ -12,6 +12,7 @@
 //! - `rank`: which pods go first
 //! - `revision`: templates that DaemonSets and StatefulSets have had
 //! - `place`: on which nodes a DaemonSet's pod is to be
+//! - `waits`: how long failed daemon pods stay
 //! - `replicas`: the core of ReplicaSet and ReplicationController
 
 pub mod action;
@@ -26,3 +27,4 @@ pub mod pod;
 pub mod rank;
 pub mod replicas;
 pub mod revision;
+pub mod waits;

@@ -118,7 +118,7 @@ fn a_pod_that_was_granted_counts_no_more_until_it_is_clear_that_it_stays() {
     let late = scene.plan(&key("b"), 121);
     assert!(matches!(
         &late.actions[0],
-        Action::Tell(_, _, "NotDeleted", _)
+        Action::Tell(_, _, (_, "NotDeleted", _))
     ));
     assert_eq!(numbers(&status(&scene, 121)), [3, 2, 3, 1]);
     // One that is being deleted is not healthy, and needs no note.
@@ -148,6 +148,39 @@ fn without_a_number_of_pods_nothing_is_allowed() {
         ("SyncFailed", Some(0))
     );
     assert!(condition.message.contains("\"p\""), "{}", condition.message);
+}
+
+#[test]
+fn people_are_told_once_why_a_budget_protects_nothing() {
+    let told = |scene: &Budgets| {
+        let actions = scene.plan(&key("b"), 0).actions.into_iter();
+        let told = actions.filter_map(|action| match action {
+            Action::Tell(_, _, (_, reason, _)) => Some(reason),
+            Action::Status(..) => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    let mut scene = Budgets::new();
+    let set = |scene: &mut Budgets, spec: Value, status: Value| {
+        scene.stand.set(key("b"), budget(spec, status));
+    };
+    let share = || json!({"maxUnavailable": 1});
+    set(&mut scene, share(), json!({}));
+    assert_eq!(told(&scene), ["NoPods"]);
+    let written = json!(status(&scene, 0));
+    set(&mut scene, share(), written);
+    assert_eq!(told(&scene), [""; 0], "not again while nothing changes");
+    let alone = OwnedPod {
+        owner: None,
+        ..pod_of("ReplicaSet", "web", "p")
+    };
+    scene.stand.set(key("p"), alone);
+    assert_eq!(told(&scene), ["UnmanagedPods"]);
+    set(&mut scene, json!({"minAvailable": 1}), json!({}));
+    assert_eq!(told(&scene), [""; 0], "a number counts every pod");
+    set(&mut scene, share(), json!({}));
+    scene.stand.set(key("q"), pod_of("DaemonSet", "web", "q"));
+    assert_eq!(told(&scene), ["CalculateExpectedPodCountFailed"]);
 }
 
 #[test]

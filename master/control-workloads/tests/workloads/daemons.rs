@@ -4,7 +4,7 @@ use crate::{Scene, at, kept, key, pod_of};
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
 use config_kube::k8s_openapi::api::core::v1::Taint;
 use master_client::Key;
-use master_control_workloads::daemon_set::{DaemonSets, Step};
+use master_control_workloads::daemon_set::{DaemonSets, Ended, Step};
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::place::Place;
 use master_control_workloads::workload::pod::OwnedPod;
@@ -19,6 +19,7 @@ struct World {
     set: Kept<DaemonSet>,
     pods: BTreeMap<String, OwnedPod>,
     made: i64,
+    told: Vec<Ended>,
 }
 
 impl World {
@@ -33,6 +34,7 @@ impl World {
             set,
             pods: BTreeMap::new(),
             made: 0,
+            told: Vec::new(),
         };
         for name in ["n1", "n2", "n3"] {
             world.node(name, &[]);
@@ -113,6 +115,7 @@ impl World {
                     self.scene.stand.remove::<OwnedPod>(key);
                 }
             }
+            Step::Tell(ended) => self.told.push(ended.clone()),
             Step::Status(status) => self.set.0.status = Some((**status).clone()),
             Step::Revision(revision::Step::Renumber(..)) | Step::Own(_) => {
                 unreachable!("{step:?}")
@@ -193,16 +196,16 @@ fn each_node_that_fits_gets_one_pod() {
 }
 
 #[test]
-fn a_pod_that_ended_is_replaced_after_a_wait_and_a_second_one_goes() {
+fn a_pod_that_ended_is_replaced_and_a_second_one_goes() {
     let mut world = World::rolling(0, 1);
     world.settle();
     let name = world.pods.keys().next().unwrap().clone();
     let pod = world.pods.get_mut(&name).unwrap();
     pod.phase = "Failed".into();
-    assert!(world.act(5));
-    assert!(world.pods.contains_key(&name), "not at once");
     world.act(100);
     assert!(!world.pods.contains_key(&name));
+    assert_eq!(world.told.len(), 1);
+    assert!(world.told[0].failed);
     world.settle();
     assert_eq!(world.nodes(), ["n1", "n2", "n3"]);
     let twin = OwnedPod {

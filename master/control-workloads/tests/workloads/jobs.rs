@@ -452,6 +452,18 @@ fn a_job_whose_pods_ended_before_its_first_status_has_a_beginning() {
     assert!(world.status().started.is_some());
 }
 
+#[test]
+fn a_job_ends_no_earlier_than_it_began_where_the_clock_was_set_back() {
+    let mut world = World::new(json!({"completions": 1}));
+    world.seconds = 100;
+    world.settle();
+    world.end("p1", 0);
+    world.seconds = 0;
+    world.settle();
+    assert_eq!(world.says().0, "Complete");
+    assert_eq!(world.status().completed, Some(at(100)));
+}
+
 type Cron = Scene<CronJobs>;
 
 fn cron(spec: Value) -> Kept<CronJob> {

@@ -3,7 +3,7 @@
 use crate::{Scene, at, kept, key, pod_of};
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use jiff::Timestamp;
-use master_control_workloads::stateful_set::{StatefulSets, Step, ordinal};
+use master_control_workloads::stateful_set::{OwnedClaim, StatefulSets, Step, ordinal};
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::OwnedPod;
 use master_control_workloads::workload::revision;
@@ -79,7 +79,13 @@ impl World {
             }
             Step::Create(place, revision) => {
                 let name = format!("web-{place}");
-                let labels = [("app", "web"), ("controller-revision-hash", revision)];
+                let index = place.to_string();
+                let labels = [
+                    ("app", "web"),
+                    ("controller-revision-hash", revision),
+                    ("statefulset.kubernetes.io/pod-name", &name),
+                    ("apps.kubernetes.io/pod-index", &index),
+                ];
                 let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
                 let pod = OwnedPod {
                     labels: Arc::new(labels.into()),
@@ -99,7 +105,38 @@ impl World {
                 self.log.push(format!("-{}", ordinal("web", name).unwrap()));
             }
             Step::Status(status) => self.set.0.status = Some((**status).clone()),
-            Step::Hand(name, _) => self.log.push(format!("claims of {name}")),
+            Step::Demand(place) => {
+                let name = format!("data-web-{place}");
+                let claim = OwnedClaim {
+                    uid: name.clone(),
+                    owners: Vec::new(),
+                };
+                self.scene.stand.set(key(&name), claim);
+                self.log.push(format!("claim of {place}"));
+            }
+            Step::Claim(_, change) => {
+                assert!(change.remove.len() < 2);
+                let claim = OwnedClaim {
+                    uid: change.uid.clone(),
+                    owners: change.add.clone().into_iter().collect(),
+                };
+                let owner = claim.owners.first();
+                let owner = owner.map_or("nobody", |owner| &owner.kind);
+                self.log.push(format!("{} of {owner}", change.claim));
+                self.scene.stand.set(key(&change.claim), claim);
+            }
+            Step::Label(name, _) => {
+                let pod = self.pods.get_mut(name).expect("it is there");
+                let mut labels = (*pod.labels).clone();
+                let index = ordinal("web", name).unwrap().to_string();
+                labels.insert("apps.kubernetes.io/pod-index".to_owned(), index);
+                labels.insert(
+                    "statefulset.kubernetes.io/pod-name".to_owned(),
+                    name.clone(),
+                );
+                pod.labels = Arc::new(labels);
+                self.log.push(format!("labels of {name}"));
+            }
             Step::Revision(_) | Step::Own(_) => unreachable!("{step:?}"),
         }
     }
@@ -232,18 +269,88 @@ fn on_delete_renews_what_is_deleted() {
 }
 
 #[test]
-fn more_than_one_may_be_missing_where_it_is_said_and_claims_go_where_it_is_said() {
+fn more_than_one_may_be_missing_where_it_is_said() {
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
     let mut world = World::new(
         4,
-        json!({"updateStrategy": strategy, "podManagementPolicy": "Parallel",
-        "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}),
+        json!({"updateStrategy": strategy, "podManagementPolicy": "Parallel"}),
     );
     world.settle();
     world.image("two");
     assert_eq!(world.settle(), "-3 -2 +2 +3 -1 -0 +0 +1");
-    world.scale(3);
-    assert_eq!(world.settle(), "claims of web-3 -3");
+}
+
+#[test]
+fn as_many_may_be_missing_as_upstream_counts() {
+    // What is given, replicas, pods that are renewed at once (upstream rounds shares down, to no less than one).
+    let table = [
+        (json!(1), 5, 1),
+        (json!(2), 5, 2),
+        (json!("10%"), 5, 1),
+        (json!("50%"), 5, 2),
+        (json!("99%"), 5, 4),
+        (json!("100%"), 5, 5),
+        (json!("34%"), 3, 1),
+    ];
+    for (given, replicas, expected) in table {
+        let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": given}});
+        let spec = json!({"updateStrategy": rolling, "podManagementPolicy": "Parallel"});
+        let mut world = World::new(replicas, spec);
+        world.settle();
+        world.image("two");
+        world.act();
+        world.act();
+        assert_eq!(world.log.len(), expected, "{given} of {replicas}");
+    }
+}
+
+#[test]
+fn claims_get_the_owner_of_the_policy_whenever_it_or_the_number_of_replicas_changes() {
+    let template = json!({"metadata": {"name": "data"}, "spec": {}});
+    let mut world = World::new(2, json!({"volumeClaimTemplates": [template]}));
+    world.act();
+    world.act();
+    world.pods.get_mut("web-0").unwrap().phase = "Pending".into();
+    world.act();
+    assert_eq!(
+        world.log,
+        ["+0", "claim of 0"],
+        "its pod waits for the claim"
+    );
+    world.pods.get_mut("web-0").unwrap().phase = "Running".into();
+    world.apply(&Step::Demand(1));
+    world.run();
+    assert_eq!(world.settle(), "+0 claim of 0 claim of 1 +1");
+    let policy = |world: &mut World, deleted: &str, scaled: &str| {
+        let policy = json!({"whenDeleted": deleted, "whenScaled": scaled});
+        let policy = serde_json::from_value(policy).unwrap();
+        world.edit(|set| {
+            set.spec
+                .as_mut()
+                .unwrap()
+                .persistent_volume_claim_retention_policy = Some(policy);
+        });
+    };
+    policy(&mut world, "Delete", "Retain");
+    let owned = "data-web-0 of StatefulSet data-web-1 of StatefulSet";
+    assert_eq!(world.settle(), owned);
+    policy(&mut world, "Delete", "Delete");
+    assert_eq!(world.settle(), "");
+    world.scale(1);
+    assert_eq!(world.settle(), "data-web-1 of Pod -1");
+    policy(&mut world, "Retain", "Retain");
+    assert_eq!(world.settle(), "data-web-0 of nobody");
+}
+
+#[test]
+fn a_pod_gets_back_the_labels_of_its_place() {
+    let mut world = World::new(1, json!({}));
+    world.settle();
+    let pod = world.pods.get_mut("web-0").unwrap();
+    let mut labels = (*pod.labels).clone();
+    labels.remove("apps.kubernetes.io/pod-index");
+    pod.labels = Arc::new(labels);
+    assert_eq!(world.settle(), "labels of web-0");
 }
 
 proptest! {

@@ -1,13 +1,13 @@
 //! Invariants that hold at every step of a case.
 
 use super::pods::{app, is_ready, name, phase, uid};
-use super::simulation::Any;
+use super::simulation::{Any, History};
 use super::world::{LEFT, PROTECTED, World};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_client::View;
 use master_control_workloads::stateful_set::ordinal;
 use master_control_workloads::workload::pod::OwnedPod;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// The desired replicas of a ReplicaSet of the Deployment, and how many are available by its status.
 fn replicas_of_web(any: &Any) -> Option<(usize, usize)> {
@@ -36,11 +36,29 @@ fn available_in_web(any: &Any) -> Option<usize> {
     usize::try_from(available).ok()
 }
 
+/// The completion index of a Job's pod, where it has one.
+fn completion_index(pod: &Pod) -> Option<&str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations
+        .get("batch.kubernetes.io/job-completion-index")
+        .map(String::as_str)
+}
+
+/// Pods of an application that have not ended and are not being deleted.
+fn active<'a>(history: &'a History, application: &str) -> Vec<&'a Pod> {
+    let own = history.pods().into_iter();
+    let own = own.filter(|pod| app(pod) == application);
+    let own = own.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    own.filter(|pod| !matches!(phase(pod), "Succeeded" | "Failed"))
+        .collect()
+}
+
 impl World {
     /// What holds at every step.
     pub(crate) fn check(&mut self) {
         self.check_identities();
         self.check_job();
+        self.check_numbers();
         if !self.weather.storm && self.weather.faults.lost == 0 {
             self.check_bounds();
         }
@@ -99,15 +117,41 @@ impl World {
         self.said = said;
     }
 
+    /// How many there may be, whatever happens to nodes, pods and answers.
+    fn check_numbers(&self) {
+        let sets = self.history.objects("replicasets").into_iter();
+        let specified: usize = sets
+            .filter_map(replicas_of_web)
+            .map(|(wanted, _)| wanted)
+            .sum();
+        assert!(
+            specified <= self.most + self.surge,
+            "{specified} replicas: beyond the surge of what was ever wanted"
+        );
+        let all = active(&self.history, "all");
+        assert!(
+            all.len() <= self.parallelism,
+            "more run at once than the Job allows"
+        );
+        let mut indexes = BTreeSet::new();
+        for index in all.into_iter().filter_map(completion_index) {
+            assert!(indexes.insert(index), "two pods run for the index {index}");
+        }
+        assert!(
+            active(&self.history, "safe").len() <= PROTECTED,
+            "more than the ReplicaSet wants"
+        );
+        let mut nodes = BTreeSet::new();
+        for pod in active(&self.history, "each") {
+            let node = OwnedPod::read(pod.clone()).meant_for.to_string();
+            assert!(nodes.insert(node), "two daemons on a node");
+        }
+    }
+
     fn check_bounds(&mut self) {
-        let pods = self.history.pods();
-        let of = |name: &str| {
-            let own = pods.iter().filter(|pod| app(pod) == name);
-            let own = own.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-            own.filter(|pod| !matches!(phase(pod), "Succeeded" | "Failed"))
-                .collect::<Vec<_>>()
-        };
-        let ready = |pods: &[&&Pod]| pods.iter().filter(|pod| is_ready(pod)).count();
+        let history = &self.history;
+        let of = |name: &str| active(history, name);
+        let ready = |pods: &[&Pod]| pods.iter().filter(|pod| is_ready(pod)).count();
         let web = of("web");
         // As upstream has it: the surge bounds what ReplicaSets are to have, and what they are yet to delete comes on top.
         let sets = self.history.objects("replicasets").into_iter();
@@ -129,14 +173,6 @@ impl World {
             "{} of {floor} serve",
             ready(&web)
         );
-        assert!(
-            of("all").len() <= self.parallelism,
-            "more run at once than the Job allows"
-        );
-        assert!(
-            of("safe").len() <= PROTECTED,
-            "more than the ReplicaSet wants"
-        );
         let left = ready(&of("safe"));
         self.safe |= left == PROTECTED;
         assert!(
@@ -144,20 +180,10 @@ impl World {
             "{left} are left: the budget is violated"
         );
         self.check_order(&of("db"));
-        let mut nodes = BTreeMap::<String, usize>::new();
-        for pod in of("each") {
-            *nodes
-                .entry(OwnedPod::read((**pod).clone()).meant_for.to_string())
-                .or_default() += 1;
-        }
-        assert!(
-            nodes.values().all(|pods| *pods == 1),
-            "{nodes:?}: two daemons on a node"
-        );
     }
 
     /// A place of the StatefulSet is filled when those before it serve.
-    fn check_order(&self, pods: &[&&Pod]) {
+    fn check_order(&self, pods: &[&Pod]) {
         let place = |pod: &Pod| ordinal("db", name(pod)).unwrap();
         let serving: BTreeSet<i32> = pods
             .iter()

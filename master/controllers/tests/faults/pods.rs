@@ -4,9 +4,9 @@ use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// What a node says of a pod that serves.
-pub(crate) fn running() -> Value {
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+/// What a node says of a pod that serves from now on.
+pub(crate) fn running(now: Timestamp) -> Value {
+    let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     json!({"phase": "Running", "startTime": now, "conditions": [
         {"type": "Ready", "status": "True", "lastTransitionTime": now}]})
 }

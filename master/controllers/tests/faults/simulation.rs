@@ -196,6 +196,19 @@ macro_rules! kinds {
             }
         }
 
+        /// A follower of a kind begins anew with a list: it never sees what it has missed.
+        fn relist(stand: &mut Stand, plural: &str, objects: Vec<&Any>, revision: u64) -> Vec<master_client::Key> {
+            match plural {
+                $($plural => {
+                    let objects = objects.into_iter().filter_map(|any| {
+                        if let Any::$name(object) = any { Some((**object).clone()) } else { None }
+                    });
+                    stand.list::<$view>(objects.collect(), revision)
+                })+
+                _ => unreachable!("{plural}"),
+            }
+        }
+
         /// All objects of a kind in a namespace; nodes are in none.
         async fn list(api: &Client, plural: &str) -> (u64, Vec<Any>) {
             match plural {
@@ -246,6 +259,8 @@ pub(crate) struct History {
     pub(crate) admin: Client,
     api: Arc<Faulty>,
     logs: BTreeMap<&'static str, Vec<Event>>,
+    /// The resource version up to which each kind is known.
+    revisions: BTreeMap<&'static str, u64>,
     now: BTreeMap<(&'static str, String), Any>,
     /// When an object was seen first, by its UID: an order that no random name changes.
     pub(crate) since: HashMap<String, u64>,
@@ -257,6 +272,7 @@ impl History {
             admin,
             api,
             logs: KINDS.iter().map(|kind| (*kind, Vec::new())).collect(),
+            revisions: BTreeMap::new(),
             now: BTreeMap::new(),
             since: HashMap::new(),
         };
@@ -297,6 +313,7 @@ impl History {
             }
         }
         changed.sort_by_key(|any| version(any.meta()));
+        self.revisions.insert(kind, revision);
         let log = self.logs.get_mut(kind).unwrap();
         for any in gone {
             self.now.remove(&(kind, name(&any)));
@@ -342,6 +359,8 @@ pub(crate) trait Process {
     fn restart(&mut self, history: &History, now: Now);
     /// It sees so many more changes of a kind; whether there were any.
     fn see(&mut self, history: &History, kind: &'static str, most: usize, now: Now) -> bool;
+    /// Its watch of a kind ends, and what happened meanwhile is too old: it lists again.
+    fn lose_watch(&mut self, history: &History, kind: &'static str, now: Now);
     /// It runs the next key that is due; whether there was one.
     fn run<'a>(&'a mut self, api: &'a Client, now: Now) -> LocalBoxFuture<'a, bool>;
     /// When something is due.
@@ -403,6 +422,15 @@ impl<C: Controller> Process for Worker<C> {
         some
     }
 
+    fn lose_watch(&mut self, history: &History, kind: &'static str, now: Now) {
+        let (objects, revision) = (history.objects(kind), history.revisions[kind]);
+        for key in relist(&mut self.stand, kind, objects, revision) {
+            self.queue.add(Arc::new(key), now.instant);
+        }
+        self.seen.insert(kind, history.logs[kind].len());
+        self.queue.observe(now.instant);
+    }
+
     fn run<'a>(&'a mut self, api: &'a Client, now: Now) -> LocalBoxFuture<'a, bool> {
         Box::pin(async move {
             let Some(taken) = self.queue.take(now.instant) else {
@@ -444,6 +472,11 @@ impl Processes {
             instant: self.now.instant + time,
             wall: self.now.wall + SignedDuration::try_from(time).unwrap(),
         };
+    }
+
+    /// The clock of the day is set; time that has passed is not changed by it.
+    pub(crate) fn set_clock(&mut self, by: SignedDuration) {
+        self.now.wall += by;
     }
 
     /// One of them runs a key; if it has to end in the middle, it restarts afterwards.

@@ -7,6 +7,7 @@ use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet,
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use jiff::SignedDuration;
 use master_api::ApiServer;
 use master_client::{Client, DeleteParams, Object, Patch, UserInfo, View, Whole};
 use master_control_workloads::daemon_set::DaemonSets;
@@ -43,10 +44,14 @@ pub(crate) struct World {
     pub(crate) history: History,
     pub(crate) processes: Processes,
     pub(crate) dice: Dice,
+    /// Decides on clocks and watches, so that a seed's other faults stay as they are.
+    mishaps: Dice,
     pub(crate) weather: Weather,
     pub(crate) surge: usize,
     pub(crate) missing: usize,
     pub(crate) replicas: usize,
+    /// The most replicas that were ever wanted.
+    pub(crate) most: usize,
     /// UIDs of the Job's pods by how they ended, and what its status has said.
     pub(crate) succeeded: BTreeSet<String>,
     pub(crate) failed: BTreeSet<String>,
@@ -91,6 +96,7 @@ async fn make_node(admin: &Client, name: &str) {
 impl World {
     pub(crate) async fn new(seed: u64, weather: Weather) -> Self {
         let mut dice = Dice(seed);
+        let mut mishaps = Dice(!seed);
         let folder = TempDir::new().unwrap();
         let disk = master_store::Options {
             disk: Arc::new(Volatile),
@@ -112,15 +118,19 @@ impl World {
         for node in ["n0", "n1", "n2"] {
             make_node(&admin, node).await;
         }
+        // How long a pod must be ready to be available: what clocks decide.
+        let mut least = || {
+            let some = weather.mishaps && mishaps.below(2) == 0;
+            if some { 5 } else { 0 }
+        };
         let rolling = json!({"rollingUpdate": {"maxSurge": surge, "maxUnavailable": missing}});
-        create::<Deployment>(
-            &admin,
-            workload("web", json!({"replicas": replicas, "strategy": rolling})),
-        )
-        .await;
-        let named = json!({"replicas": 1 + dice.below(3), "serviceName": "db"});
+        let web = json!({"replicas": replicas, "strategy": rolling, "minReadySeconds": least()});
+        create::<Deployment>(&admin, workload("web", web)).await;
+        let named =
+            json!({"replicas": 1 + dice.below(3), "serviceName": "db", "minReadySeconds": least()});
         create::<StatefulSet>(&admin, workload("db", named)).await;
-        create::<DaemonSet>(&admin, workload("each", json!({}))).await;
+        let each = json!({"minReadySeconds": least()});
+        create::<DaemonSet>(&admin, workload("each", each)).await;
         create::<ReplicaSet>(&admin, workload("safe", json!({"replicas": PROTECTED}))).await;
         create::<PodDisruptionBudget>(
             &admin,
@@ -146,10 +156,12 @@ impl World {
             history,
             processes: Processes::new(all, api),
             dice,
+            mishaps,
             weather,
             surge,
             missing,
             replicas,
+            most: replicas,
             succeeded: BTreeSet::new(),
             failed: BTreeSet::new(),
             said: (0, 0),
@@ -180,7 +192,27 @@ impl World {
             98 => self.end_a_node().await,
             _ => self.wait(),
         }
+        if self.weather.mishaps {
+            self.mishap();
+        }
         self.check();
+    }
+
+    /// Now and then a watch is lost, or someone sets the clock.
+    fn mishap(&mut self) {
+        let now = self.processes.now;
+        match self.mishaps.below(50) {
+            0 => {
+                let number = self.mishaps.below(self.processes.all.len());
+                let kind = *self.mishaps.pick(KINDS).unwrap();
+                self.processes.all[number].lose_watch(&self.history, kind, now);
+            }
+            1 => {
+                let minutes = i64::try_from(self.mishaps.below(240)).unwrap() - 120;
+                self.processes.set_clock(SignedDuration::from_mins(minutes));
+            }
+            _ => {}
+        }
     }
 
     /// Time goes on. It is longer than any watch lags: a controller waits half a minute to see what it wrote.
@@ -229,7 +261,7 @@ impl World {
         if !is_bound(pod) {
             self.bind(pod).await;
         } else if phase(pod) == "Pending" {
-            self.say(pod, running()).await;
+            self.say(pod, running(self.processes.now.wall)).await;
         } else if app(pod) == "all" && phase(pod) == "Running" {
             let (ended, how) = if fails {
                 (&mut self.failed, "Failed")
@@ -320,6 +352,7 @@ impl World {
             }
             _ if self.weather.storm => {
                 self.replicas = number;
+                self.most = self.most.max(number);
                 self.patch::<Deployment>("deployments", "web", replicas)
                     .await;
             }

@@ -5,7 +5,7 @@ use config_kube::k8s_openapi::api::core::v1::{NodeCondition, Taint};
 use jiff::{SignedDuration, Timestamp};
 use master_client::Key;
 use master_control::views::node::NodeView;
-use master_control_nodes::node_lifecycle::{Action, LeaseView, NodeLifecycle, Silent};
+use master_control_nodes::node_lifecycle::{Action, Identity, LeaseView, NodeLifecycle, Silent};
 use std::time::Duration;
 
 type Nodes = Scene<NodeLifecycle>;
@@ -19,7 +19,7 @@ fn silent(scene: &Nodes, name: &str, seconds: u64) -> Option<Silent> {
     let mut actions = scene.actions(&named(name), seconds).into_iter();
     actions.find_map(|action| match action {
         Action::Silent(silent) => Some(*silent),
-        Action::Taints { .. } => None,
+        Action::Taints { .. } | Action::Registered(_) | Action::Removed(_) => None,
     })
 }
 
@@ -29,7 +29,7 @@ fn taints(scene: &Nodes, name: &str, seconds: u64) -> Option<Vec<String>> {
     let mut actions = scene.actions(&named(name), seconds).into_iter();
     actions.find_map(|action| match action {
         Action::Taints { taints, .. } => Some(taints.into_iter().map(text).collect()),
-        Action::Silent(_) => None,
+        Action::Silent(_) | Action::Registered(_) | Action::Removed(_) => None,
     })
 }
 
@@ -68,6 +68,35 @@ fn a_node_is_silent_after_forty_seconds_without_a_change_and_not_before() {
         4,
         "pressures are not known any more either"
     );
+}
+
+#[test]
+fn people_are_told_once_of_a_node_that_comes_and_one_that_goes() {
+    let mut scene = Nodes::new();
+    let new = |created: i64| NodeView {
+        created: Some(scene.clock.1 - SignedDuration::from_secs(created)),
+        ..node("True")
+    };
+    let (old, young) = (new(3600), new(1));
+    let identity = || Identity {
+        name: "a".to_owned(),
+        uid: "uid".to_owned(),
+    };
+    scene.set(named("a"), old);
+    assert_eq!(
+        scene.actions(&named("a"), 0),
+        [],
+        "it was there before this process"
+    );
+    scene.stand.remove::<NodeView>(&named("a"));
+    assert_eq!(scene.actions(&named("a"), 0), [Action::Removed(identity())]);
+    assert_eq!(scene.actions(&named("a"), 0), []);
+    scene.set(named("a"), young);
+    assert_eq!(
+        scene.actions(&named("a"), 0),
+        [Action::Registered(identity())]
+    );
+    assert_eq!(scene.actions(&named("a"), 0), []);
 }
 
 #[test]

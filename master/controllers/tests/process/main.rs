@@ -1,5 +1,6 @@
 //! The controllers against the real API server over the real store, in one process.
 mod garbage;
+mod jobs;
 mod kept;
 mod nodes;
 

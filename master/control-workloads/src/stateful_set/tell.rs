@@ -1,0 +1,86 @@
+//! What people read of a StatefulSet's pods and claims, in upstream's words.
+
+use crate::workload::make::{is_ending, tell};
+use config_kube::k8s_openapi::api::core::v1::ObjectReference;
+use master_client::{ApiError, Severity};
+use master_control::writer::Writer;
+
+/// What was done.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Verb {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Verb {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// The reasons of success and failure.
+    fn reasons(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Create => ("SuccessfulCreate", "FailedCreate"),
+            Self::Update => ("SuccessfulUpdate", "FailedUpdate"),
+            Self::Delete => ("SuccessfulDelete", "FailedDelete"),
+        }
+    }
+}
+
+/// Tells how something went with a pod, and hands the result on.
+///
+/// # Errors
+/// The one that was given.
+pub(super) async fn of_pod(
+    writer: &Writer,
+    set: &ObjectReference,
+    verb: Verb,
+    pod: &str,
+    done: Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    let own = set.name.as_deref().unwrap_or_default();
+    let what = format!("{} Pod {pod} in StatefulSet {own}", verb.word());
+    let words = (format!("{what} successful"), what);
+    finish(writer, set, verb, words, done).await
+}
+
+/// Tells how something went with a claim of a pod, and hands the result on.
+///
+/// # Errors
+/// The one that was given.
+pub(super) async fn of_claim(
+    writer: &Writer,
+    set: &ObjectReference,
+    verb: Verb,
+    (claim, pod): (&str, &str),
+    done: Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    let (word, own) = (verb.word(), set.name.as_deref().unwrap_or_default());
+    let good = format!("{word} Claim {claim} Pod {pod} in StatefulSet {own} success");
+    let bad = format!("{word} Claim {claim} for Pod {pod} in StatefulSet {own}");
+    finish(writer, set, verb, (good, bad), done).await
+}
+
+async fn finish(
+    writer: &Writer,
+    set: &ObjectReference,
+    verb: Verb,
+    (good, bad): (String, String),
+    done: Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    let (success, failure) = verb.reasons();
+    match &done {
+        Ok(()) => tell(writer, set, Severity::Normal, success, good).await,
+        Err(error) if is_ending(error) => {}
+        Err(error) => {
+            let text = format!("{bad} failed error: {error}");
+            tell(writer, set, Severity::Warning, failure, text).await;
+        }
+    }
+    done
+}

@@ -1,0 +1,109 @@
+//! How long failed daemon pods stay on a node before they are replaced: a kubelet that refuses each of them would be asked without
+//! end otherwise.
+
+use master_client::Key;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The first wait, and the longest (upstream's).
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(15 * 60);
+
+/// The wait on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    since: Instant,
+    length: Duration,
+}
+
+impl Wait {
+    /// What is left of it.
+    pub fn left(&self, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.since);
+        self.length.saturating_sub(passed)
+    }
+
+    fn next(known: Option<&Self>, now: Instant) -> Self {
+        let length = known.filter(|known| known.counts(now));
+        let length = length.map_or(FIRST, |known| (known.length * 2).min(LONGEST));
+        Self { since: now, length }
+    }
+
+    /// Whether it makes the next one longer: after twice the longest all is well again.
+    fn counts(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) <= 2 * LONGEST
+    }
+}
+
+/// Waits by the name of the node.
+pub type OfNodes = HashMap<String, Wait>;
+
+/// The waits of all owners. Those of an owner begin anew with another specification.
+#[derive(Debug, Default)]
+pub struct Waits(Mutex<HashMap<Key, (Version, OfNodes)>>);
+
+/// An owner's UID and generation.
+pub type Version = (String, i64);
+
+impl Waits {
+    /// Those of an owner.
+    pub fn of(&self, owner: &Key, version: &Version) -> OfNodes {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = all.get(owner).filter(|(known, _)| known == version);
+        own.map(|(_, nodes)| nodes.clone()).unwrap_or_default()
+    }
+
+    /// A pod of an owner has failed on a node, and is replaced now: the next one waits for longer.
+    pub fn note(&self, owner: &Key, version: &Version, node: &str, now: Instant) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = all.entry(owner.clone()).or_default();
+        if own.0 != *version {
+            *own = (version.clone(), OfNodes::new());
+        }
+        own.1.retain(|_, wait| wait.counts(now));
+        let next = Wait::next(own.1.get(node), now);
+        own.1.insert(node.to_owned(), next);
+    }
+
+    /// The owner is gone.
+    pub fn forget(&self, owner: &Key) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_bound_and_begin_anew_after_a_long_time_or_with_another_specification() {
+        let (waits, owner) = (Waits::default(), Key::new("default", "web"));
+        let version = ("uid".to_owned(), 1);
+        let start = Instant::now();
+        let mut now = start;
+        let mut lengths = Vec::new();
+        for _ in 0..12 {
+            waits.note(&owner, &version, "n1", now);
+            let left = waits.of(&owner, &version)["n1"].left(now);
+            lengths.push(left.as_secs());
+            now += left;
+            assert!(waits.of(&owner, &version)["n1"].left(now).is_zero());
+        }
+        assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900]);
+        waits.note(&owner, &version, "n2", now);
+        assert_eq!(
+            waits.of(&owner, &version)["n2"].left(now),
+            FIRST,
+            "each node has its own"
+        );
+        assert!(waits.of(&owner, &("uid".to_owned(), 2)).is_empty());
+        now += LONGEST * 3;
+        waits.note(&owner, &version, "n1", now);
+        let known = waits.of(&owner, &version);
+        assert_eq!((known["n1"].left(now), known.len()), (FIRST, 1));
+        waits.forget(&owner);
+        assert!(waits.of(&owner, &version).is_empty());
+    }
+}
