@@ -29,7 +29,7 @@ pub(crate) enum Error {
     /// The configuration is for another cluster than the machine's state.
     #[error(
         "what this machine keeps belongs to the cluster with the root {own}, and its user-data pins {pinned}: give it that \
-         cluster's `ca_pins`, or write the image again, which starts its state anew"
+         cluster's `ca_pins`, or write the whole image again, which starts a worker's state anew"
     )]
     OtherCluster {
         /// Pins of the roots that the state belongs to.

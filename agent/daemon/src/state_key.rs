@@ -1,8 +1,8 @@
 //! `agent state-key`: asks the TPM for the key of the machine's state, for init, before the state is mounted.
 //!
 //! The key goes only to init, by standard output. After mounting the state, init answers by
-//! standard input with the security version of the machine's last admission; then header and TPM
-//! move to the next generation. Afterwards init extends the cap register, so that nothing can get
+//! standard input with the security version of the machine's last admission (zero for a state that
+//! was just made); then header and TPM move to the next generation. Afterwards init extends the cap register, so that nothing can get
 //! the key again in this boot.
 //!
 //! The admin's one-off key in front of a master's state opens it on another board
@@ -83,6 +83,14 @@ fn run_with(
                 .advance(&mut disk, &mut store, admitted)
                 .map_err(part)?;
         }
+        // The partition table is untrusted, so it does not make a master's state anew.
+        Opening::Closed(Closed {
+            reason,
+            finished: true,
+            ..
+        }) if image.role == "master" && arguments.fresh => {
+            tell(output, &Report::Refused { reason })?;
+        }
         Opening::Closed(Closed { reason, .. }) if image.role == "master" && !arguments.fresh => {
             match state_recovery::look(&mut disk, &mut store, reason)? {
                 Err(reason) => tell(output, &Report::Refused { reason })?,
@@ -109,6 +117,10 @@ fn run_with(
                     renewals,
                 },
             )?;
+            // Without an answer there is no file system, and the next boot makes it anew.
+            if answer(input).is_some() {
+                engine::finish(&mut disk, &mut store).map_err(part)?;
+            }
         }
     }
     Ok(0)

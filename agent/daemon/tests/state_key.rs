@@ -366,26 +366,62 @@ fn another_disk_a_plain_one_and_an_older_one_are_not_opened() {
     );
 }
 
+/// Whatever the disk looks like: blank, or with a partition table in which the state is missing or
+/// was never finished, as somebody can write it who has the disk (`fresh`).
 #[test]
 fn a_masters_state_is_never_made_anew() {
     let mut machine = Machine::new();
     let master = MASTER;
     let key = machine.settled(master);
     let good = machine.disk();
-    machine.set_disk(&[]);
-    let report = machine.start(master, 3);
-    assert_eq!(
-        report,
-        Report::Refused {
-            reason: Reason::NoHeader
-        }
-    );
+    let older = Image { svn: 2, ..master };
+    for (image, fresh, disk, reason) in [
+        (master, false, &[][..], Reason::NoHeader),
+        (master, true, &good, Reason::PartitionGone),
+        (master, true, &[], Reason::PartitionGone),
+        (older, true, &good, Reason::PartitionGone),
+    ] {
+        machine.set_disk(disk);
+        let before = machine.disk();
+        machine.boot(image);
+        assert_eq!(machine.ask(fresh).end(3), Report::Refused { reason });
+        assert!(machine.disk() == before, "{reason}: something was written");
+    }
     machine.set_disk(&good);
     assert_eq!(
         opened(&machine.start(master, 3)),
         Some(key),
-        "the attempt lost nothing"
+        "the attempts lost nothing"
     );
+    // The deliberate way to start anew.
+    machine.swtpm.power_cycle();
+    tool(&machine.swtpm, "tpm2_clear -c p").expect("cleared");
+    machine.boot(master);
+    assert_eq!(
+        renewed(&machine.ask(true).end(0)),
+        Some((Reason::FirstStart, 0))
+    );
+}
+
+/// A first start whose power was cut before there was a file system is begun again.
+#[test]
+fn a_masters_first_start_can_be_interrupted() {
+    let mut machine = Machine::new();
+    machine.boot(MASTER);
+    machine.ask(true).cut();
+    machine.boot(MASTER);
+    let again = machine.ask(true);
+    assert_eq!(
+        renewed(&again.report),
+        Some((Reason::PartitionGone, 1)),
+        "{:?}",
+        again.report
+    );
+    again.end(0);
+    machine.boot(MASTER);
+    let report = machine.ask(true).end(0);
+    assert_eq!(refused(&report), Some(Reason::PartitionGone), "{report:?}");
+    assert!(opened(&machine.start(MASTER, 3)).is_some());
 }
 
 #[test]

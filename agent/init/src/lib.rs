@@ -49,5 +49,6 @@ pub mod spcr;
 pub mod stage2;
 pub mod state;
 pub mod supervisor;
+mod told;
 pub mod unlock;
 pub mod user_data;

@@ -18,7 +18,8 @@ use std::time::Duration;
 use agent_sys::crypt::{self, Volume};
 use agent_sys::mount::{Limits, mount, mount_again};
 use agent_sys::process::{Ended, run};
-use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, SIZE, VolumeKey, WrappingKey};
+use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header, SIZE, VolumeKey, WrappingKey};
+use agent_volume::kept::MADE;
 use agent_volume::report::Answer;
 use agent_volume::{Reason, Report};
 
@@ -28,6 +29,7 @@ use crate::fatal::{Fatal, Then};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
+use crate::told::{made, record, told};
 use crate::unlock::{self, Asked, UnlockError};
 use crate::{allowed, ext4, generation};
 
@@ -47,7 +49,7 @@ const MKE2FS: &str = "/usr/sbin/mke2fs";
 const MKE2FS_OUTPUT: usize = 2048;
 const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
 
-const CURE: &str = "check the disk; its state can be made anew by writing the image again (what the machine stored is lost)";
+const CURE: &str = "check the disk; a worker's state can be made anew by writing the whole image again (what the machine stored is lost)";
 const ROOM_CURE: &str = "enlarge the disk behind the image";
 
 /// Options of the mount on the disk, and in memory where the disk is left alone.
@@ -124,8 +126,12 @@ const RENEWED: &str = "it is made anew by a reboot in a minute; what the machine
 const MASTER_CURE: &str = "a master's state is never made anew: put back its disk, its board, or an image of its version; where the \
                            board is gone, `pratique recover-state` opens the state on this one (the admin's guide has the steps)";
 const MASTER_DAMAGED: &str = "a master's state is never made anew by itself: put back a copy of this disk that was taken after its \
-                              last start, or write the image again and bring back the cluster from a snapshot by `master restore` \
-                              (the admin's guide has the steps)";
+                              last start, or clear the TPM, write the whole image again and bring back the cluster from a snapshot by \
+                              `master restore` (the admin's guide has the steps)";
+const MASTER_GONE: &str = "a master's state is never made anew by itself: put back its disk, or the partition's entry and its label \
+                           `pratique-state`; where its disk comes from another board, `pratique recover-state` opens the state on this \
+                           one; to begin a new cluster here, clear the TPM in the machine's firmware setup (the admin's guide has the \
+                           steps)";
 /// The master's keys as they came with a state from another board, until the master has sealed them to this one's TPM.
 pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
 
@@ -211,11 +217,10 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             reason,
             renewals,
         } => {
-            asked.finish(console, None).map_err(later)?;
-            formatted(&place, key, Some(recovery))?;
+            new_state(console, asked, &place, (key, recovery))?;
             console.line(&made(*reason, *renewals));
         }
-        Report::Temporary { reason, .. } if keeps_the_disk(*reason, place.fresh) => {
+        Report::Temporary { reason, .. } if keeps_the_disk(*reason, &place) => {
             asked.finish(console, None).map_err(later)?;
             mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
             console.line(&format!(
@@ -232,7 +237,7 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
         }
         Report::Refused { reason } => {
             asked.finish(console, None).map_err(later)?;
-            return Err(Fatal::hold("STATE", MASTER_CURE, Refused(*reason)));
+            return Err(refused(*reason));
         }
     }
     std::fs::write(RECORD, recorded)
@@ -241,6 +246,20 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
         approvals: place.root.hashes.node(),
         brought_by,
     })
+}
+
+/// Makes the file system of a new state, and has the agent note that it is finished.
+fn new_state(
+    console: &Console,
+    asked: Asked,
+    place: &Place,
+    (key, recovery): (&VolumeKey, &WrappingKey),
+) -> Result<(), Fatal> {
+    if let Err(fatal) = formatted(place, key, Some(recovery)) {
+        drop(asked.finish(console, None));
+        return Err(fatal);
+    }
+    moved(console, asked.finish(console, Some(Answer { admitted: 0 })))
 }
 
 /// Mounts the state of this machine, by its key and its header's generation, and has the agent move it to the next generation.
@@ -284,24 +303,6 @@ fn recovered_state(
         .map_err(later)
 }
 
-/// The milestone line of an existing state.
-fn told(report: &Report) -> String {
-    match report {
-        Report::Opened {
-            generation,
-            renewals,
-            ..
-        } => format!("state opened generation={generation} renewals={renewals}"),
-        Report::Recovered {
-            generation, admin, ..
-        } => format!(
-            "state of another board opened by the admin's key sha256:{} generation={generation}",
-            hex::encode(admin)
-        ),
-        Report::Made { .. } | Report::Temporary { .. } | Report::Refused { .. } => String::new(),
-    }
-}
-
 /// Puts the master's keys into the state, for the master to seal. It first removes what an earlier
 /// attempt left.
 fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
@@ -312,11 +313,34 @@ fn take_over(keys: &[u8]) -> Result<(), agent_sys::Error> {
     written.map_err(|cause| agent_sys::Error::new("write", RECOVERED_KEYS, cause))
 }
 
-/// Whether a boot that may not open the state leaves it on the disk; `fresh` means that there is no
-/// state yet. The machine was started in an unapproved way (a kernel argument from outside, an
-/// unsigned image), and the next approved boot needs its state.
-fn keeps_the_disk(reason: Reason, fresh: bool) -> bool {
-    !fresh && matches!(reason, Reason::NotApproved | Reason::NoApprovals)
+/// Whether a boot that may not open the state leaves it on the disk. The machine was started in an
+/// unapproved way (a kernel argument from outside, an unsigned image), and the next approved boot
+/// needs its state.
+fn keeps_the_disk(reason: Reason, place: &Place) -> bool {
+    matches!(reason, Reason::NotApproved | Reason::NoApprovals)
+        && (!place.fresh || holds_a_state(Path::new(&place.device.node())))
+}
+
+/// Whether a partition that the table calls new begins with a state's header, as after somebody
+/// changed the table. One that can't be read may.
+fn holds_a_state(partition: &Path) -> bool {
+    let read = |offset: &u64| {
+        let mut bytes = vec![0; SIZE];
+        File::open(partition)
+            .and_then(|file| file.read_exact_at(&mut bytes, *offset))
+            .map_or(true, |()| Header::parse(&bytes).is_ok())
+    };
+    COPIES.iter().any(read)
+}
+
+/// A master's state that does not open.
+fn refused(reason: Reason) -> Fatal {
+    let cure = if reason == Reason::PartitionGone {
+        MASTER_GONE
+    } else {
+        MASTER_CURE
+    };
+    Fatal::hold("STATE", cure, Refused(reason))
 }
 
 fn fatal(cause: StateError) -> Fatal {
@@ -356,37 +380,6 @@ fn moved(console: &Console, outcome: Result<(), UnlockError>) -> Result<(), Fata
 
 fn system(cause: agent_sys::Error) -> Fatal {
     Fatal::hold("STATE", CURE, cause)
-}
-
-/// The console line of a new state.
-fn made(reason: Reason, renewals: u32) -> String {
-    if reason == Reason::FirstStart {
-        return "pratique: state made: it is encrypted, and opens only for images of this release key".to_owned();
-    }
-    format!(
-        "pratique: WARNING STATE: the state did not open and was made anew, for the {renewals}. time: {reason}; what the \
-         machine stored is lost"
-    )
-}
-
-/// One line of JSON for the agent. It holds no key.
-fn record(report: &Report, partition: &str) -> String {
-    let (outcome, reason, renewals, generation) = match report {
-        Report::Opened {
-            generation,
-            renewals,
-            ..
-        } => ("opened", String::new(), *renewals, *generation),
-        Report::Recovered { generation, .. } => ("recovered", String::new(), 0, *generation),
-        Report::Made {
-            reason, renewals, ..
-        } => ("made", reason.word(), *renewals, 1),
-        Report::Temporary { reason, .. } => ("temporary", reason.word(), 0, 0),
-        Report::Refused { reason } => ("refused", reason.word(), 0, 0),
-    };
-    format!(
-        "{{\"outcome\":\"{outcome}\",\"reason\":\"{reason}\",\"renewals\":{renewals},\"generation\":{generation},\"partition\":\"{partition}\"}}\n"
-    )
 }
 
 /// The number that the agent wrote; zero if the machine was never admitted.
@@ -464,7 +457,9 @@ fn formatted(place: &Place, key: &VolumeKey, recovery: Option<&WrappingKey>) -> 
         let text = zeroize::Zeroizing::new(hex::encode(recovery.as_slice()));
         keep(RECOVERY, text.as_bytes())
             .map_err(|cause| fatal(StateError::Write(RECOVERY.to_owned(), cause)))?;
-        generation::note(Path::new(OWN), 1).map_err(|cause| Fatal::hold("STATE", CURE, cause))?;
+        // The generation to which the agent moves header and TPM next.
+        generation::note(Path::new(OWN), MADE + 1)
+            .map_err(|cause| Fatal::hold("STATE", CURE, cause))?;
         write(&root.disk, &root.table.renamed(part.number, LABEL)).map_err(fatal)?;
     }
     Ok(())
@@ -592,23 +587,54 @@ fn random_guid(disk: &str) -> Result<Guid, StateError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{keeps_the_disk, later, made, moved, record, told};
+    use super::{holds_a_state, later, moved, refused};
     use crate::console::Console;
     use crate::fatal::Then;
     use crate::unlock::UnlockError;
-    use agent_volume::{Reason, Report};
+    use agent_volume::Reason;
+    use agent_volume::header::{COPIES, DAMAGED, DATA_OFFSET, Header};
     use zeroize::Zeroizing;
 
+    /// A boot that may not open a state leaves alone what somebody relabelled.
     #[test]
-    fn a_boot_that_may_not_open_the_state_leaves_it_on_the_disk() {
-        for reason in [Reason::NotApproved, Reason::NoApprovals] {
-            assert!(keeps_the_disk(reason, false), "{reason}");
-            assert!(!keeps_the_disk(reason, true), "{reason}: there is none yet");
+    fn a_partition_that_is_called_new_and_holds_a_state_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let partition = dir.path().join("partition");
+        let header = Header::seal(1, &Zeroizing::new([1; 64]), &Zeroizing::new([2; 32]), None)
+            .unwrap()
+            .to_bytes();
+        let mut disk = vec![0; usize::try_from(DATA_OFFSET).unwrap()];
+        for (at, bytes, expected) in [
+            (None, &header[..], false),
+            (Some(COPIES[0]), &header[..], true),
+            (Some(COPIES[1]), &header[..], true),
+            (Some(COPIES[0]), &DAMAGED[..], false),
+        ] {
+            disk.fill(0);
+            if let Some(at) = at {
+                let at = usize::try_from(at).unwrap();
+                disk[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            std::fs::write(&partition, &disk).unwrap();
+            assert_eq!(holds_a_state(&partition), expected, "{at:?}");
         }
-        assert!(
-            !keeps_the_disk(Reason::NoTpm, false),
-            "nothing will open it again"
-        );
+        assert!(holds_a_state(&dir.path().join("absent")), "it may");
+    }
+
+    #[test]
+    fn a_master_whose_state_is_missing_is_held_and_told_how_to_begin_anew() {
+        let fatal = refused(Reason::PartitionGone);
+        let line = fatal.line();
+        assert_eq!(fatal.then, Then::Hold, "{line}");
+        for part in [
+            "FATAL STATE",
+            "recover-state",
+            "pratique-state`",
+            "clear the TPM",
+        ] {
+            assert!(line.contains(part), "no {part:?} in {line}");
+        }
+        assert!(!refused(Reason::OtherKey).line().contains("clear the TPM"));
     }
 
     #[test]
@@ -635,53 +661,5 @@ mod tests {
         assert_eq!(refused.then, Then::Hold);
         moved(&console, Err(UnlockError::Failed(70))).expect("told");
         moved(&console, Ok(())).expect("moved");
-    }
-
-    #[test]
-    fn the_record_says_what_was_made_and_no_key() {
-        let key = Zeroizing::new([0xAB; 64]);
-        let report = Report::Made {
-            key,
-            recovery: Zeroizing::new([0xAB; 32]),
-            reason: Reason::OlderCopy,
-            renewals: 2,
-        };
-        let expected =
-            "{\"outcome\":\"made\",\"reason\":\"OlderCopy\",\"renewals\":2,\"generation\":1,";
-        let text = record(&report, "/dev/vda6");
-        assert_eq!(text, format!("{expected}\"partition\":\"/dev/vda6\"}}\n"));
-    }
-
-    #[test]
-    fn the_record_of_a_moved_state_names_the_admin_and_no_key() {
-        let report = Report::Recovered {
-            key: Zeroizing::new([0xAB; 64]),
-            generation: 8,
-            admin: [0xCD; 32],
-            keys: Zeroizing::new(vec![0xAB; 100]),
-        };
-        let line = told(&report);
-        assert!(
-            line.contains(&"cd".repeat(32)) && line.ends_with("generation=8"),
-            "{line}"
-        );
-        let record = record(&report, "/dev/vda6");
-        assert!(
-            record.starts_with(
-                "{\"outcome\":\"recovered\",\"reason\":\"\",\"renewals\":0,\"generation\":8,"
-            ),
-            "{record}"
-        );
-        assert!(!format!("{line}{record}").contains("abab"));
-    }
-
-    #[test]
-    fn making_a_state_warns_only_if_it_replaces_one() {
-        assert!(!made(Reason::FirstStart, 0).contains("WARNING"));
-        let line = made(Reason::OtherKey, 3);
-        assert!(
-            line.starts_with("pratique: WARNING STATE: ") && line.contains("for the 3. time"),
-            "{line}"
-        );
     }
 }

@@ -12,7 +12,7 @@
 //! header.
 
 use crate::header::{self, Header, HeaderError, VolumeKey, WrappingKey};
-use crate::kept::Kept;
+use crate::kept::{Kept, MADE};
 use crate::reason::Reason;
 use std::error::Error;
 use std::fmt;
@@ -120,6 +120,9 @@ pub struct Closed {
     pub reason: Reason,
     /// How often the state was made anew before, by the TPM's record.
     pub renewals: u32,
+    /// Whether the TPM may hold the key of a state that was finished. The disk says nothing about
+    /// that: anyone can write a partition table in which the state is missing.
+    pub finished: bool,
 }
 
 /// Looks for a volume that can be trusted. `fresh` means that the partition was made just now, or
@@ -138,7 +141,14 @@ pub fn open<S: Store>(
         .filter_map(|slot| kept(slot).map(|(_, kept)| kept.renewals))
         .max()
         .unwrap_or(0);
-    let closed = |reason| Ok(Opening::Closed(Closed { reason, renewals }));
+    let finished = slots.iter().any(finished);
+    let closed = |reason| {
+        Ok(Opening::Closed(Closed {
+            reason,
+            renewals,
+            finished,
+        }))
+    };
     if fresh {
         let first = slots.iter().all(|slot| *slot == Found::Absent);
         return closed(if first {
@@ -210,6 +220,15 @@ fn kept(found: &Found) -> Option<(u64, &Kept)> {
     match found {
         Found::Open(floor, kept) => Some((*floor, kept)),
         Found::Absent | Found::Foreign | Found::Closed(_) | Found::Unwritten => None,
+    }
+}
+
+/// Whether a slot may hold the key of a state that was finished: one that this boot can't read may.
+fn finished(found: &Found) -> bool {
+    match found {
+        Found::Absent | Found::Unwritten => false,
+        Found::Foreign | Found::Closed(_) => true,
+        Found::Open(_, kept) => kept.generation > MADE,
     }
 }
 
@@ -458,6 +477,20 @@ impl Recovered {
         kept.generation = self.generation;
         store.write(slot, floor, &kept).map_err(Fault::Store)?;
         store.delete(other(slot, 2)).map_err(Fault::Store)
+    }
+}
+
+/// Notes that a state which was made in this boot has a file system: moves it from generation
+/// [`MADE`] to the next. From then on [`Closed::finished`] protects it.
+///
+/// # Errors
+/// [`Fault`] of the disk, the TPM or the header's random bytes. A power cut in between leaves a
+/// volume that opens.
+pub fn finish<S: Store>(disk: &mut impl Disk, store: &mut S) -> Result<(), Fault<S::Error>> {
+    match open(disk, store, false)? {
+        Opening::Opened(opened) => opened.advance(disk, store, 0).map(drop),
+        // Somebody else wrote into header or TPM since: the next boot says so.
+        Opening::Closed(_) => Ok(()),
     }
 }
 

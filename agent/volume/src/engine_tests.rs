@@ -44,10 +44,12 @@ impl Machine {
             closed,
             Closed {
                 reason: Reason::FirstStart,
-                renewals: 0
+                renewals: 0,
+                finished: false
             }
         );
         let volume = machine.make(closed).unwrap().volume;
+        finish(&mut machine.clone(), &mut machine.clone()).unwrap();
         (machine, volume)
     }
 
@@ -194,7 +196,8 @@ fn a_removed_partition_differs_from_a_first_start() {
         closed,
         Closed {
             reason: Reason::PartitionGone,
-            renewals: 0
+            renewals: 0,
+            finished: true
         }
     );
     let made = machine.make(closed).unwrap();
@@ -204,6 +207,36 @@ fn a_removed_partition_differs_from_a_first_start() {
         (machine.boot(0), machine.opened().kept.renewals),
         (made.volume, 1)
     );
+}
+
+/// What the TPM holds, and not the partition table, says whether a state was finished.
+#[test]
+fn a_state_is_finished_once_its_making_was_answered() {
+    let machine = Machine::new();
+    let finished = || match machine.look(true).unwrap() {
+        Opening::Closed(closed) => closed.finished,
+        Opening::Opened(open) => panic!("{open:?} opened"),
+    };
+    let closed = Closed {
+        reason: Reason::FirstStart,
+        renewals: 0,
+        finished: false,
+    };
+    let made = machine.make(closed).unwrap();
+    assert!(!finished(), "a power cut before there was a file system");
+    finish(&mut machine.clone(), &mut machine.clone()).unwrap();
+    assert!(finished());
+    assert_eq!(machine.boot(0), made.volume);
+    machine.0.borrow_mut().svn = 3;
+    assert!(finished(), "an older image, which sees less");
+    for (found, expected) in [
+        (Found::Unwritten, false),
+        (Found::Foreign, true),
+        (Found::Closed(9), true),
+    ] {
+        machine.0.borrow_mut().slots = [Found::Absent, found];
+        assert_eq!(finished(), expected);
+    }
 }
 
 #[test]
@@ -238,6 +271,7 @@ fn made_with_recovery() -> (Machine, Made) {
     let closed = Closed {
         reason: Reason::FirstStart,
         renewals: 0,
+        finished: false,
     };
     let made = machine.make(closed).unwrap();
     machine.boot(0);
@@ -358,7 +392,7 @@ proptest! {
     fn a_power_cut_in_a_renewal_leaves_it_done_or_to_be_made_again(writes in 0_usize..6) {
         let (machine, old) = Machine::made();
         let before = machine.copy();
-        let closed = Closed { reason: Reason::Damaged, renewals: 0 };
+        let closed = Closed { reason: Reason::Damaged, renewals: 0, finished: true };
         let made = machine.with_power(writes).make(closed);
         machine.with_power(usize::MAX);
         match machine.look(false).unwrap() {

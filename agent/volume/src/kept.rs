@@ -6,6 +6,8 @@ use zeroize::Zeroizing;
 /// Bytes in the TPM.
 pub const SIZE: usize = 48;
 const VERSION: u32 = 1;
+/// The generation of a state that was made and is not finished: it has no file system yet.
+pub const MADE: u64 = 1;
 
 /// Key, generation and renewals, as an approved boot wrote them.
 #[derive(Clone, PartialEq, Eq)]
@@ -33,14 +35,14 @@ impl std::fmt::Debug for Kept {
 }
 
 impl Kept {
-    /// A new key, in the first generation.
+    /// A new key, in the generation [`MADE`].
     ///
     /// # Errors
     /// [`HeaderError::Encrypt`] where the system gives no random bytes.
     pub fn random(renewals: u32) -> Result<Self, HeaderError> {
         Ok(Self {
             key: random_key()?,
-            generation: 1,
+            generation: MADE,
             renewals,
         })
     }

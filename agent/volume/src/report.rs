@@ -2,8 +2,8 @@
 //! to the TPM.)
 //!
 //! `outcome WORD`, then its fields (`key`, `recovery`, `reason`, `generation`, `renewals`), one
-//! each, then `end`. init answers an opened state with [`Answer`]: the floor that the machine's
-//! admission allows.
+//! each, then `end`. init answers an opened or new state with [`Answer`]: the floor that the
+//! machine's admission allows.
 
 use crate::header::{VOLUME_KEY, VolumeKey, WRAPPING_KEY, WrappingKey};
 use crate::reason::Reason;
@@ -43,7 +43,8 @@ pub enum Report {
         /// The master's keys, which the other board's TPM sealed: PEM.
         keys: Zeroizing<Vec<u8>>,
     },
-    /// The header is new: make a file system.
+    /// The header is new: make a file system, and answer. Without an answer the state counts as not
+    /// finished, and is made again.
     Made {
         /// Its key.
         key: VolumeKey,

@@ -48,6 +48,19 @@ pub(crate) enum Command {
         #[arg(long)]
         out: PathBuf,
     },
+    /// Write an image onto a machine's disk that has an older one, and keep the machine's state
+    Write {
+        /// The image, ROLE.raw
+        image: PathBuf,
+        /// The disk, while the machine is off: a block device or a raw file
+        disk: PathBuf,
+        /// Public half of the release key, PEM: checks that the machine opens its state with this image
+        #[arg(long, required_unless_present = "lose_state")]
+        release_key: Option<PathBuf>,
+        /// Write it also where the machine may not open its state afterwards
+        #[arg(long, conflicts_with = "release_key")]
+        lose_state: bool,
+    },
     /// Make a NoCloud volume
     Cidata {
         /// The volume

@@ -1,4 +1,5 @@
-//! The disk: EFI system partition, root A and its verity tree, room for B. The state partition is made by init on
+//! The disk: EFI system partition, root A and its verity tree, room for B, into which [`crate::update`] writes. All images have the
+//! same layout, so that each fits beside a state. The state partition is made by init on
 //! first boot, in the space that the machine's disk has beyond the image.
 
 use crate::error::{Error, Result, at};
@@ -9,7 +10,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
-/// Room for two kernel images, so that an update can write beside the running one.
+/// Room for two kernel images.
 const ESP: u64 = 128 * MIB;
 const ROOT: u64 = 256 * MIB;
 /// A verity tree takes 1/127 of its root.

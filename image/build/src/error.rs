@@ -34,6 +34,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// The partition table of an image or a disk.
+    #[error("cannot use {path}")]
+    Table {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        source: image_format::table::TableError,
+    },
     /// An ELF file.
     #[error("cannot examine {path}")]
     Elf {

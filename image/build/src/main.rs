@@ -7,6 +7,7 @@ mod arguments;
 use arguments::{Arguments, BuildArguments, Command};
 use clap::Parser;
 use image_build::options::Options;
+use image_build::update::Update;
 use image_build::{build, keys};
 use image_packages::tools::{self, Tools};
 use image_packages::{Fetcher, Set};
@@ -77,6 +78,12 @@ fn run(arguments: Arguments) -> Outcome {
             variables(&tools, Some(&cert), &out.join(keys::names::VARIABLES))?;
             variables(&tools, None, &out.join(keys::names::VARIABLES_BLANK))?;
         }
+        Command::Write {
+            image,
+            disk,
+            release_key,
+            ..
+        } => write_onto(&image, &disk, release_key.as_deref())?,
         Command::Cidata { out, user_data } => {
             let volume = image_format::fat::cidata(&read_bounded(&user_data)?)?;
             std::fs::write(&out, volume)?;
@@ -89,6 +96,32 @@ fn run(arguments: Arguments) -> Outcome {
             )?;
         }
     }
+    Ok(())
+}
+
+/// Without a release key, whatever happens to the state.
+fn write_onto(image: &Path, disk: &Path, release_key: Option<&Path>) -> Outcome {
+    let update = Update::open(image, disk)?;
+    if let Some(release_key) = release_key {
+        update.keeps_the_state(release_key)?;
+    }
+    for step in update.plan() {
+        update.carry_out(&step)?;
+    }
+    let state = update.state().map_or_else(
+        || "it has no state partition yet".to_owned(),
+        |bytes| {
+            format!(
+                "its state partition of {:.1} MiB was not touched",
+                mebibytes(bytes)
+            )
+        },
+    );
+    notice(&format!(
+        "{} has the image of {}; {state}",
+        disk.display(),
+        image.display()
+    ));
     Ok(())
 }
 

@@ -113,7 +113,14 @@ fn entry(partition: &Partition, extent: Extent) -> Vec<u8> {
 }
 
 /// A header at sector `own`, whose twin is at `other`; `last` is the disk's last sector.
-fn header(disk: Guid, own: u64, other: u64, entries_at: u64, last: u64, table: u32) -> Vec<u8> {
+pub(crate) fn header(
+    disk: Guid,
+    own: u64,
+    other: u64,
+    entries_at: u64,
+    last: u64,
+    table: u32,
+) -> Vec<u8> {
     let mut out = b"EFI PART\x00\x00\x01\x00\x5c\x00\x00\x00".to_vec();
     out.extend([0; 8]);
     for sector in [own, other, 2 + TABLE_SECTORS, last - TABLE_SECTORS - 1] {

@@ -51,6 +51,11 @@ impl Guid {
         ]
     }
 
+    /// The reverse of [`Guid::to_bytes`].
+    pub const fn from_stored(stored: [u8; 16]) -> Self {
+        Self(Self(stored).to_bytes())
+    }
+
     /// In the order of the text, as RFC 9562 stores it.
     pub const fn to_text_order(self) -> [u8; 16] {
         self.0

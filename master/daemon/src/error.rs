@@ -41,7 +41,7 @@ pub(crate) enum Error {
     /// The state's admin.
     #[error(
         "this machine's state came from another board by the admin key {brought_by}, and the configuration names {configured}: \
-         give the machine the user-data of that admin's cluster, or write the image again for a new one"
+         give the machine the user-data of that admin's cluster, or, for a new one, clear the TPM and write the whole image again"
     )]
     OtherAdmin {
         brought_by: String,
