@@ -12,30 +12,26 @@ use http_body_util::BodyExt;
 use master_client::{Body, UserInfo};
 use master_listener::Peer;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::watch;
 
-/// The caller, as the deny list identifies it.
+/// The caller, as the deny list identifies it. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    user: UserInfo,
-    peer: Peer,
-}
+pub(crate) struct Caller(Arc<(UserInfo, Peer)>);
 
 impl Caller {
     /// The caller if the deny list could ever deny it; `None` for callers inside the process and
     /// those not tied to a node.
     pub(crate) fn of(user: &UserInfo, peer: &Peer) -> Option<Self> {
         let tied = user.node().is_some() || !user.extra.is_empty() || !peer.certificates.is_empty();
-        (peer.remote.is_some() && tied).then(|| Self {
-            user: user.clone(),
-            peer: peer.clone(),
-        })
+        (peer.remote.is_some() && tied).then(|| Self(Arc::new((user.clone(), peer.clone()))))
     }
 
     /// The reason why the caller is denied, if it is.
     pub(crate) fn denial(&self, api: &ApiServer) -> Option<String> {
-        api.denial(&self.user, &self.peer)
+        let (user, peer) = &*self.0;
+        api.denial(user, peer)
     }
 
     /// The answer with a body that ends as soon as its caller is denied.

@@ -15,7 +15,7 @@ use crate::writer::{Stores, Writer};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use master_client::{ApiError, Client, Key, Recorder};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -131,7 +131,16 @@ struct Worker {
     stores: Stores,
     /// Sources without which nothing is planned.
     sources: Vec<usize>,
+    /// Whether everything of these sources is known.
+    informed: bool,
     running: usize,
+}
+
+impl Worker {
+    /// Whether it may plan: never on half a picture, and never beyond its share.
+    fn may_plan(&self) -> bool {
+        self.informed && self.running < SHARE
+    }
 }
 
 /// A controller as the list of all names it.
@@ -219,6 +228,7 @@ impl Controllers {
         let tools = tools.map(|worker| Tools::of(worker, &client));
         let mut driver = Driver {
             tools: tools.collect(),
+            readers: readers(&self.workers),
             workers: self.workers,
             figures: self.figures,
             whole: BTreeSet::new(),
@@ -262,9 +272,21 @@ fn worker<C: Controller>(controller: C, declared: Declaration) -> Worker {
         reconcile: Box::new(Arc::new(controller)),
         queue,
         stores,
+        informed: declared.sources.is_empty(),
         sources: declared.sources,
         running: 0,
     }
+}
+
+/// The numbers of the workers that depend on each source.
+fn readers(workers: &[Worker]) -> BTreeMap<usize, Vec<usize>> {
+    let mut readers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (number, worker) in workers.iter().enumerate() {
+        for source in &worker.sources {
+            readers.entry(*source).or_default().push(number);
+        }
+    }
+    readers
 }
 
 struct Ended {
@@ -279,6 +301,8 @@ struct Driver {
     workers: Vec<Worker>,
     /// By the workers' numbers.
     tools: Vec<Tools>,
+    /// The workers that depend on a source.
+    readers: BTreeMap<usize, Vec<usize>>,
     figures: Arc<Figures>,
     /// Sources of which everything is known.
     whole: BTreeSet<usize>,
@@ -288,21 +312,12 @@ struct Driver {
 }
 
 impl Driver {
-    /// Whether a worker may plan: never on half a picture, and never beyond its share.
-    fn may_plan(&self, worker: &Worker) -> bool {
-        worker.running < SHARE
-            && worker
-                .sources
-                .iter()
-                .all(|source| self.whole.contains(source))
-    }
-
     /// When something is due, if nothing changes.
     fn wake(&self, now: Instant) -> Option<Instant> {
         if self.in_flight.len() >= IN_FLIGHT {
             return None;
         }
-        let ready = self.workers.iter().filter(|worker| self.may_plan(worker));
+        let ready = self.workers.iter().filter(|worker| worker.may_plan());
         ready.filter_map(|worker| worker.queue.wake(now)).min()
     }
 
@@ -313,8 +328,9 @@ impl Driver {
         while idle < self.workers.len() && planned < BATCH && self.in_flight.len() < IN_FLIGHT {
             let number = self.turn % self.workers.len();
             self.turn = number + 1;
-            let taken = if self.may_plan(&self.workers[number]) {
-                self.workers[number].queue.take(now.instant)
+            let worker = &mut self.workers[number];
+            let taken = if worker.may_plan() {
+                worker.queue.take(now.instant)
             } else {
                 None
             };
@@ -366,24 +382,35 @@ impl Driver {
         self.figures.ended(worker.name, took, ended.end);
     }
 
+    /// Takes a change. Most concern few workers, and there are many of both: no work here is for each worker.
     fn changed(&mut self, changed: Changed, now: Instant) {
-        if changed.whole {
-            self.whole.insert(changed.source);
+        let readers = self
+            .readers
+            .get(&changed.source)
+            .map_or(&[][..], Vec::as_slice);
+        let differs = if changed.whole {
+            self.whole.insert(changed.source)
         } else {
-            self.whole.remove(&changed.source);
+            self.whole.remove(&changed.source)
+        };
+        if differs {
+            for number in readers {
+                let worker = &mut self.workers[*number];
+                let mut sources = worker.sources.iter();
+                worker.informed = sources.all(|source| self.whole.contains(source));
+            }
         }
-        let mut added = vec![0; self.workers.len()];
+        let mut added: BTreeMap<usize, _> = BTreeMap::new();
         for (number, key) in changed.keys {
-            added[number] += 1;
+            *added.entry(number).or_default() += 1;
             self.workers[number].queue.add(Arc::new(key), now);
         }
-        for (worker, added) in self.workers.iter_mut().zip(added) {
-            if worker.sources.contains(&changed.source) {
-                worker.queue.observe(now);
-            }
-            if added > 0 {
-                self.figures.added(worker.name, added, worker.queue.depth());
-            }
+        for number in readers {
+            self.workers[*number].queue.observe(now);
+        }
+        for (number, added) in added {
+            let worker = &self.workers[number];
+            self.figures.added(worker.name, added, worker.queue.depth());
         }
     }
 }

@@ -208,12 +208,13 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     let shutdown = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(keep_current(authority.clone(), serving.clone()));
-    tasks.spawn(control_plane(
-        api.clone(),
-        service.clone(),
-        scheduling,
-        controllers,
-    ));
+    for part in control_plane(&api, &service, scheduling, controllers) {
+        let service = service.clone();
+        tasks.spawn(async move {
+            service.bootstrapped().await;
+            part.await;
+        });
+    }
     if service.is_bootstrapped() {
         // The deny list must be whole before the first request.
         service.ready().await;
@@ -246,38 +247,31 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     outcome
 }
 
-/// Runs the control plane, after the bootstrap.
-async fn control_plane(
-    api: ApiServer,
-    service: Arc<AttestationService>,
+/// The parts of the control plane, to begin after the bootstrap. Each wants a task of its own: in one task, a change that one of
+/// them follows would have all of them look at everything that they follow.
+fn control_plane(
+    api: &ApiServer,
+    service: &Arc<AttestationService>,
     scheduling: master_schedule::Options,
     controllers: Controllers,
-) {
-    service.bootstrapped().await;
-    let scheduler = api.client(UserInfo::authenticated(
-        SCHEDULER_USER,
-        Vec::<String>::new(),
-    ));
-    let client = api.client(UserInfo::authenticated(
-        CONTROLLER_MANAGER_USER,
-        Vec::<String>::new(),
-    ));
-    let nodes = api.client(UserInfo::authenticated(USAGE_USER, Vec::<String>::new()));
-    tokio::join!(
-        Box::pin(service.run()),
+) -> [BoxFuture<'static, ()>; 4] {
+    let client = |user| api.client(UserInfo::authenticated(user, Vec::<String>::new()));
+    let (attestation, usage) = (service.clone(), api.usage().clone());
+    [
+        Box::pin(async move { Box::pin(attestation.run()).await }),
         Box::pin(master_usage::run(
-            nodes,
-            api.usage().clone(),
+            client(USAGE_USER),
+            usage,
             master_usage::Options::default(),
-            std::future::pending()
+            std::future::pending(),
         )),
         Box::pin(master_schedule::run(
-            scheduler,
+            client(SCHEDULER_USER),
             scheduling,
-            std::future::pending()
+            std::future::pending(),
         )),
-        Box::pin(controllers.run(client, std::future::pending())),
-    );
+        Box::pin(controllers.run(client(CONTROLLER_MANAGER_USER), std::future::pending())),
+    ]
 }
 
 /// The API server as the one who repairs the allocations of services.

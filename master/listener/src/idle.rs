@@ -1,17 +1,18 @@
 //! Idle connections: which requests count as open, and when a connection is idle, or its client
 //! stops reading.
+//!
+//! Requests leave notes, and who waits for either looks at them when it could have come to that. So a request costs its
+//! connection no timer, and wakes nothing.
 
 use bytes::Bytes;
 use http::Response;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use master_client::{Body, BodyError};
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Bytes that are passed to the connection at once, so that progress in reading a large answer can
@@ -20,16 +21,29 @@ const PIECE: usize = 64 << 10;
 
 /// The open requests of one connection: from the header until the last byte of the answer is sent.
 #[derive(Debug, Clone)]
-pub(crate) struct Requests {
-    open: watch::Sender<usize>,
-    answers: Arc<Mutex<Answers>>,
+pub(crate) struct Requests(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    open: usize,
+    /// When the last request ended, or the connection began.
+    ended: Instant,
+    /// The number of the next request.
+    next: u64,
+    /// Answers that have something to send, by their requests' numbers, and since when.
+    offered: Vec<(u64, Instant)>,
 }
 
-/// Answers that have something to send, and since when.
-#[derive(Debug, Default)]
-struct Answers {
-    next: u64,
-    offered: HashMap<u64, Instant>,
+impl State {
+    /// Since when no request has been open; `None` while one is.
+    fn idle(&self) -> Option<Instant> {
+        (self.open == 0).then_some(self.ended)
+    }
+
+    /// Since when the client has read nothing of an answer; `None` if it has read all that there is.
+    fn unread(&self) -> Option<Instant> {
+        self.offered.iter().map(|(_, since)| *since).min()
+    }
 }
 
 /// One open request.
@@ -41,71 +55,74 @@ pub(crate) struct UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.taken();
-        self.requests.open.send_modify(|open| *open -= 1);
+        let mut state = self.requests.state();
+        state.offered.retain(|(id, _)| *id != self.id);
+        state.open -= 1;
+        state.ended = Instant::now();
     }
 }
 
 impl UnderWay {
     /// The client has to read from now on.
     fn offered(&self) {
-        self.requests
-            .answers()
-            .offered
-            .insert(self.id, Instant::now());
+        let mut state = self.requests.state();
+        state.offered.retain(|(id, _)| *id != self.id);
+        state.offered.push((self.id, Instant::now()));
     }
 
     /// The client has nothing to read.
     fn taken(&self) {
-        self.requests.answers().offered.remove(&self.id);
+        let mut state = self.requests.state();
+        state.offered.retain(|(id, _)| *id != self.id);
     }
 }
 
 impl Requests {
     pub(crate) fn new() -> Self {
-        Self {
-            open: watch::Sender::new(0),
-            answers: Arc::default(),
-        }
+        Self(Arc::new(Mutex::new(State {
+            open: 0,
+            ended: Instant::now(),
+            next: 0,
+            offered: Vec::new(),
+        })))
     }
 
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn begin(&self) -> UnderWay {
-        self.open.send_modify(|open| *open += 1);
-        let mut answers = self.answers();
-        answers.next += 1;
+        let mut state = self.state();
+        state.open += 1;
+        state.next += 1;
         UnderWay {
             requests: self.clone(),
-            id: answers.next,
+            id: state.next,
         }
     }
 
     /// Waits until no request has been open for `limit`. A watch counts as an open request.
     pub(crate) async fn idle(&self, limit: impl Fn() -> Duration) {
-        let mut open = self.open.subscribe();
-        loop {
-            // The sender lives as long as `self`.
-            drop(open.wait_for(|open| *open == 0).await);
-            if tokio::time::timeout(limit(), open.changed()).await.is_err() {
-                return;
-            }
-        }
+        self.outlasts(State::idle, limit).await;
     }
 
     /// Waits until the client has read nothing for `limit` of an answer that has something to send:
     /// with HTTP/2 a client controls the flow of each answer, and may stop one while it uses
     /// others. A watch without events has nothing to send.
     pub(crate) async fn unread(&self, limit: Duration) {
-        let mut open = self.open.subscribe();
+        self.outlasts(State::unread, || limit).await;
+    }
+
+    /// Waits until something has been so for `limit`; `since` tells since when it is, if it is.
+    async fn outlasts(
+        &self,
+        since: impl Fn(&State) -> Option<Instant>,
+        limit: impl Fn() -> Duration,
+    ) {
         loop {
-            // The sender lives as long as `self`.
-            drop(open.wait_for(|open| *open > 0).await);
-            let oldest = self.answers().offered.values().min().copied();
-            let end = oldest.unwrap_or_else(Instant::now) + limit;
-            if oldest.is_some() && end <= Instant::now() {
+            let since = since(&self.state());
+            let end = since.unwrap_or_else(Instant::now) + limit();
+            if since.is_some() && end <= Instant::now() {
                 return;
             }
             tokio::time::sleep_until(end).await;

@@ -263,10 +263,9 @@ pub fn kept(kind: &Kind, entry: &Entry, extent: Extent) -> Result<Kept, ApiError
     } else {
         rename(kind, entry)?.into()
     };
-    let beginning = START.len() + 1;
-    let mut first = Vec::with_capacity(beginning);
-    value.put(0..beginning, &mut first);
-    let begins = first.starts_with(START) && first.last() != Some(&b'}');
+    let mut first = [0; START.len() + 1];
+    value.put(0..first.len(), &mut first.as_mut_slice());
+    let begins = matches!(first.strip_prefix(START), Some([next]) if !matches!(next, 0 | b'}'));
     let end = match extent {
         Extent::Whole => Some(value.len()),
         Extent::Metadata(_) => closed(&value.bytes(), START.len()),

@@ -491,9 +491,9 @@ impl Kind {
     /// The key of an object in the store.
     pub fn key(&self, namespace: &str, name: &str) -> String {
         if self.namespaced {
-            format!("{}/{namespace}/{name}", self.table)
+            [&self.table, "/", namespace, "/", name].concat()
         } else {
-            format!("{}/{name}", self.table)
+            [&self.table, "/", name].concat()
         }
     }
 
@@ -571,7 +571,8 @@ impl Kind {
 #[derive(Debug)]
 pub struct Registry {
     kinds: Vec<Arc<Kind>>,
-    by_path: HashMap<(String, String, String), Arc<Kind>>,
+    /// The kinds of a plural: a few, in several versions or groups.
+    by_plural: HashMap<String, Vec<Arc<Kind>>>,
     schemas: Schemas,
 }
 
@@ -582,17 +583,13 @@ impl Registry {
         let schemas = Schemas::compile(&schema::definitions(&sources));
         let mut registry = Self {
             kinds: Vec::new(),
-            by_path: HashMap::new(),
+            by_plural: HashMap::new(),
             schemas,
         };
         for kind in kinds {
             let kind = Arc::new(kind);
-            let path = (
-                kind.group.clone(),
-                kind.version.clone(),
-                kind.plural.clone(),
-            );
-            registry.by_path.insert(path, kind.clone());
+            let same = registry.by_plural.entry(kind.plural.clone()).or_default();
+            same.push(kind.clone());
             registry.kinds.push(kind);
         }
         registry
@@ -600,8 +597,10 @@ impl Registry {
 
     /// The kind at a path.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
-        self.by_path
-            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+        let same = self.by_plural.get(plural)?.iter();
+        // Of two at one path the later.
+        same.rev()
+            .find(|kind| kind.group == group && kind.version == version)
     }
 
     /// All kinds, in the order of discovery.

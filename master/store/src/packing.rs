@@ -57,15 +57,16 @@ impl Packed {
 
     /// Writes a range of the value.
     pub(crate) fn put(&self, range: Range<usize>, into: &mut impl BufMut) {
-        let mut at = 0;
+        let (mut before, mut left) = (range.start, range.len());
         for part in self.parts() {
-            if at >= range.end {
+            let own = part.get(before..).unwrap_or_default();
+            before = before.saturating_sub(part.len());
+            let own = own.get(..left).unwrap_or(own);
+            into.put_slice(own);
+            left -= own.len();
+            if left == 0 {
                 break;
             }
-            let from = range.start.saturating_sub(at).min(part.len());
-            let end = (range.end - at).min(part.len());
-            into.put_slice(part.get(from..end).unwrap_or_default());
-            at += part.len();
         }
     }
 
@@ -95,7 +96,19 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
+    /// The next number. Most are of one byte.
+    #[inline]
     fn number(&mut self) -> Option<usize> {
+        match self.steps {
+            [byte, rest @ ..] if *byte < 0x80 => {
+                self.steps = rest;
+                Some(usize::from(*byte))
+            }
+            _ => self.long_number(),
+        }
+    }
+
+    fn long_number(&mut self) -> Option<usize> {
         let (mut number, mut shift) = (0, 0_u32);
         loop {
             let byte = *self.steps.split_off_first()?;

@@ -29,11 +29,16 @@ impl Call {
         if accept.form == Form::Object && !accept.yaml {
             let (head, kept) = (
                 master_objects::head(&self.kind, Extent::Whole),
-                master_objects::kept(&self.kind, entry, Extent::Whole)?.bytes(),
+                master_objects::kept(&self.kind, entry, Extent::Whole)?,
             );
             let revision = entry.modified.to_string();
-            let parts = [head.as_bytes(), revision.as_bytes(), b"\",", &kept, b"\n"];
-            return Ok(json_bytes(status, parts.concat()));
+            let mut answer = Vec::with_capacity(head.len() + revision.len() + 3 + kept.len());
+            answer.extend_from_slice(head.as_bytes());
+            answer.extend_from_slice(revision.as_bytes());
+            answer.extend_from_slice(b"\",");
+            kept.put(&mut answer);
+            answer.push(b'\n');
+            return Ok(json_bytes(status, answer));
         }
         let bare = matches!(accept.form, Form::Table(_))
             && Include::of(self.query.get("includeObject"))? != Include::Object;

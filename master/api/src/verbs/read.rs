@@ -4,7 +4,6 @@ use super::Call;
 use super::answer::value_answer;
 use super::network_only;
 use super::page::Page;
-use bytes::BytesMut;
 use http::{Response, StatusCode};
 use master_client::Body;
 use master_objects::{Extent, Kept, store_error};
@@ -170,7 +169,7 @@ impl Item for Listed {
         self.1.len()
     }
 
-    fn put(&self, piece: &mut BytesMut) {
+    fn put(&self, piece: &mut Vec<u8>) {
         self.1.put(piece);
     }
 }
