@@ -71,6 +71,24 @@ impl Cluster {
     }
 }
 
+/// A pod that gets the secret by all ways but a volume alone: variables by key and by all keys, and an argument made of one; a
+/// hook is started with them, too.
+fn variables() -> Value {
+    let script = "until [ -e /hooked ]; do busybox sleep 0.1; done; for value in \"$ONE\" \"$ALL_k\" \"$0\"; do printf %s \"$value\" | busybox cmp - /v/k && echo same; done";
+    let mut pod = once(script, json!({"secret": {"secretName": "s"}}));
+    let main = &mut pod["containers"][0];
+    main["env"] =
+        json!([{"name": "ONE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+    main["envFrom"] = json!([{"prefix": "ALL_", "secretRef": {"name": "s"}}]);
+    main["command"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!("$(ONE)"));
+    main["lifecycle"] =
+        json!({"postStart": {"exec": {"command": ["/bin/sh", "-c", ": > /hooked", "$(ONE)"]}}});
+    pod
+}
+
 /// Whether a file on the disk below `dir` holds the word; memory is not entered.
 fn on_the_disk(dir: &Path, device: u64) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
@@ -125,13 +143,23 @@ async fn content_of_volumes_is_read_only_and_a_secret_never_lies_on_the_disk() {
     assert_eq!(said, ends, "{lines:?}");
     assert_eq!(lines.last().map(String::as_str), Some("tmpfs"), "{lines:?}");
 
-    // The store of the test's own master and the log that the pod wrote itself hold the word; nothing else does.
+    cluster.create("knows", variables()).await;
+    assert_eq!(
+        cluster.output("knows", "Succeeded").await,
+        ["same", "same", "same"]
+    );
+
+    // The store of the test's own master and the log that the pod wrote itself hold the word; nothing else does. The engine's
+    // state and the folder of the agent's FIFOs are in memory on a machine.
     let dir = cluster.site.dir.path();
     let device = std::fs::metadata(dir).unwrap().dev();
-    for part in ["kubelet", "engine", "run", "io"] {
+    for part in ["kubelet", "engine/root", "run"] {
         assert_eq!(on_the_disk(&dir.join(part), device), None, "{part}");
     }
-    cluster.gone("keeps").await;
+    for name in ["keeps", "knows"] {
+        cluster.gone(name).await;
+    }
+    assert_eq!(on_the_disk(&dir.join("engine/root"), device), None);
     cluster.emptied("run/held").await;
     cluster.emptied("run/mounts").await;
 }
