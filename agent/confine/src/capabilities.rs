@@ -128,8 +128,8 @@ pub(crate) const TABLE: [(&str, Grant, &str); 41] = [
     ),
     (
         "SYS_TIME",
-        OnRequest,
-        "sets the machine's clock, as time servers do; certificates are renewed by counting seconds",
+        Never,
+        "sets the machine's clock, by which agent and master judge certificates and tokens; the machine keeps its own time",
     ),
     (
         "SYS_TTY_CONFIG",
@@ -297,7 +297,7 @@ mod tests {
             with(&["NET_BIND_SERVICE"], &["ALL"]),
             ["CAP_NET_BIND_SERVICE"]
         );
-        assert_eq!(with(&["cap_sys_time"], &["all"]), ["CAP_SYS_TIME"]);
+        assert_eq!(with(&["cap_sys_nice"], &["all"]), ["CAP_SYS_NICE"]);
     }
 
     #[test]
@@ -310,6 +310,7 @@ mod tests {
             "SYS_MODULE",
             "SYS_RAWIO",
             "SYS_BOOT",
+            "SYS_TIME",
             "BPF",
             "PERFMON",
             "NET_ADMIN",
@@ -321,12 +322,12 @@ mod tests {
             );
             assert!(withheld(&list(&["all"])).contains(&name));
         }
-        assert!(withheld(&list(&["SYS_TIME"])).is_empty());
+        assert!(withheld(&list(&["SYS_NICE"])).is_empty());
     }
 
     #[test]
     fn what_is_never_given_and_what_there_is_not_are_told_apart() {
-        let fault = |name: &str| capability_fault(&list(&["SYS_TIME", "ALL", name]));
+        let fault = |name: &str| capability_fault(&list(&["SYS_NICE", "ALL", name]));
         assert_eq!(fault("NET_RAW"), None);
         assert!(
             fault("cap_sys_admin")

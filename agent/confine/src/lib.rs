@@ -11,6 +11,8 @@ mod calls;
 mod capabilities;
 mod paths;
 mod seccomp;
+#[cfg(test)]
+mod upstream;
 
 pub use capabilities::{Capabilities, capabilities, capability_fault, withheld};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};

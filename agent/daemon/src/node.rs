@@ -19,7 +19,7 @@ use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
 use config_machine::end::LONGEST_GRACE;
 use config_machine::power::Order;
-use config_machine::{kernel, programs};
+use config_machine::{kernel, programs, specification};
 use config_model::MachineConfig;
 use config_model::eviction::{Eviction, Left};
 use config_model::format::HostPort;
@@ -241,13 +241,17 @@ fn engine(arguments: &RunArguments, machine: &MachineConfig, on_machine: bool) -
     Options {
         socket: arguments.containerd.clone(),
         state: arguments.containerd_root.clone(),
-        fifos: arguments.run.join("io"),
+        fifos: if on_machine {
+            specification::FOLDER.into()
+        } else {
+            arguments.run.join("io")
+        },
         logs: arguments.pod_logs.clone(),
         registries: registries(&machine.registries),
         // On a host containerd finds the shims by its own configuration.
         programs: on_machine.then(|| Programs {
             shim: programs::SHIM.into(),
-            runtime: programs::CRUN.into(),
+            runtime: programs::RUNTIME.into(),
         }),
         archives: vec![PathBuf::from(ARCHIVES), arguments.data.join("images")],
     }

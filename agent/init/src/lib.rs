@@ -7,6 +7,9 @@
 //! supervises containerd, agent and master. If the configuration comes from a metadata service,
 //! init starts the agent to fetch it ([`cloud`], [`errand`]).
 //!
+//! Where it is not the first process it is the container runtime that containerd's shim starts ([`launch`]): crun, given the
+//! specification of a container from memory.
+//!
 //! Guarantees:
 //! - Nothing of the configuration's content reaches the console; milestones and failures are one line each.
 //! - A configuration that could not be measured on a machine with a TPM is never used.
@@ -35,6 +38,7 @@ pub mod guid;
 pub mod hardening;
 pub mod initrd;
 pub mod label;
+pub mod launch;
 pub mod lines;
 pub mod measure;
 pub mod modules;

@@ -456,7 +456,7 @@ mod tests {
             refusal.map(|refusal| (refusal.reason, refusal.message))
         };
         let (reason, message) =
-            asks(json!({"capabilities": {"add": ["SYS_TIME", "SYS_PTRACE"]}})).unwrap();
+            asks(json!({"capabilities": {"add": ["SYS_NICE", "SYS_PTRACE"]}})).unwrap();
         assert_eq!(reason, "CapabilityNotAllowed");
         assert!(
             message.starts_with(
@@ -465,7 +465,7 @@ mod tests {
             "{message}"
         );
         assert_eq!(
-            asks(json!({"capabilities": {"add": ["ALL", "SYS_TIME"]}})),
+            asks(json!({"capabilities": {"add": ["ALL", "SYS_NICE"]}})),
             None
         );
         assert_eq!(

@@ -49,13 +49,14 @@ pub struct Options {
     pub socket: PathBuf,
     /// containerd's root directory, on whose file system images lie.
     pub state: PathBuf,
-    /// Directory of FIFOs; it must outlive the agent and not the boot (`/run/pratique/io`).
+    /// Directory of FIFOs and specifications, in memory: it must outlive the agent and not the boot
+    /// ([`config_machine::specification::FOLDER`]).
     pub fifos: PathBuf,
     /// Directory below which all logs lie; what a container's record says of its log is believed no further.
     pub logs: PathBuf,
     /// Registries.
     pub registries: Registries,
-    /// What containerd starts for a container; `None`: as it is set up.
+    /// What containerd starts for a container; `None`: as it is set up, and its database keeps whole specifications.
     pub programs: Option<Programs>,
     /// Directories with OCI archives that are imported at the start.
     pub archives: Vec<PathBuf>,

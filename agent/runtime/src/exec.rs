@@ -5,9 +5,9 @@ use crate::containerd::Containerd;
 use crate::log::{Fifos, read_rest};
 use crate::model::{Error, ErrorClass, ExecOutput};
 use crate::process;
+use crate::specification;
 use containerd_client::services::v1::{
-    DeleteProcessRequest, ExecProcessRequest, GetContainerRequest, KillRequest, StartRequest,
-    WaitRequest,
+    DeleteProcessRequest, ExecProcessRequest, KillRequest, StartRequest, WaitRequest,
 };
 use containerd_client::tonic::Code;
 use serde_json::Value;
@@ -139,34 +139,10 @@ fn unreachable_status<T>() -> Result<T, containerd_client::tonic::Status> {
 
 /// The container's own process with other arguments.
 async fn own_process(engine: &Containerd, id: &str, command: &[String]) -> Result<Value, Error> {
-    let mut process = specification(engine, id).await?["process"].take();
+    let mut process = specification::of(engine, id).await?["process"].take();
     process["args"] = command.into();
     process["terminal"] = false.into();
     Ok(process)
-}
-
-/// The specification by which the container was made.
-pub(crate) async fn specification(engine: &Containerd, id: &str) -> Result<Value, Error> {
-    let fail = failed(ErrorClass::NotFound, format!("look at container {id}"));
-    let get = GetContainerRequest { id: id.to_owned() };
-    let stored = engine
-        .containers()
-        .get(request(get))
-        .await
-        .map_err(fail)?
-        .into_inner()
-        .container;
-    let spec = stored
-        .and_then(|stored| stored.spec)
-        .map(|spec| spec.value)
-        .unwrap_or_default();
-    serde_json::from_slice(&spec).map_err(|error| {
-        Error::caused(
-            ErrorClass::Create,
-            format!("read the specification of {id}"),
-            error,
-        )
-    })
 }
 
 async fn keep_reading(output: &Receiver, text: &mut Vec<u8>) {

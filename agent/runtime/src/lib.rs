@@ -8,6 +8,8 @@
 //! Images: `registry` says where one may be had and by which credentials, `session` proves to a registry who asks, `http`
 //! and `reach` keep requests from where they must not go, `access` remembers who may run what was fetched.
 //!
+//! Specifications: `spec` makes a container's, and `specification` keeps it where containerd's database holds nothing of it.
+//!
 //! Logs: `log` writes what containers print; `agent_server` reads it for who asks.
 //!
 //! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit into a
@@ -43,6 +45,7 @@ mod root;
 mod session;
 mod signals;
 mod spec;
+mod specification;
 mod taps;
 mod users;
 

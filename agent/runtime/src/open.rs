@@ -6,6 +6,7 @@ use crate::log::Fifos;
 use crate::model::{Error, ErrorClass};
 use crate::pids::Depth;
 use crate::process::{Attached, Command, Control, Input, Output, Outputs, Process};
+use crate::specification;
 use nix::errno::Errno;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ pub(crate) async fn start(
     command: &Command,
 ) -> Result<Process, Error> {
     let local = |error| Error::caused(ErrorClass::Create, "open the command's streams", error);
-    let spec = exec::specification(engine, id).await?;
+    let spec = specification::of(engine, id).await?;
     let exec_id = exec::next_id();
     let folder = engine.options.fifos.join(format!("{id}-{exec_id}"));
     let cgroup = spec["linux"]["cgroupsPath"].as_str().unwrap_or_default();

@@ -18,7 +18,8 @@ const OPTIONS_TYPE: &str = "containerd.runc.v1.Options";
 pub struct Programs {
     /// The shim.
     pub shim: PathBuf,
-    /// The runtime, which the shim starts.
+    /// The runtime, which the shim starts. It reads the specification of a new container where
+    /// [`config_machine::specification::path`] says, below [`crate::Options::fifos`].
     pub runtime: PathBuf,
 }
 

@@ -62,7 +62,16 @@ pub fn configuration(places: Places<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{MACHINE, configuration};
-    use crate::programs::{CRUN, NO_PLUGINS, SEARCH_PATH, SHIM};
+    use crate::programs::{CRUN, NO_PLUGINS, RUNTIME, SEARCH_PATH, SHIM};
+    use crate::specification;
+
+    #[test]
+    fn specifications_of_containers_lie_in_memory() {
+        // The shim and the runtime copy them to below `state`.
+        for path in [specification::FOLDER, MACHINE.state] {
+            assert!(path.starts_with("/run/"), "{path}");
+        }
+    }
 
     #[test]
     fn nothing_of_the_state_is_executed_or_loaded() {
@@ -80,7 +89,7 @@ mod tests {
         assert_eq!(text.matches("/var/").count(), 1, "{text}");
         let read_only = |path: &str| path.starts_with("/usr/");
         assert!(
-            [NO_PLUGINS, SHIM, CRUN]
+            [NO_PLUGINS, SHIM, RUNTIME, CRUN]
                 .into_iter()
                 .chain(SEARCH_PATH.split(':'))
                 .all(read_only)

@@ -13,8 +13,9 @@
 //! - `mitigations=auto,nosmt`: it halves many machines. Whether pods of different owners share a
 //!   core is for the admin and the scheduler to decide.
 //! - `ia32_emulation=0`, `vm.memfd_noexec`: images with 32-bit programs exist, and programs that start others from memory.
-//! - `iommu=force`, `efi=disable_early_pci_dma`: they keep some hardware from starting; nothing is promised against devices
-//!   on the board.
+//! - `iommu=force`, `iommu.strict=1`, `iommu.passthrough=0`, `efi=disable_early_pci_dma`: they slow or stop some hardware, and
+//!   nothing is promised against devices on the board.
+//! - `hardened_usercopy=1`, `hash_pointers=always`: Debian's kernel checks copies and hashes pointers without them.
 //! - `rp_filter`: it drops the answer of a DHCP server to a card that has no address yet, whatever its strictness.
 //! - `kernel.warn_limit`: a pod that finds a harmless warning could reboot its machine; an oops does ([`SYSCTLS`]).
 

@@ -138,19 +138,34 @@ impl Engine {
         self.dir.join("root")
     }
 
-    /// Kills containerd alone; the containers live on, and it comes back.
-    pub fn kill_containerd(&self) -> Result<()> {
+    /// The names of the processes in its namespaces, sorted; those of containers are among them.
+    pub fn processes(&self) -> Vec<String> {
+        let all = descendants(self.process.pid).into_iter();
+        let mut names: Vec<String> = all.filter_map(name_of).collect();
+        names.sort();
+        names
+    }
+
+    /// Resident memory of containerd in KiB.
+    pub fn resident(&self) -> Result<u64> {
+        crate::process::resident(self.containerd()?)
+    }
+
+    fn containerd(&self) -> Result<i32> {
         let containerd = |pid: &i32| {
             is_named(*pid, "containerd")
                 && std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
                     .is_ok_and(|line| line.contains("--config"))
         };
-        let mut all = descendants(self.process.pid).into_iter();
         let missing = "containerd is not among the processes that were started here";
-        let pid = all
-            .find(containerd)
-            .ok_or_else(|| Error::Missing(missing.to_owned()))?;
-        signal(pid, Signal::SIGKILL)
+        let mut all = descendants(self.process.pid).into_iter();
+        all.find(containerd)
+            .ok_or_else(|| Error::Missing(missing.to_owned()))
+    }
+
+    /// Kills containerd alone; the containers live on, and it comes back.
+    pub fn kill_containerd(&self) -> Result<()> {
+        signal(self.containerd()?, Signal::SIGKILL)
     }
 
     /// Stops the shims of all containers, so that containerd gets no answer of them, until what is returned is dropped.
@@ -185,7 +200,13 @@ impl Drop for StoppedShims {
 }
 
 fn is_named(pid: i32, name: &str) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
+    name_of(pid).is_some_and(|found| found == name)
+}
+
+/// A process's name; none where it has ended.
+fn name_of(pid: i32) -> Option<String> {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(comm.trim().to_owned())
 }
 
 fn signal(pid: i32, signal: Signal) -> Result<()> {

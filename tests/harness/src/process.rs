@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -111,6 +111,15 @@ pub fn run(mut command: Command) -> Result<String> {
         status: output.status.to_string(),
         output: tail(&format!("{stdout}{stderr}"), 30),
     })
+}
+
+/// Resident memory of a process in KiB.
+pub fn resident(pid: i32) -> Result<u64> {
+    let path = PathBuf::from(format!("/proc/{pid}/status"));
+    let status = std::fs::read_to_string(&path).map_err(file_error("cannot read", &path))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| Error::Missing(format!("no VmRSS of process {pid}")))
 }
 
 /// The last `lines` lines of a text.

@@ -10,6 +10,7 @@ use crate::programs;
 use crate::root;
 use crate::signals::signal_number;
 use crate::spec::{Host, runtime_spec};
+use crate::specification;
 use crate::users::{Accounts, Wish};
 use containerd_client::services::v1::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
 use containerd_client::services::v1::{
@@ -20,7 +21,8 @@ use containerd_client::tonic::{Code, Status};
 use containerd_client::types::Mount;
 use containerd_client::types::v1::Status as TaskStatus;
 use jiff::Timestamp;
-use prost_types::{Any, FieldMask};
+use prost_types::FieldMask;
+use serde_json::json;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -110,10 +112,7 @@ impl Containerd {
             labels: record.labels().into_iter().chain(kept).collect(),
             image: ready.image.name.clone(),
             runtime: Some(programs::runtime(self.options.programs.as_ref())),
-            spec: Some(Any {
-                type_url: labels::SPEC_TYPE.to_owned(),
-                value: b"{}".to_vec(),
-            }),
+            spec: Some(specification::any(&json!({}))),
             snapshotter: SNAPSHOTTER.to_owned(),
             snapshot_key: id.to_owned(),
             ..Stored::default()
@@ -191,13 +190,9 @@ impl Containerd {
             target,
             ..self.host_for(spec)
         };
-        let document =
-            runtime_spec(spec, &stored.id, &ready.defaults, &identity, &host)?.to_string();
+        let document = runtime_spec(spec, &stored.id, &ready.defaults, &identity, &host)?;
         let mut stored = stored;
-        stored.spec = Some(Any {
-            type_url: labels::SPEC_TYPE.to_owned(),
-            value: document.into_bytes(),
-        });
+        stored.spec = Some(specification::keep(&self.options, &stored.id, &document)?);
         let mut paths = vec!["spec".to_owned()];
         if let Some(user) = labels::user_text(&identity.user(spec)) {
             paths.push(format!("labels.{}", labels::USER));

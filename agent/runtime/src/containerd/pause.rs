@@ -12,6 +12,7 @@ use crate::model::{
 use crate::pause;
 use crate::programs;
 use crate::spec::{ImageDefaults, runtime_spec};
+use crate::specification;
 use crate::users::Identity;
 use agent_confine::{Capabilities, Seccomp};
 use containerd_client::services::v1::{
@@ -19,7 +20,6 @@ use containerd_client::services::v1::{
 };
 use containerd_client::types::Mount;
 use containerd_client::types::v1::Status as TaskStatus;
-use prost_types::Any;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -71,15 +71,12 @@ impl Containerd {
             gid: pause::USER,
             groups: vec![pause::USER],
         };
-        let document = runtime_spec(&spec, id, &image, &identity, &self.host)?.to_string();
+        let document = runtime_spec(&spec, id, &image, &identity, &self.host)?;
         let stored = Stored {
             id: id.to_owned(),
             labels: Labels::from([(labels::POD_UID.to_owned(), wanted.pod.uid.clone())]),
             runtime: Some(programs::runtime(self.options.programs.as_ref())),
-            spec: Some(Any {
-                type_url: labels::SPEC_TYPE.to_owned(),
-                value: document.into_bytes(),
-            }),
+            spec: Some(specification::keep(&self.options, id, &document)?),
             snapshotter: SNAPSHOTTER.to_owned(),
             snapshot_key: id.to_owned(),
             ..Stored::default()

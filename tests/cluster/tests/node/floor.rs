@@ -21,7 +21,7 @@ const REFUSED: &str = "bpf:321:357: perf_event_open:298:336: io_uring_setup:425:
     move_mount:429:429:-1,0,-1 open_tree:428:428:-1 mount_setattr:442:442:-1 unshare:272:310:268435456 setns:308:346:-1 \
     clone:56:120:268435473 open_by_handle_at:304:342:-1 ioperm:173:101:0,1,0 iopl:172:110:0 reboot:169:88: swapon:167:87: \
     swapoff:168:115: quotactl:179:131: acct:163:51:1 syslog:103:103:10 sethostname:170:74:0,-1 setdomainname:171:121:0,-1 \
-    clone3:435:435: socket:41:-1:40,1 socket:41:-1:4294967336,1";
+    settimeofday:164:79: clock_settime:227:264: clone3:435:435: socket:41:-1:40,1 socket:41:-1:4294967336,1";
 
 /// Compiles the hostile program; it needs nothing of a container's files.
 fn hostile(site: &Site) -> Mount {
@@ -224,6 +224,12 @@ async fn a_pod_that_asks_for_what_no_pod_gets_fails_and_says_why() {
             json!({"capabilities": {"add": ["SYS_PTRACE"]}}),
             "CapabilityNotAllowed",
             "SYS_PTRACE is never given",
+        ),
+        (
+            "clock",
+            json!({"capabilities": {"add": ["SYS_TIME"]}}),
+            "CapabilityNotAllowed",
+            "SYS_TIME is never given",
         ),
         (
             "mistyped",

@@ -15,6 +15,8 @@ use tests_harness::oci;
 use tests_harness::tools::Tools;
 
 pub(crate) const IMAGE: &str = "registry.example/busybox:1";
+/// The runtime's name in the folder of a site.
+const RUNTIME: &str = "runtime";
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// A registry, a containerd and a folder for both.
@@ -49,6 +51,11 @@ impl Site {
             tests_harness::registry::Registry::start(&tools, &subdir(dir.path(), "registry"), port)
                 .unwrap();
         prepare(dir.path(), &dir.path().join("engine/root"));
+        std::fs::copy(
+            env!("CARGO_BIN_EXE_container-runtime"),
+            dir.path().join(RUNTIME),
+        )
+        .unwrap();
         let engine = Engine::start(&tools, dir.path()).unwrap();
         let archive = subdir(dir.path(), "archives").join("busybox.tar");
         let busybox = oci::Image::busybox(&oci::find_busybox(Some(&tools)).unwrap()).unwrap();
@@ -91,7 +98,7 @@ impl Site {
             registries,
             programs: Some(Programs {
                 shim: self.shim.clone(),
-                runtime: programs::CRUN.into(),
+                runtime: self.dir.path().join(RUNTIME),
             }),
             archives: vec![self.dir.path().join("archives")],
         }))

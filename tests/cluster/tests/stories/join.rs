@@ -242,7 +242,9 @@ pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) 
         log.lines()
             .find_map(|line| line.strip_prefix(file)?.strip_prefix(": "))
     };
-    // The kernel shows this one to holders of SYS_ADMIN alone, which no container is; init, which is one, reads it back.
+    // The kernel shows this one to holders of SYS_ADMIN alone, which no container is, and lockdown and the security modules in a
+    // file system that no container has. init reads all three back, and starts no service where one is not in force
+    // (agent_init::hardening), so that a machine that runs this pod has them.
     let hidden = "net/core/bpf_jit_harden";
     for Sysctl { path, value, .. } in settings
         .into_iter()

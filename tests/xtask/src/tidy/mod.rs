@@ -8,7 +8,7 @@ use crate::host::repository;
 use crate::map::{Extent, extent};
 use crate::rooms::{Room, rooms};
 use crate::steps::{Failure, Outcome};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The longest file that a reader should meet.
@@ -47,6 +47,10 @@ const NOT_IN_CONFIG: &[&str] = &[
 ];
 /// The way to a server of which nothing is proven, and the rooms that may name it: its own, and that of probes and hooks.
 const UNPROVEN: (&str, [&str; 2]) = ("unproven_probe_server", ["config/tls/", "agent/handlers/"]);
+/// Where the stories are listed that `cargo xtask test` doesn't run.
+const STORIES: &str = "tests/cluster/tests/stories/main.rs";
+/// What stands behind such a story in a table of promises.
+const TAIL_MARK: &str = " (tail)";
 /// The files whose tables say which test enforces which promise.
 const PROMISES: [&str; 2] = ["tests/PROMISES.md", "config/attest/SECURITY.md"];
 /// Bytes of README at most: it is the entry, and the guides are beside their rooms.
@@ -88,8 +92,10 @@ pub(crate) fn tidy() -> Outcome {
     let mut documents = read_all(&root, &["md", "toml"]);
     documents.insert(PathBuf::from("README.md"), readme);
     words::prose(&documents, &mut faults);
+    let stories = read(STORIES);
+    let tail = tail(&stories);
     for file in PROMISES {
-        promises(file, &read(file), &texts, &mut faults);
+        promises(file, &read(file), &texts, &tail, &mut faults);
     }
     if faults.is_empty() {
         println!(
@@ -238,11 +244,22 @@ fn door(readme: &str, faults: &mut Vec<String>) {
     }
 }
 
-/// Every row of a table whose second column is `test` names tests that exist.
+/// The names in `TAIL` of the stories.
+fn tail(stories: &str) -> BTreeSet<&str> {
+    let list = stories
+        .split_once("const TAIL")
+        .map_or("", |(_, rest)| rest);
+    let list = list.split_once("];").map_or("", |(list, _)| list);
+    let names = list.split('"').skip(1).step_by(2);
+    names.filter_map(|name| name.rsplit("::").next()).collect()
+}
+
+/// Every row of a table whose second column is `test` names tests that exist, and marks those that `cargo xtask test` doesn't run.
 fn promises(
     file: &str,
     document: &str,
     texts: &BTreeMap<PathBuf, String>,
+    tail: &BTreeSet<&str>,
     faults: &mut Vec<String>,
 ) {
     let mut inside = false;
@@ -258,6 +275,15 @@ fn promises(
                 }
                 for test in named.iter().filter(|test| !exists(test, texts)) {
                     faults.push(format!("{file}: no test `{test}` for the promise: {line}"));
+                }
+                let after = proofs.split('`').skip(2).step_by(2);
+                for (test, after) in named.iter().zip(after) {
+                    let name = test.rsplit("::").next().unwrap_or_default();
+                    if tail.contains(name) != after.starts_with(TAIL_MARK) {
+                        faults.push(format!(
+                            "{file}: `{test}` is marked{TAIL_MARK} where it is run by that name alone, and nowhere else"
+                        ));
+                    }
                 }
             }
             _ => inside = false,
@@ -410,8 +436,9 @@ mod tests {
     fn a_promise_must_name_a_test_that_exists() {
         let texts = BTreeMap::from([(
             PathBuf::from("agent/init/src/gpt.rs"),
-            "fn grows() {}".to_owned(),
+            "fn grows() {} fn shrinks() {}".to_owned(),
         )]);
+        let tail = tail("const TAIL: &[&str] = &[\n    \"gpt::shrinks\",\n];\n\"gpt::grows\"");
         let table = |test: &str| {
             format!(
                 "| promise | test |\n|---|---|\n| it grows | {test} |\n\n| a | b |\n|---|---|\n| c | d |\n"
@@ -419,11 +446,17 @@ mod tests {
         };
         let faults_of = |test: &str| {
             let mut faults = Vec::new();
-            promises("a.md", &table(test), &texts, &mut faults);
+            promises("a.md", &table(test), &texts, &tail, &mut faults);
             faults.len()
         };
         assert_eq!(faults_of("`agent/init::grows`"), 0);
-        assert_eq!(faults_of("`agent/init::shrinks`"), 1);
+        assert_eq!(faults_of("`agent/init::grows` (tail)"), 1);
+        assert_eq!(
+            faults_of("`agent/init::grows`, `agent/init::shrinks` (tail)"),
+            0
+        );
+        assert_eq!(faults_of("`agent/init::shrinks`, `agent/init::grows`"), 1);
+        assert_eq!(faults_of("`agent/init::fades`"), 1);
         assert_eq!(faults_of("none"), 1);
     }
 

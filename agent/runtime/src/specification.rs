@@ -1,0 +1,87 @@
+//! A container's specification: in memory, where what containerd starts reads it there, or in containerd's database.
+
+use crate::connection::{failed, request};
+use crate::containerd::{Containerd, Options};
+use crate::labels;
+use crate::model::{Error, ErrorClass};
+use config_machine::specification::path;
+use containerd_client::services::v1::GetContainerRequest;
+use prost_types::Any;
+use serde_json::{Value, json};
+use std::fs::{DirBuilder, OpenOptions, read};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Keeps the specification of the container `id`, and returns what containerd gets of it.
+///
+/// # Errors
+/// It can't be written.
+pub(crate) fn keep(options: &Options, id: &str, whole: &Value) -> Result<Any, Error> {
+    if options.programs.is_none() {
+        return Ok(any(whole));
+    }
+    write(&path(&options.fifos, id), whole.to_string().as_bytes()).map_err(|error| {
+        let text = format!("write the specification of {id}");
+        Error::caused(ErrorClass::Create, text, error)
+    })?;
+    // Without process ids of its own the shim ends all processes of a container with the first one, so it must know of those.
+    // The control group is looked at when the container has ended (crate::memory).
+    let linux = &whole["linux"];
+    let told = json!({
+        "ociVersion": whole["ociVersion"],
+        "linux": {"namespaces": linux["namespaces"], "cgroupsPath": linux["cgroupsPath"]},
+    });
+    Ok(any(&told))
+}
+
+/// The specification by which a container was made.
+///
+/// # Errors
+/// The container is gone.
+pub(crate) async fn of(engine: &Containerd, id: &str) -> Result<Value, Error> {
+    let bytes = if engine.options.programs.is_some() {
+        let fail = |error| {
+            Error::caused(
+                ErrorClass::NotFound,
+                format!("look at container {id}"),
+                error,
+            )
+        };
+        read(path(&engine.options.fifos, id)).map_err(fail)?
+    } else {
+        stored(engine, id).await?
+    };
+    serde_json::from_slice(&bytes).map_err(|error| {
+        let text = format!("read the specification of {id}");
+        Error::caused(ErrorClass::Create, text, error)
+    })
+}
+
+async fn stored(engine: &Containerd, id: &str) -> Result<Vec<u8>, Error> {
+    let fail = failed(ErrorClass::NotFound, format!("look at container {id}"));
+    let get = GetContainerRequest { id: id.to_owned() };
+    let answer = engine.containers().get(request(get)).await.map_err(fail)?;
+    let spec = answer.into_inner().container.and_then(|stored| stored.spec);
+    Ok(spec.map(|spec| spec.value).unwrap_or_default())
+}
+
+/// A specification in the form of containerd's messages.
+pub(crate) fn any(document: &Value) -> Any {
+    Any {
+        type_url: labels::SPEC_TYPE.to_owned(),
+        value: document.to_string().into_bytes(),
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(bytes)
+}
