@@ -336,6 +336,7 @@ fn config(
         logs: arguments.pod_logs.clone(),
         max_pods: machine.node.max_pods,
         privileged: machine.node.privileged,
+        unsafe_sysctls: machine.node.unsafe_sysctls.clone(),
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
         thresholds: thresholds(&machine.node.eviction),

@@ -41,6 +41,7 @@ mod service_range;
 mod shape;
 mod suggest;
 mod syntax;
+pub mod sysctl;
 
 pub use api::ApiConfig;
 pub use cluster::ClusterConfig;

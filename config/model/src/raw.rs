@@ -205,6 +205,8 @@ raw!(
         host_paths: Vec<At<RawHostPathEntry>>,
         /// Whether privileged containers may run, which are root on this machine. Default: false.
         privileged: bool,
+        /// Kernel settings (sysctls) of their own namespaces that pods may choose beside the safe ones, `*` at the end for all that begin so. Default: none.
+        unsafe_sysctls: Texts,
         /// Largest number of processes and threads of a container, {PIDS_MIN} to {PIDS_MAX}. Default: {PIDS_PER_CONTAINER}.
         pids_per_container: i64,
         /// When pods go because the machine runs out of something.
