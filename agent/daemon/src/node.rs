@@ -90,6 +90,7 @@ pub(crate) async fn serve(
         proxy: Proxy::new(view.clone(), name, addresses),
         view,
         resolv_conf,
+        stub_domains: machine.network.stub_domains.clone(),
         tunnel,
     };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone(), sandboxes);

@@ -39,6 +39,7 @@ pub mod scheduler;
 mod secret;
 mod service_range;
 mod shape;
+pub mod stub_domain;
 mod suggest;
 mod syntax;
 pub mod sysctl;
