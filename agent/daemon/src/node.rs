@@ -90,6 +90,7 @@ pub(crate) async fn serve(
         proxy: Proxy::new(view.clone(), name, addresses),
         view,
         resolv_conf,
+        stub_domains: machine.network.stub_domains.clone(),
         tunnel,
     };
     let kubelet = Kubelet::new(config, Arc::new(api), engine.clone(), sandboxes);
@@ -340,6 +341,7 @@ fn config(
         logs: arguments.pod_logs.clone(),
         max_pods: machine.node.max_pods,
         privileged: machine.node.privileged,
+        unsafe_sysctls: machine.node.unsafe_sysctls.clone(),
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
         thresholds: thresholds(&machine.node.eviction),

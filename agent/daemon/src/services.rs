@@ -4,6 +4,7 @@ use crate::tunnel::Tunnel;
 use agent_cluster::Sandboxes;
 use agent_proxy::dns::{self, Settings};
 use agent_proxy::{Proxy, View};
+use config_model::stub_domain::StubDomain;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub(crate) struct Services {
     pub(crate) proxy: Proxy,
     pub(crate) view: View,
     pub(crate) resolv_conf: PathBuf,
+    pub(crate) stub_domains: Vec<StubDomain>,
     /// The WireGuard overlay, if `pod_routes = "wireguard"`.
     pub(crate) tunnel: Option<Tunnel>,
 }
@@ -39,6 +41,7 @@ impl Services {
             address,
             clients: own.iter().map(|(_, range)| *range).collect(),
             resolv_conf: self.resolv_conf,
+            stub_domains: self.stub_domains,
         });
         let tunnel = async {
             if let Some(tunnel) = self.tunnel {

@@ -4,6 +4,7 @@ use crate::notices::Notices;
 use agent_pressure::Thresholds;
 use agent_proxy::View;
 use config_model::host_path::HostPath;
+use config_model::sysctl::Sysctls;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -36,6 +37,8 @@ pub struct Config {
     pub max_pods: u32,
     /// Whether containers may be privileged.
     pub privileged: bool,
+    /// Kernel settings that pods may choose beside the safe ones.
+    pub unsafe_sysctls: Vec<Sysctls>,
     /// Memory kept from pods, in bytes.
     pub reserved_memory: u64,
     /// CPU kept from pods, in thousandths.
@@ -79,6 +82,7 @@ pub(crate) mod tests {
             logs: dir.join("logs"),
             max_pods: 10,
             privileged: false,
+            unsafe_sysctls: Vec::new(),
             reserved_memory: 0,
             reserved_cpu_millis: 0,
             thresholds: Thresholds::default(),

@@ -5,6 +5,7 @@ pub(crate) use agent_pods::Addresses;
 use agent_pods::is_on_host;
 use agent_proxy::{DOMAIN, Key, Known, Service};
 use config_kube::k8s_openapi::api::core::v1::{Pod, PodSpec};
+use config_model::sysctl::{Namespace, Sysctls};
 use std::net::IpAddr;
 
 /// Longest host name (`HOST_NAME_MAX` less one, upstream's and DNS's limit of a label).
@@ -56,26 +57,46 @@ pub(crate) fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
     })
 }
 
-/// A setting's path below `/proc/sys`. Pods may write it with dots or slashes; of the safe ones no part has a dot.
+/// A setting's path below `/proc/sys`.
 fn path(name: &str) -> String {
-    name.replace('.', "/")
+    swapped(&dotted(name))
 }
 
-/// Why a pod does not get a kernel setting that it asks for.
-pub(crate) fn setting_fault(spec: &PodSpec) -> Option<String> {
+/// A setting's name with dots between its parts, as `sysctl` has them: what separates the first two does so everywhere, and the
+/// other sign is a dot within a part (`net/ipv4/conf/eth0.1/forwarding`).
+fn dotted(name: &str) -> String {
+    match name.find(['.', '/']) {
+        Some(at) if name.get(at..).is_some_and(|rest| rest.starts_with('/')) => swapped(name),
+        Some(_) | None => name.to_owned(),
+    }
+}
+
+fn swapped(name: &str) -> String {
+    let other = |sign| match sign {
+        '.' => '/',
+        '/' => '.',
+        letter => letter,
+    };
+    name.chars().map(other).collect()
+}
+
+/// Why a pod does not get a kernel setting that it asks for, in upstream's words. `listed`: those that this machine's
+/// configuration allows beside the safe ones.
+pub(crate) fn setting_fault(spec: &PodSpec, listed: &[Sysctls]) -> Option<String> {
     let asked = spec.security_context.as_ref()?.sysctls.as_ref()?;
     asked.iter().find_map(|one| {
-        let name = one.name.replace('/', ".");
-        if !SETTINGS.contains(&name.as_str()) {
-            let text = "it is not one of those that are safe for every pod";
-            return Some(format!("sysctl {name}: {text} ({})", SETTINGS.join(", ")));
-        }
-        let shared = if name.starts_with("net.") {
-            spec.host_network == Some(true)
-        } else {
-            spec.host_ipc == Some(true)
+        let name = dotted(&one.name);
+        let is_path = |part: &str| !part.is_empty() && part != "." && part != "..";
+        let is_plain = path(&name).split('/').all(is_path);
+        let is_listed = || listed.iter().any(|listed| listed.means(&name));
+        let allowed = is_plain && (SETTINGS.contains(&name.as_str()) || is_listed());
+        let (word, with_host) = match Namespace::of(&name).filter(|_| allowed) {
+            None => return Some(format!("forbidden sysctl: {name:?} not allowlisted")),
+            Some(Namespace::Network) => ("net", spec.host_network),
+            Some(Namespace::Ipc) => ("ipc", spec.host_ipc),
         };
-        shared.then(|| format!("sysctl {name}: the pod shares what it sets with the machine"))
+        let refused = || format!("forbidden sysctl: {name:?} not allowed with host {word} enabled");
+        (with_host == Some(true)).then(refused)
     })
 }
 
@@ -446,22 +467,45 @@ mod tests {
         let fault = |spec: Value, name: &str| {
             let mut spec = spec;
             spec["securityContext"] = json!({"sysctls": [{"name": name, "value": "1"}]});
-            setting_fault(pod(spec).spec.as_ref().unwrap())
+            let listed = ["kernel.msg*", "net.ipv4.conf.*"].map(|listed| listed.parse().unwrap());
+            setting_fault(pod(spec).spec.as_ref().unwrap(), &listed)
         };
         assert_eq!(fault(json!({}), "net.ipv4.tcp_syncookies"), None);
         assert_eq!(
             fault(json!({"hostNetwork": true}), "kernel.shm_rmid_forced"),
             None
         );
-        for (spec, name) in [
-            (json!({}), "net.core.somaxconn"),
-            (json!({}), "kernel/core_pattern"),
-            (json!({}), "net.ipv4.ip_forward"),
-            (json!({"hostNetwork": true}), "net.ipv4.tcp_syncookies"),
-            (json!({"hostIPC": true}), "kernel.shm_rmid_forced"),
+        for listed in ["kernel.msgmax", "net/ipv4/conf/eth0.1/forwarding"] {
+            assert_eq!(fault(json!({}), listed), None);
+        }
+        for name in [
+            "net.core.somaxconn",
+            "kernel/core_pattern",
+            "net.ipv4.ip_forward",
+            "net/ipv4/conf/../../../kernel/core_pattern",
+            "net.ipv4.conf...x",
         ] {
-            let text = fault(spec, name).unwrap();
-            assert!(text.contains(&name.replace('/', ".")), "{text}");
+            let text = format!("forbidden sysctl: {:?} not allowlisted", dotted(name));
+            assert_eq!(fault(json!({}), name), Some(text));
+        }
+        for (shared, namespace, name) in [
+            ("hostNetwork", "net", "net.ipv4.tcp_syncookies"),
+            ("hostIPC", "ipc", "kernel.shm_rmid_forced"),
+            ("hostIPC", "ipc", "kernel.msgmax"),
+        ] {
+            let text =
+                format!("forbidden sysctl: {name:?} not allowed with host {namespace} enabled");
+            assert_eq!(fault(json!({shared: true}), name), Some(text));
+        }
+    }
+
+    #[test]
+    fn a_settings_path_is_the_same_whichever_sign_parts_its_name() {
+        for name in [
+            "net.ipv4.conf.eth0/1.forwarding",
+            "net/ipv4/conf/eth0.1/forwarding",
+        ] {
+            assert_eq!(path(name), "net/ipv4/conf/eth0.1/forwarding");
         }
     }
 }

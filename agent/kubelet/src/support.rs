@@ -25,7 +25,7 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     if let Some(refusal) = foreign(pod) {
         return Some(refusal);
     }
-    if let Some(message) = network::setting_fault(spec) {
+    if let Some(message) = network::setting_fault(spec, &config.unsafe_sysctls) {
         return Some(Refusal {
             reason: "SysctlForbidden",
             message,

@@ -72,6 +72,7 @@ fn a_pod_whose_questions_nobody_answers_keeps_no_other_from_names() {
                     address: "127.0.0.1".parse().unwrap(),
                     clients: vec!["127.0.0.0/8".parse().unwrap()],
                     resolv_conf,
+                    stub_domains: Vec::new(),
                 };
                 let runtime = tokio::runtime::Builder::new_current_thread()
                     .enable_all()

@@ -202,6 +202,7 @@ fn names_of_a_large_cluster() {
                     address: HOST,
                     clients: vec!["127.0.0.0/8".parse().expect("a range")],
                     resolv_conf: PathBuf::from("/dev/null"),
+                    stub_domains: Vec::new(),
                 };
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let before = spent_by_thread();

@@ -39,8 +39,10 @@ pub mod scheduler;
 mod secret;
 mod service_range;
 mod shape;
+pub mod stub_domain;
 mod suggest;
 mod syntax;
+pub mod sysctl;
 
 pub use api::ApiConfig;
 pub use cluster::ClusterConfig;

@@ -15,6 +15,7 @@ use crate::network::{self, Network};
 use crate::raw::{RawDiscovery, RawMachineDocument, RawMaster, RawNode, RawReserved};
 use crate::read::At;
 use crate::registry::{self, Registries};
+use crate::sysctl::Sysctls;
 use config_kube::Amount;
 
 /// Sources of user-data, by the names that are measured; the last six are metadata services.
@@ -109,6 +110,8 @@ pub struct NodeSettings {
     pub host_paths: Vec<HostPath>,
     /// Whether containers may be privileged, and so root on the machine; false by default.
     pub privileged: bool,
+    /// Kernel settings of their own namespaces that pods may choose beside the safe ones; none by default.
+    pub unsafe_sysctls: Vec<Sysctls>,
     /// Maximum number of processes and threads of a container.
     pub pids_per_container: u32,
     /// When pods go because the machine runs out of something.
@@ -326,6 +329,7 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
         },
         host_paths: host_path::check(raw.host_paths, sink),
         privileged: raw.privileged.is_some_and(|flag| flag.value),
+        unsafe_sysctls: sink.parse_list(raw.unsafe_sysctls.as_ref()),
         pids_per_container: pids.unwrap_or(PIDS_PER_CONTAINER),
         eviction: eviction::check(raw.eviction, sink),
     }

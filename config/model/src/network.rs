@@ -8,6 +8,7 @@ use crate::fault::{FaultKind, Place, Sink};
 use crate::format::{Cidr, FormatError, Host, HumanDuration, Mac, one_of, text_type};
 use crate::raw::{RawInterface, RawNetwork};
 use crate::read::At;
+use crate::stub_domain::{self, StubDomain};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -23,6 +24,8 @@ pub struct Network {
     pub nameservers: Vec<IpAddr>,
     /// Time servers (SNTP), before those from DHCP.
     pub ntp: Vec<Host>,
+    /// Domains whose names pods ask of other servers.
+    pub stub_domains: Vec<StubDomain>,
     /// How pods' packets go to other machines.
     pub pod_routes: PodRoutes,
     /// How often WireGuard's keys are renewed.
@@ -126,7 +129,14 @@ fn interface_name(text: &str) -> Result<(), FormatError> {
 
 /// An IP address of a single host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct UnicastIp(IpAddr);
+pub(crate) struct UnicastIp(IpAddr);
+
+impl UnicastIp {
+    /// The address.
+    pub(crate) fn address(self) -> IpAddr {
+        self.0
+    }
+}
 
 impl fmt::Display for UnicastIp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -190,6 +200,7 @@ pub(crate) fn check(raw: Option<At<RawNetwork>>, sink: &mut Sink<'_>) -> Network
         interfaces,
         nameservers: nameservers.into_iter().map(|ip| ip.0).collect(),
         ntp,
+        stub_domains: stub_domain::check(raw.stub_domain, sink),
         pod_routes,
         key_period: key_period.unwrap_or_default(),
     }

@@ -137,10 +137,21 @@ raw!(
         nameservers: Texts,
         /// Time servers (SNTP), before those from DHCP.
         ntp: Texts,
+        /// A domain whose names other servers know; several are allowed, and of those that hold a name the longest counts. Default: none.
+        stub_domain: Vec<At<RawStubDomain>>,
         /// How pods of other nodes are reached. `wireguard`: by a tunnel between trusted machines; `plain`: by routes, without encryption; `none`: not at all. Default: `wireguard`.
         pod_routes: String,
         /// How often the preferred one of a node's two WireGuard links changes, and the other one's key is renewed: {WIREGUARD_KEY_PERIOD_MIN} to {WIREGUARD_KEY_PERIOD_MAX}, or `never`; the same for all machines. Default: `{WIREGUARD_KEY_PERIOD}`.
         wireguard_key_period: String,
+    }
+);
+raw!(
+    /// `[[network.stub_domain]]`
+    RawStubDomain {
+        /// The domain; names below it are meant, too.
+        domain: String,
+        /// Addresses of its name servers, asked in order for pods; one to three.
+        servers: Texts,
     }
 );
 raw!(
@@ -205,6 +216,8 @@ raw!(
         host_paths: Vec<At<RawHostPathEntry>>,
         /// Whether privileged containers may run, which are root on this machine. Default: false.
         privileged: bool,
+        /// Kernel settings (sysctls) of their own namespaces that pods may choose beside the safe ones, `*` at the end for all that begin so. Default: none.
+        unsafe_sysctls: Texts,
         /// Largest number of processes and threads of a container, {PIDS_MIN} to {PIDS_MAX}. Default: {PIDS_PER_CONTAINER}.
         pids_per_container: i64,
         /// When pods go because the machine runs out of something.

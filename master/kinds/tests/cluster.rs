@@ -365,6 +365,22 @@ fn accounts_and_leases() {
 }
 
 #[test]
+fn what_nodes_do_not_do_for_a_service_is_told() {
+    let services = kind("", "services");
+    let mut service = named(&json!({"clusterIP": "10.96.0.1", "ports": [
+        {"name": "a", "port": 1}, {"name": "b", "port": 2, "protocol": "SCTP"},
+    ]}));
+    service["metadata"]["annotations"] = json!({"service.kubernetes.io/topology-mode": "Auto"});
+    starts(
+        &warnings(&services, &service),
+        &[
+            "spec.ports[1].protocol: nodes lead no SCTP to endpoints",
+            "annotation service.kubernetes.io/topology-mode: Auto has no effect here",
+        ],
+    );
+}
+
+#[test]
 fn deprecated_fields_cause_warnings() {
     let services = kind("", "services");
     let spec = json!({"clusterIP": "None", "ports": [{"port": 1}], "externalIPs": ["::FFFF"], "externalName": "x"});

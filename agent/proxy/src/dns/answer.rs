@@ -83,7 +83,8 @@ impl Question {
     }
 }
 
-fn plain(name: &Name) -> String {
+/// A name in small letters, without the dot at its end.
+pub(super) fn plain(name: &Name) -> String {
     let text = name.to_lowercase().to_ascii();
     text.trim_end_matches('.').to_owned()
 }

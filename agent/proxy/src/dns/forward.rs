@@ -1,6 +1,9 @@
-//! Names that are not the cluster's: the machine's own servers are asked, and what they say is remembered for a while.
+//! Names that are not the cluster's: the machine's own servers are asked, or those of a stub domain, and what they say is
+//! remembered for a while.
 
-use super::answer::Question;
+use super::answer::{Question, plain};
+use super::zone::below;
+use config_model::stub_domain::StubDomain;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 use std::collections::HashMap;
@@ -42,14 +45,16 @@ pub(super) struct Forwarder {
     resolv_conf: PathBuf,
     /// Addresses of this server itself, which is never asked.
     own: IpAddr,
+    stub_domains: Vec<StubDomain>,
     kept: Mutex<HashMap<Asked, Kept>>,
 }
 
 impl Forwarder {
-    pub(super) fn new(resolv_conf: PathBuf, own: IpAddr) -> Self {
+    pub(super) fn new(resolv_conf: PathBuf, own: IpAddr, stub_domains: Vec<StubDomain>) -> Self {
         Self {
             resolv_conf,
             own,
+            stub_domains,
             kept: Mutex::default(),
         }
     }
@@ -60,7 +65,7 @@ impl Forwarder {
         if let Some(found) = self.remembered(&asked) {
             return found;
         }
-        for server in self.servers() {
+        for server in self.servers(name) {
             match timeout(PATIENCE, exchange(server, &asked)).await {
                 Ok(Ok(answer)) => {
                     self.remember(asked, &answer);
@@ -75,7 +80,19 @@ impl Forwarder {
         question.answer(ResponseCode::ServFail)
     }
 
-    fn servers(&self) -> Vec<SocketAddr> {
+    /// Those to ask for a name: of the longest stub domain that holds it, else the machine's own.
+    fn servers(&self, name: &Name) -> Vec<SocketAddr> {
+        let name = plain(name);
+        let stubs = self.stub_domains.iter();
+        let stubs = stubs.filter(|stub| below(&name, stub.domain.as_str()).is_some());
+        let stub = stubs.max_by_key(|stub| stub.domain.as_str().len());
+        let all = stub.map_or_else(|| self.machines_servers(), |stub| stub.servers.clone());
+        let others = all.into_iter().filter(|address| *address != self.own);
+        let others = others.map(|address| SocketAddr::new(address, DNS_PORT));
+        others.take(MOST_SERVERS).collect()
+    }
+
+    fn machines_servers(&self) -> Vec<IpAddr> {
         let is_small =
             std::fs::metadata(&self.resolv_conf).is_ok_and(|file| file.len() <= LARGEST_FILE);
         let text = is_small.then(|| std::fs::read_to_string(&self.resolv_conf));
@@ -84,9 +101,7 @@ impl Forwarder {
             let address = line.strip_prefix("nameserver")?.trim();
             address.parse::<IpAddr>().ok()
         });
-        let others = named.filter(|address| *address != self.own);
-        let others = others.map(|address| SocketAddr::new(address, DNS_PORT));
-        others.take(MOST_SERVERS).collect()
+        named.collect()
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<Asked, Kept>> {

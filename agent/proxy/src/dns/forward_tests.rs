@@ -29,7 +29,15 @@ fn forwarding<T: Future<Output = ()>>(
             .enable_all()
             .build()
             .unwrap();
-        let forwarder = Forwarder::new(file, Ipv4Addr::LOCALHOST.into());
+        let stub = |domain: &str, server: &str| StubDomain {
+            domain: domain.parse().unwrap(),
+            servers: vec![server.parse().unwrap()],
+        };
+        let stubs = vec![
+            stub("corp.example", "127.0.0.8"),
+            stub("lab.corp.example", "127.0.0.9"),
+        ];
+        let forwarder = Forwarder::new(file, Ipv4Addr::LOCALHOST.into(), stubs);
         LocalSet::new().block_on(&runtime, test(forwarder));
         Ok(())
     })
@@ -165,5 +173,34 @@ fn the_next_server_is_asked_where_one_is_dead_and_never_this_one_itself() {
         serve("127.0.0.3", &log).await;
         assert_eq!(ask(&forwarder, "there").await, FOUND);
         assert_eq!((own.take().len(), log.take().len()), (0, 1));
+    });
+}
+
+#[test]
+fn names_of_a_stub_domain_are_asked_of_its_servers_alone() {
+    forwarding("nameserver 127.0.0.2\n", |forwarder| async move {
+        let servers = ["127.0.0.2", "127.0.0.8", "127.0.0.9"];
+        let logs = [(); 3].map(|()| Log::default());
+        let mut running = Vec::new();
+        for (address, log) in servers.iter().zip(&logs) {
+            running.push(serve(address, log).await);
+        }
+        for (label, server) in [
+            ("corp", 1),
+            ("a.Corp", 1),
+            ("a.lab.corp", 2),
+            ("notcorp", 0),
+            ("corp.other", 0),
+        ] {
+            assert_eq!(ask(&forwarder, label).await, FOUND, "{label}");
+            let asked = logs.each_ref().map(|log| log.take().len());
+            let mut expected = [0; 3];
+            expected[server] = 1;
+            assert_eq!(asked, expected, "{label}");
+        }
+        let dead = running.swap_remove(1);
+        dead.abort();
+        assert!(dead.await.unwrap_err().is_cancelled());
+        assert_eq!(ask(&forwarder, "b.corp").await, FAILED);
     });
 }

@@ -5,6 +5,7 @@ use super::forward::Forwarder;
 use super::shares::Shares;
 use crate::view::View;
 use config_model::format::Cidr;
+use config_model::stub_domain::StubDomain;
 use hickory_proto::op::Message;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -41,6 +42,8 @@ pub struct Settings {
     pub clients: Vec<Cidr>,
     /// The machine's own resolver file, for names that are not the cluster's.
     pub resolv_conf: PathBuf,
+    /// Domains whose names other servers know.
+    pub stub_domains: Vec<StubDomain>,
 }
 
 #[derive(Debug)]
@@ -64,7 +67,11 @@ pub async fn serve(settings: Settings, view: View) -> io::Result<()> {
     let server = Arc::new(Server {
         view,
         clients: settings.clients,
-        forwarder: Forwarder::new(settings.resolv_conf, settings.address),
+        forwarder: Forwarder::new(
+            settings.resolv_conf,
+            settings.address,
+            settings.stub_domains,
+        ),
         turns: Semaphore::new(MOST_QUESTIONS),
         forwarded: Shares::new(MOST_FORWARDED),
     });

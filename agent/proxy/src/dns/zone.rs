@@ -134,7 +134,7 @@ fn fits(data: &Data, kind: Kind) -> bool {
 }
 
 /// What stands before a domain in a name: empty for the domain itself.
-fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
+pub(super) fn below<'a>(name: &'a str, domain: &str) -> Option<&'a str> {
     let inner = name.strip_suffix(domain)?;
     (inner.is_empty() || inner.ends_with('.')).then_some(inner)
 }

@@ -2,13 +2,14 @@
 
 use super::{Facts, PortView, Selected, ServiceView, SliceView, Target};
 use crate::change::Change;
+use crate::endpoints::TRIGGER;
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use config_kube::k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
 };
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use master_client::Key;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -41,6 +42,7 @@ struct Group {
 pub fn reconcile(facts: &Facts) -> Vec<Action> {
     let mut work = Work {
         facts,
+        trigger: trigger(facts),
         create: Vec::new(),
         update: Vec::new(),
         delete: Vec::new(),
@@ -68,6 +70,8 @@ struct Draft<'a> {
 
 struct Work<'a> {
     facts: &'a Facts,
+    /// When what slices do not show yet came about.
+    trigger: Option<String>,
     create: Vec<Action>,
     update: Vec<Action>,
     delete: Vec<Action>,
@@ -173,6 +177,7 @@ impl<'a> Work<'a> {
             generate_name: Some(prefix(name)),
             namespace: Some(namespace.clone()),
             labels: Some(labels(name, &self.facts.service)),
+            annotations: self.annotations(None),
             owner_references: Some(vec![owner(self.facts)]),
             ..ObjectMeta::default()
         };
@@ -185,6 +190,18 @@ impl<'a> Work<'a> {
         self.create.push(Action::Create(Box::new(slice)));
     }
 
+    /// A slice's annotations with the time of the change that is written.
+    fn annotations(
+        &self,
+        before: Option<&BTreeMap<String, String>>,
+    ) -> Option<BTreeMap<String, String>> {
+        let mut all = before.cloned().unwrap_or_default();
+        all.remove(TRIGGER);
+        let time = self.trigger.clone();
+        all.extend(time.map(|time| (TRIGGER.to_owned(), time)));
+        (!all.is_empty()).then_some(all)
+    }
+
     fn rewrite(&mut self, draft: Draft<'_>, labels: &BTreeMap<String, String>) {
         let metadata = ObjectMeta {
             name: Some(draft.key.name.clone()),
@@ -192,7 +209,7 @@ impl<'a> Work<'a> {
             uid: Some(draft.slice.uid.clone()),
             resource_version: Some(draft.slice.version.clone()),
             labels: Some(labels.clone()),
-            annotations: draft.slice.annotations.clone(),
+            annotations: self.annotations(draft.slice.annotations.as_ref()),
             owner_references: Some(vec![owner(self.facts)]),
             ..ObjectMeta::default()
         };
@@ -204,6 +221,22 @@ impl<'a> Work<'a> {
         };
         self.update.push(Action::Update(Box::new(slice)));
     }
+}
+
+/// When the first of those changes came about that no slice shows yet: pods that became ready or not, or the service itself;
+/// none where pods only went.
+fn trigger(facts: &Facts) -> Option<String> {
+    let shown = facts.slices.iter().flat_map(|(_, slice)| &slice.endpoints);
+    let shown = shown.filter_map(|one| {
+        let uid = one.target_ref.as_ref()?.uid.as_deref()?;
+        Some((uid, one.conditions.as_ref()?.serving?))
+    });
+    let shown: BTreeSet<(&str, bool)> = shown.collect();
+    let pods = facts.pods.iter().map(|selected| &selected.pod);
+    let new = pods.filter(|pod| !pod.ended && !shown.contains(&(pod.uid.as_str(), pod.ready)));
+    let made = facts.service.created.filter(|_| facts.slices.is_empty());
+    let times = new.filter_map(|pod| pod.changed).chain(made);
+    times.min().map(|time| time.to_string())
 }
 
 fn fill(draft: &mut Draft<'_>, rest: &mut Vec<Endpoint>) {

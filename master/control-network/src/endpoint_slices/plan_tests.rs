@@ -1,5 +1,6 @@
 use super::super::{Backend, ZoneView};
 use super::*;
+use jiff::Timestamp;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -221,6 +222,45 @@ fn pods_whose_named_ports_differ_are_in_different_slices() {
         seen,
         [(vec![], 1), (vec![Some(80)], 2), (vec![Some(8080)], 1)]
     );
+}
+
+#[test]
+fn a_slice_says_when_the_change_came_about_that_it_shows() {
+    let at = |second: i64| Timestamp::from_second(second).unwrap();
+    let said = |actions: &[Action]| {
+        let (Some(Action::Create(slice) | Action::Update(slice)), 1) =
+            (actions.first(), actions.len())
+        else {
+            unreachable!("{actions:?}")
+        };
+        let annotations = slice.metadata.annotations.as_ref();
+        annotations.and_then(|all| all.get(TRIGGER).cloned())
+    };
+    let with = |ready: bool, second: i64, number| Backend {
+        ready,
+        changed: Some(at(second)),
+        ..pod(number)
+    };
+    let made = ServiceView {
+        created: Some(at(7)),
+        ..service()
+    };
+    let mut made_slices = 0;
+    let mut state = facts(made, vec![with(true, 20, 1), with(false, 10, 2)]);
+    let actions = reconcile(&state);
+    assert_eq!(said(&actions), Some(at(7).to_string()), "the service");
+    state.slices = after(&state, actions, &mut made_slices);
+    state.pods[1].pod = Arc::new(with(true, 30, 2));
+    let actions = reconcile(&state);
+    assert_eq!(said(&actions), Some(at(30).to_string()), "a pod is ready");
+    state.slices = after(&state, actions, &mut made_slices);
+    assert_eq!(reconcile(&state).len(), 0);
+    // A pod that is told to go is no moment that anybody could name.
+    state.pods[0].pod = Arc::new(Backend {
+        going: true,
+        ..with(true, 20, 1)
+    });
+    assert_eq!(said(&reconcile(&state)), None);
 }
 
 #[test]

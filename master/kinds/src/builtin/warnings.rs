@@ -257,7 +257,29 @@ fn capacity(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
     }
 }
 
+/// Says what nodes of this cluster do not do for a service, though the API takes it.
+fn not_served(new: &Fields, warnings: &mut Vec<String>) {
+    let at = At::root("spec");
+    let at = at.field("ports");
+    for (index, port) in items(spec(new), "ports").iter().enumerate() {
+        if text(port.as_object().unwrap_or(no_fields()), "protocol") == "SCTP" {
+            let at = at.index(index);
+            warnings.push(format!(
+                "{}: nodes lead no SCTP to endpoints; connect to the pods' addresses instead",
+                at.field("protocol")
+            ));
+        }
+    }
+    let mode = object(metadata(new), "annotations").map(|notes| text(notes, HINTS));
+    if mode.is_some_and(|mode| mode.eq_ignore_ascii_case("auto")) {
+        warnings.push(format!(
+            "annotation {HINTS}: Auto has no effect here; use spec.trafficDistribution instead"
+        ));
+    }
+}
+
 fn service(new: &Fields, _: Option<&Fields>, warnings: &mut Vec<String>) {
+    not_served(new, warnings);
     let (spec, at) = (spec(new), At::root("spec"));
     if annotation(new, OLD_HINTS) {
         warnings.push(format!(
