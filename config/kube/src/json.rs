@@ -120,6 +120,7 @@ json!(
     core::v1::ReplicationController,
     core::v1::ResourceQuota,
     policy::v1::PodDisruptionBudget,
+    storage::v1::CSINode,
     storage::v1::StorageClass,
     storage::v1::VolumeAttachment,
     authorization::v1::SubjectAccessReview,

@@ -12,4 +12,4 @@ mod volume;
 pub use claim::{BIND_COMPLETED, BOUND_BY_CONTROLLER, Claim, PROVISIONER, SELECTED_NODE};
 pub use class::Class;
 pub use fit::{Place, best, fault};
-pub use volume::{ClaimRef, Volume};
+pub use volume::{ClaimRef, CsiVolume, Volume};

@@ -17,6 +17,15 @@ pub struct ClaimRef {
     pub uid: String,
 }
 
+/// A volume of a CSI driver: its names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CsiVolume {
+    /// The driver's.
+    pub driver: String,
+    /// The volume's, which the driver gave it.
+    pub handle: String,
+}
+
 /// A volume.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[allow(
@@ -60,6 +69,8 @@ pub struct Volume {
     pub held: bool,
     /// The node that has the folder; empty where it is none of ours.
     pub node: String,
+    /// Its names at its CSI driver, where it has one.
+    pub csi: Option<CsiVolume>,
 }
 
 impl Volume {
@@ -92,6 +103,10 @@ impl View for Volume {
             uid: meta.uid.clone().unwrap_or_default(),
             version: meta.resource_version.clone().unwrap_or_default(),
             leaving: meta.deletion_timestamp.is_some(),
+            csi: spec.csi.map(|csi| CsiVolume {
+                driver: csi.driver,
+                handle: csi.volume_handle,
+            }),
             class: note(OLD_CLASS)
                 .or(spec.storage_class_name)
                 .unwrap_or_default(),

@@ -56,7 +56,7 @@ pub use request::PodRequest;
 pub use resources::{Resources, needed};
 pub use run::{Options, run};
 pub use snapshot::Snapshot;
-pub use storage::Storage;
+pub use storage::{Limits, Storage};
 pub use words::Unschedulable;
 
 /// Name of this scheduler in `spec.schedulerName` and in events.

@@ -4,6 +4,7 @@ use crate::node::{HostPort, NodeId, NodeInfo};
 use crate::request::Demand;
 use crate::resources::Resources;
 use crate::topology::{FAILURE_ZONE, Topologies};
+use master_client::Key;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +15,8 @@ pub(crate) struct Load {
     pub(crate) needed: Resources,
     pub(crate) scored: Resources,
     pub(crate) ports: Vec<HostPort>,
+    /// The claims of its pods, one for each pod that uses it.
+    pub(crate) claims: Vec<Key>,
 }
 
 impl Load {
@@ -22,6 +25,7 @@ impl Load {
         self.needed.add(&pod.needed);
         self.scored.add(&pod.scored);
         self.ports.extend(pod.ports.iter().cloned());
+        self.claims.extend(pod.claims.iter().cloned());
     }
 
     pub(crate) fn remove(&mut self, pod: &Demand) {
@@ -31,6 +35,11 @@ impl Load {
         for port in &pod.ports {
             if let Some(at) = self.ports.iter().position(|taken| taken == port) {
                 self.ports.swap_remove(at);
+            }
+        }
+        for claim in &pod.claims {
+            if let Some(at) = self.claims.iter().position(|used| used == claim) {
+                self.claims.swap_remove(at);
             }
         }
     }

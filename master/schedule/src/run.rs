@@ -75,6 +75,7 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
     let mut claims = storage::follow(&client);
     let mut volumes = storage::follow(&client);
     let mut classes = storage::follow(&client);
+    let mut limits = storage::follow(&client);
     let mut scheduler = Scheduler::new(client);
     let mut writes: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
@@ -91,6 +92,7 @@ pub async fn run(client: Client, options: Options, shutdown: impl Future<Output 
             change = claims.next() => scheduler.claim_changed(change),
             change = volumes.next() => scheduler.volume_changed(change),
             change = classes.next() => scheduler.class_changed(change),
+            change = limits.next() => scheduler.limits_changed(change),
             change = namespaces.next() => scheduler.namespace_changed(change),
             change = pods.next() => scheduler.pod_changed(change),
             Some(outcome) = writes.next() => scheduler.written(outcome),
@@ -189,7 +191,7 @@ enum Outcome {
 }
 
 /// What is followed, and must be listed completely before decisions are made.
-const FOLLOWED: [&str; 7] = [
+const FOLLOWED: [&str; 8] = [
     "pods",
     "nodes",
     "namespaces",
@@ -197,6 +199,7 @@ const FOLLOWED: [&str; 7] = [
     "claims",
     "volumes",
     "classes",
+    "limits",
 ];
 
 struct Scheduler {

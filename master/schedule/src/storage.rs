@@ -2,9 +2,33 @@
 
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
-use master_claims::{Claim, Class, Place, Volume, best};
-use master_client::Key;
+use config_kube::k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
+use master_claims::{Claim, Class, CsiVolume, Place, Volume, best};
+use master_client::{Key, View};
 use std::collections::{BTreeMap, HashMap};
+
+/// How many volumes of a CSI driver a node takes; of a driver that is not named any number.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits(BTreeMap<String, usize>);
+
+impl Limits {
+    pub(crate) fn of(&self, driver: &str) -> Option<usize> {
+        self.0.get(driver).copied()
+    }
+}
+
+impl View for Limits {
+    type Object = CSINode;
+
+    fn read(node: CSINode) -> Self {
+        let drivers = node.spec.drivers.into_iter();
+        let limit = |driver: CSINodeDriver| {
+            let most = driver.allocatable?.count?;
+            Some((driver.name, usize::try_from(most).ok()?))
+        };
+        Self(drivers.filter_map(limit).collect())
+    }
+}
 
 /// The claims, volumes and classes that decisions need.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +36,8 @@ pub struct Storage {
     claims: HashMap<Key, Claim>,
     volumes: BTreeMap<String, Volume>,
     classes: HashMap<String, Class>,
+    /// How many volumes of a CSI driver nodes take, by node.
+    limits: HashMap<String, Limits>,
     /// Volumes that were chosen for a claim here, until the API shows them so or refuses.
     assumed: HashMap<String, Key>,
 }
@@ -49,6 +75,44 @@ impl Storage {
     /// Removes a class.
     pub fn remove_class(&mut self, name: &str) {
         self.classes.remove(name);
+    }
+
+    /// Adds or updates what a node takes; returns whether anything changed.
+    pub fn set_limits(&mut self, node: String, limits: Limits) -> bool {
+        if limits.0.is_empty() {
+            return self.limits.remove(&node).is_some();
+        }
+        self.limits.insert(node, limits.clone()) != Some(limits)
+    }
+
+    /// A node takes any number of volumes; returns whether that is new.
+    pub(crate) fn remove_limits(&mut self, node: &str) -> bool {
+        self.limits.remove(node).is_some()
+    }
+
+    pub(crate) fn retain_limits(&mut self, keep: impl Fn(&str) -> bool) {
+        self.limits.retain(|node, _| keep(node));
+    }
+
+    pub(crate) fn has_limits(&self) -> bool {
+        !self.limits.is_empty()
+    }
+
+    pub(crate) fn limits(&self, node: &str) -> Option<&Limits> {
+        self.limits.get(node)
+    }
+
+    /// The volume of a CSI driver that a claim has, or that is to be made for it.
+    pub(crate) fn csi_volume(&self, key: &Key) -> Option<CsiVolume> {
+        let claim = self.claims.get(key)?;
+        if !claim.volume.is_empty() {
+            return self.volumes.get(&claim.volume)?.csi.clone();
+        }
+        let class = self.classes.get(claim.class_name())?;
+        Some(CsiVolume {
+            driver: class.provisioner.clone(),
+            handle: key.to_string(),
+        })
     }
 
     /// Keeps only claims, volumes and classes for which these hold: all was listed anew.

@@ -8,6 +8,7 @@ use master_client::{Client, ListParams, Patch, UserInfo};
 use master_schedule::{Profile, Strategy};
 use master_store::EmbeddedStore;
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -462,4 +463,99 @@ async fn a_crowd_is_spread_and_no_node_is_overcommitted() {
             "{name}"
         );
     }
+}
+
+/// What a node's kubelet does with pods that are bound to it: it runs those for which it has room and refuses the others, in
+/// the order in which it sees them.
+#[derive(Default)]
+struct Kubelet {
+    /// Thousandths of a CPU that run, by pod.
+    running: BTreeMap<String, i64>,
+    refused: BTreeSet<String>,
+    /// The node of each pod that has one.
+    nodes: BTreeMap<String, String>,
+}
+
+impl Kubelet {
+    /// Looks at all pods; each takes half a CPU.
+    async fn look(&mut self, admin: &Client, room: i64) {
+        let all = ListParams::default();
+        let pods = admin.list::<Pod>(Some("default"), &all).await;
+        for pod in pods.expect("pods are served").items {
+            let name = pod.metadata.name.unwrap_or_default();
+            let Some(node) = pod.spec.and_then(|spec| spec.node_name) else {
+                assert!(!self.nodes.contains_key(&name), "a pod loses no node");
+                continue;
+            };
+            let known = self.nodes.insert(name.clone(), node.clone());
+            assert!(known.is_none_or(|known| known == node), "it is bound once");
+            if self.running.contains_key(&name) || self.refused.contains(&name) {
+                continue;
+            }
+            let status = if self.running.values().sum::<i64>() + 500 <= room {
+                self.running.insert(name.clone(), 500);
+                json!({"phase": "Running"})
+            } else {
+                self.refused.insert(name.clone());
+                json!({"phase": "Failed", "reason": "OutOfcpu"})
+            };
+            let patch = Patch::Merge(json!({"status": status}));
+            let said = admin.patch_status::<Pod>(Some("default"), &name, &patch);
+            said.await.expect("the node says so");
+        }
+    }
+}
+
+/// Two schedulers begin at once with the same view of one node, and know nothing of each other's decisions; static pods take
+/// room beside them. Each pod is bound once, the node is full, and what is beyond its room waits or was refused by the kubelet.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_schedulers_and_static_pods_fill_a_node_and_never_overcommit_it() {
+    let mut cluster = cluster().await;
+    cluster.stop().await;
+    cluster.node("only", "4").await;
+    for number in 0..12 {
+        let of = ["default-scheduler", "other"][number % 2];
+        let name = format!("p{number}");
+        cluster
+            .pod(&name, |pod| pod["spec"]["schedulerName"] = json!(of))
+            .await;
+    }
+    let profile = Profile {
+        name: "other".to_owned(),
+        strategy: Strategy::LeastAllocated,
+        weights: vec![("cpu".to_owned(), 1)],
+    };
+    let options = master_schedule::Options {
+        profiles: vec![Arc::new(profile)],
+        ..master_schedule::Options::default()
+    };
+    let forever = std::future::pending();
+    let other = master_schedule::run(cluster.own.clone(), options, forever);
+    let other = tokio::spawn(other);
+    cluster.start();
+    for number in 0..2 {
+        let name = format!("static{number}");
+        cluster
+            .pod(&name, |pod| pod["spec"]["nodeName"] = json!("only"))
+            .await;
+    }
+    let mut kubelet = Kubelet::default();
+    let limit = Instant::now() + Duration::from_secs(120);
+    loop {
+        assert!(Instant::now() < limit, "it never comes to rest");
+        kubelet.look(&cluster.admin, 4000).await;
+        let mut waiting = 0;
+        for number in 0..12 {
+            let name = format!("p{number}");
+            let unbound = !kubelet.nodes.contains_key(&name);
+            waiting += usize::from(unbound && cluster.waits_for(&name).await.is_some());
+        }
+        let decided = kubelet.running.len() + kubelet.refused.len() + waiting;
+        if decided == 14 && kubelet.running.len() == 8 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    other.abort();
+    assert!(kubelet.nodes.values().all(|node| node == "only"));
 }

@@ -2,7 +2,8 @@
 //! in the test command a small cluster shows that it runs.
 //!
 //! `PACE_NODES=1000 PACE_PODS=5000 cargo test --release -p master-schedule --features jemalloc --test throughput -- --nocapture`: pods
-//! are created while others are bound; with `PACE_BACKLOG=1` the scheduler begins when all are there. API, store and scheduler are
+//! are created while others are bound; with `PACE_BACKLOG=1` the scheduler begins when all are there. `PACE_SHAPE=spread` spreads
+//! the pods of each application over zones, `PACE_SHAPE=anti` lets no two of them on one node. API, store and scheduler are
 //! one process, with the master's allocator. The clients are in it too; they made their pods before the clock starts, and the
 //! answers are not decoded.
 
@@ -24,6 +25,8 @@ use tests_harness::pace::{number, spent_by_process};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+const ZONE: &str = "topology.kubernetes.io/zone";
+const HOST: &str = "kubernetes.io/hostname";
 /// Clients that create at the same time.
 const CLIENTS: usize = 32;
 /// Time for everything, on any machine.
@@ -31,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 async fn make_node(admin: &Client, at: usize) {
     let name = format!("node-{at:05}");
-    let labels = json!({"topology.kubernetes.io/zone": format!("z{}", at % 3)});
+    let labels = json!({ZONE: format!("z{}", at % 3), HOST: name});
     let node = json!({"metadata": {"name": name, "labels": labels}});
     let node: Node = serde_json::from_value(node).expect("a node");
     admin.create(&node).await.expect("the node is made");
@@ -53,13 +56,27 @@ fn name(pod: usize) -> String {
     format!("p{pod:06}")
 }
 
-fn pod(at: usize) -> Pod {
-    let app = format!("app-{}", at / 100);
+/// A pod of an application of so many, in the shape that is measured.
+fn pod(at: usize, replicas: usize, shape: &str) -> Pod {
+    let app = format!("app-{}", at / replicas);
     let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": app, "controller": true}]);
     let requests = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
     let container = json!({"name": "c", "image": "registry.example/c:1", "resources": requests});
     let metadata = json!({"namespace": "default", "name": name(at), "labels": {"app": app}, "ownerReferences": owner});
-    let pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
+    let mut pod = json!({"metadata": metadata, "spec": {"containers": [container]}});
+    let selector = json!({"matchLabels": {"app": app}});
+    match shape {
+        "" => {}
+        "spread" => {
+            pod["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "labelSelector": selector,
+                "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}]);
+        }
+        "anti" => {
+            let terms = json!([{"labelSelector": selector, "topologyKey": HOST}]);
+            pod["spec"]["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+        }
+        other => unreachable!("PACE_SHAPE is spread or anti, not {other}"),
+    }
     serde_json::from_value(pod).expect("a pod")
 }
 
@@ -118,7 +135,10 @@ async fn pods_are_bound_through_the_api() {
     ));
     let making = stream::iter(0..nodes).for_each_concurrent(CLIENTS, |at| make_node(&admin, at));
     making.await;
-    let bodies: Vec<Pod> = (0..pods).map(pod).collect();
+    let shape = std::env::var("PACE_SHAPE").unwrap_or_default();
+    // No more than there are nodes, so that each finds one.
+    let replicas = nodes.clamp(1, 100);
+    let bodies: Vec<Pod> = (0..pods).map(|at| pod(at, replicas, &shape)).collect();
     let creating = stream::iter(&bodies).for_each_concurrent(CLIENTS, |pod| make_pod(&admin, pod));
     let schedule = || {
         let options = master_schedule::Options::default();
@@ -151,12 +171,13 @@ async fn pods_are_bound_through_the_api() {
     scheduler.abort();
     let count = u32::try_from(pods).expect("fewer pods");
     println!(
-        "{nodes} nodes, {pods} pods{}: {:.0} bound in a second, {:?} of processor time each; {} nodes used, at most {} pods on one",
+        "{nodes} nodes, {pods} pods{} {}: {:.0} bound in a second, {:?} of processor time each; {} nodes used, at most {} pods on one",
         if backlog {
             " that were there before"
         } else {
             ", creation with it"
         },
+        shape,
         f64::from(count) / time.as_secs_f64(),
         cost / count,
         nodes_used.len(),

@@ -1,10 +1,10 @@
 //! Where a pod with claims may go, tested with objects as the API returns them.
 
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use config_kube::k8s_openapi::api::storage::v1::StorageClass;
+use config_kube::k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use master_claims::{Claim, Class, Volume};
 use master_client::{Key, View};
-use master_schedule::{NodeInfo, PodRequest, Snapshot, choose};
+use master_schedule::{Limits, NodeInfo, PodRequest, Snapshot, choose};
 use serde_json::{Value, json};
 
 fn node(name: &str) -> NodeInfo {
@@ -205,4 +205,59 @@ fn a_claim_for_one_pod_is_not_given_to_two() {
     bound(&mut snapshot, |_| {});
     snapshot.place(pod("first"), "b");
     assert_eq!(chosen(&snapshot), "b", "ReadWriteOnce is of a node");
+}
+
+/// How many volumes of a driver a node takes.
+fn limit(snapshot: &mut Snapshot, node: &str, most: Option<i32>) {
+    let allocatable = most.map(|most| json!({"count": most}));
+    let driver = json!({"name": "csi.example", "nodeID": node, "allocatable": allocatable});
+    let csi = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
+    let csi: CSINode = serde_json::from_value(csi).expect("a CSINode");
+    let storage = snapshot.storage_mut();
+    storage.set_limits(node.to_owned(), Limits::read(csi));
+}
+
+/// A claim that is bound to a volume of the driver, which every node reaches.
+fn attached(snapshot: &mut Snapshot, name: &str) {
+    let claim = json!({"metadata": {"name": name, "uid": "u", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+        "spec": {"volumeName": name, "accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Bound"}});
+    let claim: PersistentVolumeClaim = serde_json::from_value(claim).expect("a claim");
+    let volume = json!({"metadata": {"name": name}, "spec": {
+        "csi": {"driver": "csi.example", "volumeHandle": name}}, "status": {"phase": "Bound"}});
+    let volume: PersistentVolume = serde_json::from_value(volume).expect("a volume");
+    let storage = snapshot.storage_mut();
+    storage.set_claim(Key::new("default", name), Claim::read(claim));
+    storage.set_volume(name.to_owned(), Volume::read(volume));
+}
+
+fn user(name: &str, claim: &str) -> PodRequest {
+    let volume = json!({"name": "v", "persistentVolumeClaim": {"claimName": claim}});
+    let pod = json!({"metadata": {"namespace": "default", "name": name, "uid": name},
+        "spec": {"containers": [{"name": "c"}], "volumes": [volume]}});
+    PodRequest::of(&serde_json::from_value(pod).expect("a pod"))
+}
+
+#[test]
+fn a_node_takes_as_many_volumes_of_a_driver_as_it_says() {
+    let mut snapshot = cluster("csi.example");
+    for name in ["one", "two"] {
+        attached(&mut snapshot, name);
+    }
+    limit(&mut snapshot, "a", Some(1));
+    limit(&mut snapshot, "b", Some(0));
+    snapshot.place(user("p1", "one"), "a");
+    let full = "0/2 nodes are available: 2 node(s) exceed max volume count.";
+    let refused = choose(&user("p2", "two"), &snapshot).expect_err("all are full");
+    assert!(refused.to_string().starts_with(full), "{refused}");
+    let shared = choose(&user("p3", "one"), &snapshot).expect("the node has the volume");
+    assert_eq!(shared.node, "a");
+    // A claim whose volume the driver is yet to make counts as well.
+    claim(&mut snapshot, |_| {});
+    assert!(why(&snapshot).starts_with(full));
+    limit(&mut snapshot, "b", None);
+    assert_eq!(
+        chosen(&snapshot),
+        "b",
+        "a driver without a number takes any"
+    );
 }

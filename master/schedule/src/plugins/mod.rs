@@ -13,6 +13,7 @@ mod spread;
 mod taints;
 mod unschedulable;
 mod volume_binding;
+mod volume_limits;
 mod volume_restrictions;
 mod volume_zone;
 
@@ -79,13 +80,14 @@ pub(crate) struct Plugin {
 }
 
 /// The default profile.
-pub(crate) static PROFILE: [Plugin; 12] = [
+pub(crate) static PROFILE: [Plugin; 13] = [
     unschedulable::PLUGIN,
     taints::PLUGIN,
     node_affinity::PLUGIN,
     ports::PLUGIN,
     room::PLUGIN,
     volume_restrictions::PLUGIN,
+    volume_limits::PLUGIN,
     volume_binding::PLUGIN,
     volume_zone::PLUGIN,
     spread::PLUGIN,

@@ -8,7 +8,7 @@ use super::{Outcome, Scheduler};
 use crate::event::Event;
 use crate::plugins::volumes;
 use crate::queue::Waiting;
-use crate::storage::Bindings;
+use crate::storage::{Bindings, Limits};
 use config_kube::k8s_openapi::Metadata;
 use config_kube::k8s_openapi::api::core::v1::{
     ObjectReference, PersistentVolume, PersistentVolumeClaim,
@@ -90,6 +90,27 @@ impl Scheduler {
             Change::Deleted(gone) => return storage.remove_class(&gone.key.name),
         }
         self.wake(&Event::Class);
+    }
+
+    pub(super) fn limits_changed(&mut self, change: Change<(Key, Limits)>) {
+        let storage = self.snapshot.storage_mut();
+        let is_new = match change {
+            Change::Listed(all) => {
+                let names: BTreeSet<String> = all.iter().map(|(key, _)| key.name.clone()).collect();
+                storage.retain_limits(|name| names.contains(name));
+                for (key, limits) in all {
+                    storage.set_limits(key.name, limits);
+                }
+                self.listed.insert("limits");
+                true
+            }
+            Change::Set((key, limits)) => storage.set_limits(key.name, limits),
+            Change::Deleted(gone) => storage.remove_limits(&gone.key.name),
+        };
+        // Drivers come and go rarely.
+        if is_new {
+            self.wake(&Event::Anything);
+        }
     }
 
     /// Keeps a pod's place on its node until its claims are bound, and writes what they need for that.

@@ -1,0 +1,69 @@
+//! How many volumes of a CSI driver a node takes, as its CSINode says (upstream: `NodeVolumeLimits`). Volumes in a pod's own
+//! specification are not counted, as upstream does not count them.
+
+use super::{Candidate, Filter, Obstacle, Plugin};
+use crate::event::{Event, Kind};
+use crate::request::PodRequest;
+use crate::snapshot::Snapshot;
+use crate::storage::Storage;
+use master_claims::CsiVolume;
+use std::collections::BTreeSet;
+
+pub(super) const PLUGIN: Plugin = Plugin {
+    name: "NodeVolumeLimits",
+    weight: 0,
+    filter: Some(|pod, snapshot| {
+        let storage = snapshot.storage();
+        if !storage.has_limits() {
+            return None;
+        }
+        let claims = pod.claims.iter();
+        let volumes: BTreeSet<CsiVolume> = claims
+            .filter_map(|claim| storage.csi_volume(&claim.key))
+            .collect();
+        (!volumes.is_empty()).then(|| Box::new(Wanted { volumes, storage }) as Box<dyn Filter>)
+    }),
+    score: None,
+    hears: &[Kind::Left, Kind::Claim],
+    wakes,
+};
+
+/// The volumes of a pod.
+struct Wanted<'a> {
+    volumes: BTreeSet<CsiVolume>,
+    storage: &'a Storage,
+}
+
+impl Filter for Wanted<'_> {
+    fn look(&self, node: &Candidate<'_>, found: &mut Vec<Obstacle>) {
+        let Some(limits) = self.storage.limits(&node.info.name) else {
+            return;
+        };
+        let claims = node.load.claims.iter();
+        let held: BTreeSet<CsiVolume> = claims
+            .filter_map(|claim| self.storage.csi_volume(claim))
+            .collect();
+        // A volume that the node has already costs nothing.
+        let new: Vec<&CsiVolume> = self.volumes.difference(&held).collect();
+        let is_over = new.iter().any(|volume| {
+            let of_driver = |other: &&CsiVolume| other.driver == volume.driver;
+            let count = held.iter().filter(of_driver).count()
+                + new.iter().copied().filter(of_driver).count();
+            limits.of(&volume.driver).is_some_and(|most| count > most)
+        });
+        if is_over {
+            found.push(Obstacle::passing("node(s) exceed max volume count"));
+        }
+    }
+}
+
+fn wakes(pod: &PodRequest, event: &Event, _: &Snapshot) -> bool {
+    match event {
+        Event::Left(held) => !held.0.claims.is_empty(),
+        Event::Claim(key) => pod.claims.iter().any(|own| own.key == *key),
+        Event::Anything => true,
+        Event::Node(_) | Event::Placed(_) | Event::Namespace | Event::Volume | Event::Class => {
+            false
+        }
+    }
+}
