@@ -10,9 +10,10 @@
 //! [`rules`] let out of a cable only what carries its pod's address.
 //!
 //! Decisions are pure: [`address`] (which pod has which address), [`rules`] (what the packet filter holds), [`policy`] (what
-//! network policies make of it). Calls block for a few milliseconds, and an event loop makes them on threads for that.
+//! network policies make of it), [`settings`] (which kernel settings are safe). Calls block for a few milliseconds, and an event loop makes them on threads for that.
 //!
-//! Tasks: [`policy::Keeper::run`], [`tunnel::Keeper::run`] and [`keep_routes`] follow what the kubelet's watches know of the cluster.
+//! Tasks: [`policy::Keeper::run`], [`policy::name_namespaces`], [`tunnel::Keeper::run`] and [`keep_routes`] follow what the kubelet's
+//! watches know of the cluster.
 
 pub mod address;
 mod error;
@@ -24,6 +25,7 @@ mod routes;
 pub mod rules;
 mod sandbox;
 mod sandboxes;
+pub mod settings;
 pub mod tunnel;
 
 pub use error::Error;

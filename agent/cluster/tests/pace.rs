@@ -1,19 +1,21 @@
-//! What pods' sandboxes and network policies cost a node. Run by hand, it measures; in the test command a few show that it runs.
+//! What pods' sandboxes, their cables and network policies cost a node. Run by hand, it measures; in the test command a few show that it runs.
 //! Needs root.
 //!
-//! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
+//! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 PACE_MIB=4096 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
 //! Processor time is that of the process, as namespaces are made on threads of their own.
 
 use agent_cluster::policy::model::{Pod, Policy};
 use agent_cluster::policy::{Policies, World};
 use agent_cluster::{Places, Sandboxes, Wanted};
-use agent_sys::namespace::{Kind, in_new};
+use agent_sys::namespace::{Kind, in_new, inside};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::links::{LOOPBACK, Links};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::io::{BufReader, Write as _, sink};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::time::Instant;
 use tests_harness::pace::{number, spent_by_process, spread, timed};
 
 /// Pods and applications of one namespace.
@@ -63,6 +65,88 @@ fn sandboxes_one_after_the_other() {
             cpus.push(cpu);
         }
         println!("removed: {}; CPU {}", spread(&mut walls), spread(&mut cpus));
+        Ok(())
+    })
+    .expect("a network");
+}
+
+/// Seconds for so many MiB over one connection, from a place to another.
+fn carried(mib: usize, listener: &TcpListener, client: TcpStream) -> f64 {
+    let (server, _) = listener.accept().expect("a caller");
+    let part = vec![1_u8; 1 << 20];
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut client = client;
+            for _ in 0..mib {
+                client.write_all(&part).expect("it is taken");
+            }
+        });
+        let taken = std::io::copy(&mut BufReader::with_capacity(1 << 20, server), &mut sink());
+        assert_eq!(taken.expect("it comes"), (mib as u64) << 20);
+    });
+    begun.elapsed().as_secs_f64()
+}
+
+/// One pod sends to another one of its node, and the machine to itself, in turns.
+#[test]
+fn a_pod_sends_to_another_of_its_node() {
+    let mib = number("PACE_MIB", 2_usize);
+    let dir = tempfile::tempdir().expect("a folder");
+    in_new(&[Kind::Network], || {
+        Links::open()?.switch_on(LOOPBACK)?;
+        let sandboxes = Sandboxes::open(Places {
+            run: dir.path().join("pods"),
+            ledger: dir.path().join("addresses.json"),
+            alone: true,
+            tunnel: false,
+        });
+        let sandboxes = sandboxes.expect("a place");
+        let range = "10.1.0.0/24".parse().expect("a range");
+        sandboxes.give_ranges(&[range]).expect("the kernel");
+        let pods = ["a", "b"].map(|uid| {
+            let wanted = Wanted {
+                uid: uid.to_owned(),
+                network: true,
+                ..Wanted::default()
+            };
+            sandboxes.make(&wanted).expect("a sandbox")
+        });
+        let [from, to] = pods
+            .each_ref()
+            .map(|pod| pod.held(Kind::Network).expect("a network"));
+        let (families, everybody) = ([Family::V4].into(), World {
+            pods: Some(BTreeMap::new()),
+            namespaces: Some(BTreeMap::new()),
+            policies: Some(BTreeMap::new()),
+        });
+        let own = pods.iter().flat_map(|pod| &pod.addresses);
+        let own = own.map(|at| (*at, Arc::default())).collect();
+        assert!(Policies::default().follow(&families, &everybody, &own).expect("the kernel"));
+        let address = *pods[1].addresses.first().expect("an address");
+        let listen = || Ok(TcpListener::bind((address, 0)).expect("a port"));
+        let listener = inside(&[(Kind::Network, &to)], listen)?;
+        let own_listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let (mut among_pods, mut own) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            let at = listener.local_addr().expect("an address");
+            let call = || Ok(TcpStream::connect(at).expect("it is reached"));
+            let client = inside(&[(Kind::Network, &from)], call)?;
+            among_pods.push(carried(mib, &listener, client));
+            let at = own_listener.local_addr().expect("an address");
+            let client = TcpStream::connect(at).expect("it is reached");
+            own.push(carried(mib, &own_listener, client));
+        }
+        for times in [&mut among_pods, &mut own] {
+            times.sort_by(f64::total_cmp);
+        }
+        println!(
+            "{mib} MiB, medians of five in turns: from a pod to another {:.3} s, from the machine to itself {:.3} s: {:.2} of its rate",
+            among_pods[2], own[2], own[2] / among_pods[2]
+        );
+        for uid in ["a", "b"] {
+            sandboxes.remove(uid).expect("it goes");
+        }
         Ok(())
     })
     .expect("a network");

@@ -3,8 +3,8 @@
 
 use crate::shared::Shared;
 use agent_api::{ApiError, get};
-use agent_cluster::policy::World;
 use agent_cluster::policy::model as policy;
+use agent_cluster::policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
 use futures_util::StreamExt;
 use serde::Deserialize;
@@ -167,25 +167,6 @@ pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
         follow_kind::<Node>(&shared, &view),
         name_namespaces(world, &view),
     );
-}
-
-/// Tells those who answer names which namespaces there are.
-async fn name_namespaces(world: &View<World>, view: &View) {
-    let mut changes = world.changes();
-    loop {
-        let now = Arc::clone(&changes.borrow_and_update());
-        if let Some(all) = &now.namespaces {
-            let differs = |known: &Known| {
-                let named = known.namespaces.as_ref();
-                named.is_none_or(|named| !named.iter().eq(all.keys()))
-            };
-            let names = || Some(all.keys().cloned().collect());
-            view.change(differs, |known| known.namespaces = names());
-        }
-        if changes.changed().await.is_err() {
-            return;
-        }
-    }
 }
 
 async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {

@@ -1,6 +1,7 @@
 //! What a pod's network, host name and names are (pure): what its sandbox is asked for, `/etc/hosts`, `/etc/resolv.conf`.
 
 use agent_cluster::Wanted;
+use agent_cluster::settings::{SAFE, dotted, path};
 pub(crate) use agent_pods::Addresses;
 use agent_pods::is_on_host;
 use agent_proxy::{DOMAIN, Key, Known, Service};
@@ -12,21 +13,6 @@ use std::net::IpAddr;
 const LONGEST_NAME: usize = 63;
 /// Longest name that the kernel takes for a host (`HOST_NAME_MAX`).
 const LONGEST_KERNEL_NAME: usize = 64;
-/// Kernel settings that a pod may choose: they are of its own namespaces, and harm nobody else (upstream's safe ones).
-const SETTINGS: [&str; 12] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-];
 /// The head of a hosts file, as upstream's kubelet writes it.
 const HOSTS: &str = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n\
     ::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n\
@@ -57,29 +43,6 @@ pub(crate) fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
     })
 }
 
-/// A setting's path below `/proc/sys`.
-fn path(name: &str) -> String {
-    swapped(&dotted(name))
-}
-
-/// A setting's name with dots between its parts, as `sysctl` has them: what separates the first two does so everywhere, and the
-/// other sign is a dot within a part (`net/ipv4/conf/eth0.1/forwarding`).
-fn dotted(name: &str) -> String {
-    match name.find(['.', '/']) {
-        Some(at) if name.get(at..).is_some_and(|rest| rest.starts_with('/')) => swapped(name),
-        Some(_) | None => name.to_owned(),
-    }
-}
-
-fn swapped(name: &str) -> String {
-    let other = |sign| match sign {
-        '.' => '/',
-        '/' => '.',
-        letter => letter,
-    };
-    name.chars().map(other).collect()
-}
-
 /// Why a pod does not get a kernel setting that it asks for, in upstream's words. `listed`: those that this machine's
 /// configuration allows beside the safe ones.
 pub(crate) fn setting_fault(spec: &PodSpec, listed: &[Sysctls]) -> Option<String> {
@@ -89,7 +52,7 @@ pub(crate) fn setting_fault(spec: &PodSpec, listed: &[Sysctls]) -> Option<String
         let is_path = |part: &str| !part.is_empty() && part != "." && part != "..";
         let is_plain = path(&name).split('/').all(is_path);
         let is_listed = || listed.iter().any(|listed| listed.means(&name));
-        let allowed = is_plain && (SETTINGS.contains(&name.as_str()) || is_listed());
+        let allowed = is_plain && (SAFE.contains(&name.as_str()) || is_listed());
         let (word, with_host) = match Namespace::of(&name).filter(|_| allowed) {
             None => return Some(format!("forbidden sysctl: {name:?} not allowlisted")),
             Some(Namespace::Network) => ("net", spec.host_network),
@@ -496,16 +459,6 @@ mod tests {
             let text =
                 format!("forbidden sysctl: {name:?} not allowed with host {namespace} enabled");
             assert_eq!(fault(json!({shared: true}), name), Some(text));
-        }
-    }
-
-    #[test]
-    fn a_settings_path_is_the_same_whichever_sign_parts_its_name() {
-        for name in [
-            "net.ipv4.conf.eth0/1.forwarding",
-            "net/ipv4/conf/eth0.1/forwarding",
-        ] {
-            assert_eq!(path(name), "net/ipv4/conf/eth0.1/forwarding");
         }
     }
 }

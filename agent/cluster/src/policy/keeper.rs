@@ -119,3 +119,22 @@ impl Keeper {
         }
     }
 }
+
+/// Tells those who answer names which namespaces there are, for ever.
+pub async fn name_namespaces(world: &View<World>, view: &View) {
+    let mut changes = world.changes();
+    loop {
+        let now = Arc::clone(&changes.borrow_and_update());
+        if let Some(all) = &now.namespaces {
+            let differs = |known: &agent_proxy::Known| {
+                let named = known.namespaces.as_ref();
+                named.is_none_or(|named| !named.iter().eq(all.keys()))
+            };
+            let names = || Some(all.keys().cloned().collect());
+            view.change(differs, |known| known.namespaces = names());
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -13,7 +13,7 @@ mod part;
 pub mod plan;
 pub mod table;
 
-pub use keeper::Keeper;
+pub use keeper::{Keeper, name_namespaces};
 pub use model::World;
 pub use plan::Table;
 

@@ -13,6 +13,8 @@ const ELSEWHERE: u32 = 10_000;
 /// Single changes of slices and policies, and questions of each client.
 const CHANGES: u32 = 200;
 const QUESTIONS: u32 = 20_000;
+/// MiB that one pod sends to another in one go.
+const MIB: u32 = 4_096;
 
 /// Prints times and memory, for a cluster of so many services with two endpoints each.
 pub(super) fn network(services: u32) -> Outcome {
@@ -24,6 +26,7 @@ pub(super) fn network(services: u32) -> Outcome {
         ("PACE_PODS", PODS),
         ("PACE_POLICIES", POLICIES),
         ("PACE_ELSEWHERE", ELSEWHERE),
+        ("PACE_MIB", MIB),
     ];
     // One process for each, so that none has the memory of another.
     for test in [
@@ -31,6 +34,7 @@ pub(super) fn network(services: u32) -> Outcome {
         "names_of_a_large_cluster",
         "policies_over_the_pods_of_a_node",
         "sandboxes_one_after_the_other",
+        "a_pod_sends_to_another_of_its_node",
     ] {
         let pace = [
             "--release",
