@@ -1,5 +1,6 @@
 //! What init says about the state: lines for the console, and facts for the agent.
 
+use crate::state::TARGET;
 use agent_volume::{Reason, Report};
 
 /// The milestone line of an existing state.
@@ -31,6 +32,21 @@ pub(crate) fn made(reason: Reason, renewals: u32) -> String {
     )
 }
 
+/// The milestone line of a mounted state: what the kernel says of its mount.
+pub(crate) fn mounted() -> String {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let options = options(&mounts, TARGET).unwrap_or("which the kernel does not show");
+    format!("state mounted at {TARGET}: {options}")
+}
+
+/// The options of what was mounted last at a place, in the text of `/proc/self/mountinfo` (proc(5)).
+fn options<'a>(mountinfo: &'a str, place: &str) -> Option<&'a str> {
+    mountinfo.lines().rev().find_map(|line| {
+        let mut fields = line.split(' ').skip(4);
+        (fields.next()? == place).then(|| fields.next())?
+    })
+}
+
 /// One line of JSON for the agent. It holds no key.
 pub(crate) fn record(report: &Report, partition: &str) -> String {
     let (outcome, reason, renewals, generation) = match report {
@@ -55,6 +71,15 @@ pub(crate) fn record(report: &Report, partition: &str) -> String {
 mod tests {
     use super::*;
     use zeroize::Zeroizing;
+
+    #[test]
+    fn the_options_of_the_last_mount_of_a_place_are_shown() {
+        let text = "24 1 0:5 / / ro - erofs x ro\n25 24 0:6 / /var rw,nosuid - tmpfs t rw\n\
+                    26 25 0:7 / /var rw,noexec - ext4 /dev/dm-1 rw\n27 26 0:7 /a /var/lib rw - ext4 x rw\n";
+        assert_eq!(options(text, "/var"), Some("rw,noexec"));
+        assert_eq!(options(text, "/run"), None);
+        assert_eq!(options("24 1", "/var"), None);
+    }
 
     #[test]
     fn the_record_says_what_was_made_and_no_key() {

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// How far above a state's floor an image may be: the release key approves as many floors
+/// (`config_unlock::approvals::FLOORS`, the image's own version included).
+pub const MOST_ABOVE: u64 = 31;
+
 /// Why there is no state that can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
@@ -15,7 +19,7 @@ pub enum Reason {
     NoKey,
     /// The TPM's index was made by another system.
     ForeignIndex,
-    /// The TPM's key is for images of at least this version.
+    /// The TPM's key is for images of at least this version, and of at most [`MOST_ABOVE`] more.
     Floor(u64),
     /// The header is encrypted by another key, or was changed.
     OtherKey,
@@ -118,7 +122,10 @@ impl fmt::Display for Reason {
             Self::NoKey => "the TPM has no key for it: the disk is another machine's, or the TPM was cleared",
             Self::ForeignIndex => "the TPM's index for its key was made by another system",
             Self::Floor(floor) => {
-                return write!(f, "the TPM keeps its key for images of security version {floor} or above");
+                return write!(
+                    f,
+                    "the TPM keeps its key for images of security version {floor} or above, by {MOST_ABOVE} at most"
+                );
             }
             Self::OtherKey => "it is encrypted by another key than the TPM's, or its header was changed",
             Self::OlderCopy => "it is an older copy of the disk than this machine used last",

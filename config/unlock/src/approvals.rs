@@ -23,8 +23,9 @@ use std::collections::BTreeMap;
 pub const CAP_PCR: u8 = 8;
 /// What init extends into it.
 pub const CAP_EVENT: &[u8] = b"pratique: the state was opened in this boot";
-/// How many floors an image is approved for, its own SVN the highest. A machine that skipped more
-/// versions in an update starts with a new state.
+/// How many floors an image is approved for, its own SVN the highest. Where an update skips more
+/// versions, a worker makes a new state, and a master refuses the image; `image-build write` refuses
+/// it beforehand. ([`AREA`] has no room for all floors.)
 pub const FLOORS: u64 = 32;
 /// Room for the approvals, at the end of the image's verity partition.
 pub const AREA: usize = 64 << 10;

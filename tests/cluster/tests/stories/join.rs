@@ -1,6 +1,6 @@
 //! From power-on to a running pod, and what the running machines show of themselves.
 
-use crate::world::{World, expect};
+use crate::world::{Cluster, World, expect};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use config_machine::kernel::{LAST, Lockdown, PROOFS, Proof, SYSCTLS, Sysctl, same, words};
@@ -24,7 +24,7 @@ pub(crate) fn pod(name: &str, node: &str, script: &str) -> String {
     )
 }
 
-impl crate::world::Cluster {
+impl Cluster {
     /// Applies a manifest.
     pub(crate) fn apply(&self, name: &str, manifest: &str) -> Result<()> {
         let file = self.lab.dir.join(format!("{name}.yaml"));
@@ -218,6 +218,23 @@ pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Res
     Ok(())
 }
 
+/// As the machine's kernel shows the mount of its state. (A pod's own volume is mounted again, so that the pod may run what it
+/// wrote there.)
+fn the_state_is_mounted_without_execution(cluster: &Cluster) -> Result<()> {
+    let console = cluster.worker.console_text();
+    let told = console
+        .lines()
+        .rev()
+        .find(|line| line.contains("state mounted at /var: "));
+    let options = told.and_then(|line| line.trim().rsplit(' ').next());
+    let has =
+        |wanted: &str| options.is_some_and(|all| all.split(',').any(|option| option == wanted));
+    expect(
+        ["noexec", "nosuid", "nodev"].into_iter().all(has),
+        &format!("the state is mounted otherwise: {told:?}"),
+    )
+}
+
 /// The kernel is as the one table of settings says, as a pod sees it; a pod still executes what it wrote to a volume.
 pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) -> Result<()> {
     let cluster = world.cluster()?;
@@ -238,6 +255,7 @@ pub(crate) fn the_kernel_runs_with_the_settings_of_its_table(world: &mut World) 
     let volumes = "    volumeMounts: [{name: scratch, mountPath: /scratch}]\n  volumes: [{name: scratch, emptyDir: {}}]\n";
     cluster.apply("kernel", &(pod("kernel", "worker-1", &script) + volumes))?;
     let log = cluster.pod_log("kernel", "looked")?;
+    the_state_is_mounted_without_execution(cluster)?;
     let shows = |file: &str| {
         log.lines()
             .find_map(|line| line.strip_prefix(file)?.strip_prefix(": "))

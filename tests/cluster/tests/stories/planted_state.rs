@@ -1,4 +1,15 @@
-//! A state that an attacker made for a machine, with a trap for everything that reads the state.
+//! A state that an attacker made for a machine, with a trap for everything that reads the state and would show it:
+//!
+//! | planted | a machine that believes it |
+//! |---|---|
+//! | programs, libraries and plugins in containerd's folders | prints [`WORD`] on its console |
+//! | an image in containerd's metadata, and an archive of it for the agent | lists [`IMAGE`] on its Node |
+//! | a file in the pod's emptyDir | shows it in the pod's log, as the container lists that volume |
+//! | a log of the pod's container, and links in its place | shows it by `kubectl logs` |
+//! | a count of unhealthy boots | is held and never Ready |
+//!
+//! The floor of a last admission is not among them: init bounds it by the image's own version, which is the machine's floor
+//! here. A planted memory of discovery is a test of `agent/discover`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -32,15 +43,8 @@ pub(crate) fn state(tools: &Tools, dir: &Path, pod: &str, uid: &str) -> Result<P
     }
     let archive = tree.join("lib/pratique/agent/images/busybox.tar");
     busybox(tools)?.into_archive(&archive, IMAGE)?;
-    // The agent's memory: a floor, a master elsewhere, a generation that no document reaches.
-    text("lib/pratique/agent/admitted-svn", "1000000\n")?;
-    let memory = format!(
-        "{{\"generation\":{},\"key\":null,\"uri\":\"{WORD}\",\"signed\":\"\"}}",
-        u64::MAX
-    );
-    text("lib/pratique/agent/discovery.json", &memory)?;
     text("lib/pratique/init/unhealthy-boots", "1000\n")?;
-    let volumes = format!("lib/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/scratch");
+    let volumes = format!("lib/kubelet/pods/{uid}/volumes/empty-dir/scratch");
     text(&format!("{volumes}/{WORD}"), WORD)?;
     // Logs of the pod's container, and links in their place.
     let logs = format!("log/pods/default_{pod}_{uid}/main");

@@ -1,16 +1,21 @@
 //! A machine boots a newer image of its role.
 
-use crate::world::{World, expect};
+use crate::world::{Cluster, World, expect};
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 use tests_harness::cluster::BOOT_LIMIT;
+use tests_harness::disk::Disk;
+use tests_harness::process::run;
 use tests_harness::{Result, file_error};
 
 /// The stories' images are of 1.
 const SVN: u64 = 2;
 
 /// A newer image, which carries its machines' user-data and names none of them, is allowed by its
-/// release and the digest of that user-data. The worker gets it in place of the old one, and
-/// joins without further action, under the inventory's name.
+/// release and the digest of that user-data. It is written onto the worker's disk beside the state,
+/// which the machine opens with it; the worker joins without further action, under the inventory's
+/// name. Afterwards the older image opens nothing.
 pub(crate) fn a_machine_boots_a_newer_image_that_carries_its_user_data(
     world: &mut World,
 ) -> Result<()> {
@@ -44,10 +49,12 @@ pub(crate) fn a_machine_boots_a_newer_image_that_carries_its_user_data(
         .kubectl(&["apply", "-f", &release.display().to_string()])?;
     // With the power off: what the inventory does not name any more would be drift.
     cluster.worker.cut_power()?;
+    let before_update = cluster.worker_blueprint.clone();
+    let key = cluster.lab.keys.join("release.pub");
+    let signed_by = ["--release-key", &key.display().to_string()];
+    write_image(cluster, &built.join("worker.raw"), &signed_by)?;
     let blueprint = &mut cluster.worker_blueprint;
     (blueprint.image, blueprint.cidata) = (built.join("worker.raw"), None);
-    let disk = blueprint.overlay_path();
-    std::fs::remove_file(&disk).map_err(file_error("cannot remove", &disk))?;
     cluster.lab.register(
         "worker-1",
         &cluster.worker_blueprint,
@@ -96,7 +103,18 @@ pub(crate) fn a_machine_boots_a_newer_image_that_carries_its_user_data(
         BOOT_LIMIT,
         |text| text == id,
     )?;
-    // Its disk is another one, and its TPM is not: it knows that there was a state, and says so.
+    the_state_is_kept(cluster)?;
+    expect(cluster.lab.kubectl(&uid)? == node, "it is another Node")?;
+    let now = cluster.lab.kubectl(&names)?;
+    expect(
+        now == members,
+        &format!("before there were\n{members}\nand now\n{now}"),
+    )?;
+    let older = before_update.image;
+    the_older_image_opens_nothing(cluster, &older)
+}
+
+fn the_state_is_kept(cluster: &Cluster) -> Result<()> {
     let state = [
         "get",
         "node",
@@ -107,18 +125,52 @@ pub(crate) fn a_machine_boots_a_newer_image_that_carries_its_user_data(
     cluster
         .lab
         .kubectl_until(&state, "the Node's word on its state", BOOT_LIMIT, |text| {
-            text == "True PartitionGone"
-        })?;
-    expect(cluster.lab.kubectl(&uid)? == node, "it is another Node")?;
-    let now = cluster.lab.kubectl(&names)?;
+            text == "False StateKept"
+        })
+        .map(drop)
+}
+
+/// The boot after the admission raises the floor to the newer image's version.
+fn the_older_image_opens_nothing(cluster: &mut Cluster, older: &Path) -> Result<()> {
+    let blueprint = cluster.worker_blueprint.clone();
+    // In order, so that what the agent noted of the admission is on the disk.
+    cluster.worker.power_off(BOOT_LIMIT)?;
+    let mark = cluster.worker.mark();
+    cluster.restart_worker(&blueprint)?;
+    let opened = "state opened generation=";
+    cluster.worker.wait_after(mark, opened, BOOT_LIMIT)?;
+    cluster
+        .worker
+        .wait_after(mark, "state mounted", BOOT_LIMIT)?;
+    cluster.worker.cut_power()?;
+    write_image(cluster, older, &["--lose-state"])?;
+    let mark = cluster.worker.mark();
+    cluster.restart_worker(&blueprint)?;
+    let line = cluster
+        .worker
+        .wait_after(mark, "was made anew", BOOT_LIMIT)?;
+    let floor = format!("security version {SVN} or above");
     expect(
-        now == members,
-        &format!("before there were\n{members}\nand now\n{now}"),
+        line.contains(&floor),
+        &format!("the older image says: {line}"),
     )
 }
 
+/// Writes an image onto the worker's disk, as an admin does while the machine is off.
+fn write_image(cluster: &Cluster, image: &Path, arguments: &[&str]) -> Result<()> {
+    let (tools, blueprint) = (&cluster.lab.tools, &cluster.worker_blueprint);
+    // The disk that the machine has refers to the file that the last call made.
+    let name = image.parent().and_then(Path::file_name).unwrap_or_default();
+    let path = blueprint.dir.join(name).with_extension("raw");
+    let disk = Disk::copy_of(blueprint, tools, &path)?;
+    let mut write = Command::new(cluster.lab.programs.join("image-build"));
+    write.arg("write").arg(image).arg(&path).args(arguments);
+    run(write)?;
+    disk.give_to(blueprint, tools)
+}
+
 /// The image's id.
-pub(crate) fn release_name(file: &std::path::Path) -> Result<String> {
+pub(crate) fn release_name(file: &Path) -> Result<String> {
     let text = std::fs::read(file).map_err(file_error("cannot read", file))?;
     let object: Value = serde_json::from_slice(&text).unwrap_or_default();
     Ok(object["metadata"]["name"]
