@@ -2,6 +2,7 @@
 
 mod api;
 mod attest;
+mod boot;
 mod documents;
 mod images;
 mod journal;
@@ -20,6 +21,7 @@ use std::io;
 pub fn all() -> io::Result<Vec<Target>> {
     let mut all = attest::targets();
     all.extend(api::targets());
+    all.extend(boot::targets()?);
     all.extend(documents::targets());
     all.extend(images::targets());
     all.extend(journal::targets());

@@ -1,0 +1,225 @@
+//! What a machine reads from its state, its firmware and its segment before it is a node: small files, tables, datagrams.
+
+use crate::run::{Decoder, Shape, Target};
+use agent_discover::Memory;
+use agent_init::ext4::{Ext4Error, without_faults};
+use agent_init::generation::GenerationError;
+use agent_init::{allowed, generation, spcr};
+use agent_net::dhcp::{Client, Output};
+use agent_proxy::dns::answer::{Question, Said, answer, written};
+use agent_proxy::{Known, Objects};
+use agent_volume::Kept;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Where the superblock of ext4 is (the kernel's documentation of ext4, "The Super Block").
+const SUPERBLOCK: u64 = 1024;
+/// What is expected of files in memory.
+const WRITTEN: &str = "a file takes what is written";
+/// The digest of the configuration that the boot has.
+const DIGEST: [u8; 32] = [7; 32];
+/// The generation of the header that the boot has.
+const GENERATION: u64 = 7;
+/// The client of the segment's server.
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const TRANSACTION: u32 = 7;
+
+/// # Errors
+/// No folder can be made for the files that targets read.
+pub(super) fn targets() -> io::Result<Vec<Target>> {
+    let mut all = files()?;
+    all.extend([
+        target(
+            "agent-init/spcr",
+            table(),
+            Box::new(|input| {
+                spcr::parse(input);
+            }),
+        ),
+        target(
+            "agent-volume/kept",
+            kept(),
+            Box::new(|input| {
+                if let Some(found) = Kept::parse(input) {
+                    assert_eq!(found.to_bytes().as_slice(), input, "two texts of one key");
+                }
+            }),
+        ),
+        target("agent-net/dhcp", acknowledgement(), Box::new(lease)),
+        target("agent-proxy/dns", question(), Box::new(resolve)),
+    ]);
+    Ok(all)
+}
+
+fn target(name: &'static str, seed: Vec<u8>, decode: Decoder) -> Target {
+    Target {
+        name,
+        shape: Shape::Bytes,
+        seeds: vec![seed],
+        decode,
+    }
+}
+
+/// A folder in memory: what is written there for each case wears no disk.
+fn folder() -> io::Result<TempDir> {
+    TempDir::new_in("/dev/shm")
+}
+
+/// What is read from files, each with a file of its own.
+fn files() -> io::Result<Vec<Target>> {
+    let device = tempfile::tempfile_in("/dev/shm")?;
+    let (generations, lists, memories) = (folder()?, folder()?, folder()?);
+    let listed = format!("sha256:{}\n", hex::encode(DIGEST)).into_bytes();
+    let remembered = br#"{"generation":7,"key":null,"uri":"","signed":""}"#.to_vec();
+    Ok(vec![
+        target(
+            "agent-init/ext4",
+            superblock(),
+            Box::new(move |input| {
+                let emptied = device.set_len(0);
+                let written = emptied.and_then(|()| device.write_all_at(input, SUPERBLOCK));
+                written.expect(WRITTEN);
+                match without_faults(&device) {
+                    Ok(()) => assert_eq!(input.get(0x38..0x3a), Some(&b"\x53\xef"[..])),
+                    Err(Ext4Error::Faults(count)) => assert!(count > 0),
+                    Err(Ext4Error::Foreign | Ext4Error::Read(_)) => {}
+                }
+            }),
+        ),
+        target(
+            "agent-init/generation",
+            b"7\n".to_vec(),
+            Box::new(move |input| {
+                let folder = generations.path();
+                fs::write(folder.join("generation"), input).expect(WRITTEN);
+                match generation::advance(folder, GENERATION) {
+                    Ok(()) => assert!(generation::advance(folder, GENERATION + 1).is_ok()),
+                    Err(GenerationError::Older { state, .. }) => assert!(state < GENERATION),
+                    Err(GenerationError::File(_)) => {}
+                }
+            }),
+        ),
+        target(
+            "agent-init/allowed",
+            listed,
+            Box::new(move |input| {
+                let list = lists.path().join("allowed");
+                fs::write(&list, input).expect(WRITTEN);
+                if allowed::check(&list, &DIGEST).is_ok() {
+                    let found = String::from_utf8_lossy(input).contains(&hex::encode(DIGEST));
+                    assert!(found, "a digest that is not listed");
+                }
+            }),
+        ),
+        Target {
+            shape: Shape::Json,
+            ..target(
+                "agent-discover/memory",
+                remembered,
+                Box::new(move |input| {
+                    let path = memories.path().join("discovery.json");
+                    fs::write(&path, input).expect(WRITTEN);
+                    if let Ok(memory) = Memory::open(&path) {
+                        memory.key();
+                        memory.generation();
+                    }
+                }),
+            )
+        },
+    ])
+}
+
+/// A server's packet for each state of the client.
+fn lease(input: &[u8]) {
+    let start = Duration::ZERO;
+    let mut client = Client::new(MAC, None, TRANSACTION, start);
+    client.tick(start);
+    let mut packet = input.to_vec();
+    // The same packet as an offer and as the answer to the request.
+    for kind in [2, 5] {
+        if let Some(place) = packet.get_mut(KIND_AT) {
+            *place = kind;
+        }
+        for output in client.packet(start, &packet) {
+            if let Output::Use(lease) = output {
+                assert!(
+                    lease.prefix <= 32 && lease.renew <= lease.rebind && lease.rebind <= lease.time
+                );
+            }
+        }
+        client.tick(client.deadline());
+    }
+}
+
+/// A question of a pod, whether services are known or not.
+fn resolve(input: &[u8]) {
+    let empty = Known {
+        services: Some(Objects::default()),
+        slices: Some(Objects::default()),
+        ..Known::default()
+    };
+    let Ok(asked) = Question::read(input) else {
+        return;
+    };
+    for known in [&Known::default(), &empty] {
+        if let Said::Whole(said) = answer(known, &asked) {
+            let bytes = written(&said, asked.limit);
+            assert!(bytes.is_none_or(|bytes| bytes.len() <= asked.limit));
+        }
+    }
+}
+
+fn superblock() -> Vec<u8> {
+    let mut block = vec![0; 1024];
+    block[0x38..0x3a].copy_from_slice(b"\x53\xef");
+    block[0x3a] = 1;
+    block
+}
+
+/// A table that names the second serial port.
+fn table() -> Vec<u8> {
+    let mut table = vec![0; 80];
+    table[..4].copy_from_slice(b"SPCR");
+    (table[40], table[44], table[45], table[58]) = (1, 0xf8, 0x02, 7);
+    table
+}
+
+fn kept() -> Vec<u8> {
+    Kept::random(3)
+        .map(|kept| kept.to_bytes().to_vec())
+        .unwrap_or_default()
+}
+
+/// Where [`acknowledgement`] says what it is.
+const KIND_AT: usize = 242;
+
+/// RFC 2131: the fixed part, the magic cookie, and the options of a lease.
+fn acknowledgement() -> Vec<u8> {
+    let mut packet = vec![0; 236];
+    (packet[0], packet[1], packet[2]) = (2, 1, 6);
+    packet[4..8].copy_from_slice(&TRANSACTION.to_be_bytes());
+    packet[16..20].copy_from_slice(&[192, 0, 2, 9]);
+    packet[28..34].copy_from_slice(&MAC);
+    packet.extend([99, 130, 83, 99]);
+    packet.extend([
+        53, 1, 2, 54, 4, 192, 0, 2, 1, 1, 4, 255, 255, 255, 0, 3, 4, 192, 0, 2, 1,
+    ]);
+    packet.extend([
+        6, 4, 192, 0, 2, 53, 42, 4, 192, 0, 2, 1, 51, 4, 0, 0, 3, 232, 255,
+    ]);
+    packet
+}
+
+/// RFC 1035: a question for an address of a service, with the size of the answer (EDNS).
+fn question() -> Vec<u8> {
+    let mut message = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
+    for label in ["web", "shop", "svc", "cluster", "local"] {
+        message.push(u8::try_from(label.len()).unwrap_or_default());
+        message.extend(label.bytes());
+    }
+    message.extend([0, 0, 1, 0, 1, 0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0]);
+    message
+}
