@@ -4,7 +4,7 @@
 //! takes the note away as the pod goes. Its writes name the resource version that they were planned on, so that neither
 //! overwrites the other.
 
-use crate::workload::amount::{Round, amount, later};
+use crate::workload::amount::{Round, amount};
 use crate::workload::condition::second;
 use crate::workload::kept::{Kept, controller, owner_key};
 use crate::workload::make::tell;
@@ -18,7 +18,7 @@ use config_kube::k8s_openapi::api::policy::v1::{
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use config_kube::label_selector;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use master_client::{
     ApiError, Delta, Entries, Index, Key, Lookup, Object, Patch, Severity, Store, View,
 };
@@ -27,12 +27,12 @@ use master_control::setup::Setup;
 use master_control::views::version;
 use master_control::writer::Writer;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Time after which a pod whose eviction was granted counts again, as it was not deleted after all (upstream).
-const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(2);
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 
 static PODS: Index<OwnedPod> = Index::new("namespace", |key, _| vec![key.namespace.clone()]);
 static BUDGETS: Index<Budget> = Index::new("namespace", |key, _| vec![key.namespace.clone()]);
@@ -83,7 +83,12 @@ pub struct DisruptionBudgets {
     controllers: Store<Kept<ReplicationController>>,
     deployments: Store<Kept<Deployment>>,
     stateful_sets: Store<Kept<StatefulSet>>,
+    /// Since when this process knows of evictions that were granted. By its own clock: the one of the day may be set.
+    granted: Mutex<HashMap<Key, Granted>>,
 }
+
+/// Evictions by their pods: when they were granted, and since when that is known.
+type Granted = BTreeMap<String, (Timestamp, Instant)>;
 
 /// A budget with the pods that it protects.
 #[derive(Debug)]
@@ -96,6 +101,8 @@ pub struct Facts {
     pub pods: Entries<OwnedPod>,
     /// How many pods their owners want together; the name of a pod whose owner says no number.
     pub scale: Result<i32, String>,
+    /// For how long it has been known that a pod's eviction was granted.
+    pub granted: BTreeMap<String, Duration>,
 }
 
 /// An action on a budget.
@@ -145,16 +152,20 @@ impl Controller for DisruptionBudgets {
             deployments: scaled(setup, &near, deployed),
             stateful_sets: scaled(setup, &near, stateful),
             budgets,
+            granted: Mutex::default(),
         }
     }
 
-    fn facts(&self, key: &Key, _: Now) -> Option<Facts> {
-        let budget = self.budgets.get(key)?;
+    fn facts(&self, key: &Key, now: Now) -> Option<Facts> {
+        let budget = self.budgets.get(key);
+        let granted = self.granted(key, budget.as_deref(), now.instant);
+        let budget = budget?;
         let mut pods = self.pods.get(&key.namespace);
         pods.retain(|(_, pod)| budget.protects(pod));
         Some(Facts {
             key: key.clone(),
             scale: self.scale(&pods),
+            granted,
             budget,
             pods,
         })
@@ -245,6 +256,32 @@ where
 }
 
 impl DisruptionBudgets {
+    /// For how long this process has known of each eviction that a budget's status names.
+    fn granted(
+        &self,
+        key: &Key,
+        budget: Option<&Budget>,
+        now: Instant,
+    ) -> BTreeMap<String, Duration> {
+        let mut all = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.remove(key).unwrap_or_default();
+        let named = budget.and_then(|budget| budget.status.disrupted_pods.as_ref());
+        let since = |(pod, at): (&String, &Time)| {
+            let known = before.get(pod).filter(|(known, _)| *known == at.0);
+            (pod.clone(), (at.0, known.map_or(now, |(_, since)| *since)))
+        };
+        let own: Granted = named.into_iter().flatten().map(since).collect();
+        let passed = |since: &Instant| now.saturating_duration_since(*since);
+        let times = own.iter();
+        let times = times
+            .map(|(pod, (_, since))| (pod.clone(), passed(since)))
+            .collect();
+        if !own.is_empty() {
+            all.insert(key.clone(), own);
+        }
+        times
+    }
+
     /// How many pods the owners of these want together. Pods without an owner count as nothing (upstream).
     fn scale(&self, pods: &Entries<OwnedPod>) -> Result<i32, String> {
         let mut seen = BTreeSet::new();
@@ -338,28 +375,23 @@ fn count(
 ) -> (PodDisruptionBudgetStatus, Vec<String>, Option<Duration>) {
     let before = &facts.budget.status;
     let mut noted = BTreeMap::new();
+    let mut wake: Option<Duration> = None;
     let mut missed = Vec::new();
     let mut healthy = 0;
     for (key, pod) in facts.pods.iter().filter(|(_, pod)| pod.deleted.is_none()) {
-        let granted = before
-            .disrupted_pods
-            .as_ref()
-            .and_then(|all| all.get(&key.name));
-        match granted {
-            Some(granted) if later(granted.0, FORGOTTEN_AFTER) > now => {
+        let named = before.disrupted_pods.as_ref();
+        if let Some(granted) = named.and_then(|all| all.get(&key.name)) {
+            let known = facts.granted.get(&key.name).copied().unwrap_or_default();
+            let left = FORGOTTEN_AFTER.saturating_sub(known);
+            if !left.is_zero() {
                 noted.insert(key.name.clone(), granted.clone());
+                wake = Some(wake.map_or(left, |wake| wake.min(left)));
                 continue;
             }
-            Some(_) => missed.push(key.name.clone()),
-            None => {}
+            missed.push(key.name.clone());
         }
         healthy += i32::from(pod.ready.is_some() && !pod.ended());
     }
-    let next = noted
-        .values()
-        .map(|granted| later(granted.0, FORGOTTEN_AFTER))
-        .min();
-    let wake = next.and_then(|next| Duration::try_from(next.duration_since(now)).ok());
     let (expected, wanted, fault) = match demand(facts) {
         Ok((expected, wanted)) => (expected, wanted, None),
         Err(pod) => {

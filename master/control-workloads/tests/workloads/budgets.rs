@@ -4,6 +4,7 @@ use crate::{Scene, at, kept, key, pod_of};
 use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use config_kube::k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use master_client::View;
+use master_control::controller::{Controller as _, Now};
 use master_control_workloads::disruption_budget::{Action, Budget, DisruptionBudgets};
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::pod::OwnedPod;
@@ -109,6 +110,8 @@ fn a_pod_that_was_granted_counts_no_more_until_it_is_clear_that_it_stays() {
     scene
         .stand
         .set(key("b"), budget(json!({"minAvailable": 2}), noted));
+    let plan = scene.plan(&key("b"), 0);
+    assert_eq!(plan.requeue, Some(Duration::from_secs(120)));
     let plan = scene.plan(&key("b"), 20);
     assert_eq!(plan.requeue, Some(Duration::from_secs(100)));
     let found = status(&scene, 20);
@@ -132,6 +135,27 @@ fn a_pod_that_was_granted_counts_no_more_until_it_is_clear_that_it_stays() {
         (numbers(&found), found.disrupted_pods),
         ([3, 2, 2, 0], None)
     );
+}
+
+#[test]
+fn a_clock_that_is_set_forgets_no_eviction() {
+    let mut scene = Budgets::new();
+    application(&mut scene, 3, 3, 0);
+    let noted = json!({"disruptedPods": {"p0": at(0).to_string()}});
+    let spec = json!({"minAvailable": 2});
+    scene.stand.set(key("b"), budget(spec, noted));
+    for hours in [0, 3, -3] {
+        let now = Now {
+            instant: scene.start,
+            wall: at(hours * 3600),
+        };
+        let facts = scene.controller.facts(&key("b"), now).unwrap();
+        let plan = DisruptionBudgets::plan(&facts, now);
+        let Some(Action::Status(_, _, status)) = plan.actions.last() else {
+            unreachable!("{plan:?}");
+        };
+        assert_eq!(numbers(status), [3, 2, 2, 0], "{hours}");
+    }
 }
 
 #[test]

@@ -140,4 +140,22 @@ mod found {
             },
         );
     }
+
+    #[test]
+    fn evictions_are_known_to_be_granted_while_clocks_are_set() {
+        let faults = Faults {
+            refused: 8,
+            lost: 0,
+        };
+        for seed in [170, 225] {
+            play(
+                seed,
+                Weather {
+                    storm: false,
+                    mishaps: true,
+                    faults,
+                },
+            );
+        }
+    }
 }

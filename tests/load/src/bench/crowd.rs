@@ -6,7 +6,10 @@ use crate::Result;
 use crate::client::Access;
 use crate::objects::{event, lease, node, pod};
 use crate::site::Site;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 /// Nodes and pods of a cluster, and the memory of its master in MiB at most.
 pub(super) type Size = (usize, usize, f64);
@@ -19,8 +22,13 @@ const PODS: &str = "/api/v1/namespaces/crowd/pods";
 const EVENTS: &str = "/api/v1/namespaces/crowd/events";
 /// Connections over which nodes renew their leases.
 const RENEWERS: usize = 10;
-/// Time in which each node renews its lease: half of the grace period.
-const RENEWAL: Duration = Duration::from_secs(20);
+/// Time in which each node renews its lease, as agents do.
+const RENEWAL: Duration = Duration::from_secs(10);
+/// For how long processor time is measured: with the renewals, and without them, which ends before nodes count as silent.
+const RENEWED: Duration = Duration::from_secs(60);
+const QUIET: Duration = Duration::from_secs(10);
+/// The share of a core that a quiet master may take, in per cent.
+const SHARE: f64 = 1.0;
 
 /// Deletes a namespace's pods that run nowhere.
 pub(super) async fn delete_collection(site: &Site, report: &mut Report) -> Result<()> {
@@ -58,9 +66,10 @@ pub(super) async fn memory(
     site.start().await?;
     super::make_namespace(site, "crowd").await?;
     make_nodes(site, nodes).await?;
-    let mut living = tokio::task::JoinSet::new();
+    let mut living = JoinSet::new();
+    let renewals = Rc::new(Cell::new(0));
     for part in 0..RENEWERS {
-        living.spawn_local(renew(site.access()?, part, nodes));
+        living.spawn_local(renew(site.access()?, (part, nodes), Rc::clone(&renewals)));
     }
     make_pods(site, (nodes, pods), report).await?;
     make_events(site, (nodes, pods)).await?;
@@ -85,7 +94,7 @@ pub(super) async fn memory(
         most,
         "MiB",
     );
-    living.abort_all();
+    processor(site, &renewals, (&what, living), report).await;
     site.kill()?;
     let ready = site.start().await?;
     report.time("start → ready with them, after a kill", "", ready);
@@ -97,6 +106,29 @@ pub(super) async fn memory(
         "MiB",
     );
     site.stop()
+}
+
+/// The share of a core that the master takes while nodes only renew their leases, and while nobody asks for anything.
+async fn processor(
+    site: &Site,
+    renewals: &Cell<usize>,
+    (what, living): (&str, JoinSet<Result<()>>),
+    report: &mut Report,
+) {
+    let share = async |time: Duration| {
+        let cpu = site.cpu();
+        tokio::time::sleep(time).await;
+        (site.cpu() - cpu) / time.as_secs_f64() * 1e2
+    };
+    let before = renewals.get();
+    let renewed = share(RENEWED).await;
+    let each = float(renewals.get() - before) / RENEWED.as_secs_f64();
+    let row = format!("{what}: share of a core while leases are renewed");
+    report.note(&row, renewed, "%");
+    report.note("renewals of leases, a second", each, "/s");
+    drop(living);
+    let row = format!("{what}: share of a core while nobody asks for anything");
+    report.against(&row, share(QUIET).await, SHARE, "%");
 }
 
 /// Creates nodes and their leases.
@@ -142,7 +174,11 @@ async fn make_events(site: &Site, (nodes, pods): (usize, usize)) -> Result<()> {
 
 /// Renews the leases of a part of the nodes again and again: otherwise they become not ready, and
 /// that would be measured.
-async fn renew(access: Access, part: usize, nodes: usize) -> Result<()> {
+async fn renew(
+    access: Access,
+    (part, nodes): (usize, usize),
+    renewals: Rc<Cell<usize>>,
+) -> Result<()> {
     let mut connection = access.connect().await?;
     let own = (part..nodes).step_by(RENEWERS);
     let pause = RENEWAL.div_f64(float(own.len().max(1)));
@@ -152,6 +188,7 @@ async fn renew(access: Access, part: usize, nodes: usize) -> Result<()> {
             connection
                 .must("PATCH", &format!("{LEASES}/node-{number}"), body.as_bytes())
                 .await?;
+            renewals.set(renewals.get() + 1);
             tokio::time::sleep(pause).await;
         }
     }
