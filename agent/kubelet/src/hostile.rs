@@ -1,9 +1,9 @@
 //! Attacks by a pod through its own files on the agent that reads and writes them.
 
 use crate::config::{Config, tests::config};
-use crate::env::Sources;
 use crate::volumes::{self, Source};
 use agent_claims::Right;
+use agent_content::Sources;
 use agent_sys::beneath::{Beneath, Links};
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use serde_json::{Value, json};

@@ -1,17 +1,17 @@
 //! From a container in a pod to what the engine is told: user, mounts, command, limits.
 
 use crate::config::Config;
-use crate::env::{self, Sources};
 use crate::network::{self, hosts_text, resolv_text};
 use crate::stage::{Wanted, propagation};
 use crate::support;
 use crate::volumes::{self, Source};
 use agent_cluster::Sandbox;
+use agent_content::{Sources, variables};
 use agent_pods::{is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
-    PodNamespaces, Resources, Seccomp, SharedNamespaces, container_id,
+    PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces, container_id,
 };
 use agent_sys::attach::Propagation;
 use agent_sys::beneath::{Beneath, Links};
@@ -26,9 +26,9 @@ use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-/// Where a container leaves its last words, if it names no other place (upstream's).
 /// Most `volumeMounts` of a container, to which files of the node's own come. Each holds a descriptor while the container starts.
 const MOST_MOUNTS: usize = 1000;
+/// Where a container leaves its last words, if it names no other place (upstream's).
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Which attempt is to be started.
@@ -69,21 +69,11 @@ pub(crate) fn prepare(
     let Attempt {
         pod,
         container,
-        kind,
         number,
-        backoff,
-        target,
-        sandbox,
+        ..
     } = attempt;
     let reference = pod_ref(pod).ok_or("the pod lacks a plain name, namespace or uid")?;
-    let count = container.volume_mounts.as_ref().map_or(0, Vec::len);
-    if count > MOST_MOUNTS {
-        return Err(format!(
-            "a container may have {MOST_MOUNTS} volumeMounts, not {count}"
-        ));
-    }
-    let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
-    let vars = env::resolve(pod, container, sources)?;
+    let vars = variables::resolve(pod, container, sources)?;
     let expanded = |list: &Option<Vec<String>>| {
         let list = list.as_deref();
         list.map(|texts| vars.expand_all(texts)).transpose()
@@ -98,7 +88,34 @@ pub(crate) fn prepare(
             .map_err(|error| error.to_string())?,
     );
     places.sort_by_key(|(_, destination)| destination.matches('/').count());
-    let mounts = staged(&config.stage_dir(&id), &places);
+    let mut spec = specification(config, attempt, reference, machine_memory)?;
+    (spec.command, spec.args, spec.env) = (command, args, all_vars);
+    spec.mounts = staged(&config.stage_dir(&id), &places);
+    spec.keeps = kept(container, volumes);
+    Ok(Launch {
+        id,
+        spec,
+        wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
+    })
+}
+
+/// The specification of an attempt, without its command, its variables and what is mounted.
+fn specification(
+    config: &Config,
+    attempt: Attempt<'_>,
+    reference: PodRef,
+    machine_memory: u64,
+) -> Result<ContainerSpec, String> {
+    let Attempt {
+        pod,
+        container,
+        kind,
+        number,
+        backoff,
+        target,
+        sandbox,
+    } = attempt;
+    let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
     let security = Security::of(
         spec.security_context.as_ref(),
         container.security_context.as_ref(),
@@ -111,7 +128,7 @@ pub(crate) fn prepare(
         pids_limit: Some(config.pids.into()),
         ..qos::resources(pod, container)
     };
-    let spec = ContainerSpec {
+    Ok(ContainerSpec {
         log_path: log_file(&config.logs, &reference, &container.name, number),
         oom_score_adj: qos::oom_score(pod, container, machine_memory),
         cgroup_parent: qos::cgroup(pod, &reference.uid),
@@ -123,12 +140,12 @@ pub(crate) fn prepare(
         },
         image: container.image.clone().unwrap_or_default(),
         image_digest: None,
-        command,
-        args,
-        env: all_vars,
+        command: None,
+        args: None,
+        env: Vec::new(),
         working_dir: container.working_dir.clone(),
-        mounts,
-        keeps: kept(container, volumes),
+        mounts: Vec::new(),
+        keeps: Vec::new(),
         shared: SharedNamespaces {
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
@@ -150,11 +167,6 @@ pub(crate) fn prepare(
         tty: container.tty == Some(true),
         backoff,
         round: 0,
-    };
-    Ok(Launch {
-        id,
-        spec,
-        wanted: places.into_iter().map(|(wanted, _)| wanted).collect(),
     })
 }
 
@@ -311,10 +323,15 @@ fn volume_mounts(
     volumes: &BTreeMap<String, Source>,
     vars: &[(String, String)],
 ) -> Result<Vec<Place>, String> {
-    container
-        .volume_mounts
-        .iter()
-        .flatten()
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    if mounts.len() > MOST_MOUNTS {
+        let count = mounts.len();
+        return Err(format!(
+            "a container may have {MOST_MOUNTS} volumeMounts, not {count}"
+        ));
+    }
+    let mounts = mounts.iter();
+    mounts
         .map(|mount| volume_mount(config, mount, volumes, vars))
         .collect()
 }
@@ -330,7 +347,7 @@ fn volume_mount(
         .ok_or_else(|| format!("the pod has no volume {:?}", mount.name))?;
     let filled = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
     let sub_path = match filled(&mount.sub_path_expr) {
-        Some(text) => Some(env::sub_path(&text, vars).map_err(|error| {
+        Some(text) => Some(variables::sub_path(&text, vars).map_err(|error| {
             let name = &mount.name;
             format!("subPathExpr {text:?} of volume {name:?}: {error}")
         })?),

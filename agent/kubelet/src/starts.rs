@@ -6,7 +6,6 @@
 //! engine has not been asked for is given up when its pod ends; any other is waited for, since what is given up half way can
 //! still come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
-use crate::env;
 use crate::group;
 use crate::launch::{self, Attempt};
 use crate::network::Addresses;
@@ -15,6 +14,7 @@ use crate::shared::Shared;
 use crate::stage::Staged;
 use crate::supplies::Supplies;
 use agent_cluster::Sandbox;
+use agent_content::variables;
 use agent_resources::qos;
 use agent_runtime::{
     Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, container_id, withheld,
@@ -202,7 +202,7 @@ async fn start(
         let source = supplies.image(volume, image, digest).await?;
         volumes.insert(volume.to_owned(), source);
     }
-    let needs = env::needs(&order.container);
+    let needs = variables::needs(&order.container);
     let sources = supplies.sources(pod, needs, at).await.map_err(config)?;
     let attempt = Attempt {
         pod,

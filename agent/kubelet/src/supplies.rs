@@ -4,14 +4,13 @@
 
 mod claims;
 
-use crate::env::Sources;
 use crate::names::is_plain;
 use crate::network::{Addresses, service_variables};
 use crate::shared::Shared;
 use crate::stage;
-use crate::tokens::Tokens;
 use crate::volumes::{self, Source};
 use agent_api::get;
+use agent_content::{Sources, Tokens};
 use agent_runtime::{Error, ErrorClass, PodRef};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;

@@ -5,12 +5,10 @@
 //! every name below a volume is the pod's word (see `agent_sys::beneath`).
 
 use crate::config::Config;
-use crate::content::{self, Room};
-use crate::env::Sources;
 use crate::host_paths::right_of;
 use crate::stage::memory_folder;
-use crate::tokens::TokenKind;
 use agent_claims::{Mounted, Right, What, fs_group, sub_place};
+use agent_content::{Room, Sources, TokenKind, files};
 use agent_sys::beneath::{Beneath, Links, Place};
 use agent_sys::mount::{is_in_memory, is_mount_point};
 use config_kube::k8s_openapi::api::core::v1::{
@@ -143,7 +141,7 @@ impl Maker<'_> {
         if let Some(source) = &volume.empty_dir {
             return self.empty_dir(&volume.name, source, group).map(Source::Own);
         }
-        let content = content::entries(self.pod, volume, self.sources, group, room)?;
+        let content = files::entries(self.pod, volume, self.sources, group, room)?;
         let Some((kind, entries)) = content else {
             return Err("its kind is not available yet".to_owned());
         };
@@ -154,7 +152,7 @@ impl Maker<'_> {
                 return Err(io::Error::other("its content would be written to a disk"));
             }
             let folder = held.make_dirs(&Path::new(kind).join(&volume.name), 0o755)?;
-            content::publish(&folder, &entries, group)
+            files::publish(&folder, &entries, group)
         });
         made.map(|()| Source::Held(place))
             .map_err(|error| error.to_string())

@@ -9,8 +9,9 @@ use crate::specification;
 use containerd_client::services::v1::{
     DeleteProcessRequest, ExecProcessRequest, KillRequest, StartRequest, WaitRequest,
 };
-use containerd_client::tonic::Code;
+use containerd_client::tonic::{Code, Status};
 use serde_json::Value;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Receiver};
@@ -61,11 +62,10 @@ async fn run_with(
     fifos: &Fifos,
     limit: Duration,
 ) -> Result<ExecOutput, Error> {
-    let fail = || {
-        failed(
-            ErrorClass::NotFound,
-            format!("run a command in container {id}"),
-        )
+    let running = Running {
+        engine,
+        id,
+        exec_id,
     };
     let local = |error| Error::caused(ErrorClass::Create, "open the command's output", error);
     let own = own_process(engine, id, command).await?;
@@ -74,65 +74,99 @@ async fn run_with(
         .read_write(true)
         .open_receiver(&fifos.stdout)
         .map_err(local)?;
-    let path = fifos.stdout.to_string_lossy().into_owned();
-    let exec = ExecProcessRequest {
-        container_id: id.to_owned(),
-        stdout: path.clone(),
-        stderr: path,
-        spec: Some(process::any(&own)),
-        exec_id: exec_id.to_owned(),
-        ..ExecProcessRequest::default()
-    };
-    engine.tasks().exec(request(exec)).await.map_err(fail())?;
-    let start = StartRequest {
-        container_id: id.to_owned(),
-        exec_id: exec_id.to_owned(),
-    };
-    engine.tasks().start(request(start)).await.map_err(fail())?;
-    let wait = WaitRequest {
-        container_id: id.to_owned(),
-        exec_id: exec_id.to_owned(),
-    };
-    let mut tasks = engine.tasks();
+    running.start(&own, &fifos.stdout).await?;
     let mut text = Vec::new();
-    let ended = timeout(limit, async {
-        tokio::select! {
-            // Reading never ends by itself; both arms are dropped only when the command is over.
-            ended = tasks.wait(unlimited(wait)) => ended,
-            () = keep_reading(&output, &mut text) => unreachable_status(),
-        }
-    });
-    let Ok(ended) = ended.await else {
-        let kill = KillRequest {
-            container_id: id.to_owned(),
-            exec_id: exec_id.to_owned(),
-            signal: 9,
-            all: false,
-        };
-        settled(engine.tasks().kill(request(kill)).await, Code::NotFound).map_err(fail())?;
+    let Ok(ended) = timeout(limit, running.end(&output, &mut text)).await else {
+        running.kill().await?;
         return Err(Error::new(
             ErrorClass::Start,
             format!("command timed out after {} s", limit.as_secs()),
         ));
     };
-    let code = i32::try_from(ended.map_err(fail())?.into_inner().exit_status).unwrap_or(255);
-    // The command has ended, and the shim may still be copying what it wrote: it has done so once the process is deleted.
-    let delete = DeleteProcessRequest {
-        container_id: id.to_owned(),
-        exec_id: exec_id.to_owned(),
-    };
-    tokio::select! {
-        deleted = tasks.delete_process(request(delete)) => {
-            settled(deleted, Code::NotFound).map_err(fail())?;
-        }
-        () = keep_reading(&output, &mut text) => {}
-    }
+    let code = i32::try_from(ended?).unwrap_or(255);
+    running.delete(&output, &mut text).await?;
     read_rest(output, |piece| keep(piece, &mut text));
     Ok(ExecOutput { code, output: text })
 }
 
-fn unreachable_status<T>() -> Result<T, containerd_client::tonic::Status> {
-    Err(containerd_client::tonic::Status::internal(
+/// A command in a container, by containerd's names for both.
+struct Running<'a> {
+    engine: &'a Containerd,
+    id: &'a str,
+    exec_id: &'a str,
+}
+
+impl Running<'_> {
+    fn fail(&self) -> impl FnOnce(Status) -> Error + use<> {
+        let doing = format!("run a command in container {}", self.id);
+        failed(ErrorClass::NotFound, doing)
+    }
+
+    /// Starts the process; both its outputs go into one pipe.
+    async fn start(&self, process: &Value, output: &Path) -> Result<(), Error> {
+        let output = output.to_string_lossy().into_owned();
+        let exec = ExecProcessRequest {
+            container_id: self.id.to_owned(),
+            stdout: output.clone(),
+            stderr: output,
+            spec: Some(process::any(process)),
+            exec_id: self.exec_id.to_owned(),
+            ..ExecProcessRequest::default()
+        };
+        let mut tasks = self.engine.tasks();
+        tasks.exec(request(exec)).await.map_err(self.fail())?;
+        let start = StartRequest {
+            container_id: self.id.to_owned(),
+            exec_id: self.exec_id.to_owned(),
+        };
+        tasks.start(request(start)).await.map_err(self.fail())?;
+        Ok(())
+    }
+
+    /// Waits for its end, and reads meanwhile what it writes; its exit status.
+    async fn end(&self, output: &Receiver, text: &mut Vec<u8>) -> Result<u32, Error> {
+        let wait = WaitRequest {
+            container_id: self.id.to_owned(),
+            exec_id: self.exec_id.to_owned(),
+        };
+        let mut tasks = self.engine.tasks();
+        let ended = tokio::select! {
+            // Reading never ends by itself; both arms are dropped only when the command is over.
+            ended = tasks.wait(unlimited(wait)) => ended,
+            () = keep_reading(output, text) => unreachable_status(),
+        };
+        Ok(ended.map_err(self.fail())?.into_inner().exit_status)
+    }
+
+    async fn kill(&self) -> Result<(), Error> {
+        let kill = KillRequest {
+            container_id: self.id.to_owned(),
+            exec_id: self.exec_id.to_owned(),
+            signal: 9,
+            all: false,
+        };
+        let killed = self.engine.tasks().kill(request(kill)).await;
+        settled(killed, Code::NotFound).map_err(self.fail())
+    }
+
+    /// Deletes the process, which has ended. The shim may still be copying what it wrote: it has done so once this is over.
+    async fn delete(&self, output: &Receiver, text: &mut Vec<u8>) -> Result<(), Error> {
+        let delete = DeleteProcessRequest {
+            container_id: self.id.to_owned(),
+            exec_id: self.exec_id.to_owned(),
+        };
+        let mut tasks = self.engine.tasks();
+        tokio::select! {
+            deleted = tasks.delete_process(request(delete)) => {
+                settled(deleted, Code::NotFound).map_err(self.fail())
+            }
+            () = keep_reading(output, text) => Ok(()),
+        }
+    }
+}
+
+fn unreachable_status<T>() -> Result<T, Status> {
+    Err(Status::internal(
         "the command's output ended before the command",
     ))
 }

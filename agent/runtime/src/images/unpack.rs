@@ -11,6 +11,7 @@ use containerd_client::services::v1::snapshots::{
     CommitSnapshotRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest,
 };
 use containerd_client::tonic::{Code, Status};
+use containerd_client::types::Mount;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -52,6 +53,7 @@ impl Images {
             .await
     }
 
+    /// Unpacks a layer into a snapshot over its parent, and names the snapshot once its files are on disk and what they are is proven.
     async fn apply(
         &self,
         layer: &Descriptor,
@@ -60,33 +62,57 @@ impl Images {
         name: &str,
         lease: &str,
     ) -> Result<(), Error> {
-        let digest = &layer.digest;
-        let doing = || format!("unpack layer {digest}");
-        let fail = || failed(ErrorClass::ImagePull, doing());
+        let fail = || {
+            let doing = format!("unpack layer {}", layer.digest);
+            failed(ErrorClass::ImagePull, doing)
+        };
         let key = format!("pratique-unpack-{name}");
-        let text = |text: &str| text.to_owned();
         let remove = RemoveSnapshotRequest {
-            snapshotter: text(SNAPSHOTTER),
+            snapshotter: SNAPSHOTTER.to_owned(),
             key: key.clone(),
         };
-        settled(
-            self.snapshots().remove(request(remove.clone())).await,
-            Code::NotFound,
-        )
-        .map_err(fail())?;
+        // What an earlier attempt left.
+        let removed = self.snapshots().remove(request(remove.clone())).await;
+        settled(removed, Code::NotFound).map_err(fail())?;
         let prepare = PrepareSnapshotRequest {
-            snapshotter: text(SNAPSHOTTER),
+            snapshotter: SNAPSHOTTER.to_owned(),
             key: key.clone(),
-            parent: text(parent),
+            parent: parent.to_owned(),
             labels: HashMap::new(),
         };
-        let mounts = self
-            .snapshots()
-            .prepare(leased(prepare, lease))
-            .await
-            .map_err(fail())?
-            .into_inner()
-            .mounts;
+        let prepared = self.snapshots().prepare(leased(prepare, lease)).await;
+        let mounts = prepared.map_err(fail())?.into_inner().mounts;
+        let found = self.fill(layer, mounts, lease).await?;
+        if found != diff {
+            let digest = &layer.digest;
+            let text = format!("layer {digest} unpacks to {found}, not to {diff}");
+            return Err(bad(text));
+        }
+        self.sync().await?;
+        let commit = CommitSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            name: name.to_owned(),
+            key,
+            labels: HashMap::new(),
+        };
+        match self.snapshots().commit(leased(commit, lease)).await {
+            Err(status) if status.code() == Code::AlreadyExists => {
+                let removed = self.snapshots().remove(request(remove)).await;
+                removed.map(drop)
+            }
+            committed => committed.map(drop),
+        }
+        .map_err(fail())
+    }
+
+    /// Unpacks a layer into the mounts of a snapshot, within its time; the digest of what it unpacks to.
+    async fn fill(
+        &self,
+        layer: &Descriptor,
+        mounts: Vec<Mount>,
+        lease: &str,
+    ) -> Result<String, Error> {
+        let digest = &layer.digest;
         let apply = ApplyRequest {
             diff: Some(layer.wire()),
             mounts,
@@ -103,31 +129,9 @@ impl Images {
             let text = format!("layer {digest} is not unpacked within {limit:?}");
             return Err(bad(text));
         }
-        let applied = applied.map_err(fail())?;
-        let found = applied
-            .into_inner()
-            .applied
-            .map(|applied| applied.digest)
-            .unwrap_or_default();
-        if found != diff {
-            let text = format!("layer {digest} unpacks to {found}, not to {diff}");
-            return Err(bad(text));
-        }
-        self.sync().await?;
-        let commit = CommitSnapshotRequest {
-            snapshotter: text(SNAPSHOTTER),
-            name: text(name),
-            key,
-            labels: HashMap::new(),
-        };
-        match self.snapshots().commit(leased(commit, lease)).await {
-            Err(status) if status.code() == Code::AlreadyExists => {
-                let removed = self.snapshots().remove(request(remove)).await;
-                removed.map(drop)
-            }
-            committed => committed.map(drop),
-        }
-        .map_err(fail())
+        let fail = failed(ErrorClass::ImagePull, format!("unpack layer {digest}"));
+        let applied = applied.map_err(fail)?.into_inner().applied;
+        Ok(applied.map(|applied| applied.digest).unwrap_or_default())
     }
 
     /// A layer whose files are still in memory must not count as unpacked: power may go at any time.

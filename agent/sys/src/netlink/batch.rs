@@ -126,6 +126,17 @@ fn written(family: Family, change: &Change, id: u32) -> Vec<Message> {
     }
 }
 
+/// The attributes of a set of keys of one length.
+fn set(table: &str, name: &str, shown_as: u32, length: u32, id: u32) -> Attributes {
+    Attributes::new()
+        .text(1, table)
+        .text(2, name)
+        .network_number(3, 0)
+        .network_number(4, shown_as)
+        .network_number(5, length)
+        .network_number(10, id)
+}
+
 /// A change of a set or map as messages.
 fn of_set(family: Family, change: &Change, id: u32) -> Vec<Message> {
     let request = |kind, flags, attributes| request(family, kind, flags, attributes);
@@ -136,13 +147,7 @@ fn of_set(family: Family, change: &Change, id: u32) -> Vec<Message> {
             shown_as,
             length,
         } => {
-            let set = Attributes::new()
-                .text(1, table)
-                .text(2, name)
-                .network_number(3, 0)
-                .network_number(4, *shown_as)
-                .network_number(5, *length)
-                .network_number(10, id);
+            let set = set(table, name, *shown_as, *length, id);
             vec![request(NEW_SET, CREATE, set)]
         }
         Change::AddRanges {

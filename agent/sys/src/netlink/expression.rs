@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::batch::{DATA_VALUE, DATA_VERDICT, verdict};
-use super::filter::{Register, Step};
+use super::filter::{Register, Step, Verdict};
 use super::message::Attributes;
 
 /// `NFT_REG_VERDICT` and `NFT_META_MARK`.
@@ -86,40 +86,98 @@ fn translation(
     ("nat", data)
 }
 
+/// The attributes of an expression that loads a register.
+fn to(at: Register) -> Attributes {
+    Attributes::new().network_number(1, register(at))
+}
+
+/// What loads a fact of the packet besides its bytes.
+fn meta(key: u32, at: Register) -> (&'static str, Attributes) {
+    ("meta", to(at).network_number(2, key))
+}
+
+/// What loads bytes from behind a header's begin.
+fn payload(base: u32, offset: u32, length: u32, at: Register) -> (&'static str, Attributes) {
+    let data = to(at)
+        .network_number(2, base)
+        .network_number(3, offset)
+        .network_number(4, length);
+    ("payload", data)
+}
+
+/// What loads a fact of the connection.
+fn connection(key: u32, at: Register) -> (&'static str, Attributes) {
+    ("ct", to(at).network_number(2, key))
+}
+
+/// What loads a fact of the connection's packets in one direction: that of the first packet (0), or of answers (1).
+fn side(key: u32, direction: u8, at: Register) -> (&'static str, Attributes) {
+    let (name, data) = connection(key, at);
+    (name, data.bytes(3, &[direction]))
+}
+
+fn compare(at: Register, operation: u32, bytes: &[u8]) -> (&'static str, Attributes) {
+    let value = Attributes::new().bytes(DATA_VALUE, bytes);
+    ("cmp", to(at).network_number(2, operation).nest(3, &value))
+}
+
+fn lookup(at: Register, set: &str, flags: u32) -> (&'static str, Attributes) {
+    let data = Attributes::new()
+        .text(1, set)
+        .network_number(2, register(at))
+        .network_number(5, flags);
+    ("lookup", data)
+}
+
+/// What finds a value in a map; `into` is the kernel's number of a register.
+fn find(key: Register, map: &str, into: u32) -> (&'static str, Attributes) {
+    let (name, data) = lookup(key, map, 0);
+    (name, data.network_number(3, into))
+}
+
+fn random(below: u32, at: Register) -> (&'static str, Attributes) {
+    let random = 1;
+    let data = to(at)
+        .network_number(2, below)
+        .network_number(3, random)
+        .network_number(4, 0);
+    ("numgen", data)
+}
+
+fn set_mark() -> (&'static str, Attributes) {
+    let data = Attributes::new()
+        .network_number(2, MARK)
+        .network_number(3, register(MARK_REGISTER));
+    ("meta", data)
+}
+
+fn reject(family: Family) -> (&'static str, Attributes) {
+    let data = Attributes::new()
+        .network_number(1, 0)
+        .bytes(2, &[no_such_port(family)]);
+    ("reject", data)
+}
+
+fn decide(own: &Verdict) -> (&'static str, Attributes) {
+    let data = Attributes::new().nest(DATA_VERDICT, &verdict(own));
+    let data = Attributes::new().network_number(1, 0).nest(2, &data);
+    ("immediate", data)
+}
+
 /// Name and data of an expression in a table of a family.
 pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attributes) {
-    let to = |at: Register| Attributes::new().network_number(1, register(at));
-    let meta = |key: u32, at: Register| ("meta", to(at).network_number(2, key));
-    let payload = |base: u32, offset: u32, length: u32, at: Register| {
-        let data = to(at)
-            .network_number(2, base)
-            .network_number(3, offset)
-            .network_number(4, length);
-        ("payload", data)
-    };
-    let compare = |at: Register, operation: u32, bytes: &[u8]| {
-        let value = Attributes::new().bytes(DATA_VALUE, bytes);
-        ("cmp", to(at).network_number(2, operation).nest(3, &value))
-    };
-    let lookup = |at: Register, set: &str, flags: u32| {
-        let data = Attributes::new()
-            .text(1, set)
-            .network_number(2, register(at))
-            .network_number(5, flags);
-        ("lookup", data)
-    };
     match step {
         Step::LoadInName(at) => meta(6, *at),
         Step::LoadOutName(at) => meta(7, *at),
         Step::LoadProtocol(at) => meta(16, *at),
         Step::LoadNetwork { offset, length, to } => payload(1, *offset, *length, *to),
         Step::LoadTransport { offset, length, to } => payload(2, *offset, *length, *to),
-        Step::LoadState(at) => ("ct", to(*at).network_number(2, 0)),
-        Step::LoadStatus(at) => ("ct", to(*at).network_number(2, 2)),
-        // `NFT_CT_PROTO_SRC`; the direction is that of the first packet, or of answers.
-        Step::LoadClient(at) => ("ct", to(*at).network_number(2, end(family)).bytes(3, &[0])),
-        Step::LoadServer(at) => ("ct", to(*at).network_number(2, end(family)).bytes(3, &[1])),
-        Step::LoadServerPort(at) => ("ct", to(*at).network_number(2, 11).bytes(3, &[1])),
+        Step::LoadState(at) => connection(0, *at),
+        Step::LoadStatus(at) => connection(2, *at),
+        Step::LoadClient(at) => side(end(family), 0, *at),
+        Step::LoadServer(at) => side(end(family), 1, *at),
+        // `NFT_CT_PROTO_SRC`.
+        Step::LoadServerPort(at) => side(11, 1, *at),
         Step::Mask { of, mask } => bitwise(*of, mask, &vec![0; mask.len()]),
         Step::MaskAndFlip { of, mask, flip } => bitwise(*of, mask, flip),
         Step::Is(at, bytes) => compare(*at, 0, bytes),
@@ -128,14 +186,8 @@ pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attribut
         Step::AtLeast(at, bytes) => compare(*at, 5, bytes),
         Step::In(at, set) => lookup(*at, set, 0),
         Step::NotIn(at, set) => lookup(*at, set, 1),
-        Step::Follow(at, map) => {
-            let (name, data) = lookup(*at, map, 0);
-            (name, data.network_number(3, VERDICT_REGISTER))
-        }
-        Step::Find { key, map, to } => {
-            let (name, data) = lookup(*key, map, 0);
-            (name, data.network_number(3, register(*to)))
-        }
+        Step::Follow(at, map) => find(*at, map, VERDICT_REGISTER),
+        Step::Find { key, map, to } => find(*key, map, register(*to)),
         Step::Remember {
             key,
             map,
@@ -145,38 +197,15 @@ pub(super) fn expression(family: Family, step: &Step) -> (&'static str, Attribut
             let data = remembered(*key, map, *value);
             ("dynset", data.bytes(6, &milliseconds.to_be_bytes()))
         }
-        Step::LoadRandom { below, to: at } => {
-            let random = 1;
-            let data = to(*at)
-                .network_number(2, *below)
-                .network_number(3, random)
-                .network_number(4, 0);
-            ("numgen", data)
-        }
+        Step::LoadRandom { below, to } => random(*below, *to),
         Step::LoadMark(at) => meta(MARK, *at),
-        Step::SetMark(_) => {
-            let data = Attributes::new()
-                .network_number(2, MARK)
-                .network_number(3, register(MARK_REGISTER));
-            ("meta", data)
-        }
+        Step::SetMark(_) => set_mark(),
         Step::Destination { address, port } => translation(family, 1, *address, Some(*port)),
         Step::Source { address } => translation(family, 0, *address, None),
-        Step::Reject => (
-            "reject",
-            Attributes::new()
-                .network_number(1, 0)
-                .bytes(2, &[no_such_port(family)]),
-        ),
+        Step::Reject => reject(family),
         Step::Reset => ("reject", Attributes::new().network_number(1, 1)),
         Step::Count => ("counter", Attributes::new()),
         Step::Masquerade => ("masq", Attributes::new()),
-        Step::Verdict(own) => {
-            let data = Attributes::new().nest(DATA_VERDICT, &verdict(own));
-            (
-                "immediate",
-                Attributes::new().network_number(1, 0).nest(2, &data),
-            )
-        }
+        Step::Verdict(own) => decide(own),
     }
 }

@@ -1,5 +1,5 @@
-//! What upstream's node suites ask of a node beyond the plain life of a pod. Between the master's API, in process, and the real
-//! containerd.
+//! Resizes, pods that the node rejects, images as volumes: what upstream's node suites ask beyond the plain life of a pod.
+//! Between the master's API, in process, and the real containerd.
 
 use crate::api::InProcess;
 use crate::cluster::{Cluster, NODE, shell};

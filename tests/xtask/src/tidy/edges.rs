@@ -42,6 +42,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent/journal", &["sys", "port"]),
     ("agent/api", &[]),
     (
+        "agent/content",
+        &["sys", "runtime", "claims", "resources", "pods", "api"],
+    ),
+    (
         "agent/server",
         &[
             "sys",
@@ -72,6 +76,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "handlers",
             "journal",
             "api",
+            "content",
             "server",
         ],
     ),

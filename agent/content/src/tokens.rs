@@ -3,6 +3,7 @@
 //! A token is bound to its pod (KEP-1205): the master refuses it once the pod is gone.
 
 use agent_api::{Api, JSON, post};
+use agent_pods::is_plain;
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::authentication::v1::TokenRequest;
 use config_kube::k8s_openapi::api::core::v1::{Pod, ServiceAccountTokenProjection};
@@ -18,7 +19,7 @@ const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
 
 /// The kind of a token; a pod has one token of each kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TokenKind {
+pub struct TokenKind {
     /// For whom it is; empty for the API server.
     audience: String,
     /// Seconds that it is asked for.
@@ -55,16 +56,19 @@ impl fmt::Debug for Token {
 
 /// A pod's tokens.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tokens(BTreeMap<TokenKind, Token>);
+pub struct Tokens(BTreeMap<TokenKind, Token>);
 
 impl Tokens {
     /// The token of a kind, while it is there.
-    pub(crate) fn get(&self, kind: &TokenKind) -> Option<&str> {
+    pub fn get(&self, kind: &TokenKind) -> Option<&str> {
         self.0.get(kind).map(|token| token.text.as_str())
     }
 
     /// Brings the tokens of these kinds up to date. One that is still good outlives a master that doesn't answer.
-    pub(crate) async fn refresh(
+    ///
+    /// # Errors
+    /// The master gives no token of a kind of which none is good any more.
+    pub async fn refresh(
         &mut self,
         kinds: Vec<TokenKind>,
         api: &dyn Api,
@@ -107,7 +111,7 @@ async fn ask(
         .as_ref()
         .and_then(|spec| spec.service_account_name.as_deref())
         .unwrap_or("default");
-    if !crate::names::is_plain(account) {
+    if !is_plain(account) {
         return Err(format!("{account:?} is no name of a service account"));
     }
     let audiences: Vec<&str> = Some(kind.audience.as_str())

@@ -1,8 +1,8 @@
 //! A container's environment: values, references to config maps, secrets and the pod itself, and `$(NAME)`.
 
-use crate::network::Addresses;
 use crate::tokens::Tokens;
 use agent_claims::Mounted;
+use agent_pods::Addresses;
 use agent_resources::qos;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{
@@ -14,22 +14,25 @@ use std::net::IpAddr;
 
 /// What references lead to: fetched before, so that resolving is pure.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sources {
+pub struct Sources {
     /// By name; `None` for one that isn't there.
-    pub(crate) config_maps: BTreeMap<String, Option<ConfigMap>>,
-    pub(crate) secrets: BTreeMap<String, Option<Secret>>,
-    pub(crate) tokens: Tokens,
-    pub(crate) addresses: Addresses,
+    pub config_maps: BTreeMap<String, Option<ConfigMap>>,
+    /// By name; `None` for one that isn't there.
+    pub secrets: BTreeMap<String, Option<Secret>>,
+    /// The pod's service account tokens.
+    pub tokens: Tokens,
+    /// The pod's and the node's addresses.
+    pub addresses: Addresses,
     /// Variables of the services that the pod may find by them.
-    pub(crate) services: Vec<(String, String)>,
+    pub services: Vec<(String, String)>,
     /// What the claims of the pod's volumes lead to, by the volumes' names.
-    pub(crate) claims: BTreeMap<String, Mounted>,
+    pub claims: BTreeMap<String, Mounted>,
     /// The node's allocatable amounts: limits of containers that have none.
-    pub(crate) allocatable: BTreeMap<&'static str, Amount>,
+    pub allocatable: BTreeMap<&'static str, Amount>,
 }
 
 /// Names of the config maps and secrets that a container's environment needs.
-pub(crate) fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
+pub fn needs(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
     let mut maps = BTreeSet::new();
     let mut secrets = BTreeSet::new();
     for from in container.env_from.iter().flatten() {
@@ -71,7 +74,7 @@ const LONGEST_PATH: usize = 4096;
 
 /// The variables of a container, in order; later ones of the same name replace earlier ones.
 #[derive(Debug, Default)]
-pub(crate) struct Vars {
+pub struct Vars {
     list: Vec<(String, String)>,
     places: HashMap<String, usize>,
     bytes: usize,
@@ -99,7 +102,7 @@ impl Vars {
     }
 
     /// The variables with their values.
-    pub(crate) fn into_list(self) -> Vec<(String, String)> {
+    pub fn into_list(self) -> Vec<(String, String)> {
         self.list
     }
 
@@ -107,7 +110,7 @@ impl Vars {
     ///
     /// # Errors
     /// Together they are longer than a program takes.
-    pub(crate) fn expand_all(&self, texts: &[String]) -> Result<Vec<String>, String> {
+    pub fn expand_all(&self, texts: &[String]) -> Result<Vec<String>, String> {
         let mut bytes = 0;
         let one = |text: &String| {
             let text = self.expand(text)?;
@@ -137,7 +140,7 @@ fn too_much() -> String {
 ///
 /// # Errors
 /// What one of them refers to isn't there, or they are more than a program takes.
-pub(crate) fn resolve(pod: &Pod, container: &Container, sources: &Sources) -> Result<Vars, String> {
+pub fn resolve(pod: &Pod, container: &Container, sources: &Sources) -> Result<Vars, String> {
     let mut all = Vars::default();
     for (name, value) in &sources.services {
         all.set(name.clone(), value.clone())?;
@@ -335,7 +338,7 @@ pub(crate) fn resource_field(
 ///
 /// # Errors
 /// One of them isn't set, or is empty; or the path is longer than a path can be.
-pub(crate) fn sub_path(text: &str, vars: &[(String, String)]) -> Result<String, String> {
+pub fn sub_path(text: &str, vars: &[(String, String)]) -> Result<String, String> {
     let set = vars.iter().filter(|(_, value)| !value.is_empty());
     let set: HashMap<&str, &str> = set
         .map(|(name, value)| (name.as_str(), value.as_str()))

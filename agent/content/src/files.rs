@@ -3,8 +3,8 @@
 //! Files lie in a folder of their own; a link `..data` points to the current one and is swapped in one step, so that a
 //! container sees all of an update or nothing of it. The agent alone writes there; containers see it read-only.
 
-use crate::env::{Sources, pod_field, resource_field};
 use crate::tokens::TokenKind;
+use crate::variables::{Sources, pod_field, resource_field};
 use agent_sys::beneath::Beneath;
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::core::v1::{
@@ -29,7 +29,7 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// One file of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     path: String,
     mode: u32,
     /// Root's, where it names nobody.
@@ -39,7 +39,7 @@ pub(crate) struct Entry {
 
 /// What a pod's volumes may still hold.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub struct Room {
     files: usize,
     bytes: usize,
 }
@@ -154,7 +154,7 @@ struct Collector<'a> {
 ///
 /// # Errors
 /// If something that it needs isn't there, or there is no room for it.
-pub(crate) fn entries(
+pub fn entries(
     pod: &Pod,
     volume: &Volume,
     sources: &Sources,
@@ -319,7 +319,7 @@ fn inside(path: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// If a file's path leaves its volume, or there is no room.
-pub(crate) fn publish(place: &Beneath, entries: &[Entry], group: Option<u32>) -> io::Result<()> {
+pub fn publish(place: &Beneath, entries: &[Entry], group: Option<u32>) -> io::Result<()> {
     let old = place.read_link(Path::new(DATA)).ok();
     let current = old.as_deref().and_then(|name| place.dir(name).ok());
     if current.is_some_and(|dir| is_current(&dir, entries)) {
