@@ -9,7 +9,7 @@
 //! nowhere else, so there is no neighbour to be deceived by ARP. The node fixes both ends' Ethernet addresses, and
 //! [`rules`] let out of a cable only what carries its pod's address.
 //!
-//! Decisions are pure: [`address`] (which pod has which address), [`rules`] (what the packet filter holds), [`policy`] (what
+//! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`] (what the packet filter holds), [`policy`] (what
 //! network policies make of it). Calls block for a few milliseconds, and an event loop makes them on threads for that.
 //!
 //! Tasks: [`policy::Keeper::run`], [`tunnel::Keeper::run`] and [`keep_routes`] follow what the kubelet's watches know of the cluster.
@@ -17,6 +17,7 @@
 pub mod address;
 mod error;
 mod ledger;
+mod namespaces;
 mod peers;
 pub mod policy;
 mod ranges;
@@ -25,6 +26,7 @@ pub mod rules;
 mod sandbox;
 mod sandboxes;
 pub mod tunnel;
+pub mod users;
 
 pub use error::Error;
 pub use peers::{Peer, Unreached};
