@@ -1,10 +1,12 @@
-//! Which pod has which address: a table that gives each address to one pod at a time (pure).
+//! Which pod has which address: a table that gives each address to one pod at a time (pure). Ranges of ids ([`Users`]) stand
+//! in it, too, so that both are given and come back together.
 //!
 //! Guarantees: no address is given to two pods, none is given that lies outside of the ranges or is reserved, and a pod
 //! that asks again has what it had. An address that came back is given again only after all others of its range: peers
 //! may remember who had it.
 
 use crate::error::Error;
+use crate::users::Users;
 use config_model::format::Cidr;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,9 @@ pub struct Table {
     given: BTreeMap<String, Vec<IpAddr>>,
     /// The last address that was given of each family.
     last: Vec<IpAddr>,
+    /// Who has which ids.
+    #[serde(default)]
+    pub users: Users,
 }
 
 impl Table {
@@ -26,9 +31,10 @@ impl Table {
         self.given.get(uid).map(Vec::as_slice)
     }
 
-    /// All pods that have addresses, by uid.
+    /// All pods that have addresses or ids, by uid.
     pub fn uids(&self) -> impl Iterator<Item = &str> {
-        self.given.keys().map(String::as_str)
+        let given = self.given.keys().map(String::as_str);
+        given.chain(self.users.uids())
     }
 
     /// Gives a pod one address of each range; what it has already and fits the ranges, it keeps. True if something changed.
@@ -69,18 +75,17 @@ impl Table {
         !own.is_empty() && !taken && self.given.insert(uid.to_owned(), own.clone()) != Some(own)
     }
 
-    /// Takes a pod's addresses back; true if it had any.
+    /// Takes a pod's addresses and ids back; true if it had any.
     pub fn take_back(&mut self, uid: &str) -> bool {
-        self.given.remove(uid).is_some()
+        let ids = self.users.take_back(uid);
+        self.given.remove(uid).is_some() || ids
     }
 
-    /// Whether no address is given twice: what another hand wrote may say so.
+    /// Whether nothing is given twice: what another hand wrote may say so.
     pub fn is_sound(&self) -> bool {
         let mut seen = BTreeSet::new();
-        self.given
-            .values()
-            .flatten()
-            .all(|address| seen.insert(*address))
+        let mut all = self.given.values().flatten();
+        self.users.is_sound() && all.all(|address| seen.insert(*address))
     }
 }
 

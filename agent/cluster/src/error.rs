@@ -12,6 +12,9 @@ pub enum Error {
     /// All addresses of a range are in use.
     #[error("no address is free in {0}")]
     Full(String),
+    /// All ranges of ids are in use.
+    #[error("no range of user ids is free")]
+    NoIds,
     /// A range that can't hold pods: its family is not available, or it has no room.
     #[error("{0} can't be used for pods: {1}")]
     Range(String, &'static str),

@@ -1,4 +1,4 @@
-//! The table of addresses on the disk: an address is written down before it is used.
+//! The table of addresses and ids on the disk: each is written down before it is used.
 //!
 //! Guarantee: after a crash or a power cut the file is the one before a change or the one after it, never a part, and
 //! whatever was given before the crash is in it. What can't be read is told and replaced by an empty table: after a power
@@ -59,7 +59,7 @@ fn read(path: &Path) -> Result<Table, String> {
     if table.is_sound() {
         Ok(table)
     } else {
-        Err("an address is given twice".to_owned())
+        Err("an address or a range of ids is given twice".to_owned())
     }
 }
 

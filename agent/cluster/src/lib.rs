@@ -9,8 +9,9 @@
 //! nowhere else, so there is no neighbour to be deceived by ARP. The node fixes both ends' Ethernet addresses, and
 //! [`rules`] let out of a cable only what carries its pod's address.
 //!
-//! Decisions are pure: [`address`] (which pod has which address), [`rules`] (what the packet filter holds), [`policy`] (what
-//! network policies make of it), [`settings`] (which kernel settings are safe). Calls block for a few milliseconds, and an event loop makes them on threads for that.
+//! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`] (what the packet filter holds),
+//! [`policy`] (what network policies make of it), [`settings`] (which kernel settings are safe). Calls block for a few milliseconds,
+//! and an event loop makes them on threads for that.
 //!
 //! Tasks: [`policy::Keeper::run`], [`policy::name_namespaces`], [`tunnel::Keeper::run`] and [`keep_routes`] follow what the kubelet's
 //! watches know of the cluster.
@@ -18,6 +19,7 @@
 pub mod address;
 mod error;
 mod ledger;
+mod namespaces;
 mod peers;
 pub mod policy;
 mod ranges;
@@ -27,6 +29,7 @@ mod sandbox;
 mod sandboxes;
 pub mod settings;
 pub mod tunnel;
+pub mod users;
 
 pub use error::Error;
 pub use peers::{Peer, Unreached};

@@ -19,6 +19,9 @@ pub struct Wanted {
     pub network: bool,
     /// IPC of its own, with memory for `/dev/shm`.
     pub ipc: bool,
+    /// Users and groups of its own, to whom its other namespaces belong.
+    #[serde(default)]
+    pub users: bool,
     /// Its own host name; a pod on the machine's network has the machine's.
     pub hostname: Option<String>,
     /// Kernel settings of its namespaces: paths below `/proc/sys`, and values.
@@ -32,6 +35,7 @@ impl Wanted {
             Kind::Network => self.network,
             Kind::Ipc => self.ipc,
             Kind::Uts => self.hostname.is_some(),
+            Kind::User => self.users,
         };
         Kind::ALL.into_iter().filter(wants).collect()
     }
@@ -45,6 +49,9 @@ pub struct Sandbox {
     pub wanted: Wanted,
     /// Its addresses; none on the machine's network.
     pub addresses: Vec<IpAddr>,
+    /// The first of the machine's ids that are its own users' and groups' ([`agent_sys::namespace::IDS`] of them).
+    #[serde(default)]
+    pub first_id: Option<u32>,
     /// Where it is held.
     #[serde(skip)]
     pub(crate) folder: PathBuf,
@@ -75,6 +82,8 @@ pub enum Step {
     Folder,
     /// Its addresses, written down.
     Address,
+    /// Its users' and groups' ids, written down.
+    Ids,
     /// Its namespaces, named, set and held.
     Namespaces,
     /// Its memory for `/dev/shm`.
@@ -93,9 +102,10 @@ pub enum Step {
 
 impl Step {
     /// All, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Folder,
         Self::Address,
+        Self::Ids,
         Self::Namespaces,
         Self::Memory,
         Self::Rules,
@@ -109,7 +119,7 @@ impl Step {
     pub(crate) fn is_of_network(self) -> bool {
         match self {
             Self::Address | Self::Rules | Self::Cable | Self::NearEnd | Self::FarEnd => true,
-            Self::Folder | Self::Namespaces | Self::Memory | Self::Record => false,
+            Self::Folder | Self::Ids | Self::Namespaces | Self::Memory | Self::Record => false,
         }
     }
 }

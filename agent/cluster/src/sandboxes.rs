@@ -3,15 +3,16 @@
 use crate::address::gateway;
 use crate::error::Error;
 use crate::ledger::Ledger;
+use crate::namespaces::{make_memory, make_namespaces};
 use crate::peers::{self, Peer, Unreached};
 use crate::rules;
 use crate::sandbox::{NEW_RECORD, RECORD, SHM, Sandbox, Step, Wanted, link_name, macs};
 use crate::tunnel::{Device, OVERHEAD, Plan, Renewal, Seen, led_into_the_tunnel, set_routes};
-use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, mount};
+use agent_sys::mount::{detach, is_in_memory, is_mount_point};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Change, Filter};
-use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
+use agent_sys::netlink::links::{Cable, Links, Route};
 use agent_sys::netlink::wireguard::Key;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,17 +28,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const POD_LINK: &str = "eth0";
 /// Largest packet where no default route says what the machine's links take: Ethernet's.
 const DEFAULT_MTU: u32 = 1500;
-/// Memory of a pod's `/dev/shm`, which counts against the limits of who fills it (upstream's).
-const SHM_OPTIONS: &str = "mode=1777,size=65536k";
 /// Largest record that is read.
 const LARGEST_RECORD: u64 = 64 * 1024;
 
-/// Settings of every pod's own network: the port and group limits of other engines (containerd 2, CRI-O), by which programs
-/// that listen below 1024 or ping need no capability.
-const POD_SETTINGS: [(&str, &str); 2] = [
-    ("net/ipv4/ip_unprivileged_port_start", "0"),
-    ("net/ipv4/ping_group_range", "0 2147483647"),
-];
 /// Settings of the node's end of a cable: packets from it are passed on, and none whose answer would go elsewhere.
 const NEAR_SETTINGS: [(&str, &str); 4] = [
     ("forwarding", "1"),
@@ -289,7 +282,7 @@ impl Sandboxes {
             .collect()
     }
 
-    /// Removes a pod's sandbox and gives its addresses back. Namespaces live on as long as a process is in them.
+    /// Removes a pod's sandbox and gives its addresses and ids back. Namespaces live on as long as a process is in them.
     ///
     /// # Errors
     /// If something can't be removed; to be tried again.
@@ -315,6 +308,7 @@ impl Sandboxes {
         let mut sandbox = Sandbox {
             wanted: wanted.clone(),
             addresses: Vec::new(),
+            first_id: None,
             folder: self.places.run.join(&wanted.uid),
         };
         let of_it = |step: &&Step| wanted.network || !step.is_of_network();
@@ -333,6 +327,15 @@ impl Sandboxes {
                 sandbox.addresses = lock(&self.ledger).change(|table| {
                     let changed = table.give(&uid, &ranges)?;
                     Ok((table.of(&uid).unwrap_or_default().to_vec(), changed))
+                })?;
+                Ok(())
+            }
+            Step::Ids if !sandbox.wanted.users => Ok(()),
+            Step::Ids => {
+                let uid = sandbox.wanted.uid.clone();
+                sandbox.first_id = lock(&self.ledger).change(|table| {
+                    let changed = table.users.give(&uid)?;
+                    Ok((table.users.of(&uid), changed))
                 })?;
                 Ok(())
             }
@@ -480,12 +483,18 @@ impl Sandboxes {
                 .is_some_and(|path| namespace::is_held(&path))
         };
         let cable = !sandbox.wanted.network || has_link(&link_name(uid));
-        (sandbox.wanted.uid == uid && kinds.iter().all(held) && cable).then_some(sandbox)
+        let ids = sandbox.wanted.users == sandbox.first_id.is_some();
+        let whole = ids && kinds.iter().all(held) && cable;
+        (sandbox.wanted.uid == uid && whole).then_some(sandbox)
     }
 
     fn adopt(&self, sandbox: Sandbox) -> Result<(), Error> {
         let uid = sandbox.wanted.uid.clone();
-        lock(&self.ledger).change(|table| Ok(((), table.keep(&uid, &sandbox.addresses))))?;
+        lock(&self.ledger).change(|table| {
+            let addresses = table.keep(&uid, &sandbox.addresses);
+            let ids = sandbox.first_id.map(|first| table.users.keep(&uid, first));
+            Ok(((), addresses || ids == Some(true)))
+        })?;
         let mut rules = lock(&self.rules);
         let addresses = sandbox.addresses.clone();
         if !addresses.is_empty() {
@@ -543,44 +552,6 @@ impl Sandboxes {
 
 fn make_folder(folder: &Path) -> Result<(), Error> {
     fs::create_dir(folder).map_err(Error::file("make", folder))
-}
-
-fn make_namespaces(sandbox: &Sandbox) -> Result<(), Error> {
-    let wanted = &sandbox.wanted;
-    let kinds = wanted.kinds();
-    namespace::in_new(&kinds, || {
-        if let Some(name) = &wanted.hostname {
-            namespace::name_host(name)?;
-        }
-        if wanted.network {
-            Links::open()?.switch_on(LOOPBACK)?;
-            for (setting, value) in POD_SETTINGS {
-                namespace::set(setting, value)?;
-            }
-        }
-        for (setting, value) in &wanted.settings {
-            namespace::set(setting, value)?;
-        }
-        kinds
-            .iter()
-            .try_for_each(|kind| namespace::hold(*kind, &sandbox.folder.join(kind.name())))
-    })?;
-    Ok(())
-}
-
-fn make_memory(sandbox: &Sandbox) -> Result<(), Error> {
-    let Some(shm) = sandbox.shm() else {
-        return Ok(());
-    };
-    fs::create_dir(&shm).map_err(Error::file("make", &shm))?;
-    let limits = Limits {
-        no_suid: true,
-        no_dev: true,
-        no_exec: true,
-        ..Limits::default()
-    };
-    mount("shm", &shm.to_string_lossy(), "tmpfs", limits, SHM_OPTIONS)?;
-    Ok(())
 }
 
 /// The largest packet that leaves the machine whole, in bytes.

@@ -1,6 +1,7 @@
 //! Sandboxes against the kernel of this host, in a network namespace that stands for the machine. Needs root.
 
 use super::*;
+use agent_sys::netlink::links::LOOPBACK;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -66,8 +67,14 @@ fn pod(uid: &str) -> Wanted {
         uid: uid.to_owned(),
         network: true,
         ipc: true,
+        users: uid == "a",
         hostname: Some(uid.to_owned()),
-        settings: vec![("net/ipv4/tcp_fin_timeout".to_owned(), "17".to_owned())],
+        settings: [
+            ("kernel/shm_rmid_forced", "1"),
+            ("net/ipv4/tcp_fin_timeout", "17"),
+        ]
+        .map(|(setting, value)| (setting.to_owned(), value.to_owned()))
+        .to_vec(),
     }
 }
 
@@ -146,6 +153,7 @@ fn an_end_after_any_step_leaves_nothing_that_the_next_start_does_not_take_away()
             let ended = machine.agent();
             ended.begin(&pod("a"), &Step::ALL[..count]).unwrap();
             let given = lock(&ended.ledger).table.of("a").map(<[IpAddr]>::to_vec);
+            let ids = lock(&ended.ledger).table.users.of("a");
             drop(ended);
             let next = machine.agent();
             let whole = count == Step::ALL.len();
@@ -164,6 +172,7 @@ fn an_end_after_any_step_leaves_nothing_that_the_next_start_does_not_take_away()
                     "an address that was given stays the pod's"
                 );
             }
+            assert!(made.first_id.is_some() && (ids.is_none() || made.first_id == ids));
             let other = next.make(&pod("b")).unwrap();
             assert_ne!(made.addresses, other.addresses);
             // The next that ends does so in the middle of taking away.

@@ -46,6 +46,7 @@ fn sandboxes_one_after_the_other() {
                 ipc: true,
                 hostname: Some(uid(at)),
                 settings: Vec::new(),
+                users: false,
             };
             let (made, wall, cpu) = timed(spent_by_process, || sandboxes.make(&wanted));
             made.expect("a sandbox");

@@ -11,7 +11,7 @@ use agent_pods::{is_on_host, log_file, needs, pod_ref};
 use agent_resources::qos;
 use agent_runtime::{
     Capabilities, Confinement, ContainerKey, ContainerSpec, GroupsPolicy, Kind, Mount, Pause,
-    PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces, container_id,
+    PodNamespaces, PodRef, Resources, Seccomp, SharedNamespaces, Users, container_id,
 };
 use agent_sys::attach::Propagation;
 use agent_sys::beneath::{Beneath, Links};
@@ -150,7 +150,7 @@ fn specification(
             pid: spec.host_pid == Some(true),
             ipc: spec.host_ipc == Some(true),
         },
-        pod: namespaces(sandbox),
+        pod: namespaces(sandbox, config.stage_dir(&id).join("layers")),
         user: security.id(|pod| pod.run_as_user, |container| container.run_as_user)?,
         group: security.id(|pod| pod.run_as_group, |container| container.run_as_group)?,
         supplemental_groups: security.groups()?,
@@ -192,16 +192,27 @@ pub(crate) fn pause(pod: &Pod, sandbox: &Sandbox) -> Option<Pause> {
     Some(Pause {
         cgroup_parent: qos::cgroup(pod, &reference.uid),
         pod: reference,
-        namespaces: namespaces(sandbox),
+        // It has no layers.
+        namespaces: namespaces(sandbox, PathBuf::new()),
     })
 }
 
-fn namespaces(sandbox: &Sandbox) -> PodNamespaces {
+/// The pod's users, where it has some of its own; layers of its containers' images are mounted at `layers`.
+pub(crate) fn users(sandbox: &Sandbox, layers: PathBuf) -> Option<Users> {
+    Some(Users {
+        namespace: sandbox.held(namespace::Kind::User)?,
+        first: sandbox.first_id?,
+        layers,
+    })
+}
+
+fn namespaces(sandbox: &Sandbox, layers: PathBuf) -> PodNamespaces {
     PodNamespaces {
         network: sandbox.held(namespace::Kind::Network),
         ipc: sandbox.held(namespace::Kind::Ipc),
         uts: sandbox.held(namespace::Kind::Uts),
         shm: sandbox.shm(),
+        users: users(sandbox, layers),
     }
 }
 
@@ -381,6 +392,7 @@ fn volume_mount(
         read_only,
         no_exec: matches!(source, Source::Image { .. }),
         propagation: propagation(mount),
+        is_mapped: matches!(source, Source::Image { .. }),
     };
     Ok((wanted, destination))
 }
@@ -435,6 +447,7 @@ fn own_files(
                 read_only: false,
                 no_exec: false,
                 propagation: Propagation::Private,
+                is_mapped: false,
             },
             destination.to_owned(),
         ))

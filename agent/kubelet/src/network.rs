@@ -38,6 +38,7 @@ pub(crate) fn wanted(pod: &Pod, uid: &str) -> Result<Wanted, String> {
         uid: uid.to_owned(),
         network,
         ipc: spec(pod).is_none_or(|spec| spec.host_ipc != Some(true)),
+        users: spec(pod).is_some_and(|spec| spec.host_users == Some(false)),
         hostname: network.then_some(name),
         settings: settings.collect(),
     })

@@ -296,7 +296,7 @@ fn handler(name: &str) -> NodeRuntimeHandler {
         name: Some(name.to_owned()),
         features: Some(NodeRuntimeHandlerFeatures {
             recursive_read_only_mounts: Some(true),
-            user_namespaces: Some(false),
+            user_namespaces: Some(true),
         }),
     }
 }

@@ -11,7 +11,9 @@ use agent_sys::beneath::{Beneath, Place};
 use agent_sys::mount::{Limits, detach, is_in_memory, is_mount_point, make_private, mount};
 use config_errors::chain;
 use config_kube::k8s_openapi::api::core::v1::VolumeMount;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// Mounts of one container; far more than anybody needs.
@@ -19,8 +21,6 @@ const MAX_MOUNTS: usize = 1024;
 /// Part of the machine's memory that the content of volumes may take, and the least of it in bytes.
 const HELD_PART: u64 = 10;
 const HELD_LEAST: u64 = 64 << 20;
-/// Longest options of a mount; the kernel reads a page of them.
-const MAX_OPTIONS: usize = 4095;
 /// Bytes of a file system's block: it needs no more inodes than it has of these.
 const BLOCK: u64 = 4096;
 
@@ -32,6 +32,8 @@ pub(crate) struct Wanted {
     /// Nothing there is executed.
     pub(crate) no_exec: bool,
     pub(crate) propagation: Propagation,
+    /// Its files show the pod's own ids already.
+    pub(crate) is_mapped: bool,
 }
 
 /// Which mounts below a container's volume are seen on both sides.
@@ -50,16 +52,24 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Mounts all of it, in order: the first at `0` in the container's folder.
+    /// Mounts all of it, in order: the first at `0` in the container's folder. Where the pod has a user namespace, held at
+    /// `users`, its users own what they see.
     ///
     /// # Errors
     /// Says which mount the kernel refused; nothing stays then.
-    pub(crate) fn make(config: &Config, id: &str, wanted: &[Wanted]) -> Result<Self, String> {
+    pub(crate) fn make(
+        config: &Config,
+        id: &str,
+        wanted: &[Wanted],
+        users: Option<&Path>,
+    ) -> Result<Self, String> {
         let dir = config.stage_dir(id);
         clear(&dir);
         let staged = Self { dir };
         let text = |error: &dyn std::error::Error| format!("stage the mounts of {id}: {error}");
         let folder = Beneath::make_root(&staged.dir).map_err(|error| text(&error))?;
+        let users = users.map(File::open).transpose();
+        let users = users.map_err(|error| text(&error))?;
         for (index, wanted) in wanted.iter().enumerate() {
             let name = index.to_string();
             let made = if wanted.place.is_dir() {
@@ -69,7 +79,10 @@ impl Staged {
             };
             made.map_err(|error| text(&error))?;
             let target = staged.dir.join(&name);
-            attach(&wanted.place, &target, wanted.read_only, wanted.propagation)
+            let users = users.as_ref().filter(|_| !wanted.is_mapped);
+            let users = users.map(File::as_fd);
+            let (read_only, sides) = (wanted.read_only, wanted.propagation);
+            attach(&wanted.place, &target, read_only, sides, users)
                 .map_err(|error| chain(&error))?;
         }
         Ok(staged)
@@ -171,38 +184,6 @@ impl Config {
     }
 }
 
-/// Shows the layers of an image, the topmost first, at `place`, where what an earlier agent showed goes. Returns where they are:
-/// a single layer stays where it is.
-///
-/// # Errors
-/// There are none, or too many, or the kernel refuses them.
-pub(crate) fn show(place: &Path, layers: &[PathBuf]) -> Result<PathBuf, String> {
-    if let [] | [_] = layers {
-        let only = layers.first().cloned();
-        return only.ok_or_else(|| "its image has no layers".to_owned());
-    }
-    let target = place.to_string_lossy();
-    std::fs::create_dir_all(place).map_err(|error| error.to_string())?;
-    while is_mount_point(&target) && detach(&target).is_ok() {}
-    let texts: Vec<_> = layers.iter().map(|layer| layer.to_string_lossy()).collect();
-    let options = format!("lowerdir={}", texts.join(":"));
-    if options.len() > MAX_OPTIONS {
-        let count = layers.len();
-        return Err(format!(
-            "its image has {count} layers, which are too many for a volume"
-        ));
-    }
-    let limits = Limits {
-        read_only: true,
-        no_suid: true,
-        no_dev: true,
-        no_exec: true,
-    };
-    let mounted = mount("overlay", &target, "overlay", limits, &options);
-    mounted.map_err(|error| chain(&error))?;
-    Ok(place.to_owned())
-}
-
 /// Ends a pod's volumes in memory, and those that show images.
 pub(crate) fn forget(config: &Config, uid: &str) -> io::Result<()> {
     for dir in [config.memory_dir(uid), config.images_dir(uid)] {
@@ -226,6 +207,7 @@ pub(crate) fn forget(config: &Config, uid: &str) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::config::tests::config;
+    use agent_runtime::show;
     use std::fs;
 
     #[test]
@@ -245,7 +227,7 @@ mod tests {
         let place = config.images_dir("u").join("v");
         // The second time upon what an agent before this one left.
         for _ in 0..2 {
-            assert_eq!(show(&place, &layers), Ok(place.clone()));
+            assert_eq!(show(&place, &layers, None), Ok(place.clone()));
         }
         assert_eq!(fs::read_to_string(place.join("both")).unwrap(), "upper");
         assert_eq!(fs::read_to_string(place.join("one")).unwrap(), "1");
@@ -254,9 +236,13 @@ mod tests {
         assert!(!config.images_dir("u").exists());
         assert!(layers[1].join("one").exists());
 
-        assert_eq!(show(&place, &layers[..1]), Ok(layers[0].clone()));
-        assert!(show(&place, &[]).is_err());
+        assert_eq!(show(&place, &layers[..1], None), Ok(layers[0].clone()));
+        assert!(show(&place, &[], None).is_err());
         let many = vec![layers[0].clone(); 200];
-        assert!(show(&place, &many).unwrap_err().contains("200 layers"));
+        assert!(
+            show(&place, &many, None)
+                .unwrap_err()
+                .contains("200 layers")
+        );
     }
 }

@@ -23,6 +23,7 @@ use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -198,8 +199,10 @@ async fn start(
         let volume = wanted.volume.as_deref()?;
         Some((volume, wanted.image.as_str(), digest.as_str()))
     });
+    let users = launch::users(&order.sandbox, PathBuf::new());
     for (volume, image, digest) in shown {
-        let source = supplies.image(volume, image, digest).await?;
+        let source = supplies.image(volume, image, digest, users.as_ref());
+        let source = source.await?;
         volumes.insert(volume.to_owned(), source);
     }
     let needs = variables::needs(&order.container);
@@ -231,7 +234,8 @@ async fn start(
         let events = shared.events.of(pod, &order.container.name);
         events.normal("CapabilitiesNarrowed", text);
     }
-    let staged = Staged::make(&shared.config, &launch.id, &launch.wanted).map_err(config)?;
+    let users = users.as_ref().map(|users| users.namespace.as_path());
+    let staged = Staged::make(&shared.config, &launch.id, &launch.wanted, users).map_err(config)?;
     if *fate.get_or_init(|| Fate::Asked) == Fate::GivenUp {
         return Ok(());
     }

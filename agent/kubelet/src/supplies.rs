@@ -7,11 +7,10 @@ mod claims;
 use crate::names::is_plain;
 use crate::network::{Addresses, service_variables};
 use crate::shared::Shared;
-use crate::stage;
 use crate::volumes::{self, Source};
 use agent_api::get;
 use agent_content::{Sources, Tokens};
-use agent_runtime::{Error, ErrorClass, PodRef};
+use agent_runtime::{Error, ErrorClass, PodRef, Users, show};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -66,6 +65,7 @@ impl Supplies {
         volume: &str,
         image: &str,
         digest: &str,
+        users: Option<&Users>,
     ) -> Result<Source, Error> {
         let mut made = self.made.lock().await;
         if let Some(shown) = made.images.get(volume) {
@@ -81,7 +81,7 @@ impl Supplies {
         let layers = self.shared.runtime.layers(image, digest).await?;
         let place = self.shared.config.images_dir(&self.pod.uid).join(volume);
         let shown = Source::Image {
-            place: stage::show(&place, &layers.folders).map_err(fault)?,
+            place: show(&place, &layers.folders, users).map_err(fault)?,
             layers: layers.name,
         };
         made.images.insert(volume.to_owned(), shown.clone());

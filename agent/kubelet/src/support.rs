@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::host_paths::{host_path_fault, is_plug_in};
 use crate::network;
 use crate::stage::propagation;
-use agent_pods::{Refusal, foreign};
+use agent_pods::{Refusal, foreign, users_fault};
 use agent_runtime::capability_fault;
 use agent_sys::attach::Propagation;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
@@ -13,7 +13,6 @@ use std::net::Ipv6Addr;
 
 /// Why a container is not privileged here.
 pub(crate) const NOT_PRIVILEGED: &str = "privileged containers run only on machines whose measured configuration says `[node] privileged = true`";
-
 /// Ports of a machine at which its kubelet and its master answer.
 const MACHINES_PORTS: [i32; 2] = [10250, 6443];
 
@@ -94,6 +93,9 @@ fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Op
             message: format!("container {}: {fault}", container.name),
         })
     };
+    if let Some(fault) = users_fault(spec, container) {
+        return refusal("NotSupported", fault.to_owned());
+    }
     if security.privileged == Some(true) {
         return if config.privileged {
             None
@@ -135,10 +137,6 @@ fn first(faults: &[(bool, &'static str)]) -> Option<&'static str> {
 fn pod_fault(spec: &PodSpec) -> Option<&'static str> {
     let security = spec.security_context.clone().unwrap_or_default();
     first(&[
-        (
-            spec.host_users == Some(false),
-            "hostUsers: false is not available yet",
-        ),
         (
             spec.resource_claims.iter().flatten().next().is_some(),
             "resourceClaims are not available yet",
@@ -428,6 +426,7 @@ mod tests {
     #[test]
     fn what_would_change_the_pod_and_is_missing_is_named() {
         let cases: [(&str, Value); 3] = [
+            // With the machine's network, which belongs to the machine's users.
             ("/hostUsers", json!(false)),
             (
                 "/volumes",

@@ -32,6 +32,7 @@ mod simulation_story;
 mod simulation_tests;
 mod state;
 mod status;
+mod users;
 mod words;
 
 pub use backoff::{after_failures, between, later};
@@ -49,4 +50,5 @@ pub use policy::{is_replaced, restart, restarts, round};
 pub use recover::recover;
 pub use resize::{Pending, as_given, given, has_other_needs, is_resized, needs};
 pub use status::{Addresses, Refusal, base, change, status};
+pub use users::users_fault;
 pub use words::{killing, waits};

@@ -10,6 +10,8 @@
 //!
 //! Specifications: `spec` makes a container's, and `specification` keeps it where containerd's database holds nothing of it.
 //!
+//! Pods with user namespaces: `mapped` shows them the layers of images as their own files.
+//!
 //! Logs: `log` writes what containers print; `agent_server` reads it for who asks.
 //!
 //! Tasks: [`Containerd::run`] keeps one subscription to containerd's events and turns each exit into a
@@ -30,6 +32,7 @@ mod images;
 mod keyring;
 mod labels;
 mod log;
+mod mapped;
 mod memory;
 mod model;
 mod open;
@@ -54,10 +57,11 @@ pub use containerd::{Containerd, Options};
 pub use credential::{Credential, Secret};
 pub use keyring::{Keyring, KeyringError, PullSecret};
 pub use log::{KEPT_LOGS, LONGEST_LOG, rotated};
+pub use mapped::show;
 pub use model::{
     Change, Confinement, Container, ContainerKey, ContainerSpec, ContainerState, Error, ErrorClass,
     ExecOutput, GroupsPolicy, Image, Kind, Layers, Mount, Pause, Pending, PodNamespaces, PodRef,
-    PullPolicy, Resources, Runtime, SharedNamespaces, User, container_id,
+    PullPolicy, Resources, Runtime, SharedNamespaces, User, Users, container_id,
 };
 pub use process::{Attached, Command, Control, Input, Output, Outputs, Process};
 pub use programs::Programs;

@@ -99,6 +99,20 @@ pub struct PodNamespaces {
     pub uts: Option<PathBuf>,
     /// The folder in memory that is `/dev/shm`.
     pub shm: Option<PathBuf>,
+    /// Users and groups; the other namespaces belong to that one.
+    pub users: Option<Users>,
+}
+
+/// A user namespace, as it is seen from the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Users {
+    /// Where it is held.
+    pub namespace: PathBuf,
+    /// The machine's ids that are 0 and above in it begin here ([`agent_sys::namespace::IDS`] of them).
+    pub first: u32,
+    /// Where the engine may mount the layers of an image while a container is made. Its parent is there, and the caller
+    /// of [`Runtime::start`] takes away what is left.
+    pub layers: PathBuf,
 }
 
 /// The process that holds the process ids which the containers of a pod share.

@@ -26,27 +26,30 @@ pub struct Programs {
 /// What is used here of `containerd.runc.v1.Options` (containerd 1.7, api/types/runc/options/oci.proto).
 #[derive(Clone, PartialEq, prost::Message)]
 struct ShimOptions {
+    /// Who owns the pipes that are a process's outputs; 0 is written as nothing.
+    #[prost(uint32, tag = "4")]
+    io_uid: u32,
+    #[prost(uint32, tag = "5")]
+    io_gid: u32,
     #[prost(string, tag = "6")]
     binary_name: String,
 }
 
-/// The runtime of a container's record: by absolute paths, or as containerd finds it.
-pub(crate) fn runtime(programs: Option<&Programs>) -> Runtime {
-    let Some(Programs { shim, runtime }) = programs else {
-        return Runtime {
-            name: SHIM.to_owned(),
-            options: None,
-        };
-    };
+/// The runtime of a container's record: by absolute paths, or as containerd finds it. Outputs of the container's processes belong to
+/// `owner`, a user and group of the machine.
+pub(crate) fn runtime(programs: Option<&Programs>, owner: u32) -> Runtime {
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
     let options = ShimOptions {
-        binary_name: runtime.to_string_lossy().into_owned(),
+        io_uid: owner,
+        io_gid: owner,
+        binary_name: programs.map_or(String::new(), |all| text(&all.runtime)),
     };
     let options = Any {
         type_url: OPTIONS_TYPE.to_owned(),
         value: options.encode_to_vec(),
     };
     Runtime {
-        name: shim.to_string_lossy().into_owned(),
+        name: programs.map_or_else(|| SHIM.to_owned(), |all| text(&all.shim)),
         options: Some(options),
     }
 }
@@ -61,10 +64,16 @@ mod tests {
             shim: "/usr/bin/shim".into(),
             runtime: "/usr/bin/crun".into(),
         };
-        let named = runtime(Some(&programs));
+        let named = runtime(Some(&programs), 0);
         assert_eq!(named.name, "/usr/bin/shim");
         // Field 6, a string of 13 bytes.
         assert_eq!(named.options.unwrap().value, b"\x32\x0d/usr/bin/crun");
-        assert_eq!(runtime(None).name, "io.containerd.runc.v2");
+        let found = runtime(None, 65_536);
+        assert_eq!(found.name, "io.containerd.runc.v2");
+        // Fields 4 and 5, numbers of three bytes.
+        assert_eq!(
+            found.options.unwrap().value,
+            b"\x20\x80\x80\x04\x28\x80\x80\x04"
+        );
     }
 }

@@ -4,12 +4,16 @@ use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
 use crate::users::Identity;
 use agent_confine::{Asked, Device, READ_ONLY, Tpms, filter};
 use agent_sys::attach::Propagation;
+use agent_sys::namespace::IDS;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// `PATH` of images that name none (as other engines do).
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The greatest id of a user or group that a pod can name (upstream's), and images can't exceed: pods with user namespaces have the
+/// ids above.
+const MOST_ID: u32 = (1 << 31) - 1;
 /// Period of CPU limits in microseconds, the kernel's default.
 const CPU_PERIOD: u64 = 100_000;
 
@@ -64,6 +68,16 @@ pub(crate) fn runtime_spec(
         "maskedPaths": agent_confine::masked(&host.tpms, spec.privileged),
         "rootfsPropagation": spec.mounts.iter().map(|one| one.propagation).fold(Propagation::Slave, Ord::max).option(),
     });
+    if let Some(users) = &spec.pod.users {
+        if spec.tty || spec.privileged {
+            let text = "a pod with users of its own has no terminal and no privileged container";
+            return Err(config(text));
+        }
+        // The runtime enters the namespace, which has its map already; containerd reads here to whom the container's folder belongs.
+        let map = json!([{"containerID": 0, "hostID": users.first, "size": IDS}]);
+        linux["uidMappings"] = map.clone();
+        linux["gidMappings"] = map;
+    }
     if spec.privileged {
         linux["devices"] = json!(agent_confine::nodes(&host.devices));
     } else {
@@ -106,6 +120,16 @@ fn process(
         .lowest_oom_score
         .map_or(spec.oom_score_adj, |lowest| spec.oom_score_adj.max(lowest));
     let User { uid, gid, groups } = identity.user(spec);
+    let (who, most) = match spec.pod.users {
+        Some(_) => ("a pod with hostUsers: false", IDS - 1),
+        None => ("a pod", MOST_ID),
+    };
+    let mut ids = [uid, gid].into_iter().chain(groups.iter().copied());
+    if let Some(id) = ids.find(|id| *id > most) {
+        return Err(config(format!(
+            "{who} has the ids 0 to {most}, and {id} is none of them"
+        )));
+    }
     Ok(json!({
         "terminal": spec.tty,
         "user": {"uid": uid, "gid": gid, "additionalGids": groups},
@@ -183,6 +207,8 @@ fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
         ("ipc", &spec.pod.ipc),
         ("uts", &spec.pod.uts),
     ];
+    let users = spec.pod.users.iter();
+    let users = users.map(|users| json!({"type": "user", "path": users.namespace}));
     let own = own.into_iter().filter(|(_, own)| *own);
     let of_pod = of_pod
         .into_iter()
@@ -191,6 +217,7 @@ fn namespaces(spec: &ContainerSpec, host: &Host) -> Vec<Value> {
     let of_target =
         of_target.map(|pid| json!({"type": "pid", "path": format!("/proc/{pid}/ns/pid")}));
     own.map(|(kind, _)| json!({"type": kind}))
+        .chain(users)
         .chain(of_pod)
         .chain(of_target)
         .collect()
@@ -299,7 +326,7 @@ mod tests {
     use super::*;
     use crate::model::{
         Confinement, ContainerKey, GroupsPolicy, Kind, Mount, PodNamespaces, PodRef,
-        SharedNamespaces,
+        SharedNamespaces, Users,
     };
     use agent_confine::{Capabilities, Seccomp};
 
@@ -552,6 +579,11 @@ mod tests {
             ipc: Some("/p/ipc".into()),
             uts: Some("/p/uts".into()),
             shm: Some("/p/shm".into()),
+            users: Some(Users {
+                namespace: "/p/user".into(),
+                first: 2 * IDS,
+                layers: "/layers".into(),
+            }),
         };
         let of_pod = ContainerSpec { pod, ..wanted() };
         let found = kinds(&of_pod);
@@ -559,11 +591,15 @@ mod tests {
             ("network", "/p/net"),
             ("ipc", "/p/ipc"),
             ("uts", "/p/uts"),
+            ("user", "/p/user"),
             ("pid", ""),
         ] {
             assert!(found.contains(&pair(kind, path)), "{kind}: {found:?}");
         }
         assert!(!found.contains(&pair("ipc", "")), "{found:?}");
+        let map = json!([{"containerID": 0, "hostID": 131_072, "size": 65_536}]);
+        let linux = &made(&of_pod)["linux"];
+        assert_eq!((&linux["uidMappings"], &linux["gidMappings"]), (&map, &map));
         let shm = made(&of_pod)["mounts"].as_array().unwrap().clone();
         assert!(
             shm.iter()

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -45,21 +45,27 @@ impl Propagation {
 
 /// Mounts `place`, with all mounted below it, at `target`, where a file or a folder must be, as
 /// `place` is one. The mount ignores set-user-id bits and devices; with `read_only`, all of it is
-/// read-only.
+/// read-only. With `users`, a user namespace, all of it belongs to that: what user 0 owns on the file system is owned
+/// by the namespace's user 0 there, and so on, and what is written there is owned on the file system the same way.
 ///
 /// Assumption: nobody but this machine's own programs can change what `target` means.
 ///
 /// # Errors
-/// If the kernel refuses it: `ENOTDIR` where one is a folder and the other is not. Nothing stays mounted then.
+/// If the kernel refuses it: `ENOTDIR` where one is a folder and the other is not, `EINVAL` where a file system can't show ids
+/// of user namespaces, as overlayfs can't. Nothing stays mounted then.
 pub fn attach(
     place: &Place,
     target: &Path,
     read_only: bool,
     propagation: Propagation,
+    users: Option<BorrowedFd<'_>>,
 ) -> Result<()> {
     let subject = target.to_string_lossy();
     let tree = clone(place).at("clone the mount for", &subject)?;
     restrict(&tree, read_only, propagation).at("restrict the mount at", &subject)?;
+    if let Some(users) = users {
+        give(&tree, users).at("show the ids of a user namespace at", &subject)?;
+    }
     let path = CString::new(target.as_os_str().as_bytes()).at("mount at", &subject)?;
     // SAFETY: both strings end with NUL and live over the call; the kernel writes nowhere.
     let result = unsafe {
@@ -107,6 +113,22 @@ fn restrict(tree: &OwnedFd, read_only: bool, propagation: Propagation) -> io::Re
         propagation: propagation.flag(),
         userns_fd: 0,
     };
+    set(tree, &attributes)
+}
+
+/// Gives a detached mount to a user namespace.
+fn give(tree: &OwnedFd, users: BorrowedFd<'_>) -> io::Result<()> {
+    let fd = u64::try_from(users.as_raw_fd()).map_err(io::Error::other)?;
+    let attributes = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: fd,
+    };
+    set(tree, &attributes)
+}
+
+fn set(tree: &OwnedFd, attributes: &libc::mount_attr) -> io::Result<()> {
     // SAFETY: the structure has the kernel's layout and the stated length, and outlives the call.
     let result = unsafe {
         libc::syscall(
@@ -114,7 +136,7 @@ fn restrict(tree: &OwnedFd, read_only: bool, propagation: Propagation) -> io::Re
             tree.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
-            &raw const attributes,
+            std::ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     };

@@ -272,7 +272,7 @@ pub fn missing_module(list: &str) -> Option<Module> {
 
 /// Kernel settings, in the order in which init writes them: before any module is loaded, so that
 /// network cards that appear later inherit the values under `default`.
-pub const SYSCTLS: [Sysctl; 46] = [
+pub const SYSCTLS: [Sysctl; 47] = [
     service(
         "vm/overcommit_memory",
         "1",
@@ -438,10 +438,16 @@ pub const SYSCTLS: [Sysctl; 46] = [
         "no program can inject input into a terminal (TIOCSTI)",
     ),
     guard(
-        "user/max_user_namespaces",
+        "kernel/unprivileged_userns_clone",
         "0",
-        Source::Kspp,
-        "no pod can create a user namespace; user namespaces are not supported yet",
+        Source::Ours,
+        "only the machine's root makes user namespaces, the root of a pod's own none (a setting of Debian's kernels)",
+    ),
+    guard(
+        "user/max_user_namespaces",
+        "1024",
+        Source::Ours,
+        "the agent makes one for each pod with hostUsers: false, and has as many ranges of ids; KSPP's 0 would allow none",
     ),
     guard(
         "net/ipv4/conf/all/accept_redirects",

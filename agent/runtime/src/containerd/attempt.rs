@@ -5,7 +5,9 @@ use crate::connection::{failed, request, settled};
 use crate::images::{Ready, SNAPSHOTTER};
 use crate::labels::{self, End, Record};
 use crate::log::Fifos;
+use crate::mapped::mapped;
 use crate::model::{ContainerSpec, Error, ErrorClass, container_id};
+use crate::process::Control;
 use crate::programs;
 use crate::root;
 use crate::signals::signal_number;
@@ -111,7 +113,10 @@ impl Containerd {
             id: id.to_owned(),
             labels: record.labels().into_iter().chain(kept).collect(),
             image: ready.image.name.clone(),
-            runtime: Some(programs::runtime(self.options.programs.as_ref())),
+            runtime: Some(programs::runtime(
+                self.options.programs.as_ref(),
+                spec.pod.users.as_ref().map_or(0, |users| users.first),
+            )),
             spec: Some(specification::any(&json!({}))),
             snapshotter: SNAPSHOTTER.to_owned(),
             snapshot_key: id.to_owned(),
@@ -171,12 +176,18 @@ impl Containerd {
             user: spec.user,
             group: spec.group,
         };
-        let layers = root::layers(&mounts);
+        let users = spec.pod.users.clone();
         let looked = tokio::task::spawn_blocking(move || {
+            let layers = root::layers(&mounts);
             root::check(&layers)?;
-            Ok(Accounts::read(&layers))
+            let accounts = Accounts::read(&layers);
+            let mounts = match users {
+                Some(users) => mapped(mounts, &users)?,
+                None => mounts,
+            };
+            Ok((accounts, mounts))
         });
-        let accounts = looked.await.map_err(|error| {
+        let (accounts, mounts) = looked.await.map_err(|error| {
             Error::caused(ErrorClass::Create, "look at the image's files", error)
         })??;
         if !spec.privileged {
@@ -267,7 +278,10 @@ impl Containerd {
                     error,
                 )
             })?;
-        if spec.stdin {
+        // The runtime gives the streams that it is started with to the pod's root. Without a pipe, the input would be the machine's
+        // own `/dev/null`, which the pod sees as its own: its owner may close it to all others.
+        let input = spec.stdin || spec.pod.users.is_some();
+        if input {
             fifos.make_input().map_err(|error| {
                 Error::caused(ErrorClass::Create, "make the container's input", error)
             })?;
@@ -276,7 +290,7 @@ impl Containerd {
         let create = CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
-            stdin: if spec.stdin {
+            stdin: if input {
                 text(&fifos.stdin)
             } else {
                 String::new()
@@ -302,6 +316,10 @@ impl Containerd {
             exec_id: String::new(),
         };
         self.tasks().start(request(start)).await.map_err(fail())?;
+        if input && !spec.stdin {
+            let own = Control::own(self.channel.clone(), id);
+            own.end_input().await?;
+        }
         self.note(id, vec![(labels::STARTED, Timestamp::now().to_string())])
             .await
     }

@@ -32,6 +32,11 @@ const MOST_PROCESSES: u64 = 64;
 impl Containerd {
     /// The id of the process, which is made where none runs.
     pub(super) async fn hold_processes(&self, wanted: &Pause) -> Result<String, Error> {
+        if wanted.namespaces.users.is_some() {
+            // The runtime would give the pod's root the machine's own `/dev/null`: this process has no pipes (see `attempt`).
+            let text = "containers of a pod with users of its own can't share process ids";
+            return Err(Error::new(ErrorClass::Config, text));
+        }
         let id = id(&wanted.pod.uid);
         let status = self.task(&id).await?.map(|task| task.status);
         match status.and_then(|status| TaskStatus::try_from(status).ok()) {
@@ -75,7 +80,7 @@ impl Containerd {
         let stored = Stored {
             id: id.to_owned(),
             labels: Labels::from([(labels::POD_UID.to_owned(), wanted.pod.uid.clone())]),
-            runtime: Some(programs::runtime(self.options.programs.as_ref())),
+            runtime: Some(programs::runtime(self.options.programs.as_ref(), 0)),
             spec: Some(specification::keep(&self.options, id, &document)?),
             snapshotter: SNAPSHOTTER.to_owned(),
             snapshot_key: id.to_owned(),

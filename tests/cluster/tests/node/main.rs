@@ -33,3 +33,4 @@ mod starts;
 mod suites;
 mod tunnels;
 mod usage;
+mod users;

@@ -1,0 +1,176 @@
+//! Which pod has which range of the machine's user and group ids (pure).
+//!
+//! A pod with a user namespace (`hostUsers: false`, KEP-127) has ids 0 to 65,535 of its own, which are a range of as many ids to
+//! the machine. Guarantees: no two pods have ranges that overlap, none has an id that the machine's own users or other pods can be
+//! given, which are below [`LOWEST`], and a pod that asks again has what it had. A range that is taken back is free: nothing of its pod runs any more,
+//! and what its files are owned by is seen by no other pod.
+
+use crate::error::Error;
+use agent_sys::namespace::IDS;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most pods with a user namespace at a time, far more than a machine runs. Machines' kernels allow as many
+/// (`user.max_user_namespaces`).
+pub const RANGES: u32 = 1024;
+
+/// Below the first range: one above the greatest id that a pod without a user namespace can be given (`runAsUser`, upstream's limit).
+/// crun 1.21 gives the machine's own `/dev/null` to the user that it starts a container as; were that a user of such a pod, its
+/// root could close it to all others.
+pub const LOWEST: u32 = 1 << 31;
+
+/// Who has what: the number of the range, from 0 on, by the pod's uid.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Users(BTreeMap<String, u32>);
+
+impl Users {
+    /// The first id of a pod's range.
+    pub fn of(&self, uid: &str) -> Option<u32> {
+        let number = self.0.get(uid)?;
+        Some(number.saturating_mul(IDS).saturating_add(LOWEST))
+    }
+
+    /// All pods that have a range, by uid.
+    pub fn uids(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Gives a pod a range, if it has none yet; true if that is news.
+    ///
+    /// # Errors
+    /// All are given; then nothing has changed.
+    pub fn give(&mut self, uid: &str) -> Result<bool, Error> {
+        if self.0.contains_key(uid) {
+            return Ok(false);
+        }
+        let taken: BTreeSet<u32> = self.0.values().copied().collect();
+        let free = (0..RANGES).find(|number| !taken.contains(number));
+        self.0.insert(uid.to_owned(), free.ok_or(Error::NoIds)?);
+        Ok(true)
+    }
+
+    /// Notes what a pod is seen to have; true if that is news. Where it is another's, or no range, nothing is noted.
+    pub fn keep(&mut self, uid: &str, first: u32) -> bool {
+        let Some(beyond) = first.checked_sub(LOWEST) else {
+            return false;
+        };
+        let number = beyond / IDS;
+        let taken = self
+            .0
+            .iter()
+            .any(|(other, one)| other != uid && *one == number);
+        let sound = beyond.is_multiple_of(IDS) && number < RANGES;
+        sound && !taken && self.0.insert(uid.to_owned(), number) != Some(number)
+    }
+
+    /// Takes a pod's range back; true if it had one.
+    pub fn take_back(&mut self, uid: &str) -> bool {
+        self.0.remove(uid).is_some()
+    }
+
+    /// Whether all are ranges, and none is given twice: what another hand wrote may say so.
+    pub fn is_sound(&self) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut all = self.0.values();
+        all.all(|number| *number < RANGES && seen.insert(*number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_pod_has_the_ids_behind_those_of_others() {
+        let mut users = Users::default();
+        assert!(users.give("a").unwrap());
+        assert_eq!(users.of("a"), Some(2_147_483_648));
+        assert!(!users.give("a").unwrap(), "it keeps what it has");
+        assert!(users.give("b").unwrap());
+        assert_eq!(users.of("b"), Some(2_147_549_184));
+        assert!(users.take_back("a"));
+        assert_eq!(users.of("a"), None);
+        users.give("c").unwrap();
+        assert_eq!(users.of("c"), Some(LOWEST));
+    }
+
+    #[test]
+    fn there_are_as_many_ranges_as_said_and_the_last_is_of_ids_that_there_are() {
+        let mut users = Users::default();
+        for number in 0..RANGES {
+            users.give(&number.to_string()).unwrap();
+        }
+        let before = users.clone();
+        assert!(matches!(users.give("one more"), Err(Error::NoIds)));
+        assert_eq!(users, before);
+        let last = users.of(&(RANGES - 1).to_string()).unwrap();
+        // u32::MAX is no id (chown(2)).
+        assert!(last.checked_add(IDS).is_some());
+    }
+
+    #[test]
+    fn what_is_seen_is_noted_unless_it_is_anothers_or_no_range() {
+        let mut users = Users::default();
+        users.give("a").unwrap();
+        for wrong in [LOWEST, 0, IDS, LOWEST + 1, LOWEST + RANGES * IDS, u32::MAX] {
+            assert!(!users.keep("b", wrong), "{wrong}");
+            assert_eq!(users.of("b"), None);
+        }
+        assert!(users.keep("b", LOWEST + IDS) && !users.keep("b", LOWEST + IDS));
+        assert_eq!(users.of("b"), Some(LOWEST + IDS));
+        users.give("c").unwrap();
+        assert_eq!(users.of("c"), Some(LOWEST + 2 * IDS));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Event {
+        Give(u8),
+        TakeBack(u8),
+        Keep(u8, u32),
+        /// The agent starts anew from what is written.
+        Restart,
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = prop_oneof![
+            4 => (0_u8..12).prop_map(Event::Give),
+            2 => (0_u8..12).prop_map(Event::TakeBack),
+            1 => (0_u8..12, 0_u32..20).prop_map(|(pod, number)| Event::Keep(pod, LOWEST + number * IDS)),
+            1 => Just(Event::Restart),
+        ];
+        proptest::collection::vec(event, 0..80)
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_pods_have_one_id_whatever_happens(events in events()) {
+            let mut users = Users::default();
+            for event in events {
+                match event {
+                    Event::Give(pod) => {
+                        let before = users.of(&pod.to_string());
+                        users.give(&pod.to_string()).unwrap();
+                        prop_assert!(before.is_none() || before == users.of(&pod.to_string()));
+                    }
+                    Event::TakeBack(pod) => {
+                        users.take_back(&pod.to_string());
+                        prop_assert!(users.of(&pod.to_string()).is_none());
+                    }
+                    Event::Keep(pod, first) => drop(users.keep(&pod.to_string(), first)),
+                    Event::Restart => {
+                        let text = serde_json::to_string(&users).unwrap();
+                        users = serde_json::from_str(&text).unwrap();
+                    }
+                }
+                let uids: Vec<String> = users.uids().map(str::to_owned).collect();
+                let mut firsts: Vec<u32> = uids.iter().filter_map(|uid| users.of(uid)).collect();
+                firsts.sort_unstable();
+                prop_assert!(firsts.iter().all(|first| *first >= LOWEST));
+                prop_assert!(firsts.windows(2).all(|pair| pair[1] - pair[0] >= IDS));
+                prop_assert!(users.is_sound());
+            }
+        }
+    }
+}

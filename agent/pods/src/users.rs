@@ -1,0 +1,74 @@
+//! What pods with users of their own (`hostUsers: false`, KEP-127) ask for and can't have (pure).
+
+use config_kube::k8s_openapi::api::core::v1::{Container, PodSpec};
+
+/// Why a container of this pod can't run in a user namespace; none where the pod asks for none.
+///
+/// A terminal of the container's own and a process that holds the pod's process ids are refused for what crun 1.21 does with the
+/// streams that it is started with: it gives them to the pod's root. Where containerd has no pipe for one, that is the machine's own
+/// `/dev/null`, which the pod's root could then close to all others.
+pub fn users_fault(spec: &PodSpec, container: &Container) -> Option<&'static str> {
+    let on = |wish: Option<bool>| wish == Some(true);
+    let security = container.security_context.as_ref();
+    let faults = [
+        (
+            on(spec.host_network) || on(spec.host_pid) || on(spec.host_ipc),
+            "hostUsers: false needs a network, process ids and IPC of the pod's own",
+        ),
+        (
+            on(spec.share_process_namespace),
+            "hostUsers: false with shareProcessNamespace is not available yet",
+        ),
+        (
+            on(container.tty),
+            "hostUsers: false with tty is not available yet: use `kubectl exec -it`",
+        ),
+        (
+            on(security.and_then(|security| security.privileged)),
+            "hostUsers: false with a privileged container is not available",
+        ),
+    ];
+    let mut faults = faults.into_iter().filter(|(there, _)| *there);
+    let asks = spec.host_users == Some(false);
+    faults.find_map(|(_, fault)| asks.then_some(fault))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn fault(spec: Value, container: Value) -> Option<&'static str> {
+        let container: Container = serde_json::from_value(container).unwrap();
+        users_fault(&serde_json::from_value(spec).unwrap(), &container)
+    }
+
+    #[test]
+    fn users_of_a_pods_own_go_with_what_is_the_pods_own() {
+        let plain = json!({"name": "a"});
+        let spec = |with: Value| {
+            let mut spec = json!({"containers": []});
+            spec.as_object_mut()
+                .unwrap()
+                .append(&mut with.as_object().unwrap().clone());
+            spec
+        };
+        let own = json!({"hostUsers": false});
+        assert_eq!(fault(spec(own.clone()), plain.clone()), None);
+        for key in ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"] {
+            assert_eq!(fault(spec(json!({key: true})), plain.clone()), None);
+            let both = spec(json!({"hostUsers": false, key: true}));
+            assert!(fault(both, plain.clone()).is_some(), "{key}");
+        }
+        let privileged = json!({"securityContext": {"privileged": true}});
+        for wish in [json!({"tty": true}), privileged] {
+            let mut container = wish;
+            container["name"] = json!("a");
+            assert_eq!(
+                fault(spec(json!({"hostUsers": true})), container.clone()),
+                None
+            );
+            assert!(fault(spec(own.clone()), container).is_some());
+        }
+    }
+}
