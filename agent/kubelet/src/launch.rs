@@ -128,6 +128,7 @@ fn specification(
         pids_limit: Some(config.pids.into()),
         ..qos::resources(pod, container)
     };
+    let id = container_id(&reference.uid, &container.name, number);
     Ok(ContainerSpec {
         log_path: log_file(&config.logs, &reference, &container.name, number),
         oom_score_adj: qos::oom_score(pod, container, machine_memory),

@@ -138,6 +138,7 @@ impl Cluster {
             logs: path("pods"),
             max_pods: 120,
             privileged: self.privileged,
+            unsafe_sysctls: Vec::new(),
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
             thresholds: self.thresholds.clone(),
