@@ -7,7 +7,7 @@ use crate::model::{Error, ErrorClass};
 use config_machine::specification::path;
 use containerd_client::services::v1::GetContainerRequest;
 use prost_types::Any;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fs::{DirBuilder, OpenOptions, read};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -26,13 +26,14 @@ pub(crate) fn keep(options: &Options, id: &str, whole: &Value) -> Result<Any, Er
         Error::caused(ErrorClass::Create, text, error)
     })?;
     // Without process ids of its own the shim ends all processes of a container with the first one, so it must know of those.
-    // The control group is looked at when the container has ended (crate::memory).
-    let linux = &whole["linux"];
-    let told = json!({
-        "ociVersion": whole["ociVersion"],
-        "linux": {"namespaces": linux["namespaces"], "cgroupsPath": linux["cgroupsPath"]},
-    });
-    Ok(any(&told))
+    // The control group is looked at when the container has ended (crate::memory). By the ids containerd lets a pod's root into the
+    // container's folder.
+    let linux = ["namespaces", "cgroupsPath", "uidMappings", "gidMappings"];
+    let linux = linux.map(|key| (key.to_owned(), whole["linux"][key].clone()));
+    let linux: Map<String, Value> = linux.into_iter().collect();
+    Ok(any(
+        &json!({"ociVersion": whole["ociVersion"], "linux": linux}),
+    ))
 }
 
 /// The specification by which a container was made.
