@@ -25,7 +25,7 @@ spec:
         - /bin/busybox
         - sh
         - -c
-        - echo start >> /data/starts; echo starts: $(/bin/busybox wc -l < /data/starts); exec /bin/busybox sleep 100000
+        - echo start >> /data/starts; echo starts=$(/bin/busybox wc -l < /data/starts); exec /bin/busybox sleep 100000
         volumeMounts: [{name: data, mountPath: /data}]
   volumeClaimTemplates:
   - metadata: {name: data}
@@ -92,7 +92,7 @@ pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
     cluster.apply("stay", &patient)?;
     cluster.pod_log("stay", "up")?;
     cluster.apply("kept", KEPT)?;
-    cluster.pod_log("kept-0", "starts: 1")?;
+    cluster.pod_log("kept-0", "starts=1")?;
     let key = cluster.machine_field("worker-1", ".status.nkName")?;
     let uid = cluster
         .lab
@@ -138,7 +138,7 @@ pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
         before.contains("in peace"),
         &format!("the pod was not given its grace at power-off:\n{before}"),
     )?;
-    cluster.pod_log("kept-0", "starts: 2")?;
+    cluster.pod_log("kept-0", "starts=2")?;
     let words = [
         "delete",
         "statefulset/kept",
