@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write as _, sink};
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tests_harness::pace::{number, spent_by_process, spread, timed};
@@ -22,21 +23,27 @@ use tests_harness::pace::{number, spent_by_process, spread, timed};
 const PODS: usize = 10;
 const APPS: usize = 5;
 
+/// Sandboxes with addresses of a range, in the network of the calling thread.
+fn sandboxes(dir: &Path, range: &str) -> agent_sys::Result<Sandboxes> {
+    Links::open()?.switch_on(LOOPBACK)?;
+    let sandboxes = Sandboxes::open(Places {
+        run: dir.join("pods"),
+        ledger: dir.join("addresses.json"),
+        alone: true,
+        tunnel: false,
+    });
+    let sandboxes = sandboxes.expect("a place");
+    let range = range.parse().expect("a range");
+    sandboxes.give_ranges(&[range]).expect("the kernel");
+    Ok(sandboxes)
+}
+
 #[test]
 fn sandboxes_one_after_the_other() {
     let count = number("PACE_SANDBOXES", 5_usize);
     let dir = tempfile::tempdir().expect("a folder");
     in_new(&[Kind::Network], || {
-        Links::open()?.switch_on(LOOPBACK)?;
-        let sandboxes = Sandboxes::open(Places {
-            run: dir.path().join("pods"),
-            ledger: dir.path().join("addresses.json"),
-            alone: true,
-            tunnel: false,
-        });
-        let sandboxes = sandboxes.expect("a place");
-        let range = "10.1.0.0/22".parse().expect("a range");
-        sandboxes.give_ranges(&[range]).expect("the kernel");
+        let sandboxes = sandboxes(dir.path(), "10.1.0.0/22")?;
         let (mut walls, mut cpus) = (Vec::new(), Vec::new());
         let uid = |at: usize| format!("pod-{at}");
         for at in 0..count {
@@ -95,16 +102,7 @@ fn a_pod_sends_to_another_of_its_node() {
     let mib = number("PACE_MIB", 2_usize);
     let dir = tempfile::tempdir().expect("a folder");
     in_new(&[Kind::Network], || {
-        Links::open()?.switch_on(LOOPBACK)?;
-        let sandboxes = Sandboxes::open(Places {
-            run: dir.path().join("pods"),
-            ledger: dir.path().join("addresses.json"),
-            alone: true,
-            tunnel: false,
-        });
-        let sandboxes = sandboxes.expect("a place");
-        let range = "10.1.0.0/24".parse().expect("a range");
-        sandboxes.give_ranges(&[range]).expect("the kernel");
+        let sandboxes = sandboxes(dir.path(), "10.1.0.0/24")?;
         let pods = ["a", "b"].map(|uid| {
             let wanted = Wanted {
                 uid: uid.to_owned(),
