@@ -1,8 +1,9 @@
 //! The state's key: two NV indices that only boots approved by a release key can read and write.
 //!
 //! Guarantees: the content of [`Slot::Open`] was written by a boot that the release key approved
-//! for a floor of at least the slot's, because the index's Name equals that of the template
-//! ([`config_unlock::approvals::Index`]), which can be written only by PolicyAuthorize. The owner
+//! for a floor of at least the slot's, under the Secure Boot settings of this boot, because the
+//! index's Name equals that of the template ([`config_unlock::approvals::Index`]), which can be
+//! written only by PolicyAuthorize followed by PolicyPCR. The owner
 //! of the hierarchy can delete an index or make another, but not one that is trusted. Each command
 //! that carries the key runs in a session salted by a key of this TPM, with the key encrypted on
 //! the way.
@@ -10,7 +11,9 @@
 use crate::device::{Device, flush_after, selection};
 use crate::error::{Authorized, Step};
 use crate::{Error, PcrValue, templates};
-use config_unlock::approvals::{Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, Use};
+use config_unlock::approvals::{
+    Approval, Approvals, Approver, INDEX_ATTRIBUTES, Index, SECURE_BOOT_PCR, Use, here,
+};
 use tss_esapi::attributes::{NvIndexAttributes, SessionAttributesBuilder};
 use tss_esapi::constants::SessionType;
 use tss_esapi::constants::tss::TPM2_NV_INDEX_FIRST;
@@ -51,8 +54,8 @@ pub struct Unlock {
 pub enum Slot {
     /// No index.
     Absent,
-    /// An index that does not match the template, or is of another release key: its maker may know
-    /// its content.
+    /// An index that does not match the template (its maker may know its content), or one of
+    /// another release key or of other Secure Boot settings.
     Foreign,
     /// An index of this release key whose floor this boot is not approved for.
     Closed {
@@ -86,24 +89,24 @@ impl std::fmt::Debug for Slot {
 }
 
 impl Unlock {
-    fn index(&self, slot: usize, floor: u64) -> Option<Index> {
+    fn index(&self, slot: usize, floor: u64, secure_boot: PcrValue) -> Option<Index> {
         let handle = *HANDLES.get(slot)?;
         Some(Index {
             handle,
-            policy: Use::State.auth_policy(&self.approver, floor),
+            policy: here(&self.approver, floor, secure_boot),
             size: SLOT_SIZE,
         })
     }
 
     /// The floor of the index with this Name, and whether it has content.
-    fn recognise(&self, slot: usize, name: &[u8]) -> Option<(u64, bool)> {
+    fn recognise(&self, slot: usize, name: &[u8], secure_boot: PcrValue) -> Option<(u64, bool)> {
         // The floor is most often the image's own version, or a little below.
         let floors = (0..=KNOWN_FLOORS).flat_map(|distance| {
             let below = self.svn.saturating_sub(distance);
             [below, self.svn.saturating_add(distance)]
         });
         floors.into_iter().find_map(|floor| {
-            let index = self.index(slot, floor)?;
+            let index = self.index(slot, floor, secure_boot)?;
             [true, false]
                 .into_iter()
                 .find(|written| index.name(*written) == name)
@@ -125,6 +128,17 @@ impl Device {
         Ok(of.policy(&self.read_pcrs(of.pcrs())?))
     }
 
+    /// The value of [`SECURE_BOOT_PCR`].
+    fn secure_boot(&mut self) -> Result<PcrValue, Error> {
+        let values = self.read_pcrs(&[SECURE_BOOT_PCR])?;
+        values
+            .get(&SECURE_BOOT_PCR)
+            .copied()
+            .ok_or(Error::Malformed {
+                what: "the TPM's answer to PCR_Read",
+            })
+    }
+
     /// Reads both slots.
     pub(crate) fn state_slots(&mut self, unlock: &Unlock) -> Result<Vec<Slot>, Error> {
         let policy = self.policy_now(Use::State)?;
@@ -143,6 +157,7 @@ impl Device {
     /// The highest floor of the slots with content. The owner of the hierarchy can remove a slot or
     /// add an empty one; neither lowers the floor without losing the state.
     pub(crate) fn state_floor(&mut self, unlock: &Unlock) -> Result<Option<u64>, Error> {
+        let secure_boot = self.secure_boot()?;
         let present = self.handles(TPM2_NV_INDEX_FIRST)?;
         let mut highest = None;
         for (slot, handle) in HANDLES.into_iter().enumerate() {
@@ -152,7 +167,7 @@ impl Device {
                         .context
                         .tr_get_name(index)
                         .step("read the Name of the state's index")?;
-                    Ok(unlock.recognise(slot, name.value()))
+                    Ok(unlock.recognise(slot, name.value(), secure_boot))
                 })?;
                 let written = found.filter(|(_, written)| *written);
                 highest = highest.max(written.map(|(floor, _)| floor));
@@ -167,12 +182,13 @@ impl Device {
         slot: usize,
         policy: &PcrValue,
     ) -> Result<Slot, Error> {
+        let secure_boot = self.secure_boot()?;
         self.with_index(slot, |device, index| {
             let name = device
                 .context
                 .tr_get_name(index)
                 .step("read the Name of the state's index")?;
-            let Some((floor, written)) = unlock.recognise(slot, name.value()) else {
+            let Some((floor, written)) = unlock.recognise(slot, name.value(), secure_boot) else {
                 return Ok(Slot::Foreign);
             };
             let Some(approval) = approval(unlock, Use::State, policy, floor) else {
@@ -182,7 +198,7 @@ impl Device {
                 return Ok(Slot::Unwritten { floor });
             }
             let index = NvIndexHandle::from(index);
-            let read = device.with_approval(unlock, approval, Flow::FromTpm, |context| {
+            let read = device.with_approval_here(unlock, approval, Flow::FromTpm, |context| {
                 context.nv_read(NvAuth::NvIndex(index), index, SLOT_SIZE, 0)
             })?;
             let content = Zeroizing::new(read.step("read the state's key")?.value().to_vec());
@@ -201,8 +217,9 @@ impl Device {
         let size = Error::Malformed {
             what: "what is to be kept in the TPM",
         };
+        let secure_boot = self.secure_boot()?;
         let wanted = unlock
-            .index(slot, floor)
+            .index(slot, floor, secure_boot)
             .filter(|_| content.len() == usize::from(SLOT_SIZE))
             .ok_or(size)?;
         let policy = self.policy_now(Use::State)?;
@@ -224,7 +241,7 @@ impl Device {
         let data = MaxNvBuffer::try_from(content.to_vec()).step("write the state's key")?;
         self.with_index(slot, |device, index| {
             let index = NvIndexHandle::from(index);
-            let written = device.with_approval(unlock, approval, Flow::ToTpm, |context| {
+            let written = device.with_approval_here(unlock, approval, Flow::ToTpm, |context| {
                 context.nv_write(NvAuth::NvIndex(index), index, data, 0)
             })?;
             written.step("write the state's key")
@@ -298,6 +315,29 @@ impl Device {
         flow: Flow,
         command: impl FnOnce(&mut Context) -> tss_esapi::Result<T>,
     ) -> Result<tss_esapi::Result<T>, Error> {
+        self.with_policy(unlock, approval, &[], flow, command)
+    }
+
+    /// The same for what asks for the Secure Boot settings, too ([`here`]).
+    fn with_approval_here<T>(
+        &mut self,
+        unlock: &Unlock,
+        approval: &Approval,
+        flow: Flow,
+        command: impl FnOnce(&mut Context) -> tss_esapi::Result<T>,
+    ) -> Result<tss_esapi::Result<T>, Error> {
+        self.with_policy(unlock, approval, &[SECURE_BOOT_PCR], flow, command)
+    }
+
+    /// PolicyPCR and PolicyAuthorize, then PolicyPCR over the machine's `own` registers, if there are some.
+    fn with_policy<T>(
+        &mut self,
+        unlock: &Unlock,
+        approval: &Approval,
+        own: &[u8],
+        flow: Flow,
+        command: impl FnOnce(&mut Context) -> tss_esapi::Result<T>,
+    ) -> Result<tss_esapi::Result<T>, Error> {
         let ticket = self.ticket(unlock, approval)?;
         let name = unlock.approver.public().name();
         let name = Name::try_from(name.as_bytes().to_vec()).step("name the release key")?;
@@ -319,6 +359,12 @@ impl Device {
             context
                 .policy_authorize(session, policy, reference, &name, ticket)
                 .step(STEP)?;
+            if !own.is_empty() {
+                let pcrs = selection(own).step("select registers")?;
+                context
+                    .policy_pcr(session, Digest::default(), pcrs)
+                    .step(STEP)?;
+            }
             Ok(context.execute_with_session(Some(AuthSession::from(session)), command))
         })
     }

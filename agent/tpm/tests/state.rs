@@ -3,9 +3,11 @@
 use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
 use config_tpm::Digest;
 use config_tpm::pcr::Selection;
-use config_unlock::approvals::{Approver, CAP_EVENT, CAP_PCR, Index, Role, Use};
+use config_unlock::approvals::{
+    Approver, CAP_EVENT, CAP_PCR, Index, Role, SECURE_BOOT_PCR, Use, here,
+};
 use tests_harness::swtpm::Swtpm;
-use tests_support::images::{boot, image, image_of, release_key, tapped, tool};
+use tests_support::images::{boot, boot_under, image, image_of, release_key, tapped, tool};
 use zeroize::Zeroizing;
 
 fn content(seed: u8) -> Zeroizing<Vec<u8>> {
@@ -31,7 +33,7 @@ fn slot(tpm: &Tpm, unlock: &Unlock) -> Slot {
 #[test]
 fn the_policies_are_the_tpms_own() {
     let mut swtpm = Swtpm::blank();
-    let tpm = boot(&mut swtpm, 1);
+    let tpm = boot_under(&mut swtpm, 1, 5);
     let values = tpm.read_pcrs(Use::State.pcrs()).expect("registers");
     drop(tpm);
     let dir = tempfile::tempdir().expect("a folder");
@@ -73,6 +75,22 @@ fn the_policies_are_the_tpms_own() {
         std::fs::read(path("out")).expect("read"),
         Use::State.auth_policy(&approver, 3).as_bytes()
     );
+    let pcr = SECURE_BOOT_PCR;
+    let line = format!(
+        "tpm2_policypcr -S {session} -l sha256:{pcr} -L {}",
+        path("out")
+    );
+    tool(&swtpm, &line).expect("a policy");
+    let settings = tpm_settings(&swtpm);
+    assert_eq!(
+        std::fs::read(path("out")).expect("read"),
+        here(&approver, 3, settings).as_bytes()
+    );
+}
+
+fn tpm_settings(swtpm: &Swtpm) -> Digest {
+    let tpm = Tpm::open(&swtpm.tcti()).expect("open");
+    tpm.read_pcrs(&[SECURE_BOOT_PCR]).expect("registers")[&SECURE_BOOT_PCR]
 }
 
 #[test]
@@ -92,7 +110,7 @@ fn each_image_of_the_release_key_opens_the_state_and_a_foreign_system_does_not()
         [open(3, 7), Slot::Absent]
     );
     drop(tpm);
-    // The next boot, an update, and a boot with Secure Boot switched the other way.
+    // The next boot, an update, and the other boot variant that the build predicts.
     for (seed, unlock) in [(1, &one), (2, &two), (0xEE, &two)] {
         let tpm = boot(&mut swtpm, seed);
         assert_eq!(slot(&tpm, unlock), open(3, 7), "{seed}");
@@ -109,6 +127,31 @@ fn each_image_of_the_release_key_opens_the_state_and_a_foreign_system_does_not()
     let own = image(&release_key(2), 3, 9);
     assert!(tpm.approved(&own).expect("asked"), "the negative control");
     assert_eq!(slot(&tpm, &own), Slot::Foreign);
+}
+
+/// With Secure Boot switched off, or under another's keys, a driver that the firmware loads changes
+/// the genuine kernel in memory, and no predicted register tells of it.
+#[test]
+fn the_genuine_image_under_other_secure_boot_settings_does_not_open_the_state() {
+    let mut swtpm = Swtpm::new();
+    let unlock = image(&release_key(1), 3, 1);
+    boot_under(&mut swtpm, 1, 1)
+        .write_state_slot(&unlock, 0, 3, content(7))
+        .expect("written");
+    for settings in [2, 0] {
+        let tpm = boot_under(&mut swtpm, 1, settings);
+        assert!(
+            tpm.approved(&unlock).expect("asked"),
+            "the negative control"
+        );
+        assert_eq!(slot(&tpm, &unlock), Slot::Foreign, "{settings}");
+    }
+    // The index as such: the image's approval does not read it either.
+    let policy = here(&unlock.approver, 3, Digest([0; 32]));
+    assert_ne!(policy, here(&unlock.approver, 3, Digest([1; 32])));
+    assert_ne!(policy, Use::State.auth_policy(&unlock.approver, 3));
+    let tpm = boot_under(&mut swtpm, 1, 1);
+    assert_eq!(slot(&tpm, &unlock), open(3, 7), "the machine's own");
 }
 
 /// One release key signs the images of both roles. A worker's image that opened a master's state
@@ -235,7 +278,7 @@ fn the_owner_of_the_hierarchy_can_neither_read_nor_plant_a_key() {
     std::fs::write(&chosen, &*content(0x66)).expect("written");
     let index = Index {
         handle: 0x0180_7072,
-        policy: Use::State.auth_policy(&unlock.approver, 1),
+        policy: here(&unlock.approver, 1, Digest::ZERO),
         size: SLOT_SIZE,
     };
     std::fs::write(&policy, index.policy.as_bytes()).expect("written");

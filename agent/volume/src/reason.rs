@@ -17,7 +17,7 @@ pub enum Reason {
     NoHeader,
     /// The disk has a header, and the TPM has no key: another machine's disk, or a cleared TPM.
     NoKey,
-    /// The TPM's index was made by another system.
+    /// The TPM's index was made by another system, or under other Secure Boot settings.
     ForeignIndex,
     /// The TPM's key is for images of at least this version, and of at most [`MOST_ABOVE`] more.
     Floor(u64),
@@ -120,7 +120,9 @@ impl fmt::Display for Reason {
             }
             Self::NoHeader => "the state partition was not encrypted by this machine: it is plain, or was overwritten",
             Self::NoKey => "the TPM has no key for it: the disk is another machine's, or the TPM was cleared",
-            Self::ForeignIndex => "the TPM's index for its key was made by another system",
+            Self::ForeignIndex => {
+                "the TPM's index for its key was made by another system, or under other Secure Boot settings (PCR 7) than this boot's"
+            }
             Self::Floor(floor) => {
                 return write!(
                     f,

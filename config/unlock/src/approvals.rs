@@ -8,6 +8,11 @@
 //! floor: an image of SVN n is approved for the floors up to n alone, so that a TPM whose floor was
 //! raised to f opens nothing for an image below f, and needs no counter.
 //!
+//! The state's key asks for one thing more, which no release key can predict: the Secure Boot
+//! settings under which it was made ([`here`]). Without them, anyone who switches Secure Boot off on
+//! the machine could load a driver that changes the genuine kernel in memory: no predicted register
+//! tells of it.
+//!
 //! Approvals need not be secret or measured: the TPM verifies each signature before it accepts one.
 
 use config_tpm::Digest;
@@ -23,6 +28,9 @@ use std::collections::BTreeMap;
 pub const CAP_PCR: u8 = 8;
 /// What init extends into it.
 pub const CAP_EVENT: &[u8] = b"pratique: the state was opened in this boot";
+/// The register of Secure Boot's settings: whether it is on, its keys and lists, and the key that
+/// the boot was verified by (TCG PC Client Platform Firmware Profile, 3.3.4.8).
+pub const SECURE_BOOT_PCR: u8 = 7;
 /// How many floors an image is approved for, its own SVN the highest. Where an update skips more
 /// versions, a worker makes a new state, and a master refuses the image; `image-build write` refuses
 /// it beforehand. ([`AREA`] has no room for all floors.)
@@ -83,14 +91,7 @@ impl Use {
 
     /// The policyDigest of PolicyPCR over these values; a register without one counts as zero.
     pub fn policy(self, values: &BTreeMap<u8, Digest>) -> Digest {
-        let selection = Selection::of(self.pcrs());
-        let digest = selection.digest(values);
-        Digest::of_parts(&[
-            Digest::ZERO.as_bytes(),
-            &POLICY_PCR,
-            &selection.to_tpm(),
-            digest.as_bytes(),
-        ])
+        with_registers(&Digest::ZERO, self.pcrs(), values)
     }
 
     /// The authPolicy of an object that only approved boots of the approver's role can open.
@@ -105,6 +106,27 @@ impl Use {
     pub fn approval(self, role: Role, policy: &Digest, floor: u64) -> Digest {
         Digest::of_parts(&[policy.as_bytes(), &self.reference(role, floor)])
     }
+}
+
+/// The policyDigest of a policy followed by PolicyPCR over these registers.
+fn with_registers(policy: &Digest, pcrs: &[u8], values: &BTreeMap<u8, Digest>) -> Digest {
+    let selection = Selection::of(pcrs);
+    Digest::of_parts(&[
+        policy.as_bytes(),
+        &POLICY_PCR,
+        &selection.to_tpm(),
+        selection.digest(values).as_bytes(),
+    ])
+}
+
+/// The authPolicy of the state's key on a machine with these Secure Boot settings (the value of
+/// [`SECURE_BOOT_PCR`]): what the approver approved, and the same settings.
+pub fn here(approver: &Approver, floor: u64, secure_boot: Digest) -> Digest {
+    with_registers(
+        &Use::State.auth_policy(approver, floor),
+        &[SECURE_BOOT_PCR],
+        &BTreeMap::from([(SECURE_BOOT_PCR, secure_boot)]),
+    )
 }
 
 /// The role of the images that a release key approves. One key signs images of both roles, and

@@ -4,7 +4,7 @@ use agent_tpm::{Tpm, Unlock};
 use config_tpm::Digest;
 use config_tpm::boot::Boot;
 use config_tpm::pcr::extended;
-use config_unlock::approvals::{Approvals, Approver, Role};
+use config_unlock::approvals::{Approvals, Approver, Role, SECURE_BOOT_PCR};
 use p256::ecdsa::SigningKey;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -50,6 +50,14 @@ pub fn boot(swtpm: &mut Swtpm, seed: u8) -> Tpm {
     for pcr in MEASURED {
         tpm.extend_pcr(pcr, Digest([seed; 32])).expect("measured");
     }
+    tpm
+}
+
+/// The same under Secure Boot settings that the firmware measured as one event.
+pub fn boot_under(swtpm: &mut Swtpm, seed: u8, settings: u8) -> Tpm {
+    let tpm = boot(swtpm, seed);
+    tpm.extend_pcr(SECURE_BOOT_PCR, Digest([settings; 32]))
+        .expect("measured");
     tpm
 }
 

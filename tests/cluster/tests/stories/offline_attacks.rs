@@ -8,8 +8,8 @@ use crate::planted_state;
 use crate::world::{Cluster, World, expect};
 use agent_volume::header::{COPIES, DATA_OFFSET, Header};
 use agent_volume::{Kept, header};
-use config_unlock::approvals::{Approver, INDEX_ATTRIBUTES, Role, Use};
-use p256::pkcs8::DecodePublicKey as _;
+use config_tpm::Digest;
+use config_unlock::approvals::INDEX_ATTRIBUTES;
 use std::path::{Path, PathBuf};
 use tests_harness::cluster::BOOT_LIMIT;
 use tests_harness::disk::{Disk, Extent};
@@ -321,14 +321,10 @@ fn plant_key(cluster: &Cluster, dir: &Path, kept: &Kept) -> Result<()> {
     let foreign = blueprint
         .tpm(tools)?
         .foreign(tools, &dir.join("swtpm.log"))?;
-    let pem = cluster.lab.keys.join("release.pub");
-    let text = std::fs::read_to_string(&pem).map_err(file_error("cannot read", &pem))?;
-    let key = p256::ecdsa::VerifyingKey::from_public_key_pem(&text)
-        .map_err(|error| Error::Missing(format!("{}: {error}", pem.display())))?;
+    let own = policy_of(&foreign)?;
     let (policy, content) = (dir.join("policy"), dir.join("content"));
-    let digest = Use::State.auth_policy(&Approver::new(key, Role::Worker), 1);
     for (file, bytes) in [
-        (&policy, digest.as_bytes()),
+        (&policy, &own.as_bytes()[..]),
         (&content, &kept.to_bytes()[..]),
     ] {
         std::fs::write(file, bytes).map_err(file_error("cannot write", file))?;
@@ -361,6 +357,19 @@ fn plant_key(cluster: &Cluster, dir: &Path, kept: &Kept) -> Result<()> {
         write(INDICES[1]).is_err(),
         "the owner writes the machine's own index",
     )
+}
+
+/// The policy of the index that the machine made, which its public area shows to anyone.
+fn policy_of(foreign: &Foreign) -> Result<Digest> {
+    let shown = INDICES
+        .into_iter()
+        .find_map(|index| foreign.tool(&format!("tpm2_nvreadpublic {index}")).ok())
+        .unwrap_or_default();
+    let policy = shown
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("authorization policy:"))
+        .and_then(|policy| policy.trim().parse().ok());
+    policy.ok_or_else(|| Error::Missing(format!("no policy of the state's index: {shown}")))
 }
 
 /// Removes an index that the owner must not be able to read; whether there was one.
