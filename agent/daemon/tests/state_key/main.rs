@@ -9,7 +9,9 @@ use config_machine::state_key;
 use config_tpm::Digest;
 use config_tpm::boot::Boot;
 use config_tpm::pcr::extended;
-use config_unlock::approvals::{AREA, Approvals, Approver, CAP_EVENT, CAP_PCR, FLOORS, Role};
+use config_unlock::approvals::{
+    AREA, Approvals, Approver, CAP_EVENT, CAP_PCR, FLOORS, Role, SECURE_BOOT_PCR,
+};
 use p256::ecdsa::SigningKey;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -25,6 +27,8 @@ const MEASURED: [u8; 3] = [4, 9, 11];
 struct Machine {
     dir: TempDir,
     swtpm: Swtpm,
+    /// Stands for the firmware's Secure Boot settings.
+    settings: u8,
 }
 
 /// An image: its version, what it measures, its release key and its role.
@@ -59,6 +63,7 @@ impl Machine {
         let machine = Self {
             dir: tempfile::tempdir().expect("a folder"),
             swtpm: Swtpm::new(),
+            settings: 1,
         };
         machine.set_disk(&[]);
         machine
@@ -86,6 +91,8 @@ impl Machine {
             tpm.extend_pcr(pcr, Digest([image.seed; 32]))
                 .expect("measured");
         }
+        tpm.extend_pcr(SECURE_BOOT_PCR, Digest([self.settings; 32]))
+            .expect("measured");
         let key = SigningKey::from_slice(&[image.key; 32]).expect("a key");
         let value = extended(&Digest::ZERO, &Digest([image.seed; 32]));
         let pcrs: BTreeMap<u8, Vec<Digest>> =

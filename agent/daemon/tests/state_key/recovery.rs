@@ -211,3 +211,50 @@ fn a_one_off_key_for_anything_else_is_refused_with_its_reason() {
         "a worker's state is disposable"
     );
 }
+
+#[test]
+fn under_other_secure_boot_settings_a_master_waits_for_its_admin_and_a_worker_starts_anew() {
+    let mut master = Machine::new();
+    let (key, recovery) = master.founded();
+    let disk = master.disk();
+    master.settings = 2;
+    assert_eq!(
+        refused(&master.start(MASTER, 3)),
+        Some(Reason::ForeignIndex)
+    );
+    assert_eq!(master.disk(), disk, "something was written");
+    master.settings = 1;
+    assert_eq!(
+        opened(&master.start(MASTER, 3)),
+        Some(key.clone()),
+        "set back"
+    );
+
+    // They stay changed: the admin's one-off key, for the same board.
+    let disk = master.disk();
+    let word = Word {
+        recovery: &recovery,
+        generation: generation(&disk),
+        floor: 3,
+        release_key: 1,
+    };
+    let one_off = master.one_off(word);
+    master.settings = 2;
+    master.give(&disk, &one_off);
+    assert_eq!(recovered(&master.start(MASTER, 0)), Some(key.clone()));
+    assert_eq!(opened(&master.start(MASTER, 3)), Some(key));
+
+    let mut worker = Machine::new();
+    worker.settled(WORKER);
+    worker.settings = 2;
+    assert_eq!(
+        renewed(&worker.start(WORKER, 3)),
+        Some((Reason::ForeignIndex, 1))
+    );
+    worker.settings = 1;
+    assert_eq!(
+        renewed(&worker.start(WORKER, 3)),
+        Some((Reason::ForeignIndex, 1)),
+        "the record of what was made anew lies under the other settings"
+    );
+}
