@@ -68,6 +68,7 @@ pub fn apply(
     let mut managers = Managers::decode(managed.unwrap_or("[]"))
         .map_err(|fault| failed(format!("failed to decode managed fields: {fault}")))?;
     let nothing = Fields::new();
+    // The fields have no owners yet. They get one, so that an apply that changes them meets a conflict.
     if managers.0.is_empty() {
         let before_first = Write {
             manager: BEFORE_FIRST_APPLY,
@@ -128,6 +129,7 @@ fn own_or_take_over<'a>(
     if !left.is_empty() {
         return Err(refusal(&left));
     }
+    // The attempt above may have taken fields from their managers before it met the conflict.
     *managers = before;
     drop(own_config(managers, merged, true)?);
     Ok(())
@@ -178,6 +180,7 @@ fn own_config<'a>(
     entry.set = stripped(set);
     match managers.find(&entry) {
         Some(index) => {
+            // An apply that changes nothing must leave the object as it is, its managed fields too: it is then no write.
             entry.time.clone_from(&managers.0[index].time);
             managers.0[index] = entry;
         }

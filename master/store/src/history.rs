@@ -152,6 +152,7 @@ impl CapturedTable {
     pub(crate) fn entries_at_floor(&self) -> Vec<Entry> {
         let mut then: HashMap<&str, Option<&Entry>> = HashMap::new();
         for event in &self.events {
+            // The first event of a key tells what it was at the floor; later ones tell of states in between.
             then.entry(&event.key).or_insert(event.before.as_ref());
         }
         let kept = self

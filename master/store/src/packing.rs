@@ -193,6 +193,7 @@ struct Sample {
 
 impl Sample {
     fn new(bytes: Arc<[u8]>) -> Self {
+        // A wrong or missing place only costs bytes: what is found there is compared before it is used.
         let mut places = vec![0; bytes.len().next_power_of_two()].into_boxed_slice();
         let mask = places.len() - 1;
         for (at, window) in bytes.windows(WINDOW).enumerate() {

@@ -58,6 +58,7 @@ pub(super) fn find<'a>(
     let inventory = reference.inventory;
     let listing = inventory.listing(ek);
     let named = |machine: &&&Machine| claims.name.is_empty() || machine.node_name() == claims.name;
+    // A binding comes before a listing: a board that has proved itself as one Machine can't choose another by its claim.
     let machine = if let Some(bound) = inventory.bound_to(ek) {
         let elsewhere = listing
             .iter()
@@ -91,6 +92,7 @@ pub(super) fn find<'a>(
                     &claims.name,
                 ));
             }
+            // Neither may be guessed: the certificate would be for one of two nodes.
             (Some(_), Some(_)) => {
                 let found = "several: remove the hash from all but one";
                 return Err(checks.fail(

@@ -92,6 +92,7 @@ fn judge(
     now: u64,
     checks: &mut Checks,
 ) -> Accepted {
+    // systemd-stub measures here what comes from beside the image: arguments, credentials, add-ons.
     let outside = evidence.pcr(12);
     checks.test(
         "PCR 12",
@@ -107,6 +108,7 @@ fn judge(
     if let Some(on) = secure_boot {
         secure_boot_as_the_rule_wants(on, reference.rule, checks);
     }
+    // Only failures of the image count against the image; those above have codes of their own.
     let before = checks.failures();
     let found = booted(evidence, machine, secure_boot, reference);
     let others = if let Some(started) = found {
@@ -129,6 +131,7 @@ fn judge(
     };
     let taken = checks.failures() == before;
     if let (Some(log), Some((_, boot))) = (&log, &found) {
+        // The log's events of a register that was learned are not those of the release: its value as a whole was judged.
         let learned = others.map(|_| SECURE_BOOT_PCR);
         facts::consume(log, boot, learned, reference.rule.allow_unknown, checks);
     }
@@ -179,6 +182,8 @@ fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks
     let then = evidence
         .then
         .map(|then| (then.reset_count, then.restart_count, then.clock));
+    // Two exchanges of one machine can overlap. What was recorded after this challenge is newer than this evidence, and
+    // that is no sign of a restored snapshot: an attacker who holds a message back must not make the machine Untrusted.
     if !good && then != Some(before) && then.is_none_or(|then| shown >= then) {
         checks.test(
             "counters",
@@ -231,6 +236,7 @@ fn config(
         );
         return None;
     };
+    // One extension of a register that began as zero: anything measured besides it gives another value.
     let measured = extended(&Digest::ZERO, &event.digest);
     let own = event.pcr == CONFIG_PCR;
     let found = if own {

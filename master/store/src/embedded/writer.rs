@@ -91,6 +91,7 @@ impl Pending {
                 });
             }
         }
+        // A full disk takes deletions still: they are how an admin makes room.
         if let Some(why) = full
             && ops.iter().any(|op| matches!(op.action, Action::Put(_)))
         {
@@ -118,6 +119,7 @@ impl Pending {
             self.entries.insert(key.clone(), now.clone());
             self.events.push(Event::new(revision, key, now, before));
         }
+        // A transaction of checks alone makes no revision: watchers would wait for an event that never comes.
         if self.events.len() > before {
             self.head = revision;
         }
@@ -310,6 +312,8 @@ impl Writer {
             self.next_mark = now + self.options.history_age / MARKS;
             self.forget_old(now)?;
         }
+        // A state file is written whole, so it is worth its writing once the log is as long as the last one: the bytes
+        // written stay within a small multiple of those of the changes.
         let worth = self.options.log_bytes.max(self.state_bytes);
         if self.saving.is_none() && self.log.bytes > worth && now >= self.save_after {
             self.save(now)?;
