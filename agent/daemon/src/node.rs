@@ -8,6 +8,7 @@ use crate::glue::MasterApi;
 use crate::machine::{self, ImageDescription};
 use crate::roots;
 use crate::services::Services;
+use crate::settings;
 use crate::state_record;
 use crate::time::Clock;
 use crate::tunnel::Tunnel;
@@ -72,7 +73,8 @@ pub(crate) async fn serve(
     let tls = server_tls(&identity)?;
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine, on_machine)));
-    let config = config(arguments, machine, image, (&identity.node, clock.notices()));
+    let mut config = config(arguments, machine, image, (&identity.node, clock.notices()));
+    config.static_pods = settings::static_pods(machine, &identity.node)?;
     let (name, addresses) = (config.node_name.clone(), config.addresses.clone());
     let view = config.cluster.clone().unwrap_or_default();
     let resolv_conf = config.resolv_conf.clone();
@@ -350,6 +352,7 @@ fn config(
         hosts: Path::new("/etc/hosts").to_owned(),
         notices,
         cluster: Some(View::default()),
+        static_pods: Vec::new(),
         pod_routes: machine.network.pod_routes == PodRoutes::Plain,
     }
 }

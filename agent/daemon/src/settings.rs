@@ -4,6 +4,7 @@ use crate::RunArguments;
 use crate::console::say;
 use crate::error::Error;
 use agent_enroll::{Endpoint, Endpoints, Pin};
+use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_model::image::METADATA_SERVICES;
 use config_model::{Document, MachineConfig};
 use config_protocol::wire::ConfigEvent;
@@ -34,7 +35,14 @@ pub(crate) fn load(path: &Path) -> Result<MachineConfig, Error> {
         Error::Configuration(path.to_owned())
     })?;
     match document {
-        Document::Machine(machine) => Ok(*machine),
+        Document::Machine(machine) => {
+            // The node's name may come later; the manifests are looked at before the machine joins.
+            static_pods(
+                &machine,
+                machine.name.as_ref().map_or("node", |name| name.as_str()),
+            )?;
+            Ok(*machine)
+        }
         other @ (Document::Cluster(_) | Document::Image(_) | Document::Policy(_)) => {
             Err(Error::NotForAnAgent(format!(
                 "{} is of kind `{}`, an agent needs `machine`",
@@ -43,6 +51,21 @@ pub(crate) fn load(path: &Path) -> Result<MachineConfig, Error> {
             )))
         }
     }
+}
+
+/// The static pods of a machine.
+pub(crate) fn static_pods(machine: &MachineConfig, node: &str) -> Result<Vec<Pod>, Error> {
+    let read = |(index, manifest): (usize, &String)| {
+        config_static_pods::read(manifest, node)
+            .map_err(|fault| Error::NotForAnAgent(format!("node.static_pods[{index}]: {fault}")))
+    };
+    machine
+        .node
+        .static_pods
+        .iter()
+        .enumerate()
+        .map(read)
+        .collect()
 }
 
 /// Refuses registry credentials from a metadata service that pods can reach, and warns about all others.

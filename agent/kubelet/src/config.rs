@@ -3,6 +3,7 @@
 use crate::notices::Notices;
 use agent_pressure::Thresholds;
 use agent_proxy::View;
+use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_model::host_path::HostPath;
 use config_model::sysctl::Sysctls;
 use std::net::IpAddr;
@@ -56,8 +57,18 @@ pub struct Config {
     /// What the node knows of the cluster's services and nodes: the kubelet fills it, and pods have variables and names of
     /// services from it. None where this node serves no names.
     pub cluster: Option<View>,
+    /// Pods that the machine's own configuration has it run ([`config_static_pods::read`]).
+    pub static_pods: Vec<Pod>,
     /// Whether routes lead to other nodes' pods over the machine's segment, in the clear.
     pub pod_routes: bool,
+}
+
+impl Config {
+    /// Whether a pod of this UID comes from the machine's configuration, and not from the master.
+    pub(crate) fn is_static(&self, uid: &str) -> bool {
+        let mut all = self.static_pods.iter();
+        all.any(|pod| pod.metadata.uid.as_deref() == Some(uid))
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +102,7 @@ pub(crate) mod tests {
             hosts: dir.join("hosts"),
             notices: Notices::default(),
             cluster: None,
+            static_pods: Vec::new(),
             pod_routes: false,
         }
     }

@@ -4,6 +4,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::configz;
 use crate::garbage;
+use crate::mirrors::{self, Mirrors};
 use crate::node;
 use crate::pods::Pods;
 use crate::ranges;
@@ -67,6 +68,7 @@ impl Kubelet {
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
             listed: AtomicBool::default(),
+            mirrors: Mirrors::default(),
             node: tokio::sync::Mutex::default(),
         };
         Self {
@@ -107,6 +109,7 @@ impl Kubelet {
         tasks.spawn(node::keep_status(shared.clone()));
         tasks.spawn(node::keep_lease(shared.clone()));
         tasks.spawn(ranges::keep(shared.clone()));
+        tasks.spawn(mirrors::keep(shared.clone()));
         if let Some(view) = &shared.config.cluster {
             tasks.spawn(cluster::follow(shared.clone(), view.clone()));
             tasks.spawn(shared.policies.clone().run(shared.sandboxes.clone()));
@@ -142,6 +145,11 @@ impl Node for Shared {
 
     fn pod(&self, namespace: &str, name: &str) -> Option<PodRef> {
         self.pod_named(namespace, name)
+    }
+
+    fn uid_of(&self, shown: &str) -> String {
+        let of_mirror = self.mirrors.shown_by(shown);
+        of_mirror.unwrap_or_else(|| shown.to_owned())
     }
 
     fn settings(&self) -> String {

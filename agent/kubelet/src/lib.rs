@@ -7,7 +7,7 @@
 //!
 //! Tasks: `pods` lists and watches the pods of this node and keeps one `worker` for each; `node` writes the Node's
 //! status and renews its lease; `agent_api::events` writes events; `garbage` removes images when the disk fills up; `pressure`
-//! evicts pods when something runs out; one prober for each container with probes, one task for each fetch of an image, each
+//! evicts pods when something runs out; `mirrors` shows static pods at the API; one prober for each container with probes, one task for each fetch of an image, each
 //! start of a container, and each hook that runs. Channels: a `watch` from `pods` to each worker (what is wanted), a
 //! `Notify` to each worker (something changed, look), a bounded `mpsc` to the task that writes events.
 
@@ -27,6 +27,7 @@ mod host_paths;
 mod hostile;
 mod kubelet;
 mod launch;
+mod mirrors;
 mod names;
 mod network;
 mod node;

@@ -10,6 +10,7 @@ use agent_api::{ApiError, Lines, get};
 use agent_runtime::{Change, PodRef};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use config_static_pods::Mirror;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::Value;
@@ -50,6 +51,22 @@ fn uid_of(pod: &Value) -> Option<&str> {
     pod.pointer("/metadata/uid").and_then(Value::as_str)
 }
 
+/// Whether an object shows a static pod: it decides nothing.
+fn is_mirror(pod: &Value) -> bool {
+    pod.pointer("/metadata/annotations")
+        .is_some_and(|all| all.get(config_static_pods::MIRROR).is_some())
+}
+
+fn mirror(object: Value) -> Option<Mirror> {
+    match serde_json::from_value(object) {
+        Ok(pod) => Mirror::read(&pod),
+        Err(error) => {
+            tracing::warn!(%error, "cannot decode a mirror of a static pod; ignoring it");
+            None
+        }
+    }
+}
+
 /// Keeps a task for each pod of this node until dropped.
 pub(crate) struct Pods {
     shared: Arc<Shared>,
@@ -67,6 +84,7 @@ impl Pods {
     /// Lists and watches for ever.
     pub(crate) async fn run(mut self) {
         let mut changes = self.shared.runtime.changes();
+        self.want_static();
         loop {
             match self.list().await {
                 Ok(version) => {
@@ -95,11 +113,17 @@ impl Pods {
     async fn list(&mut self) -> Result<String, ApiError> {
         let list: PodList = get(&*self.shared.api, self.path()).await?;
         let version = list.metadata.resource_version.unwrap_or_default();
-        let mut there = HashSet::new();
+        let mut there = self.want_static();
+        let mut mirrors = Vec::new();
         for pod in list.items {
+            if is_mirror(&pod) {
+                mirrors.extend(mirror(pod));
+                continue;
+            }
             there.extend(uid_of(&pod).map(str::to_owned));
             self.want_object(pod);
         }
+        self.shared.mirrors.listed(mirrors);
         self.shared.listed.store(true, Ordering::Release);
         let gone: Vec<String> = self
             .handles()
@@ -112,6 +136,32 @@ impl Pods {
         }
         self.adopt_orphans(&there).await;
         Ok(version)
+    }
+
+    /// Has the pods of the machine's configuration run; their UIDs.
+    fn want_static(&mut self) -> HashSet<String> {
+        let shared = self.shared.clone();
+        let all = &shared.config.static_pods;
+        for pod in all {
+            self.want(pod.clone());
+        }
+        all.iter()
+            .filter_map(|pod| pod.metadata.uid.clone())
+            .collect()
+    }
+
+    /// Takes note of a mirror, and has its pod's task tell its status.
+    fn take_mirror(&self, kind: &str, object: Value) {
+        let Some(mirror) = mirror(object) else { return };
+        let of = mirror.of.clone();
+        match kind {
+            "ADDED" | "MODIFIED" => self.shared.mirrors.seen(mirror),
+            "DELETED" => self.shared.mirrors.gone(&mirror),
+            _ => return,
+        }
+        if let Some(handle) = self.handles().get(&of) {
+            handle.news.notify_one();
+        }
     }
 
     /// Containers and folders of pods that went while no agent looked.
@@ -208,6 +258,7 @@ impl Pods {
             at.clone_into(version);
         }
         match event.kind.as_str() {
+            kind if is_mirror(&event.object) => self.take_mirror(kind, event.object),
             "ADDED" | "MODIFIED" => self.want_object(event.object),
             "DELETED" => self.orphan(uid_of(&event.object).unwrap_or_default()),
             _ => {}

@@ -4,6 +4,7 @@ use crate::capacity;
 use crate::config::Config;
 use crate::garbage::Images;
 use crate::handle::{Handle, Taken};
+use crate::mirrors::Mirrors;
 use agent_api::events::Recorder;
 use agent_api::{Api, get};
 use agent_claims::Folders;
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) pods: Mutex<HashMap<String, Handle>>,
     /// The master has listed all pods once.
     pub(crate) listed: AtomicBool,
+    /// What the API shows of static pods.
+    pub(crate) mirrors: Mirrors,
     /// This node's Node, and when it was read.
     pub(crate) node: tokio::sync::Mutex<Option<(Arc<Node>, Instant)>>,
 }
@@ -104,7 +107,7 @@ impl Shared {
     }
 
     /// The Node, read anew where the last one is older than this.
-    async fn own_node(&self, age: Duration) -> Option<Arc<Node>> {
+    pub(crate) async fn own_node(&self, age: Duration) -> Option<Arc<Node>> {
         let mut known = self.node.lock().await;
         if let Some((node, at)) = &*known
             && at.elapsed() < age

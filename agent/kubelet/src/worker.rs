@@ -66,6 +66,9 @@ pub(crate) struct Worker {
     known: Option<Arc<Pod>>,
     sandbox: Own,
     written: Option<PodStatus>,
+    /// The UID of the object at which the API shows the pod, and whether what was written is there.
+    shown_as: Option<String>,
+    told: bool,
     refused: Option<Refusal>,
     /// Whether the node has taken the pod: pods and pressure that come later are no reason to refuse it then.
     taken: Taken,
@@ -108,6 +111,8 @@ impl Worker {
             known: None,
             sandbox,
             written: None,
+            shown_as: None,
+            told: false,
             refused: None,
             taken,
             supplies,
@@ -190,9 +195,16 @@ impl Worker {
             now,
         };
         let mut plan = plan(view);
+        let is_static = self.shared.config.is_static(&self.pod.uid);
+        let shown_as = self.shared.mirrors.shown_as(pod, is_static);
+        if shown_as != self.shown_as {
+            self.shown_as = shown_as;
+            self.told = false;
+        }
         let told = match timeout(PATIENCE, self.report(pod, view)).await {
             Ok(Ok(status)) => {
                 self.written = status.or(self.written.take());
+                self.told = true;
                 true
             }
             Ok(Err(error)) => {

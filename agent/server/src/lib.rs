@@ -47,6 +47,9 @@ pub trait Node: Send + Sync + fmt::Debug + 'static {
     /// A pod by namespace and name; the newest where one of the same name still ends.
     fn pod(&self, namespace: &str, name: &str) -> Option<PodRef>;
 
+    /// The UID under which a pod runs here, by that of the object which shows it at the API. They differ for static pods.
+    fn uid_of(&self, shown: &str) -> String;
+
     /// By what the kubelet works: the JSON document below `/configz`. Nothing of it is secret.
     fn settings(&self) -> String;
 }
@@ -194,9 +197,10 @@ impl Server {
             .ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this is no port of a pod"))?;
         let parts = &self.parts;
         let all = parts.node.pods();
+        let uid = parts.node.uid_of(asked.uid);
         let named = all.iter().find(|pod| {
             let meta = &pod.metadata;
-            meta.uid.as_deref() == Some(asked.uid)
+            meta.uid.as_deref() == Some(uid.as_str())
                 && meta.namespace.as_deref() == Some(asked.namespace)
                 && meta.name.as_deref() == Some(asked.pod)
         });
@@ -204,7 +208,7 @@ impl Server {
         let named = named.and_then(|pod| Some((pod, pod_ref(pod)?)));
         let (pod, reference) = named.ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, why()))?;
         let reach = || {
-            let sandbox = parts.sandboxes.find(asked.uid)?;
+            let sandbox = parts.sandboxes.find(&uid)?;
             if is_on_host(pod) {
                 return parts.address.map(Reach::Machine);
             }

@@ -58,6 +58,10 @@ impl Node for Idle {
         Vec::new()
     }
 
+    fn uid_of(&self, shown: &str) -> String {
+        shown.to_owned()
+    }
+
     fn pod(&self, _namespace: &str, _name: &str) -> Option<PodRef> {
         None
     }

@@ -112,6 +112,8 @@ pub struct NodeSettings {
     pub privileged: bool,
     /// Kernel settings of their own namespaces that pods may choose beside the safe ones; none by default.
     pub unsafe_sysctls: Vec<Sysctls>,
+    /// Manifests of static pods, as they were written (`config_static_pods`); none by default.
+    pub static_pods: Vec<String>,
     /// Maximum number of processes and threads of a container.
     pub pids_per_container: u32,
     /// When pods go because the machine runs out of something.
@@ -330,6 +332,10 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
         host_paths: host_path::check(raw.host_paths, sink),
         privileged: raw.privileged.is_some_and(|flag| flag.value),
         unsafe_sysctls: sink.parse_list(raw.unsafe_sysctls.as_ref()),
+        static_pods: raw
+            .static_pods
+            .map(|list| list.value.into_iter().map(|text| text.value).collect())
+            .unwrap_or_default(),
         pids_per_container: pids.unwrap_or(PIDS_PER_CONTAINER),
         eviction: eviction::check(raw.eviction, sink),
     }

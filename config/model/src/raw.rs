@@ -218,6 +218,8 @@ raw!(
         privileged: bool,
         /// Kernel settings (sysctls) of their own namespaces that pods may choose beside the safe ones, `*` at the end for all that begin so. Default: none.
         unsafe_sysctls: Texts,
+        /// Manifests (YAML or JSON) of pods that this machine runs by itself, with or without a master. Default: none.
+        static_pods: Texts,
         /// Largest number of processes and threads of a container, {PIDS_MIN} to {PIDS_MAX}. Default: {PIDS_PER_CONTAINER}.
         pids_per_container: i64,
         /// When pods go because the machine runs out of something.

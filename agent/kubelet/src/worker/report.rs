@@ -25,12 +25,16 @@ impl Worker {
             &self.addresses(pod),
             &messages,
         );
-        if self.written.as_ref() == Some(&status) {
+        if self.told && self.written.as_ref() == Some(&status) {
             return Ok(None);
         }
+        // A static pod without a mirror has nobody to tell; the status is remembered until it has one.
+        let Some(uid) = &self.shown_as else {
+            return Ok(Some(status));
+        };
         let path = format!("{}/status", pod_path(&self.pod));
         let change = change(&status, &old).map_err(ApiError::Decode)?;
-        let change = json!({"metadata": {"uid": self.pod.uid}, "status": change});
+        let change = json!({"metadata": {"uid": uid}, "status": change});
         match send(
             &*self.shared.api,
             http::Method::PATCH,

@@ -10,6 +10,7 @@ const CONTROLLERS: &str = "system:pratique:controllers";
 const NODE_PROXY: &str = "system:pratique:node-proxy";
 const NODE_POLICIES: &str = "system:pratique:node-network-policies";
 const USAGE: &str = "system:pratique:usage";
+const STATIC_PODS: &str = "system:pratique:static-pods";
 const KUBELET_CLIENT: &str = "system:pratique:kubelet-client";
 
 pub(super) fn roles() -> Vec<Role> {
@@ -23,6 +24,8 @@ pub(super) fn roles() -> Vec<Role> {
                 on("get", "core", "nodes/proxy"),
             ],
         ),
+        // Bound to nobody: an admin decides whether nodes may show their static pods. Admission takes mirrors alone.
+        cluster_role(STATIC_PODS, vec![on("create", "core", "pods")]),
         // The Node authorizer lets a node read only the parts of pods that policies need.
         cluster_role(
             NODE_POLICIES,

@@ -2,7 +2,7 @@
 
 use crate::api::InProcess;
 use crate::site::{IMAGE, LIMIT, Site, eventually};
-use agent_api::{Api, Call};
+use agent_api::{Api, ApiError, Call};
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
 use agent_kubelet::{Config, Kubelet, Thresholds};
@@ -32,6 +32,7 @@ pub(crate) struct Cluster {
     /// None at first: this host's free resources must not affect the node.
     thresholds: Thresholds,
     privileged: bool,
+    static_pods: Vec<Pod>,
     /// Whether the node follows the objects of services and network policies.
     follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
@@ -64,6 +65,7 @@ impl Cluster {
             host_paths: Vec::new(),
             thresholds: Thresholds::none(),
             privileged: false,
+            static_pods: Vec::new(),
             follows: false,
             kubelet: None,
             away: Arc::default(),
@@ -85,6 +87,15 @@ impl Cluster {
     pub(crate) async fn with_privileged_pods(mut self) -> Self {
         self.end().await;
         self.privileged = true;
+        self.begin();
+        self
+    }
+
+    /// The same machine, whose configuration has these pods.
+    pub(crate) async fn with_static_pods(mut self, manifests: &[&str]) -> Self {
+        self.end().await;
+        let read = |text: &&str| config_static_pods::read(text, NODE).unwrap();
+        self.static_pods = manifests.iter().map(read).collect();
         self.begin();
         self
     }
@@ -147,6 +158,7 @@ impl Cluster {
             hosts: PathBuf::from("/etc/hosts"),
             notices: agent_kubelet::Notices::default(),
             cluster: self.follows.then(Default::default),
+            static_pods: self.static_pods.clone(),
             pod_routes: false,
         }
     }
@@ -218,6 +230,31 @@ impl Cluster {
             body: body.to_string().into(),
         };
         api.call(call).await.unwrap();
+    }
+
+    /// A request of the node's own; the code of a refusal.
+    pub(crate) async fn as_node(
+        &self,
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> Result<(), u16> {
+        let api = InProcess {
+            server: self.server.clone(),
+            user: UserInfo::authenticated(&format!("system:node:{NODE}"), ["system:nodes"]),
+            away: Arc::default(),
+        };
+        let call = Call {
+            method,
+            path: path.to_owned(),
+            content_type: agent_api::JSON,
+            body: body.to_string().into(),
+        };
+        match api.call(call).await {
+            Ok(_) => Ok(()),
+            Err(ApiError::Status { code, .. }) => Err(code),
+            Err(error) => unreachable!("{}", error.chain()),
+        }
     }
 
     pub(crate) async fn pod(&self, name: &str) -> Option<Pod> {

@@ -30,6 +30,7 @@ mod sharing;
 mod site;
 mod spdy;
 mod starts;
+mod static_pods;
 mod suites;
 mod tunnels;
 mod usage;

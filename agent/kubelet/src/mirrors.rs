@@ -1,0 +1,141 @@
+//! Mirrors of static pods at the API: what is known of them, and the task that keeps them right ([`config_static_pods::steps`]).
+
+use crate::shared::Shared;
+use agent_api::{ApiError, JSON, send};
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_static_pods::{Mirror, Step, mirror_of, steps};
+use http::Method;
+use serde_json::json;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How often mirrors are looked at without news, and tried again after a failure.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// The mirrors that the master has for this node.
+#[derive(Debug, Default)]
+pub(crate) struct Mirrors {
+    known: Mutex<Vec<Mirror>>,
+    news: Notify,
+}
+
+impl Mirrors {
+    /// All that a list has.
+    pub(crate) fn listed(&self, all: Vec<Mirror>) {
+        *self.known() = all;
+        self.news.notify_one();
+    }
+
+    /// One that a watch tells of.
+    pub(crate) fn seen(&self, mirror: Mirror) {
+        let mut known = self.known();
+        known.retain(|one| one.uid != mirror.uid);
+        known.push(mirror);
+        drop(known);
+        self.news.notify_one();
+    }
+
+    /// One that is no more.
+    pub(crate) fn gone(&self, mirror: &Mirror) {
+        self.known().retain(|one| one.uid != mirror.uid);
+        self.news.notify_one();
+    }
+
+    /// The UID of the object by which the API shows a pod: its own, or that of a static pod's mirror, if there is one.
+    pub(crate) fn shown_as(&self, pod: &Pod, is_static: bool) -> Option<String> {
+        let uid = pod.metadata.uid.clone()?;
+        if !is_static {
+            return Some(uid);
+        }
+        let known = self.known();
+        let mirror = known.iter().find(|one| one.of == uid && !one.deleted);
+        mirror.map(|mirror| mirror.uid.clone())
+    }
+
+    /// The UID of the pod that an object of the API shows.
+    pub(crate) fn shown_by(&self, uid: &str) -> Option<String> {
+        let known = self.known();
+        let mirror = known.iter().find(|one| one.uid == uid);
+        mirror.map(|mirror| mirror.of.clone())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Mirror>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes and deletes mirrors, for ever.
+pub(crate) async fn keep(shared: Arc<Shared>) {
+    let mirrors = &shared.mirrors;
+    loop {
+        // Before the first list every mirror would seem to be missing.
+        if shared.listed.load(Ordering::Acquire) {
+            let known = mirrors.known().clone();
+            for step in steps(&shared.config.static_pods, &known) {
+                carry_out(&shared, step).await;
+            }
+        }
+        tokio::select! {
+            // A notice that comes between two looks is kept by the `Notify`.
+            () = mirrors.news.notified() => {}
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
+}
+
+async fn carry_out(shared: &Shared, step: Step<'_>) {
+    let (name, done) = match step {
+        Step::Create(pod) => (pod.metadata.name.clone(), create(shared, pod).await),
+        Step::Delete(mirror) => (Some(mirror.name.clone()), delete(shared, mirror).await),
+    };
+    match done {
+        // The watch tells what has become of it.
+        Ok(()) => {}
+        Err(error) if error.is_not_found() || error.is_conflict() => {
+            tracing::debug!(
+                pod = name,
+                error = error.chain(),
+                "a mirror has changed meanwhile"
+            );
+        }
+        Err(ApiError::Status {
+            code: 403, message, ..
+        }) => tracing::warn!(
+            pod = name,
+            error = message,
+            "the master does not let this node show its static pod; it runs all the same. An admin allows it by \
+             `kubectl create clusterrolebinding static-pods --clusterrole=system:pratique:static-pods --group=system:nodes`"
+        ),
+        Err(error) => tracing::warn!(
+            pod = name,
+            error = error.chain(),
+            "cannot write the mirror of a static pod; trying again"
+        ),
+    }
+}
+
+async fn create(shared: &Shared, pod: &Pod) -> Result<(), ApiError> {
+    let Some(node) = shared.own_node(RETRY).await else {
+        return Ok(());
+    };
+    let uid = node.metadata.uid.as_deref().unwrap_or_default();
+    let mirror = mirror_of(pod, &shared.config.node_name, uid);
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let path = format!("/api/v1/namespaces/{namespace}/pods");
+    send(&*shared.api, Method::POST, path, JSON, &mirror).await
+}
+
+async fn delete(shared: &Shared, mirror: &Mirror) -> Result<(), ApiError> {
+    let Mirror {
+        namespace,
+        name,
+        uid,
+        ..
+    } = mirror;
+    // Nothing of the mirror itself runs, so there is nothing to wait for.
+    let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+    send(&*shared.api, Method::DELETE, path, JSON, &body).await
+}
