@@ -99,14 +99,18 @@ pub(crate) async fn call<Q: Message, A: Message + Default>(
     request: &Q,
     limit: Duration,
 ) -> Result<A, CallError> {
-    let asked = async {
-        let answer = exchange(socket, method, framed(request)).await?;
-        let mut message = read(answer)?;
-        A::decode(&mut message).map_err(|error| CallError::Answer(error.to_string()))
-    };
+    let asked = async { message(exchange(socket, method, framed(request)).await?) };
     timeout(limit, asked)
         .await
         .unwrap_or(Err(CallError::Late(limit)))
+}
+
+/// The message of an answer: headers, trailers, body.
+pub(crate) fn message<A: Message + Default>(
+    answer: (HeaderMap, Option<HeaderMap>, Bytes),
+) -> Result<A, CallError> {
+    let mut message = read(answer)?;
+    A::decode(&mut message).map_err(|error| CallError::Answer(error.to_string()))
 }
 
 async fn exchange(

@@ -15,6 +15,8 @@
 
 mod calls;
 mod csi;
+#[doc(hidden)]
+pub mod decoders;
 mod driver;
 mod grpc;
 mod jobs;

@@ -202,7 +202,7 @@ fn refused(status: Status) -> Result<(), String> {
 }
 
 /// One message that is not compressed, and nothing after it.
-fn parse(mut frame: Bytes) -> Option<i32> {
+pub(crate) fn parse(mut frame: Bytes) -> Option<i32> {
     if frame.len() < 5 || frame.get_u8() != 0 {
         return None;
     }

@@ -8,6 +8,8 @@
 //! There are no tasks that outlive a call: the connection of a request ends with it. Answers are
 //! bounded in size and in time. `http` and `grpc` talk to untrusted programs.
 
+#[doc(hidden)]
+pub mod decoders;
 mod dial;
 mod grpc;
 mod http;

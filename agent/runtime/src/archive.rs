@@ -21,17 +21,21 @@ const NAMES: [&str; 2] = [
 ];
 
 #[derive(Debug, Deserialize)]
-struct Index {
-    manifests: Vec<Descriptor>,
+pub(crate) struct Index {
+    pub(crate) manifests: Vec<Descriptor>,
 }
 
 /// One archive.
 #[derive(Debug)]
-struct Archive {
+pub(crate) struct Archive {
     path: PathBuf,
 }
 
 impl Archive {
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
     /// The member `name` with its place in the file, so that blobs are read without unpacking.
     fn member(&self, name: &str) -> io::Result<Option<(u64, u64)>> {
         let mut archive = tar::Archive::new(File::open(&self.path)?);
@@ -58,7 +62,15 @@ impl Archive {
         Ok(file.take(size))
     }
 
-    fn index(&self) -> io::Result<Index> {
+    /// The blob of a descriptor.
+    pub(crate) fn blob(&self, descriptor: &Descriptor) -> io::Result<io::Take<File>> {
+        self.open(&format!(
+            "blobs/{}",
+            descriptor.digest.replacen(':', "/", 1)
+        ))
+    }
+
+    pub(crate) fn index(&self) -> io::Result<Index> {
         let mut text = Vec::new();
         self.open("index.json")?
             .take(MAX_INDEX)
@@ -83,8 +95,7 @@ impl Source for Archive {
         lease: &'a str,
     ) -> Pending<'a, ()> {
         Box::pin(async move {
-            let member = format!("blobs/{}", descriptor.digest.replacen(':', "/", 1));
-            let blob = self.open(&member).map_err(|error| self.error(error))?;
+            let blob = self.blob(descriptor).map_err(|error| self.error(error))?;
             let chunks = stream::try_unfold(blob, |mut blob| async move {
                 let mut chunk = vec![0; CHUNK];
                 let count = blob.read(&mut chunk).map_err(|error| self.error(error))?;
@@ -110,7 +121,7 @@ pub(crate) async fn import(images: &Images, dir: &Path) -> Vec<String> {
     paths.sort_unstable();
     let mut names = Vec::new();
     for path in paths {
-        match import_one(images, Archive { path }).await {
+        match import_one(images, Archive::at(path)).await {
             Ok(found) => names.extend(found),
             Err(error) => tracing::warn!(reason = %error.chain(), "image archive not imported"),
         }

@@ -24,6 +24,8 @@ mod connection;
 mod containerd;
 mod content;
 mod credential;
+#[doc(hidden)]
+pub mod decoders;
 mod document;
 mod events;
 mod exec;

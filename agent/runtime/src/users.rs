@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 const MAX_FILE: u64 = 1 << 20;
 /// Most groups that a process is given from the image.
 const MAX_GROUPS: usize = 1024;
+/// The highest number of a user or group, as in pods' specs. The last one of 32 bits says "as it is" to setresuid(2): the process
+/// would stay root.
+const MAX_ID: u32 = i32::MAX.unsigned_abs();
 
 /// The numbers of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +79,13 @@ impl Accounts {
             (None, Some(group)) if !group.is_empty() => self.group(group)?,
             (None, _) => account.gid,
         };
+        for (what, id) in [("user", account.uid), ("group", gid)] {
+            if id > MAX_ID {
+                let text =
+                    format!("the {what} would have the number {id}: {MAX_ID} is the highest");
+                return Err(Error::new(ErrorClass::Config, text));
+            }
+        }
         let mut groups = vec![gid];
         if let Some(name) = &account.name {
             groups.extend(self.groups_of(name));
@@ -136,7 +146,11 @@ impl Accounts {
                 .any(|name| name.trim() == user)
                 .then_some(gid)
         };
-        self.group.lines().filter_map(member).take(MAX_GROUPS)
+        self.group
+            .lines()
+            .filter_map(member)
+            .filter(|gid| *gid <= MAX_ID)
+            .take(MAX_GROUPS)
     }
 }
 
@@ -251,6 +265,34 @@ mod tests {
         );
     }
 
+    /// To setresuid(2) this number says "as it is", so that the process would stay root, also under `runAsNonRoot`.
+    #[test]
+    fn no_image_stays_root_by_a_number_that_means_no_change() {
+        let last = "4294967295";
+        let accounts = Accounts {
+            passwd: format!("user:x:{last}:5::/:/bin/sh\ngroup:x:5:{last}::/:/bin/sh\n"),
+            group: format!("all:x:{last}:plain\nfew:x:7:plain\n"),
+        };
+        let of = |user: &str| accounts.identity(user, NO_WISH);
+        for user in [
+            last,
+            "2147483648",
+            "user",
+            "group",
+            "5:all",
+            &format!("5:{last}"),
+        ] {
+            let error = of(user).expect_err(user);
+            assert_eq!(error.class, ErrorClass::Config, "{user}");
+        }
+        assert_eq!(of("2147483647:0").unwrap().uid, 2_147_483_647);
+        let named = Accounts {
+            passwd: "plain:x:5:5::/:/bin/sh".into(),
+            ..accounts
+        };
+        assert_eq!(named.identity("plain", NO_WISH).unwrap().groups, [5, 7]);
+    }
+
     #[test]
     fn a_name_that_the_image_lacks_is_an_error() {
         assert_eq!(
@@ -277,7 +319,9 @@ mod tests {
     proptest! {
         #[test]
         fn no_file_content_panics(passwd in "\\PC{0,200}", group in "\\PC{0,200}", user in "\\PC{0,20}") {
-            drop(Accounts { passwd, group }.identity(&user, NO_WISH));
+            if let Ok(found) = (Accounts { passwd, group }).identity(&user, NO_WISH) {
+                prop_assert!(found.groups.iter().chain([&found.uid]).all(|id| *id <= MAX_ID));
+            }
         }
     }
 }

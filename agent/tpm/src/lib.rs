@@ -13,6 +13,8 @@
 //!
 //! Everything that is handed out is in the TPM's own encoding (TPM 2.0 Library, part 2), as `config-protocol` sends it.
 
+#[doc(hidden)]
+pub mod decoders;
 mod device;
 mod endorsement;
 mod error;

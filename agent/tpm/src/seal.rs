@@ -267,18 +267,18 @@ fn foreign(source: tss_esapi::Error) -> Error {
 }
 
 /// A parsed sealed blob.
-struct Parts<'a> {
+pub(crate) struct Parts<'a> {
     /// The floor of its policy, if it has one.
     floor: Option<u64>,
-    head: &'a [u8],
+    pub(crate) head: &'a [u8],
     public: &'a [u8],
     private: &'a [u8],
-    nonce: &'a [u8],
-    text: &'a [u8],
+    pub(crate) nonce: &'a [u8],
+    pub(crate) text: &'a [u8],
 }
 
 impl<'a> Parts<'a> {
-    fn split(blob: &'a [u8]) -> Option<Self> {
+    pub(crate) fn split(blob: &'a [u8]) -> Option<Self> {
         if blob.len() > SEAL_LIMIT + 4096 {
             return None;
         }
@@ -304,7 +304,7 @@ impl<'a> Parts<'a> {
         })
     }
 
-    fn public_area(&self) -> Result<Public, Error> {
+    pub(crate) fn public_area(&self) -> Result<Public, Error> {
         let public = PublicBuffer::unmarshall(self.public).and_then(Public::try_from);
         public.map_err(|_malformed| Error::Malformed {
             what: "the sealed blob's public part",

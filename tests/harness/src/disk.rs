@@ -75,6 +75,17 @@ impl Disk {
         run(create).map(drop)
     }
 
+    /// The disk's bytes.
+    ///
+    /// # Errors
+    /// A file that can't be looked at.
+    pub fn size(&self) -> Result<u64> {
+        let found = self.file.metadata();
+        found
+            .map(|found| found.len())
+            .map_err(file_error("cannot look at", &self.path))
+    }
+
     /// The place of the partition with this label.
     ///
     /// # Errors

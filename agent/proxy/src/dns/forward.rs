@@ -213,6 +213,19 @@ async fn exchange(server: SocketAddr, (name, kind): &Asked) -> io::Result<Messag
     fitting(&buffer, &request).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// What a server says to a question, as it is passed on, and the seconds for which it is remembered, if it is; `None` for what
+/// answers no question. For the fuzz targets of `tests/fuzz`.
+#[doc(hidden)]
+pub fn heard(bytes: &[u8]) -> Option<(Message, Option<u32>)> {
+    let mut request = Message::query();
+    let said = Message::from_vec(bytes).ok()?;
+    request.metadata.id = said.metadata.id;
+    request.add_queries(said.queries);
+    let answer = fitting(bytes, &request)?;
+    let seconds = lifetime(&answer);
+    Some((answer, seconds))
+}
+
 /// An answer to this request, if it is one.
 fn fitting(bytes: &[u8], request: &Message) -> Option<Message> {
     let answer = Message::from_vec(bytes).ok()?;

@@ -10,4 +10,6 @@ mod server;
 mod shares;
 pub mod zone;
 
+#[doc(hidden)]
+pub use forward::heard;
 pub use server::{Settings, serve};

@@ -17,6 +17,7 @@ mod network;
 mod no_tpm;
 mod offline_attacks;
 mod older_disk;
+mod partition_table;
 mod planted_state;
 mod pods;
 mod power;
@@ -81,7 +82,7 @@ const STORIES: &[(&str, Story)] = stories![
     power::a_power_cut_of_a_worker_loses_no_pod,
     power::an_admins_order_reboots_a_machine_and_turns_it_off,
     power::a_power_cut_of_the_master_lets_nodes_go_on,
-    refusal::a_master_with_changed_user_data_serves_nothing,
+    refusal::a_master_with_changed_user_data_or_partition_table_serves_nothing,
     older_disk::an_older_copy_of_the_whole_disk_is_not_trusted,
     recovery::a_masters_state_is_recovered_on_another_board,
     offline_attacks::a_volume_and_key_planted_by_the_tpms_owner_are_not_trusted,

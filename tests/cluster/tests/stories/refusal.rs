@@ -3,6 +3,7 @@
 //! The negative control of all of them is the good worker: the same image, the same user-data but for its name and
 //! address, and no attack, and it is Ready.
 
+use crate::partition_table;
 use crate::update::release_name;
 use crate::world::{World, expect};
 use std::fs::OpenOptions;
@@ -61,8 +62,11 @@ pub(crate) fn user_data_that_the_inventory_does_not_know_is_refused(
 }
 
 /// The genuine master's machine, disk and TPM, with user-data that lets everybody do everything: its state opens, and nothing
-/// is served from it. With its own user-data it is the cluster's master again.
-pub(crate) fn a_master_with_changed_user_data_serves_nothing(world: &mut World) -> Result<()> {
+/// is served from it. With another partition table, in which there is no state, it makes none. With its own user-data and
+/// table it is the cluster's master again.
+pub(crate) fn a_master_with_changed_user_data_or_partition_table_serves_nothing(
+    world: &mut World,
+) -> Result<()> {
     let cluster = world.cluster()?;
     let path = cluster.master_blueprint.dir.join("user-data.toml");
     let genuine = std::fs::read_to_string(&path).map_err(file_error("cannot read", &path))?;
@@ -87,7 +91,12 @@ pub(crate) fn a_master_with_changed_user_data_serves_nothing(world: &mut World) 
     cluster
         .lab
         .give_user_data(&mut cluster.master_blueprint, &genuine)?;
+    partition_table::is_exchanged_and_mended(cluster)?;
+    let mark = cluster.master.mark();
     cluster.master = cluster.master_blueprint.start(&cluster.lab.tools)?;
+    cluster
+        .master
+        .wait_after(mark, "state opened generation=", BOOT_LIMIT)?;
     for node in ["master-1", "worker-1"] {
         cluster.lab.wait_ready(node, BOOT_LIMIT)?;
     }

@@ -196,6 +196,12 @@ fn documents() -> Vec<Target> {
                 EkIssuer::from_pem("fuzz", &String::from_utf8_lossy(input)).ok();
             },
         ),
+        // The lists of authorities in configurations.
+        target("config-model/pem", Shape::Bytes, issuers(), |input| {
+            let text = String::from_utf8_lossy(input);
+            config_model::pem::certificates(&text).ok();
+            config_model::pem::public_key(&text).ok();
+        }),
     ]
 }
 

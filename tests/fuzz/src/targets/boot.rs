@@ -54,7 +54,7 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
     Ok(all)
 }
 
-fn target(name: &'static str, seed: Vec<u8>, decode: Decoder) -> Target {
+pub(super) fn target(name: &'static str, seed: Vec<u8>, decode: Decoder) -> Target {
     Target {
         name,
         shape: Shape::Bytes,
@@ -64,7 +64,7 @@ fn target(name: &'static str, seed: Vec<u8>, decode: Decoder) -> Target {
 }
 
 /// A folder in memory: what is written there for each case wears no disk.
-fn folder() -> io::Result<TempDir> {
+pub(super) fn folder() -> io::Result<TempDir> {
     TempDir::new_in("/dev/shm")
 }
 

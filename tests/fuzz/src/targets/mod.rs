@@ -8,6 +8,7 @@ mod images;
 mod journal;
 mod machine;
 mod merge;
+mod node;
 mod tunnel;
 mod usage;
 
@@ -26,6 +27,7 @@ pub fn all() -> io::Result<Vec<Target>> {
     all.extend(images::targets());
     all.extend(journal::targets());
     all.extend(machine::targets());
+    all.extend(node::targets()?);
     all.extend(merge::targets());
     all.extend(tunnel::targets());
     all.extend(usage::targets());
