@@ -1,8 +1,9 @@
 //! The node's own objects: its status, and the lease by which the master knows that it lives.
 //!
 //! The Node is made by the master, and has from it the labels that the master knows; those of operating system and
-//! processor, by which charts choose nodes, this side adds where they are missing. Its status is measured every ten seconds and written when it changed, at the
-//! latest after five minutes; the lease is renewed every ten seconds (upstream's periods).
+//! processor, by which charts choose nodes, this side adds where they are missing. Its status is measured every ten seconds and
+//! written when it changed or another writer changed it, at the latest after five minutes; the lease is renewed every ten seconds
+//! (upstream's periods). Resources that others advertise in its capacity stay, and pods may have all of each.
 
 use crate::capacity;
 use crate::config::Config;
@@ -25,7 +26,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 use config_kube::quantity::Amount;
 use http::Method;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,7 +72,7 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
 /// What was written, and what is costly to find out.
 struct Reporter {
     shared: Arc<Shared>,
-    /// The Node as it was found, for events.
+    /// The Node as the master gave it last.
     node: Option<Node>,
     /// The conditions reported for other parts.
     told: BTreeMap<&'static str, Notice>,
@@ -84,51 +85,42 @@ impl Reporter {
     async fn report(&mut self) -> Result<bool, ApiError> {
         let shared = self.shared.clone();
         let runtime = shared.runtime.version().await;
-        let old = if let Some((status, _)) = &self.written {
-            status.conditions.clone()
-        } else {
-            let node: Node = get(&*shared.api, path(&shared)).await?;
-            label(&shared, &node).await?;
+        let live = self.live().await?;
+        if self.written.is_none() {
+            label(&shared, &live).await?;
             shared
                 .events
-                .node(&node, false, "Starting", "Starting kubelet.");
-            self.node
-                .insert(node)
-                .status
-                .as_ref()
-                .and_then(|status| status.conditions.clone())
-        };
+                .node(&live, false, "Starting", "Starting kubelet.");
+        }
         let notices = shared.config.notices.all();
-        if let Some(node) = &self.node {
-            for Notice {
-                on,
-                reason,
-                message,
-            } in news(&self.told, &notices)
-            {
-                shared.events.node(node, on, reason, message);
-            }
+        for Notice {
+            on,
+            reason,
+            message,
+        } in news(&self.told, &notices)
+        {
+            shared.events.node(&live, on, reason, message);
         }
         self.told.clone_from(&notices);
         let fault = runtime.as_ref().err().map(agent_runtime::Error::chain);
         let ready = fault.is_none();
         let mut status = status(&shared.config, &shared.facts, runtime.ok().as_deref());
         let now = Timestamp::now();
-        status.conditions = Some(conditions(
-            &shared,
-            fault.as_deref(),
-            &old.unwrap_or_default(),
-            now,
-        ));
+        let live = live.status.unwrap_or_default();
+        let old = live.conditions.as_deref().unwrap_or_default();
+        status.conditions = Some(conditions(&shared, fault.as_deref(), old, now));
         status.images = Some(self.images().await);
-        if self
-            .written
-            .as_ref()
-            .is_some_and(|(old, at)| at.elapsed() < REPORT && same(old, &status))
+        advertise(&live, &mut status);
+        let known = self.written.as_ref();
+        if known.is_some_and(|(old, at)| at.elapsed() < REPORT && same(old, &status))
+            && holds(&live, &status)
         {
             return Ok(ready);
         }
         let mut change = json!({"status": status});
+        for name in withdrawn(&live, &status) {
+            change["status"]["allocatable"][name] = Value::Null;
+        }
         // The merge key of addresses is their type, of which a node has several: the list is replaced as a whole.
         if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
             addresses.push(json!({"$patch": "replace"}));
@@ -150,6 +142,18 @@ impl Reporter {
         }
         self.written = Some((status, Instant::now()));
         Ok(ready)
+    }
+
+    /// The Node as the master has it. While the master does not answer, what it gave last stands: there is nobody to tell more.
+    async fn live(&mut self) -> Result<Node, ApiError> {
+        match (
+            get::<Node>(&*self.shared.api, path(&self.shared)).await,
+            &self.node,
+        ) {
+            (Ok(node), _) => Ok(self.node.insert(node).clone()),
+            (Err(_), Some(node)) if self.written.is_some() => Ok(node.clone()),
+            (Err(error), _) => Err(error),
+        }
     }
 
     /// The images on the machine, looked at now and then: each costs the engine a few reads.
@@ -239,6 +243,57 @@ fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
         status
     };
     without(old) == without(new)
+}
+
+/// Whether the resource is one that others advertise: its name has a domain.
+fn is_extended(name: &str) -> bool {
+    name.contains('/')
+}
+
+/// Takes over the resources that others advertise in the Node's capacity: pods may have all of each.
+fn advertise(live: &NodeStatus, status: &mut NodeStatus) {
+    let extended = live.capacity.iter().flatten();
+    let extended = extended.filter(|(name, _)| is_extended(name));
+    for (name, amount) in extended.map(|(name, amount)| (name.clone(), amount.clone())) {
+        for amounts in [&mut status.capacity, &mut status.allocatable] {
+            amounts
+                .get_or_insert_default()
+                .insert(name.clone(), amount.clone());
+        }
+    }
+}
+
+/// Resources that pods may have by the Node although nobody advertises them any more.
+fn withdrawn<'a>(live: &'a NodeStatus, status: &NodeStatus) -> Vec<&'a str> {
+    let kept = status.allocatable.as_ref();
+    let kept = |name: &str| kept.is_some_and(|all| all.contains_key(name));
+    let names = live.allocatable.iter().flatten();
+    let names = names.map(|(name, _)| name.as_str());
+    names
+        .filter(|name| is_extended(name) && !kept(name))
+        .collect()
+}
+
+/// Whether the Node still says what was written: others may write its status as well, and what they get wrong, such as the port of
+/// this server, would cut the node off.
+fn holds(live: &NodeStatus, status: &NodeStatus) -> bool {
+    type Amounts = Option<BTreeMap<String, Quantity>>;
+    let amount = |all: &Amounts, name: &str| Amount::try_from(all.as_ref()?.get(name)?).ok();
+    let same = |live: &Amounts, own: &Amounts| {
+        let mut names = own.iter().flatten();
+        names.all(|(name, _)| amount(live, name) == amount(own, name))
+    };
+    let is_said = |own: &NodeCondition| {
+        let mut said = live.conditions.iter().flatten();
+        said.any(|one| one.type_ == own.type_ && one.status == own.status)
+    };
+    same(&live.capacity, &status.capacity)
+        && same(&live.allocatable, &status.allocatable)
+        && withdrawn(live, status).is_empty()
+        && live.addresses == status.addresses
+        && live.daemon_endpoints == status.daemon_endpoints
+        && live.node_info == status.node_info
+        && status.conditions.iter().flatten().all(is_said)
 }
 
 fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
@@ -460,4 +515,64 @@ async fn new_lease(shared: &Shared) -> Result<Lease, ApiError> {
         metadata,
         spec: Some(LeaseSpec::default()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(status: Value) -> NodeStatus {
+        serde_json::from_value(status).unwrap()
+    }
+
+    fn own() -> NodeStatus {
+        read(
+            json!({"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3500m"},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "conditions": [{"type": "Ready", "status": "True"}]}),
+        )
+    }
+
+    #[test]
+    fn resources_that_others_advertise_are_the_pods_while_they_are_advertised() {
+        let mut live = own();
+        let chips = ("example.com/chip".to_owned(), Quantity("5".to_owned()));
+        live.capacity.as_mut().unwrap().extend([chips.clone()]);
+        let huge = ("hugepages-2Mi".to_owned(), Quantity("1Gi".to_owned()));
+        live.capacity.as_mut().unwrap().extend([huge]);
+        let mut status = own();
+        advertise(&live, &mut status);
+        assert_eq!(status.capacity.clone().unwrap().len(), 2);
+        assert!(!holds(&live, &status), "pods may not have it yet");
+        live.allocatable.as_mut().unwrap().extend([chips]);
+        assert_eq!(status.allocatable, live.allocatable);
+        assert!(holds(&live, &status));
+
+        live.capacity.as_mut().unwrap().remove("example.com/chip");
+        let mut status = own();
+        advertise(&live, &mut status);
+        assert_eq!(withdrawn(&live, &status), ["example.com/chip"]);
+        assert!(!holds(&live, &status));
+    }
+
+    #[test]
+    fn what_others_write_over_is_noticed() {
+        let mut written = own();
+        written.allocatable = read(json!({"allocatable": {"cpu": "3.5"}})).allocatable;
+        assert!(holds(&written, &own()), "one amount, written in two ways");
+        let overwritten = [
+            json!({"daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}}),
+            json!({"nodeInfo": read(json!({})).node_info.unwrap_or_default()}),
+            json!({"capacity": {"cpu": "8"}}),
+            json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}),
+            json!({"conditions": []}),
+        ];
+        for change in overwritten {
+            let mut live = serde_json::to_value(own()).unwrap();
+            for (field, value) in change.as_object().unwrap() {
+                live[field] = value.clone();
+            }
+            assert!(!holds(&read(live), &own()), "{change}");
+        }
+    }
 }
