@@ -1,7 +1,7 @@
 //! The scheduler: binds pods to nodes by filters and scores over a snapshot.
 //!
-//! Start at [`run`], the loop, or at [`choose`], the decision: a pure function of a [`PodRequest`]
-//! and a [`Snapshot`].
+//! Start at [`run`], the loop, at [`Scheduler`], which the loop drives, or at [`choose`], the decision: a pure function of a
+//! [`PodRequest`] and a [`Snapshot`].
 //!
 //! A decision asks the plugins of upstream's default profile (`plugins`, a file each); profiles of other names (`profile`) differ
 //! in how they weigh the resources of nodes. What affinity and spread count
@@ -37,6 +37,7 @@ mod queue;
 mod request;
 mod resources;
 mod run;
+mod scheduler;
 mod snapshot;
 mod storage;
 mod taints;
@@ -55,6 +56,7 @@ pub use queue::{CAPACITY, Queue, Waiting};
 pub use request::PodRequest;
 pub use resources::{Resources, needed};
 pub use run::{Options, run};
+pub use scheduler::{News, Reader, Scheduler, Seen, Write, Written};
 pub use snapshot::Snapshot;
 pub use storage::{Limits, Storage};
 pub use words::Unschedulable;

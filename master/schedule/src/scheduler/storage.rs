@@ -4,7 +4,8 @@
 //! node is named on it (`selected-node`), and the pod is decided anew when the claim is bound. Nothing of that lives in this process
 //! alone: another one finds the same node named on the claim.
 
-use super::{Outcome, Scheduler};
+use super::Scheduler;
+use super::writes::{Outcome, Write, Written};
 use crate::event::Event;
 use crate::plugins::volumes;
 use crate::queue::Waiting;
@@ -13,7 +14,6 @@ use config_kube::k8s_openapi::Metadata;
 use config_kube::k8s_openapi::api::core::v1::{
     ObjectReference, PersistentVolume, PersistentVolumeClaim,
 };
-use futures_util::future::BoxFuture;
 use master_claims::{BOUND_BY_CONTROLLER, Claim, Class, SELECTED_NODE, Volume};
 use master_client::{ApiError, Change, Client, Follower, Key, ListParams, Patch, View};
 use serde_json::json;
@@ -21,13 +21,13 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// Follows a kind and keeps its view of each object.
-pub(super) fn follow<V: View>(client: &Client) -> Follower<V::Object, (Key, V)> {
+pub(crate) fn follow<V: View>(client: &Client) -> Follower<V::Object, (Key, V)> {
     let read = |object: V::Object| (Key::of(Metadata::metadata(&object)), V::read(object));
     Follower::reading(client.clone(), None, ListParams::default(), read)
 }
 
 impl Scheduler {
-    pub(super) fn claim_changed(&mut self, change: Change<(Key, Claim)>) {
+    pub(super) fn claim_changed(&mut self, change: Change<(Key, Claim)>, now: Instant) {
         let storage = self.snapshot.storage_mut();
         let event = match change {
             Change::Listed(all) => {
@@ -47,10 +47,10 @@ impl Scheduler {
             }
             Change::Deleted(gone) => return storage.remove_claim(&gone.key),
         };
-        self.wake(&event);
+        self.help(&event, now);
     }
 
-    pub(super) fn volume_changed(&mut self, change: Change<(Key, Volume)>) {
+    pub(super) fn volume_changed(&mut self, change: Change<(Key, Volume)>, now: Instant) {
         let storage = self.snapshot.storage_mut();
         match change {
             Change::Listed(all) => {
@@ -68,10 +68,10 @@ impl Scheduler {
             }
             Change::Deleted(gone) => return storage.remove_volume(&gone.key.name),
         }
-        self.wake(&Event::Volume);
+        self.help(&Event::Volume, now);
     }
 
-    pub(super) fn class_changed(&mut self, change: Change<(Key, Class)>) {
+    pub(super) fn class_changed(&mut self, change: Change<(Key, Class)>, now: Instant) {
         let storage = self.snapshot.storage_mut();
         match change {
             Change::Listed(all) => {
@@ -89,10 +89,10 @@ impl Scheduler {
             }
             Change::Deleted(gone) => return storage.remove_class(&gone.key.name),
         }
-        self.wake(&Event::Class);
+        self.help(&Event::Class, now);
     }
 
-    pub(super) fn limits_changed(&mut self, change: Change<(Key, Limits)>) {
+    pub(super) fn limits_changed(&mut self, change: Change<(Key, Limits)>, now: Instant) {
         let storage = self.snapshot.storage_mut();
         let is_new = match change {
             Change::Listed(all) => {
@@ -109,7 +109,7 @@ impl Scheduler {
         };
         // Drivers come and go rarely.
         if is_new {
-            self.wake(&Event::Anything);
+            self.help(&Event::Anything, now);
         }
     }
 
@@ -119,12 +119,11 @@ impl Scheduler {
         waiting: &Waiting,
         node: &str,
         mut bindings: Bindings,
-        seen: u64,
-    ) -> Option<BoxFuture<'static, Outcome>> {
+        (seen, now): (u64, Instant),
+    ) -> Option<Write> {
         let request = &waiting.request;
         self.snapshot.reserve(request.clone(), node);
-        self.queue
-            .unschedulable(&request.key, volumes(), seen, Instant::now());
+        self.queue.unschedulable(&request.key, volumes(), seen, now);
         let storage = self.snapshot.storage_mut();
         // What was written before is not written again.
         bindings.provisioned.retain(|key| {
@@ -163,12 +162,17 @@ impl Scheduler {
                 Ok(())
             };
             let result = result.await;
-            Outcome::Claimed { result, bindings }
+            Written(Outcome::Claimed { result, bindings })
         }))
     }
 
     /// What was written shows in the claims. Where it was refused, the pods that wait for the claims are decided anew.
-    pub(super) fn claimed(&mut self, result: Result<(), ApiError>, bindings: &Bindings) {
+    pub(super) fn claimed(
+        &mut self,
+        result: Result<(), ApiError>,
+        bindings: &Bindings,
+        now: Instant,
+    ) {
         let Err(error) = result else { return };
         tracing::debug!(%error, "volumes of a pod are not written; trying again");
         let storage = self.snapshot.storage_mut();
@@ -177,7 +181,7 @@ impl Scheduler {
         }
         let claims = bindings.volumes.iter().map(|(claim, _)| claim);
         for claim in claims.chain(&bindings.provisioned) {
-            self.wake(&Event::Claim(claim.clone()));
+            self.help(&Event::Claim(claim.clone()), now);
         }
     }
 }

@@ -1,0 +1,394 @@
+//! The scheduler itself: takes changes, decides, and says what to write. The time is passed in.
+
+mod seen;
+pub(crate) mod storage;
+mod writes;
+
+pub use seen::{Reader, Seen};
+pub use writes::{Write, Written};
+
+use crate::choose::{choose, choose_on};
+use crate::event::{Event, Held};
+use crate::key::PodKey;
+use crate::node::NodeInfo;
+use crate::plugins::Plugins;
+use crate::preempt::{Budget, Budgets, NoPreemption, Preemption, preempt};
+use crate::profile::Profile;
+use crate::queue::Queue;
+use crate::request::PodRequest;
+use crate::snapshot::Snapshot;
+use crate::storage::Limits;
+use crate::terms::Labels;
+use crate::words::Unschedulable;
+use master_claims::{Claim, Class, Volume};
+use master_client::{Change, Client, Key, Recorder};
+use seen::State;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+use writes::Outcome;
+
+/// What is followed, and must be listed completely before decisions are made.
+const FOLLOWED: [&str; 8] = [
+    "pods",
+    "nodes",
+    "namespaces",
+    "budgets",
+    "claims",
+    "volumes",
+    "classes",
+    "limits",
+];
+
+/// The scheduler without its loop: what it has seen, what waits, and what it has decided. It follows nothing and has no clock;
+/// [`run`](crate::run) drives it, and so does a simulation.
+pub struct Scheduler {
+    client: Client,
+    reader: Reader,
+    /// By the names of the profiles that pods have named.
+    recorders: BTreeMap<String, Arc<Recorder>>,
+    snapshot: Snapshot,
+    budgets: Budgets,
+    queue: Queue,
+    /// What has been listed, of [`FOLLOWED`].
+    listed: BTreeSet<&'static str>,
+    overflowed: bool,
+}
+
+/// A change of something that a scheduler follows. Nothing is decided before all of it was listed once.
+#[derive(Debug)]
+pub enum News {
+    /// Of pods, as [`Reader::read`] sees them.
+    Pods(Change<Seen>),
+    /// Of nodes.
+    Nodes(Change<NodeInfo>),
+    /// Of namespaces: name and labels.
+    Namespaces(Change<(String, Labels)>),
+    /// Of disruption budgets.
+    Budgets(Change<Budget>),
+    /// Of volume claims.
+    Claims(Change<(Key, Claim)>),
+    /// Of volumes.
+    Volumes(Change<(Key, Volume)>),
+    /// Of storage classes.
+    Classes(Change<(Key, Class)>),
+    /// Of the numbers of volumes that nodes take.
+    Limits(Change<(Key, Limits)>),
+}
+
+impl std::fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("listed", &self.listed)
+            .field("waiting", &self.queue.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// A scheduler that has seen nothing, with its profiles: pods that name none of them are another one's.
+    pub fn new(client: Client, profiles: Vec<Arc<Profile>>) -> Self {
+        Self {
+            client,
+            reader: Reader::new(profiles),
+            recorders: BTreeMap::new(),
+            snapshot: Snapshot::default(),
+            budgets: Budgets::new(),
+            queue: Queue::default(),
+            listed: BTreeSet::new(),
+            overflowed: false,
+        }
+    }
+
+    /// The one in whose name events of a pod are written: its profile's.
+    fn recorder(&mut self, pod: &PodRequest) -> Arc<Recorder> {
+        let name = &pod.profile.name;
+        if let Some(known) = self.recorders.get(name) {
+            return Arc::clone(known);
+        }
+        let recorder = Arc::new(Recorder::new(self.client.clone(), name.clone()));
+        self.recorders.insert(name.clone(), Arc::clone(&recorder));
+        recorder
+    }
+
+    /// What reads pods for it.
+    pub fn reader(&self) -> Reader {
+        self.reader.clone()
+    }
+
+    /// Takes a change.
+    pub fn see(&mut self, news: News, now: Instant) {
+        match news {
+            News::Pods(change) => self.pod_changed(change, now),
+            News::Nodes(change) => self.node_changed(change, now),
+            News::Namespaces(change) => self.namespace_changed(change, now),
+            News::Budgets(change) => self.budget_changed(change),
+            News::Claims(change) => self.claim_changed(change, now),
+            News::Volumes(change) => self.volume_changed(change, now),
+            News::Classes(change) => self.class_changed(change, now),
+            News::Limits(change) => self.limits_changed(change, now),
+        }
+    }
+
+    /// When pods that wait are due, if nothing changes.
+    pub fn wake(&mut self, now: Instant) -> Option<Instant> {
+        self.queue.wake(now)
+    }
+
+    /// Whether pods must be listed anew, as some had no room in the queue and there is room now; asked once.
+    pub fn must_relist(&mut self) -> bool {
+        let is_due = self.overflowed && self.queue.is_empty();
+        self.overflowed &= !is_due;
+        is_due
+    }
+
+    /// Whether a decision can be made: only once all that is followed is listed completely.
+    pub fn ready(&self) -> bool {
+        self.listed.len() == FOLLOWED.len() && self.queue.is_ready()
+    }
+
+    /// Wakes the pods that an event helps.
+    fn help(&mut self, event: &Event, now: Instant) {
+        let snapshot = &self.snapshot;
+        let hearing = Plugins::hearing(event.kind());
+        self.queue.cluster_changed(now, hearing, |pod, refusing| {
+            refusing.wake(pod, event, snapshot)
+        });
+    }
+
+    fn budget_changed(&mut self, change: Change<Budget>) {
+        match change {
+            Change::Listed(all) => {
+                let all = all.into_iter().map(|budget| (budget.key.clone(), budget));
+                self.budgets = all.collect();
+                self.listed.insert("budgets");
+            }
+            Change::Set(budget) => drop(self.budgets.insert(budget.key.clone(), budget)),
+            Change::Deleted(gone) => drop(self.budgets.remove(&PodKey::from(gone.key))),
+        }
+    }
+
+    fn namespace_changed(&mut self, change: Change<(String, Labels)>, now: Instant) {
+        let changed = match change {
+            Change::Listed(all) => {
+                let names: BTreeSet<String> = all.iter().map(|(name, _)| name.clone()).collect();
+                self.snapshot.retain_namespaces(|name| names.contains(name));
+                for (name, labels) in all {
+                    self.snapshot.set_namespace(name, labels);
+                }
+                self.listed.insert("namespaces");
+                true
+            }
+            Change::Set((name, labels)) => self.snapshot.set_namespace(name, labels),
+            Change::Deleted(gone) => {
+                self.snapshot.remove_namespace(&gone.key.name);
+                false
+            }
+        };
+        if changed {
+            self.help(&Event::Namespace, now);
+        }
+    }
+
+    fn node_changed(&mut self, change: Change<NodeInfo>, now: Instant) {
+        match change {
+            Change::Listed(nodes) => {
+                let names: BTreeSet<_> = nodes.iter().map(NodeInfo::name).collect();
+                let gone: Vec<_> = self
+                    .snapshot
+                    .nodes()
+                    .filter(|name| !names.contains(*name))
+                    .map(str::to_owned)
+                    .collect();
+                for name in &gone {
+                    self.snapshot.remove_node(name);
+                }
+                for node in nodes {
+                    self.snapshot.set_node(node);
+                }
+                self.listed.insert("nodes");
+                self.help(&Event::Anything, now);
+            }
+            Change::Set(node) => {
+                if self.snapshot.set_node(node.clone()) {
+                    self.help(&Event::Node(node), now);
+                }
+            }
+            Change::Deleted(gone) => self.snapshot.remove_node(&gone.key.name),
+        }
+    }
+
+    fn pod_changed(&mut self, change: Change<Seen>, now: Instant) {
+        let event = match change {
+            Change::Listed(pods) => {
+                let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
+                let gone = self
+                    .snapshot
+                    .settled()
+                    .into_iter()
+                    .filter(|key| !keys.contains(key));
+                for key in gone {
+                    self.snapshot.remove(&key);
+                }
+                self.queue.retain(&keys);
+                self.snapshot.retain_reserved(|key| keys.contains(key));
+                for pod in pods {
+                    self.pod_set(pod, now);
+                }
+                self.listed.insert("pods");
+                Some(Event::Anything)
+            }
+            Change::Set(pod) => self.pod_set(pod, now),
+            Change::Deleted(gone) => self.pod_gone(&PodKey::from(gone.key)),
+        };
+        if let Some(event) = event {
+            self.help(&event, now);
+        }
+    }
+
+    fn pod_gone(&mut self, key: &PodKey) -> Option<Event> {
+        self.queue.remove(key);
+        self.snapshot.release(key);
+        self.snapshot.remove(key).map(Event::Left)
+    }
+
+    /// Applies a pod; returns what may help others.
+    fn pod_set(&mut self, pod: Seen, now: Instant) -> Option<Event> {
+        let Seen { key, state } = pod;
+        match state {
+            State::Ended => return self.pod_gone(&key),
+            State::On(node, request) => {
+                self.queue.remove(&key);
+                self.snapshot.release(&key);
+                let held = Held(Arc::clone(&request.demand));
+                if self.snapshot.place(*request, &node) {
+                    return Some(Event::Placed(held));
+                }
+            }
+            State::NotOurs(uid) if !self.snapshot.holds(&key, &uid) => {
+                self.queue.remove(&key);
+                self.snapshot.release(&key);
+            }
+            State::Waits(request, nominated) if !self.snapshot.holds(&key, &request.uid) => {
+                self.nominated(&request, nominated.as_deref());
+                if !self.queue.push(*request, now) && !self.overflowed {
+                    self.overflowed = true;
+                    let waiting = self.queue.len();
+                    tracing::warn!(
+                        waiting,
+                        "the queue is full: further pods are added as these are placed"
+                    );
+                }
+            }
+            // It is about to appear on the node where it was assumed.
+            State::NotOurs(_) | State::Waits(..) => {}
+        }
+        None
+    }
+
+    /// Keeps the place again on which others end for a pod that is new here: this process may have begun after they were asked to.
+    /// From then on its own decisions count.
+    fn nominated(&mut self, request: &PodRequest, node: Option<&str>) {
+        if !self.queue.knows(&request.key, &request.uid) {
+            self.snapshot.release(&request.key);
+            if let Some(node) = node {
+                self.snapshot.reserve(request.clone(), node);
+            }
+        }
+    }
+
+    /// Decides for the next pod and returns the write that follows.
+    pub fn decide(&mut self, now: Instant) -> Option<Write> {
+        let (waiting, seen) = self.queue.take()?;
+        let kept = self.snapshot.reserved_for(&waiting.request.key);
+        let reserved = self.snapshot.take_reserved(&waiting.request);
+        let there = kept.and_then(|node| choose_on(&waiting.request, &self.snapshot, node));
+        let decision = there.map_or_else(|| choose(&waiting.request, &self.snapshot), Ok);
+        self.snapshot.restore_reserved(reserved);
+        match decision {
+            Ok(placement) => {
+                if let Some(bindings) = self.snapshot.bindings(&waiting.request, &placement.node) {
+                    return self.claim(&waiting, &placement.node, bindings, (seen, now));
+                }
+                tracing::debug!(
+                    pod = %waiting.request.key, node = placement.node, feasible = placement.feasible,
+                    waited_ms = waiting.age(now).as_millis(), "binding"
+                );
+                self.snapshot.release(&waiting.request.key);
+                placement.assume(waiting.request.clone(), &mut self.snapshot);
+                // The API shows it there later, which is no news then.
+                self.help(
+                    &Event::Placed(Held(Arc::clone(&waiting.request.demand))),
+                    now,
+                );
+                Some(self.bind(waiting, placement.node))
+            }
+            Err(why) => {
+                let refusing = why.refusing();
+                let preemption = self.preempt(&waiting.request, &why);
+                let lost_place =
+                    kept.is_some() && self.snapshot.reserved_for(&waiting.request.key).is_none();
+                self.queue
+                    .unschedulable(&waiting.request.key, refusing, seen, now);
+                Some(self.report(waiting, &why, preemption, lost_place))
+            }
+        }
+    }
+
+    /// The pods that are to end for one that fits nowhere; none where their end cannot help.
+    fn preempt(
+        &mut self,
+        pod: &PodRequest,
+        why: &Unschedulable,
+    ) -> Option<Result<Preemption, NoPreemption>> {
+        match why {
+            Unschedulable::NotYet(_) | Unschedulable::NoNodes => return None,
+            Unschedulable::Nowhere { .. } if !pod.may_preempt => {
+                return Some(Err(NoPreemption::Never));
+            }
+            Unschedulable::Nowhere { nodes, .. } => {
+                let (nodes, helpless) = (*nodes, *nodes);
+                return Some(Err(NoPreemption::Nowhere { nodes, helpless }));
+            }
+            Unschedulable::NoneFits { .. } => {}
+        }
+        if let Some(node) = self.snapshot.release(&pod.key)
+            && self.snapshot.awaits_ends(&node, pod.priority)
+        {
+            self.snapshot.reserve(pod.clone(), &node);
+            return Some(Err(NoPreemption::Waits));
+        }
+        let reserved = self.snapshot.take_reserved(pod);
+        let found = preempt(pod, &mut self.snapshot, &self.budgets);
+        self.snapshot.restore_reserved(reserved);
+        if let Ok(preemption) = &found {
+            // Less important pods must not take the place before it is free.
+            self.snapshot.reserve(pod.clone(), &preemption.node);
+        }
+        Some(found)
+    }
+
+    /// Takes the result of a write.
+    pub fn written(&mut self, Written(outcome): Written, now: Instant) {
+        let (key, uid, result) = match outcome {
+            Outcome::Bind { key, uid, result } => (key, uid, result),
+            Outcome::Claimed { result, bindings } => return self.claimed(result, &bindings, now),
+            Outcome::ConditionWritten => return,
+        };
+        match result {
+            Ok(()) => self.queue.bound(&key, &uid),
+            Err(error) => {
+                if let Some(held) = self.snapshot.forget(&key, &uid) {
+                    self.help(&Event::Left(held), now);
+                }
+                if error.is_not_found() {
+                    tracing::debug!(pod = %key, "pod was deleted before it was bound");
+                } else {
+                    tracing::warn!(pod = %key, %error, "cannot bind; trying again");
+                }
+                // A deleted pod leaves the queue by its own event.
+                self.queue.failed(&key, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The writes that follow decisions: a Binding, or the condition and event that say why there is none, and the end of those
+//! that make room.
+
+use super::Scheduler;
+use crate::key::PodKey;
+use crate::preempt::{NoPreemption, Preemption};
+use crate::queue::Waiting;
+use crate::request::PodRequest;
+use crate::storage::Bindings;
+use crate::words::Unschedulable;
+use config_kube::k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use futures_util::future::BoxFuture;
+use master_client::{ApiError, Client, DeleteParams, Happening, Patch, Recorder, Severity};
+use serde_json::{Value, json};
+
+/// A write that follows from a decision. It needs nothing of the scheduler, which takes its result by [`Scheduler::written`].
+pub type Write = BoxFuture<'static, Written>;
+
+/// The result of a write.
+#[derive(Debug)]
+pub struct Written(pub(super) Outcome);
+
+/// What became of it.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// A bind was answered.
+    Bind {
+        key: PodKey,
+        uid: String,
+        result: Result<(), ApiError>,
+    },
+    /// A pod's condition was written.
+    ConditionWritten,
+    /// What a claim needs to get its volume was written, or not.
+    Claimed {
+        result: Result<(), ApiError>,
+        bindings: Bindings,
+    },
+}
+
+impl Scheduler {
+    pub(super) fn bind(&mut self, waiting: Waiting, node: String) -> Write {
+        let (client, recorder) = (self.client.clone(), self.recorder(&waiting.request));
+        Box::pin(async move {
+            let PodRequest { key, uid, .. } = waiting.request;
+            let about = subject(&key, &uid);
+            let binding = Binding {
+                metadata: about.metadata.clone(),
+                target: ObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Node".to_owned()),
+                    name: Some(node.clone()),
+                    ..ObjectReference::default()
+                },
+            };
+            let answer = client
+                .create_subresource::<Pod>(Some(&key.namespace), &key.name, "binding", &binding)
+                .await;
+            let result = answer.map(drop);
+            if result.is_ok() {
+                let message = format!("Successfully assigned {key} to {node}");
+                record(
+                    &recorder,
+                    &about,
+                    Severity::Normal,
+                    "Scheduled",
+                    "Binding",
+                    message,
+                )
+                .await;
+            }
+            Written(Outcome::Bind { key, uid, result })
+        })
+    }
+
+    /// Writes the condition and the event that say why a pod is pending, and ends the pods that make room for it. No node is
+    /// nominated any more for one that has lost its place.
+    pub(super) fn report(
+        &mut self,
+        waiting: Waiting,
+        why: &Unschedulable,
+        preemption: Option<Result<Preemption, NoPreemption>>,
+        lost_place: bool,
+    ) -> Write {
+        let recorder = self.recorder(&waiting.request);
+        let PodRequest { key, uid, .. } = waiting.request;
+        let mut message = why.to_string();
+        let preemption = match preemption {
+            Some(Err(none)) => {
+                message = format!("{message} preemption: {none}");
+                None
+            }
+            Some(Ok(preemption)) => Some(preemption),
+            None => None,
+        };
+        let news = self.queue.report(&key, &message) || preemption.is_some() || lost_place;
+        let client = self.client.clone();
+        Box::pin(async move {
+            let about = subject(&key, &uid);
+            if news {
+                let nominated = match &preemption {
+                    Some(preemption) => Nominated::Node(&preemption.node),
+                    None if lost_place => Nominated::Nowhere,
+                    None => Nominated::AsBefore,
+                };
+                let patch = unscheduled(&uid, &message, nominated);
+                let written = client
+                    .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
+                    .await;
+                if let Err(error) = written {
+                    tracing::debug!(pod = %key, %error, "cannot write the condition");
+                }
+            }
+            record(
+                &recorder,
+                &about,
+                Severity::Warning,
+                "FailedScheduling",
+                "Scheduling",
+                message,
+            )
+            .await;
+            if let Some(preemption) = preemption {
+                make_room(&client, &recorder, &uid, preemption).await;
+            }
+            Written(Outcome::ConditionWritten)
+        })
+    }
+}
+
+async fn record(
+    recorder: &Recorder,
+    pod: &Pod,
+    severity: Severity,
+    reason: &str,
+    action: &str,
+    message: String,
+) {
+    recorder
+        .record(
+            pod,
+            &Happening {
+                severity,
+                reason,
+                action,
+                message,
+            },
+        )
+        .await;
+}
+
+/// The part of a pod that an event's reference needs.
+fn subject(key: &PodKey, uid: &str) -> Pod {
+    let metadata = ObjectMeta {
+        namespace: Some(key.namespace.clone()),
+        name: Some(key.name.clone()),
+        uid: Some(uid.to_owned()),
+        ..ObjectMeta::default()
+    };
+    Pod {
+        metadata,
+        ..Pod::default()
+    }
+}
+
+/// Ends the victims of a preemption. What fails is tried again with the pod that needs the room.
+async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemption: Preemption) {
+    let Preemption { node, victims, .. } = preemption;
+    for (key, uid) in victims {
+        let about = subject(&key, &uid);
+        let name = recorder.component();
+        let message = format!("{name}: preempting to accommodate a higher priority pod");
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+            "message": message, "lastProbeTime": null, "lastTransitionTime": now()});
+        let patch = Patch::Strategic(
+            json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
+        );
+        let marked = client
+            .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
+            .await;
+        let params = DeleteParams::of(uid);
+        let ended = match marked {
+            Ok(_) => {
+                client
+                    .delete::<Pod>(Some(&key.namespace), &key.name, &params)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(()) => {
+                let message = format!("Preempted by pod {preemptor} on node {node}");
+                record(
+                    recorder,
+                    &about,
+                    Severity::Normal,
+                    "Preempted",
+                    "Preempting",
+                    message,
+                )
+                .await;
+            }
+            Err(error) => tracing::debug!(pod = %key, %error, "cannot preempt a pod"),
+        }
+    }
+}
+
+fn now() -> String {
+    jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
+}
+
+/// What a pod's status says of the node on which others end for it.
+#[derive(Debug, Clone, Copy)]
+enum Nominated<'a> {
+    AsBefore,
+    Node(&'a str),
+    Nowhere,
+}
+
+/// The condition of an unschedulable pod, and the node that is being made free for it; with the UID as precondition, as
+/// another pod may have the name by now.
+fn unscheduled(uid: &str, message: &str, nominated: Nominated<'_>) -> Patch {
+    let condition = json!({
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+        "lastProbeTime": null, "lastTransitionTime": now(),
+    });
+    let mut status = json!({"conditions": [condition]});
+    match nominated {
+        Nominated::AsBefore => {}
+        Nominated::Node(node) => status["nominatedNodeName"] = node.into(),
+        Nominated::Nowhere => status["nominatedNodeName"] = Value::Null,
+    }
+    Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}))
+}
