@@ -2,14 +2,16 @@
 
 use super::{change, keep, spec};
 use crate::podspec::{self, is_sidecar};
-use config_kube::Amount;
 use master_schema::validate::{At, Faults, Fields, items, object, object_mut, text};
 use serde_json::Value;
 
 /// The resources that can be resized.
 const RESIZED: [&str; 2] = ["cpu", "memory"];
+/// The lists of containers, in the order in which their faults are told.
+const LISTS: [&str; 2] = ["containers", "initContainers"];
 
-/// The old pod with the new one's resources and resize policies, container by container.
+/// The old pod with the new one's resources and resize policies, container by container. Lists of other containers, or in another
+/// order, are the new pod's, for [`validate`] to refuse.
 pub(super) fn compose(result: &mut Fields, new: &Fields, old: &Fields) {
     result.clone_from(old);
     let mut given = spec(new).clone();
@@ -17,24 +19,26 @@ pub(super) fn compose(result: &mut Fields, new: &Fields, old: &Fields) {
     let Some(own) = object_mut(result, "spec") else {
         return;
     };
-    for list in ["containers", "initContainers"] {
-        let Some(containers) = own.get_mut(list).and_then(Value::as_array_mut) else {
+    for list in LISTS {
+        if !names(&given, list).eq(names(own, list)) {
+            keep(own, &given, list);
             continue;
-        };
-        for container in containers.iter_mut().filter_map(Value::as_object_mut) {
-            let same = |found: &&Fields| text(found, "name") == text(container, "name");
-            let Some(found) = items(&given, list)
-                .iter()
-                .filter_map(Value::as_object)
-                .find(same)
-                .cloned()
-            else {
-                continue;
-            };
-            keep(container, &found, "resources");
-            keep(container, &found, "resizePolicy");
+        }
+        let containers = own.get_mut(list).and_then(Value::as_array_mut);
+        let containers = containers.into_iter().flatten();
+        for (container, found) in containers.zip(items(&given, list)) {
+            if let (Some(container), Some(found)) = (container.as_object_mut(), found.as_object()) {
+                keep(container, found, "resources");
+                keep(container, found, "resizePolicy");
+            }
         }
     }
+}
+
+/// The names of a list's containers.
+fn names<'a>(spec: &'a Fields, list: &str) -> impl Iterator<Item = &'a str> {
+    let all = items(spec, list).iter();
+    all.map(|one| one.get("name").and_then(Value::as_str).unwrap_or_default())
 }
 
 /// Validates a resize.
@@ -60,6 +64,9 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
         return;
     }
     let at = At::root("spec");
+    if rearranged(spec(new), spec(old), &at, faults) {
+        return;
+    }
     let status = object(old, "status").unwrap_or(podspec::no_fields());
     let quality = |fields: &Fields| podspec::quality_of_service(spec(fields));
     let before = if text(status, "qosClass").is_empty() {
@@ -90,6 +97,27 @@ pub(super) fn validate(new: &Fields, old: &Fields, faults: &mut Faults) {
             container(list, before, after, &at, &place.index(index), faults);
         }
     }
+}
+
+/// Whether a resize would change which containers there are, or their order.
+fn rearranged(new: &Fields, old: &Fields, at: &At<'_>, faults: &mut Faults) -> bool {
+    let mut found = false;
+    for list in LISTS {
+        let place = at.field(list);
+        if names(new, list).count() != names(old, list).count() {
+            found = true;
+            let words = format!("{list} may not be added or removed on resize");
+            faults.forbidden(&place, words);
+            continue;
+        }
+        let pairs = names(new, list).zip(names(old, list)).enumerate();
+        for (index, _) in pairs.filter(|(_, (after, before))| after != before) {
+            found = true;
+            let words = format!("{list} may not be renamed or reordered on resize");
+            faults.forbidden(&place.index(index).field("name"), words);
+        }
+    }
+    found
 }
 
 /// Whether the kubelet supports resizing: it then reports the resources of running containers.
@@ -137,30 +165,6 @@ fn container(
             spec,
             format!("only cpu and memory resources{whose} are mutable"),
         );
-    }
-    memory(before, after, &at.field("limits"), faults);
-}
-
-/// A running container cannot get a memory limit that it did not start with, unless its resize policy
-/// restarts it.
-fn memory(before: &Fields, after: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let restarts = items(after, "resizePolicy")
-        .iter()
-        .filter_map(Value::as_object)
-        .any(|policy| {
-            text(policy, "resourceName") == "memory"
-                && text(policy, "restartPolicy") == "RestartContainer"
-        });
-    let limit = |container| {
-        needs(container, "limits")
-            .get("memory")
-            .and_then(Value::as_str)?
-            .parse::<Amount>()
-            .ok()
-    };
-    if !restarts && limit(before).is_none() && limit(after).is_some() {
-        let words = "memory limits cannot be added unless resizePolicy is RestartContainer";
-        faults.forbidden(&at.key("memory"), words);
     }
 }
 

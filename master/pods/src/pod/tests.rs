@@ -283,7 +283,7 @@ fn a_resize_changes_cpu_and_memory_of_running_containers() {
         ),
         (
             json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}),
-            vec!["spec.containers[0].resources.limits[memory] Forbidden"],
+            vec![],
         ),
     ] {
         let (_, mut faults) = written(Subresource::Resize, &old, |pod| {
@@ -301,6 +301,24 @@ fn a_resize_changes_cpu_and_memory_of_running_containers() {
         pod["spec"]["initContainers"][0]["resources"]["requests"]["cpu"] = json!("2");
     });
     assert_eq!(faults, ["spec Forbidden"]);
+}
+
+#[test]
+fn a_resize_leaves_which_containers_there_are_and_their_order() {
+    let old =
+        made(json!({"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}));
+    let names = [0, 1].map(|number| format!("spec.containers[{number}].name Forbidden"));
+    for (first, second) in [("b", "a"), ("c", "d")] {
+        let (_, faults) = written(Subresource::Resize, &old, |pod| {
+            pod["spec"]["containers"][0]["name"] = json!(first);
+            pod["spec"]["containers"][1]["name"] = json!(second);
+        });
+        assert_eq!(faults, names);
+    }
+    let (_, faults) = written(Subresource::Resize, &old, |pod| {
+        pod["spec"]["containers"].as_array_mut().unwrap().pop();
+    });
+    assert_eq!(faults, ["spec.containers Forbidden"]);
 }
 
 #[test]
