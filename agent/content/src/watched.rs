@@ -108,7 +108,7 @@ impl Known {
     }
 }
 
-/// Who is told of changes.
+/// Who learns of changes.
 struct User {
     changed: Arc<AtomicBool>,
     news: Arc<Notify>,
@@ -152,7 +152,7 @@ impl State {
             .count()
     }
 
-    /// Takes what was told of an object, unless that is no news, and tells its users.
+    /// Takes an object as the master shows it, unless that is no news, and tells its users.
     fn take(&mut self, name: &Name, version: &str, object: Option<&Value>) {
         let Some(entry) = self.entries.get_mut(name) else {
             return;

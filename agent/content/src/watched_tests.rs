@@ -111,7 +111,7 @@ impl Scene {
         self.watches.recv().await.unwrap()
     }
 
-    /// Waits until users are told of a change.
+    /// Waits until a change was reported to users.
     async fn told(&self) {
         self.news.notified().await;
         assert!(self.changed.swap(false, Ordering::SeqCst));

@@ -30,7 +30,7 @@ pub(crate) struct Supplies {
     shared: Arc<Shared>,
     pod: PodRef,
     made: Arc<Mutex<Made>>,
-    /// Whether something changed of which volumes were made, and who is told of that.
+    /// Whether something changed of which volumes were made, and what wakes the pod's task then.
     changed: Arc<AtomicBool>,
     news: Arc<Notify>,
     /// Held by who makes the process whose process ids the pod's containers share.
