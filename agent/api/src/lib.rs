@@ -1,10 +1,13 @@
 //! The interface through which the node's parts use the master's API: calls, watches, events.
 //!
 //! Enter by [`Api`], which the `agent` program implements, and by [`get`], [`post`] and [`send`],
-//! which make its calls. [`events`] records what happened: one task writes events, and the channel
-//! to it is bounded.
+//! which make its calls. [`Change::read`] reads a watch. [`events`] records what happened: one task writes events, and
+//! the channel to it is bounded.
 
 pub mod events;
+mod watch;
+
+pub use watch::Change;
 
 use bytes::Bytes;
 use futures_util::Stream;

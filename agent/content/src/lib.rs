@@ -3,12 +3,15 @@
 //! Everything that references lead to is fetched before and stands in [`Sources`], so that [`variables`] and the choice of
 //! [`files`] are pure. Enter by [`variables::resolve`] for a container's environment, by [`files::entries`] and
 //! [`files::publish`] for a volume, and by [`Tokens::refresh`] for service account tokens, which the master gives out.
-//! There are no tasks and no channels.
+//! [`Watched`] keeps the config maps and secrets that volumes show up to date: one task and one watch for each, and a
+//! `Notify` for each pod, which changes wake. There are no other tasks and no channels.
 
 pub mod files;
 mod tokens;
 pub mod variables;
+mod watched;
 
 pub use files::Room;
 pub use tokens::{TokenKind, Tokens};
 pub use variables::Sources;
+pub use watched::{Kind, Name, Use, Watched};

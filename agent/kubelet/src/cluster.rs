@@ -2,7 +2,7 @@
 //! once for all who need it (the service proxy, names, pods' variables, routes, the packet filter). It stays as it was while the master is away.
 
 use crate::shared::Shared;
-use agent_api::{ApiError, get};
+use agent_api::{ApiError, Change, get};
 use agent_cluster::policy::model as policy;
 use agent_cluster::policy::{World, name_namespaces};
 use agent_proxy::{Key, Known, Node, Service, Slice, View};
@@ -147,14 +147,6 @@ struct PageMeta {
     next: String,
 }
 
-/// An event of a watch.
-#[derive(Debug, Deserialize)]
-struct Event {
-    #[serde(rename = "type")]
-    kind: String,
-    object: Value,
-}
-
 /// Follows services, endpoints and nodes, and what network policies are made of, for ever.
 pub(crate) async fn follow(shared: Arc<Shared>, view: View) {
     let world = shared.policies.view();
@@ -231,8 +223,7 @@ async fn watch<K: Followed>(
         );
         let mut lines = shared.api.watch(path).await?;
         while let Some(line) = lines.next().await {
-            let event: Event = serde_json::from_slice(&line?).map_err(ApiError::Decode)?;
-            take::<K>(view, event, &mut version)?;
+            take::<K>(view, &line?, &mut version)?;
         }
         tokio::time::sleep(RETRY).await;
     }
@@ -240,26 +231,18 @@ async fn watch<K: Followed>(
 
 fn take<K: Followed>(
     view: &View<K::State>,
-    event: Event,
+    line: &[u8],
     version: &mut String,
 ) -> Result<(), ApiError> {
-    if event.kind == "ERROR" {
-        let code = event.object.get("code").and_then(Value::as_u64);
-        let code = code.and_then(|code| u16::try_from(code).ok());
-        let body = event.object.to_string();
-        return Err(ApiError::from_answer(code.unwrap_or(500), body.as_bytes()));
-    }
-    let at = event.object.pointer("/metadata/resourceVersion");
-    if let Some(at) = at.and_then(Value::as_str) {
-        at.clone_into(version);
-    }
-    if event.kind == "BOOKMARK" {
-        return Ok(());
-    }
-    let Some((key, kept)) = object::<K>(event.object) else {
+    let (changed, stays) = match Change::read(line, version)? {
+        Change::Is(object) => (object, true),
+        Change::Gone(object) => (object, false),
+        Change::Bookmark { .. } => return Ok(()),
+    };
+    let Some((key, kept)) = object::<K>(changed) else {
         return Ok(());
     };
-    let kept = kept.filter(|_| event.kind != "DELETED").map(Arc::new);
+    let kept = kept.filter(|_| stays).map(Arc::new);
     view.change(
         |known| K::kept(known).and_then(|all| all.get(&key)) != kept.as_ref(),
         |known| {
@@ -285,12 +268,12 @@ mod tests {
         })
     }
 
-    fn told(view: &View, kind: &str, object: Value) -> (bool, String) {
+    fn told(view: &View, kind: &str, object: &Value) -> (bool, String) {
         let mut changes = view.changes();
         changes.mark_unchanged();
         let mut version = String::new();
-        let kind = kind.to_owned();
-        take::<Service>(view, Event { kind, object }, &mut version).unwrap();
+        let line = json!({"type": kind, "object": object}).to_string();
+        take::<Service>(view, line.as_bytes(), &mut version).unwrap();
         (changes.has_changed().unwrap(), version)
     }
 
@@ -298,22 +281,13 @@ mod tests {
     fn changes_are_told_once_and_versions_are_kept() {
         let view = View::default();
         let first = service("web", "7", "10.96.0.1");
-        assert_eq!(told(&view, "ADDED", first), (true, "7".to_owned()));
+        assert_eq!(told(&view, "ADDED", &first), (true, "7".to_owned()));
         let same = service("web", "8", "10.96.0.1");
-        assert_eq!(
-            told(&view, "MODIFIED", same.clone()),
-            (false, "8".to_owned())
-        );
+        assert_eq!(told(&view, "MODIFIED", &same), (false, "8".to_owned()));
         let mark = json!({"metadata": {"resourceVersion": "9"}});
-        assert_eq!(told(&view, "BOOKMARK", mark), (false, "9".to_owned()));
+        assert_eq!(told(&view, "BOOKMARK", &mark), (false, "9".to_owned()));
         assert_eq!(view.now().services.as_ref().unwrap().len(), 1);
-        assert!(told(&view, "DELETED", same).0);
+        assert!(told(&view, "DELETED", &same).0);
         assert!(view.now().services.as_ref().unwrap().is_empty());
-        let gone = Event {
-            kind: "ERROR".to_owned(),
-            object: json!({"code": 410}),
-        };
-        let error = take::<Service>(&view, gone, &mut String::new()).unwrap_err();
-        assert!(error.is_gone());
     }
 }

@@ -13,6 +13,7 @@ use agent_api::Api;
 use agent_api::events::{self, Queue, Recorder};
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
+use agent_content::Watched;
 use agent_csi::Csi;
 use agent_journal::Journal;
 use agent_resources::Figures;
@@ -54,6 +55,7 @@ impl Kubelet {
         let shared = Shared {
             memory: facts.memory,
             folders: Arc::new(Folders::below(&config.data)),
+            watched: Watched::new(api.clone()),
             csi: Arc::new(Csi::open(drivers, api.clone())),
             facts,
             figures: Arc::new(Figures::of_machine(&config.node_name)),

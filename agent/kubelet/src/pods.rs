@@ -6,7 +6,7 @@ use crate::names::{is_plain, pod_ref};
 use crate::shared::Shared;
 use crate::wanted::{Wanted, orphan_grace};
 use crate::worker::Worker;
-use agent_api::{ApiError, Lines, get};
+use agent_api::{ApiError, Change as Told, Lines, get};
 use agent_runtime::{Change, PodRef};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
@@ -31,14 +31,6 @@ const RELIST: Duration = Duration::from_secs(600);
 
 /// How long containers may take to end whose pod went while no agent looked (upstream's).
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);
-
-/// An event of a watch; only what is needed of it.
-#[derive(Debug, Deserialize)]
-struct WatchEvent {
-    #[serde(rename = "type")]
-    kind: String,
-    object: Value,
-}
 
 /// A list of pods, each still to be read.
 #[derive(Debug, Deserialize)]
@@ -151,13 +143,13 @@ impl Pods {
     }
 
     /// Takes note of a mirror, and has its pod's task tell its status.
-    fn take_mirror(&self, kind: &str, object: Value) {
+    fn take_mirror(&self, object: Value, there: bool) {
         let Some(mirror) = mirror(object) else { return };
         let of = mirror.of.clone();
-        match kind {
-            "ADDED" | "MODIFIED" => self.shared.mirrors.seen(mirror),
-            "DELETED" => self.shared.mirrors.gone(&mirror),
-            _ => return,
+        if there {
+            self.shared.mirrors.seen(mirror);
+        } else {
+            self.shared.mirrors.gone(&mirror);
         }
         if let Some(handle) = self.handles().get(&of) {
             handle.news.notify_one();
@@ -238,30 +230,12 @@ impl Pods {
     }
 
     fn take(&mut self, line: &[u8], version: &mut String) -> Result<(), ApiError> {
-        let event: WatchEvent = serde_json::from_slice(line).map_err(ApiError::Decode)?;
-        if event.kind == "ERROR" {
-            let code = event
-                .object
-                .get("code")
-                .and_then(Value::as_u64)
-                .and_then(|code| u16::try_from(code).ok());
-            return Err(ApiError::from_answer(
-                code.unwrap_or(500),
-                event.object.to_string().as_bytes(),
-            ));
-        }
-        let at = event
-            .object
-            .pointer("/metadata/resourceVersion")
-            .and_then(Value::as_str);
-        if let Some(at) = at {
-            at.clone_into(version);
-        }
-        match event.kind.as_str() {
-            kind if is_mirror(&event.object) => self.take_mirror(kind, event.object),
-            "ADDED" | "MODIFIED" => self.want_object(event.object),
-            "DELETED" => self.orphan(uid_of(&event.object).unwrap_or_default()),
-            _ => {}
+        match Told::read(line, version)? {
+            Told::Is(pod) if is_mirror(&pod) => self.take_mirror(pod, true),
+            Told::Is(pod) => self.want_object(pod),
+            Told::Gone(pod) if is_mirror(&pod) => self.take_mirror(pod, false),
+            Told::Gone(pod) => self.orphan(uid_of(&pod).unwrap_or_default()),
+            Told::Bookmark { .. } => {}
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use agent_api::{Api, get};
 use agent_claims::Folders;
 use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
+use agent_content::Watched;
 use agent_csi::Csi;
 use agent_pods::{Pending, Refusal, misfit, misplaced};
 use agent_pressure::Pressure;
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) facts: Facts,
     /// The folders of persistent volumes.
     pub(crate) folders: Arc<Folders>,
+    /// The config maps and secrets that volumes show.
+    pub(crate) watched: Watched,
     /// The volumes of CSI drivers.
     pub(crate) csi: Arc<Csi>,
     /// What this node and its pods use.

@@ -12,7 +12,7 @@ use crate::network::Addresses;
 use crate::pull::Wanted;
 use crate::shared::Shared;
 use crate::stage::Staged;
-use crate::supplies::Supplies;
+use crate::supplies::{Reading, Supplies};
 use agent_cluster::Sandbox;
 use agent_content::variables;
 use agent_resources::qos;
@@ -206,7 +206,8 @@ async fn start(
         volumes.insert(volume.to_owned(), source);
     }
     let needs = variables::needs(&order.container);
-    let sources = supplies.sources(pod, needs, at).await.map_err(config)?;
+    let sources = supplies.sources(pod, needs, at, Reading::Now).await;
+    let sources = sources.map_err(config)?;
     let attempt = Attempt {
         pod,
         container: &order.container,
@@ -313,7 +314,7 @@ mod tests {
         }))
         .unwrap();
         let reference = agent_pods::pod_ref(&pod).unwrap();
-        let supplies = Supplies::new(shared.clone(), reference.clone());
+        let supplies = Supplies::new(shared.clone(), reference.clone(), Arc::default());
         let mut starts = Starts::new(shared, Arc::default(), supplies);
         starts.begin(Order {
             container: pod.spec.as_ref().unwrap().containers[0].clone(),

@@ -1,6 +1,8 @@
 //! What the master has for a pod's containers: config maps, secrets, tokens, claims, and the volumes that are made of them.
 //!
-//! Clones share the volumes and tokens. While one of them makes these, the others wait; a pod's steps do not wait.
+//! Clones share the volumes and tokens. While one of them makes these, the others wait; a pod's steps do not wait. The first
+//! time, config maps and secrets are asked for as they are now; the pod's task is woken when one of them changes, and reads them
+//! from the node's memory then.
 
 mod claims;
 
@@ -8,15 +10,16 @@ use crate::names::is_plain;
 use crate::network::{Addresses, service_variables};
 use crate::shared::Shared;
 use crate::volumes::{self, Source};
-use agent_api::get;
-use agent_content::{Sources, Tokens};
+use agent_api::ApiError;
+use agent_content::{Kind, Name, Sources, Tokens, Use};
 use agent_runtime::{Error, ErrorClass, PodRef, Users, show};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tokio::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{Mutex, Notify};
 
 /// Volumes by their names.
 pub(crate) type Volumes = BTreeMap<String, Source>;
@@ -27,6 +30,9 @@ pub(crate) struct Supplies {
     shared: Arc<Shared>,
     pod: PodRef,
     made: Arc<Mutex<Made>>,
+    /// Whether something changed of which volumes were made, and what wakes the pod's task then.
+    changed: Arc<AtomicBool>,
+    news: Arc<Notify>,
     /// Held by who makes the process whose process ids the pod's containers share.
     pub(crate) sharing: Arc<Mutex<()>>,
 }
@@ -38,14 +44,30 @@ struct Made {
     /// Those that show images, which are made for the containers that mount them.
     images: Volumes,
     tokens: Tokens,
+    /// An earlier agent made them.
+    adopted: bool,
+    /// The config maps and secrets that they show.
+    shown: Option<Use>,
+}
+
+/// How config maps and secrets are read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reading {
+    /// As the master has them now.
+    Now,
+    /// As the node knows them.
+    Known,
 }
 
 impl Supplies {
-    pub(crate) fn new(shared: Arc<Shared>, pod: PodRef) -> Self {
+    /// `news` is told when something changes of which the pod's volumes were made.
+    pub(crate) fn new(shared: Arc<Shared>, pod: PodRef, news: Arc<Notify>) -> Self {
         Self {
             shared,
             pod,
             made: Arc::default(),
+            changed: Arc::default(),
+            news,
             sharing: Arc::default(),
         }
     }
@@ -56,7 +78,27 @@ impl Supplies {
         if let Some(volumes) = &made.volumes {
             return Ok(volumes.clone());
         }
-        self.make(&mut made, pod, at).await
+        self.make(&mut made, pod, at, Reading::Now).await
+    }
+
+    /// An earlier agent has made the pod's volumes: they are brought up to date with the next look.
+    pub(crate) fn adopt(&self) {
+        if let Ok(mut made) = self.made.try_lock() {
+            made.adopted = true;
+            self.changed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether the volumes show what is no longer so.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.changed.load(Ordering::Acquire)
+    }
+
+    /// Nobody reads the volumes any more.
+    pub(crate) fn end(&self) {
+        if let Ok(mut made) = self.made.try_lock() {
+            made.shown = None;
+        }
     }
 
     /// A volume that shows an image which is on the machine: that one as long as the pod is here.
@@ -93,13 +135,28 @@ impl Supplies {
         let Ok(mut made) = self.made.try_lock() else {
             return Ok(());
         };
-        if made.volumes.is_none() {
-            return Ok(());
-        }
-        self.make(&mut made, pod, at).await.map(drop)
+        self.changed.store(false, Ordering::Release);
+        let reading = match (&made.volumes, made.adopted) {
+            (Some(_), _) => Reading::Known,
+            (None, true) => Reading::Now,
+            (None, false) => return Ok(()),
+        };
+        self.make(&mut made, pod, at, reading).await.map(drop)
     }
 
-    async fn make(&self, made: &mut Made, pod: &Pod, at: &Addresses) -> Result<Volumes, String> {
+    async fn make(
+        &self,
+        made: &mut Made,
+        pod: &Pod,
+        at: &Addresses,
+        reading: Reading,
+    ) -> Result<Volumes, String> {
+        let needs = volumes::needs(pod);
+        // Before they are read, so that no change is missed; the earlier use ends after this one has begun.
+        let names = self.names(Kind::ConfigMap, &needs.0)?;
+        let names = names.into_iter().chain(self.names(Kind::Secret, &needs.1)?);
+        let watched = &self.shared.watched;
+        made.shown = Some(watched.follow(names.collect(), &self.changed, &self.news));
         let (kinds, now) = (volumes::tokens(pod), Timestamp::now());
         made.tokens
             .refresh(kinds, &*self.shared.api, pod, &self.pod, now)
@@ -107,23 +164,24 @@ impl Supplies {
         let sources = Sources {
             tokens: made.tokens.clone(),
             claims: self.claims(pod).await?,
-            ..self.sources(pod, volumes::needs(pod), at).await?
+            ..self.sources(pod, needs, at, reading).await?
         };
         let volumes = volumes::prepare(pod, &self.pod.uid, &self.shared.config, &sources)?;
         made.volumes = Some(volumes.clone());
         Ok(volumes)
     }
 
-    /// Asks the master for config maps and secrets by name.
+    /// Config maps and secrets by name.
     pub(crate) async fn sources(
         &self,
         pod: &Pod,
         (maps, secrets): (BTreeSet<String>, BTreeSet<String>),
         at: &Addresses,
+        reading: Reading,
     ) -> Result<Sources, String> {
         Ok(Sources {
-            config_maps: self.objects("configmaps", maps).await?,
-            secrets: self.objects("secrets", secrets).await?,
+            config_maps: self.objects(Kind::ConfigMap, &maps, reading).await?,
+            secrets: self.objects(Kind::Secret, &secrets, reading).await?,
             tokens: Tokens::default(),
             claims: BTreeMap::new(),
             addresses: at.clone(),
@@ -141,26 +199,43 @@ impl Supplies {
         service_variables(&view.now(), pod).ok_or_else(|| text.to_owned())
     }
 
+    fn names(&self, kind: Kind, names: &BTreeSet<String>) -> Result<Vec<Name>, String> {
+        let name = |name: &String| {
+            if !is_plain(name) {
+                return Err(format!("{name:?} is no name of one of {}", kind.resource()));
+            }
+            let (namespace, name) = (self.pod.namespace.clone(), name.clone());
+            Ok(Name {
+                kind,
+                namespace,
+                name,
+            })
+        };
+        names.iter().map(name).collect()
+    }
+
     async fn objects<T: DeserializeOwned>(
         &self,
-        resource: &str,
-        names: BTreeSet<String>,
+        kind: Kind,
+        names: &BTreeSet<String>,
+        reading: Reading,
     ) -> Result<BTreeMap<String, Option<T>>, String> {
+        let watched = &self.shared.watched;
         let mut found = BTreeMap::new();
-        for name in names {
-            if !is_plain(&name) {
-                return Err(format!("{name:?} is no name of one of {resource}"));
-            }
-            let path = format!(
-                "/api/v1/namespaces/{}/{resource}/{name}",
-                self.pod.namespace
-            );
-            let object = match get(&*self.shared.api, path).await {
-                Ok(object) => Some(object),
-                Err(error) if error.is_not_found() => None,
-                Err(error) => return Err(format!("get {name} of {resource}: {}", error.chain())),
+        for name in self.names(kind, names)? {
+            let read = match reading {
+                Reading::Now => watched.ask(&name).await,
+                Reading::Known => watched.read(&name).await,
             };
-            found.insert(name, object);
+            let read = read.and_then(|object| {
+                let read = object.map(serde_json::from_value).transpose();
+                read.map_err(ApiError::Decode)
+            });
+            let object = read.map_err(|error| {
+                let resource = kind.resource();
+                format!("get {} of {resource}: {}", name.name, error.chain())
+            })?;
+            found.insert(name.name, object);
         }
         Ok(found)
     }

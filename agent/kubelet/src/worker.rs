@@ -37,7 +37,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-/// A look at the latest after this time; volumes are refreshed then.
+/// A look at the latest after this time; volumes are refreshed then, tokens among them.
 pub(crate) const RESYNC: Duration = Duration::from_secs(60);
 /// How long a step waits for the master to take a status, before it goes on with the containers.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -93,7 +93,7 @@ impl Worker {
         let probes = Probes::new(runtime.clone(), events.clone(), counted, news.clone());
         let hooks = Hooks::new(runtime, events, news.clone());
         let sandbox = Own::find(&shared, &pod.uid);
-        let supplies = Supplies::new(shared.clone(), pod.clone());
+        let supplies = Supplies::new(shared.clone(), pod.clone(), news.clone());
         let notes = Notes {
             evicted: evict::remembered(&shared.config, &pod.uid),
             ..Notes::default()
@@ -357,6 +357,7 @@ impl Worker {
         if !seen.is_empty() {
             // An earlier agent has taken it, with what its containers have.
             self.taken.set(Arc::new(as_given(pod, seen)));
+            self.supplies.adopt();
             return;
         }
         let refusal =
@@ -376,11 +377,15 @@ impl Worker {
         self.refused = refusal;
     }
 
-    /// Brings volumes up to date now and then.
+    /// Brings volumes up to date when something changed that they show, and now and then.
     async fn refresh(&mut self, pod: &Arc<Pod>, now: Timestamp) {
-        let due = later(self.refreshed, RESYNC) <= now;
+        if self.is_over() {
+            self.supplies.end();
+            return;
+        }
+        let due = self.supplies.is_stale() || later(self.refreshed, RESYNC) <= now;
         let ends = end_of(pod, now).is_some() || self.notes.evicted.is_some();
-        if due && !ends && !self.is_over() {
+        if due && !ends {
             self.refreshed = now;
             let addresses = self.addresses(pod);
             // A master that answers nothing must not keep the containers waiting; what is there stays until the next time.

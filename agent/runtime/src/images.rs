@@ -16,6 +16,7 @@ use crate::parts::{Parts, Remembered};
 use crate::reference::Reference;
 use crate::registry::{Reader, Registries};
 use crate::spec::ImageDefaults;
+use crate::turns::Turns;
 use containerd_client::services::v1::images_client::ImagesClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
@@ -28,9 +29,9 @@ use containerd_client::tonic::{Code, Status};
 use prost_types::FieldMask;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 /// The snapshotter of every container.
 pub(crate) const SNAPSHOTTER: &str = "overlayfs";
@@ -38,6 +39,8 @@ pub(crate) const SNAPSHOTTER: &str = "overlayfs";
 const LEASE_HOURS: i64 = 12;
 /// Most layers of one image, the limit of overlayfs mounts with room to spare.
 const MAX_LAYERS: usize = 127;
+/// Images that are pulled from one registry at the same time.
+const PULLS: usize = 4;
 
 /// An image that is ready to run.
 #[derive(Debug, Clone)]
@@ -72,16 +75,18 @@ pub(crate) struct Images {
     state: PathBuf,
     remembered: Remembered,
     /// Pulls under way, by reference: every caller that needs the same image waits for that one pull.
-    incoming: std::sync::Mutex<HashMap<String, Weak<Mutex<()>>>>,
-    /// One layer is unpacked at a time: they share snapshots and the machine's disk.
-    unpacking: Mutex<()>,
+    incoming: Turns<Mutex<()>>,
+    /// Pulls under way, by registry: one that is slow keeps no image of another waiting.
+    pulls: Turns<Semaphore>,
+    /// Snapshots that are being made, by name: images that share a layer have it unpacked once.
+    unpacking: Turns<Mutex<()>>,
     leases: AtomicU64,
 }
 
 impl Images {
     pub(crate) fn new(channel: Channel, registries: Registries, state: PathBuf) -> Self {
         let content = Content::new(channel.clone());
-        let (remembered, incoming, unpacking, leases) = Default::default();
+        let (remembered, incoming, pulls, unpacking, leases) = Default::default();
         Self {
             channel,
             content,
@@ -89,6 +94,7 @@ impl Images {
             state,
             remembered,
             incoming,
+            pulls,
             unpacking,
             leases,
         }
@@ -150,7 +156,7 @@ impl Images {
         keys: &Keyring,
     ) -> Result<Image, Error> {
         let name = reference.to_string();
-        let turn = self.turn(&name);
+        let turn = self.incoming.of(&name, Mutex::default);
         let _turn = turn.lock().await;
         if policy == PullPolicy::IfNotPresent
             && let Some(ready) = self.find(reference).await?
@@ -158,6 +164,9 @@ impl Images {
         {
             return Ok(ready.image);
         }
+        let pulls = self.pulls.of(&reference.host, || Semaphore::new(PULLS));
+        // The semaphore is never closed.
+        let _pull = pulls.acquire().await.ok();
         let fetched = self.registries.resolve(reference, keys).await?;
         let target = fetched.descriptor().clone();
         if let Some(ready) = self.find(reference).await?
@@ -185,18 +194,6 @@ impl Images {
         })
     }
 
-    /// The turn of those who want the same reference.
-    fn turn(&self, name: &str) -> Arc<Mutex<()>> {
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        incoming.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = incoming.get(name).and_then(Weak::upgrade) {
-            return turn;
-        }
-        let turn = Arc::default();
-        incoming.insert(name.to_owned(), Arc::downgrade(&turn));
-        turn
-    }
-
     /// Brings in an image that came with the machine, for all of its pods; nothing but the right to it where it is there.
     pub(crate) async fn take_in(
         &self,
@@ -205,7 +202,7 @@ impl Images {
         source: &dyn Source,
     ) -> Result<(), Error> {
         let text = name.to_string();
-        let turn = self.turn(&text);
+        let turn = self.incoming.of(&text, Mutex::default);
         let _turn = turn.lock().await;
         match self.find(name).await? {
             Some(ready) if ready.image.digest == target.digest => {

@@ -52,6 +52,7 @@ mod signals;
 mod spec;
 mod specification;
 mod taps;
+mod turns;
 mod users;
 
 pub use agent_confine::{Capabilities, Seccomp, capability_fault, withheld};

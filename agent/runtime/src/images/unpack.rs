@@ -1,24 +1,27 @@
-//! Layers unpacked to snapshots, one after another and each within a time.
+//! Layers unpacked to snapshots: those of an image one after another, each within a time; images beside one another.
 
 use super::{Images, SNAPSHOTTER, bad};
 use crate::connection::{failed, leased, request, settled};
 use crate::content::Descriptor;
 use crate::document::{Configuration, Manifest};
 use crate::model::{Error, ErrorClass};
-use containerd_client::services::v1::ApplyRequest;
 use containerd_client::services::v1::diff_client::DiffClient;
+use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::snapshots::{
     CommitSnapshotRequest, PrepareSnapshotRequest, RemoveSnapshotRequest, StatSnapshotRequest,
 };
+use containerd_client::services::v1::{AddResourceRequest, ApplyRequest, Resource};
 use containerd_client::tonic::{Code, Status};
 use containerd_client::types::Mount;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::time::Duration;
+use tokio::sync::Mutex;
 
 /// The label of a layer that says what it unpacks to; the agent sets it once it has unpacked the layer.
 const UNPACKS_TO: &str = "pratique.dev/unpacks-to";
-/// Time to unpack a layer, and how many bytes of it each further second is for: the next image waits for its end.
+/// Time to unpack a layer, and how many bytes of it each further second is for: other images with the layer wait for
+/// its end.
 const UNPACKING: (Duration, u64) = (Duration::from_secs(60), 256 << 10);
 
 impl Images {
@@ -34,10 +37,12 @@ impl Images {
             let (layers, ids) = (manifest.layers.len(), diffs.len());
             return Err(bad(format!("{layers} layers and {ids} diff ids")));
         }
-        let _turn = self.unpacking.lock().await;
         let mut parent = String::new();
         for (layer, diff) in manifest.layers.iter().zip(diffs) {
             let name = chain_id(&parent, diff);
+            let turn = self.unpacking.of(&name, Mutex::default);
+            let _turn = turn.lock().await;
+            self.hold(&name, lease).await?;
             let labels = self.content.labels(&layer.digest).await?;
             let is_seen = labels.is_some_and(|labels| labels.get(UNPACKS_TO) == Some(diff));
             if !is_seen || !self.has_snapshot(&name).await? {
@@ -51,6 +56,23 @@ impl Images {
         self.content
             .label(&manifest.config.digest, vec![(label, parent)])
             .await
+    }
+
+    /// Keeps a snapshot that another image may have made, also when that one is given up meanwhile.
+    async fn hold(&self, snapshot: &str, lease: &str) -> Result<(), Error> {
+        let resource = Resource {
+            id: snapshot.to_owned(),
+            r#type: format!("snapshots/{SNAPSHOTTER}"),
+        };
+        let add = AddResourceRequest {
+            id: lease.to_owned(),
+            resource: Some(resource),
+        };
+        let held = LeasesClient::new(self.channel.clone())
+            .add_resource(request(add))
+            .await;
+        let doing = format!("keep snapshot {snapshot}");
+        held.map(drop).map_err(failed(ErrorClass::ImagePull, doing))
     }
 
     /// Unpacks a layer into a snapshot over its parent, and names the snapshot once its files are on disk and what they are is proven.

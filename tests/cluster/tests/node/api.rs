@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use master_api::ApiServer;
 use master_client::{Body, UserInfo};
 use master_listener::Peer;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The master's API, asked as the node, without a socket.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(crate) struct InProcess {
     pub(crate) user: UserInfo,
     /// While it is true, no request gets an answer.
     pub(crate) away: Arc<AtomicBool>,
+    /// The paths of its calls so far, watches aside.
+    pub(crate) asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl InProcess {
@@ -53,6 +55,7 @@ impl InProcess {
 
 impl Api for InProcess {
     fn call(&self, call: Call) -> Answer<'_, Bytes> {
+        self.asked.lock().unwrap().push(call.path.clone());
         Box::pin(async move {
             let answer = self.ask(call).await?;
             Ok(answer

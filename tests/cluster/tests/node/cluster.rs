@@ -14,8 +14,8 @@ use master_api::{ApiServer, Options};
 use master_client::{Client, DeleteParams, ListParams, UserInfo};
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -38,6 +38,8 @@ pub(crate) struct Cluster {
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
     /// Whether the master gives the node no answers; its open watches go on.
     pub(crate) away: Arc<AtomicBool>,
+    /// The paths of the node's calls so far, watches aside.
+    pub(crate) asked: Arc<Mutex<Vec<String>>>,
     pub(crate) port: Option<Server>,
 }
 
@@ -69,6 +71,7 @@ impl Cluster {
             follows: false,
             kubelet: None,
             away: Arc::default(),
+            asked: Arc::default(),
             port: None,
         };
         cluster.begin();
@@ -175,6 +178,7 @@ impl Cluster {
             server: self.server.clone(),
             user,
             away: self.away.clone(),
+            asked: self.asked.clone(),
         });
         let (shutdown, ended) = watch::channel(false);
         let places = Places {
@@ -222,6 +226,7 @@ impl Cluster {
             server: self.server.clone(),
             user: UserInfo::admin("admin"),
             away: Arc::default(),
+            asked: Arc::default(),
         };
         let call = Call {
             method,

@@ -90,6 +90,7 @@ async fn a_drivers_volume_is_its_pods_until_the_last_is_gone_also_while_the_agen
         server: cluster.server.clone(),
         user: UserInfo::admin("admin"),
         away: Arc::default(),
+        asked: Arc::default(),
     };
     let known = eventually("the driver to be known", || async {
         let path = format!("/apis/storage.k8s.io/v1/csinodes/{NODE}");

@@ -11,6 +11,7 @@ mod attach;
 mod claims;
 mod cluster;
 mod containers;
+mod content;
 mod csi;
 mod floor;
 mod forward;

@@ -296,6 +296,7 @@ async fn resize(cluster: &Cluster, pod: &str, resources: &Value) {
         server: cluster.server.clone(),
         user: UserInfo::admin("admin"),
         away: Arc::default(),
+        asked: Arc::default(),
     };
     let call = Call {
         method: Method::PATCH,

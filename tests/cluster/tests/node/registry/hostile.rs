@@ -7,6 +7,7 @@ use agent_runtime::{
     Containerd, DOCKER_HUB, Keyring, Options, PullPolicy, Registries, Registry, Runtime,
 };
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// An agent with these registries. They answer before it asks containerd for anything; there is none.
 fn agent(
@@ -119,18 +120,21 @@ async fn a_registry_that_never_answers_holds_up_no_other_pod() {
         mirrored("other.example", &other),
     ];
     let (_dir, agent) = agent(list, None);
-    let waits = tokio::spawn({
+    let mut waits = JoinSet::new();
+    for number in 0..6 {
         let agent = agent.clone();
-        async move { refused(&agent, "silent.example/busybox:1").await }
-    });
+        let image = format!("silent.example/busybox:{number}");
+        waits.spawn(async move { refused(&agent, &image).await });
+    }
     eventually("the silent registry to be asked", || async {
-        (!silent.seen().is_empty()).then_some(())
+        (silent.seen().len() >= 4).then_some(())
     })
     .await;
     tokio::select! {
         told = refused(&agent, "other.example/busybox:1") => assert!(told.contains("404"), "{told}"),
-        told = waits => panic!("the neighbour had to wait until {told:?}"),
+        told = waits.join_next() => panic!("the neighbour had to wait until {told:?}"),
     }
+    assert_eq!(silent.seen().len(), 4, "pulls of one registry at a time");
 }
 
 #[tokio::test]
