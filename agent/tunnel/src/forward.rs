@@ -3,11 +3,14 @@
 //! One task moves all bytes, as for a command: it reads from the client while programs take the input before, and from programs
 //! while the client takes the output before.
 
+use crate::channels::Channels;
 use crate::connections::{Connections, Turn};
 use crate::dial::Ports;
 use crate::handshake::{Offer, Refusal};
 use crate::link::{LINGER, Leave, Link, push};
+use crate::query;
 use crate::{Tunnel, Tunnels};
+use config_tunnel::channels;
 use config_tunnel::forward::{Event, PLAIN, PROTOCOL, Session};
 use config_tunnel::spdy::Fault;
 use config_tunnel::websocket::NORMAL;
@@ -33,11 +36,22 @@ impl Tunnels {
         let offer = Offer::of(request)?;
         let spdy = offer.is_spdy();
         let protocol = if spdy { PLAIN } else { PROTOCOL };
-        if !offer.names(protocol) {
-            return Err(offer.unknown(protocol));
-        }
         let connections = self.connections.clone();
         let to = ports.pod.uid.clone();
+        if !spdy && !offer.names(protocol) && offer.names(channels::PROTOCOL) {
+            let numbers = query::ports(request.uri().query().unwrap_or_default())?;
+            return self.agreed(request, &offer, channels::PROTOCOL, to, move |stream| {
+                Channels::new(Link::websocket(stream), ports, &numbers, &connections).run()
+            });
+        }
+        if !offer.names(protocol) {
+            let known = if spdy {
+                PLAIN.to_owned()
+            } else {
+                format!("{PROTOCOL}, {}", channels::PROTOCOL)
+            };
+            return Err(offer.unknown(&known));
+        }
         self.agreed(request, &offer, protocol, to, move |stream| {
             let link = if spdy {
                 Link::spdy(stream)

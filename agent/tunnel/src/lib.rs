@@ -11,6 +11,7 @@
 //! pings, which its machine answers or its connection fails on; its process is killed then, and its connections end.
 
 mod attach;
+mod channels;
 mod client;
 mod connections;
 mod dial;

@@ -3,6 +3,7 @@
 use crate::handshake::Refusal;
 use agent_runtime::{Command, Outputs};
 use config_http::percent;
+use config_tunnel::channels::MOST_PORTS;
 use config_tunnel::command::{ERROR, STDERR, STDIN, STDOUT};
 
 /// The streams that a client asks for.
@@ -85,6 +86,30 @@ pub(crate) fn command(query: &str) -> Result<Command, Refusal> {
     })
 }
 
+/// The ports of a query such as `port=80&port=443`.
+///
+/// # Errors
+/// There is none, one is no port, or there are more than [`MOST_PORTS`].
+pub(crate) fn ports(query: &str) -> Result<Vec<u16>, Refusal> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let texts = pairs
+        .filter(|(name, _)| *name == "port")
+        .flat_map(|(_, value)| value.split(','));
+    let port = |text: &str| {
+        let port = text.parse().ok().filter(|port| *port > 0);
+        port.ok_or_else(|| Refusal::bad(format!("port {text:?} must be 1 to 65535")))
+    };
+    let ports = texts.map(port).collect::<Result<Vec<u16>, _>>()?;
+    if ports.is_empty() {
+        return Err(Refusal::bad(r#"query parameter "port" is required"#));
+    }
+    if ports.len() > MOST_PORTS {
+        let text = format!("{} ports in one request, at most {MOST_PORTS}", ports.len());
+        return Err(Refusal::bad(text));
+    }
+    Ok(ports)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +141,22 @@ mod tests {
             ("output=1&error=1&tty=1", &[STDOUT, ERROR]),
         ] {
             assert_eq!(channels(query), awaited, "{query}");
+        }
+    }
+
+    #[test]
+    fn ports_are_read_and_each_fault_is_named() {
+        assert_eq!(ports("port=80&port=443,8080"), Ok(vec![80, 443, 8080]));
+        let many = vec!["port=1"; MOST_PORTS + 1].join("&");
+        for (query, reason) in [
+            ("", "is required"),
+            ("port=", "must be 1 to 65535"),
+            ("port=0", "must be 1 to 65535"),
+            ("port=70000", "must be 1 to 65535"),
+            (many.as_str(), "at most 64"),
+        ] {
+            let refusal = ports(query).unwrap_err();
+            assert!(refusal.message.contains(reason), "{query}: {refusal}");
         }
     }
 

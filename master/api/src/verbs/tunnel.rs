@@ -77,11 +77,22 @@ pub(super) async fn attach(call: &Call) -> Result<Response<Body>, ApiError> {
     open(call, &spec, &path).await
 }
 
-/// Connects to ports of a pod. The client names them inside the tunnel, to the node.
+/// Connects to ports of a pod. kubectl names them inside the tunnel, to the node; clients that know no SPDY in their request.
 pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError> {
     let spec = pod(call).await?;
     let (namespace, pod) = (&call.target.namespace, &call.target.name);
-    open(call, &spec, &format!("/portForward/{namespace}/{pod}")).await
+    let mut path = format!("/portForward/{namespace}/{pod}");
+    let ports = call.query.all("ports").flat_map(|ports| ports.split(','));
+    for (index, port) in ports.enumerate() {
+        let port: u16 = port
+            .trim()
+            .parse()
+            .map_err(|_not_a_port| bad(format!("ports: {port:?} is not the number of a port")))?;
+        let before = if index == 0 { '?' } else { '&' };
+        // Writing to a String cannot fail.
+        write!(path, "{before}port={port}").ok();
+    }
+    open(call, &spec, &path).await
 }
 
 /// The specification of the pod that the caller may open a tunnel to.

@@ -248,6 +248,7 @@ impl Cluster {
             server: self.server.clone(),
             user: UserInfo::authenticated(&format!("system:node:{NODE}"), ["system:nodes"]),
             away: Arc::default(),
+            asked: Arc::default(),
         };
         let call = Call {
             method,

@@ -72,7 +72,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 /// A pod with a web server and a program that sends back what it gets, and a service and a deployment that lead to it.
-async fn site() -> Site {
+pub(crate) async fn site() -> Site {
     let site = Site::over(with_addresses().await).await;
     let script = format!(
         "mkdir -p /tmp/www; busybox dd if=/dev/zero of=/tmp/www/file bs={FILE} count=1; echo hello > /tmp/www/hello; \

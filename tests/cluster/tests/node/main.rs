@@ -9,6 +9,7 @@
 mod api;
 mod attach;
 mod claims;
+mod clients;
 mod cluster;
 mod containers;
 mod content;

@@ -130,7 +130,10 @@ impl Site {
     fn write_kubeconfig(&self) {
         let (chain, key) = self.authority.sign_as("admin", &["system:masters"]);
         let pem = |kind: &str, der: &[u8]| {
+            // OpenSSL, by which Python reads it, takes lines of 64 characters (RFC 7468).
             let text = STANDARD.encode(der);
+            let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
+            let text = lines.collect::<Vec<_>>().join("\n");
             STANDARD.encode(format!(
                 "-----BEGIN {kind}-----\n{text}\n-----END {kind}-----\n"
             ))

@@ -323,10 +323,7 @@ fn plant_key(cluster: &Cluster, dir: &Path, kept: &Kept) -> Result<()> {
         .foreign(tools, &dir.join("swtpm.log"))?;
     let own = policy_of(&foreign)?;
     let (policy, content) = (dir.join("policy"), dir.join("content"));
-    for (file, bytes) in [
-        (&policy, &own.as_bytes()[..]),
-        (&content, &kept.to_bytes()[..]),
-    ] {
+    for (file, bytes) in [(&policy, own.as_bytes()), (&content, &kept.to_bytes()[..])] {
         std::fs::write(file, bytes).map_err(file_error("cannot write", file))?;
     }
     let removed = INDICES.map(|index| take_away(&foreign, index));
