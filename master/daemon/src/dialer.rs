@@ -6,7 +6,7 @@ use master_api::{DialError, NodeDialer, NodeStream, NodeTarget};
 use master_attest::MachineDenyList;
 use master_ca::{Authority, Identity, profile};
 use master_client::BoxFuture;
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,12 +25,45 @@ pub(crate) struct Dialer {
     means: Mutex<Option<Means>>,
 }
 
-/// TLS settings for calls; made again when the authority's generation changes.
+/// TLS settings for calls; made again when the authority's generation changes. To read a key and check it takes as long as half a
+/// handshake, so that no call does it by itself.
 #[derive(Debug, Clone)]
 struct Means {
     generation: u64,
     verifier: Arc<WebPkiServerVerifier>,
     client: Arc<Identity>,
+    /// With the identity, and a verifier that each call replaces by that of its node.
+    settings: ClientConfig,
+}
+
+impl Means {
+    /// The settings for a call to one node.
+    fn settings(&self, node: &str, machines: Arc<MachineDenyList>) -> Arc<ClientConfig> {
+        let mut settings = self.settings.clone();
+        let verifier = node_verifier(self.verifier.clone(), node, machines);
+        settings
+            .dangerous()
+            .set_certificate_verifier(Arc::new(verifier));
+        Arc::new(settings)
+    }
+}
+
+/// The settings that calls to all nodes share. No session is resumed: that would pass over the verifier.
+fn shared_settings(
+    verifier: Arc<WebPkiServerVerifier>,
+    identity: &Identity,
+) -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut settings = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_webpki_verifier(verifier)
+        .with_client_auth_cert(
+            identity.issued.chain(),
+            PrivateKeyDer::from(identity.key.clone_key()),
+        )?;
+    settings.alpn_protocols = vec![b"http/1.1".to_vec()];
+    settings.resumption = Resumption::disabled();
+    Ok(settings)
 }
 
 impl Dialer {
@@ -69,10 +102,12 @@ impl Dialer {
                 .make_kubelet_client(now)
                 .map_err(crate::Error::Issue)?,
         );
+        let settings = shared_settings(verifier.clone(), &client).map_err(crate::Error::Tls)?;
         let fresh = Means {
             generation,
             verifier,
             client,
+            settings,
         };
         *slot = Some(fresh.clone());
         Ok(fresh)
@@ -82,30 +117,14 @@ impl Dialer {
         &self,
         target: &NodeTarget,
     ) -> Result<Box<dyn NodeStream>, Box<dyn std::error::Error + Send + Sync>> {
-        let Means {
-            verifier,
-            client: identity,
-            ..
-        } = self.means()?;
-        let verifier = node_verifier(verifier, &target.name, self.machines.clone());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_auth_cert(
-                identity.issued.chain(),
-                PrivateKeyDer::from(identity.key.clone_key()),
-            )?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let means = self.means()?;
+        let settings = means.settings(&target.name, self.machines.clone());
         let name = ServerName::try_from(target.address.clone())?;
         let host = target.address.trim_matches(['[', ']']);
         let connect = async {
             let socket = TcpStream::connect((host, target.port)).await?;
             socket.set_nodelay(true)?;
-            TlsConnector::from(Arc::new(config))
-                .connect(name, socket)
-                .await
+            TlsConnector::from(settings).connect(name, socket).await
         };
         let stream = tokio::time::timeout(PATIENCE, connect).await??;
         Ok(Box::new(stream))
