@@ -37,6 +37,8 @@ pub struct Limits {
     pub master: usize,
     /// Longest time for a TLS handshake, and for the head of a request.
     pub patience: Duration,
+    /// How long the master's connection may be without a request: it asks for figures once a minute.
+    pub kept: Duration,
 }
 
 impl Default for Limits {
@@ -47,6 +49,7 @@ impl Default for Limits {
             per_block: 128,
             master: 256,
             patience: Duration::from_secs(10),
+            kept: Duration::from_secs(180),
         }
     }
 }

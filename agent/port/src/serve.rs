@@ -73,6 +73,7 @@ pub async fn serve(
         acceptor: TlsAcceptor::from(tls),
         masters: Arc::new(Semaphore::new(limits.master)),
         patience: limits.patience,
+        kept: limits.kept,
         service,
     };
     let (room, mut connections) = (Room::new(limits), JoinSet::new());
@@ -102,6 +103,7 @@ struct Port<S> {
     /// The master's own connections.
     masters: Arc<Semaphore>,
     patience: Duration,
+    kept: Duration,
     service: S,
 }
 
@@ -148,7 +150,12 @@ impl<S: Service> Port<S> {
         });
         let http = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.patience)
+            // The time between two requests counts, too.
+            .header_read_timeout(if slot.is_some() {
+                self.kept
+            } else {
+                self.patience
+            })
             // A connection without the right to anything is closed after its refusal.
             .keep_alive(slot.is_some())
             .serve_connection(TokioIo::new(tls), service)

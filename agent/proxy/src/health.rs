@@ -33,6 +33,7 @@ const LIMITS: Limits = Limits {
     per_block: 64,
     master: 0,
     patience: Duration::from_secs(5),
+    kept: Duration::from_secs(5),
 };
 /// Upstream's header, by which balancers weigh nodes.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";

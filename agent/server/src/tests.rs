@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Longest wait for what takes no time.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -181,6 +182,16 @@ impl Lab {
 
     /// The same, by a method, which stands before the path.
     async fn call(&self, from: Ipv4Addr, name: Option<&str>, asked: &str) -> Option<String> {
+        let mut stream = self.connect(from, name).await?;
+        let request = format!("{asked} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok();
+        Some(answer)
+    }
+
+    /// A connection by the holder of a certificate with this name.
+    async fn connect(&self, from: Ipv4Addr, name: Option<&str>) -> Option<TlsStream<TcpStream>> {
         let builder =
             ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
                 .with_safe_default_protocol_versions()
@@ -197,15 +208,8 @@ impl Lab {
         };
         let stream = self.hold(from).await;
         let name = ServerName::try_from("node").unwrap();
-        let mut stream = TlsConnector::from(Arc::new(tls))
-            .connect(name, stream)
-            .await
-            .ok()?;
-        let request = format!("{asked} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.ok();
-        Some(answer)
+        let connector = TlsConnector::from(Arc::new(tls));
+        connector.connect(name, stream).await.ok()
     }
 
     async fn master(&self, from: Ipv4Addr, path: &str) -> String {
@@ -236,6 +240,7 @@ fn issue(
 fn limits() -> Limits {
     Limits {
         patience: FOR_EVER,
+        kept: FOR_EVER,
         ..Limits::default()
     }
 }
@@ -319,6 +324,20 @@ async fn the_machine_s_logs_are_for_who_may_and_no_other_file_is() {
         let asked = lab.ask(own, name, "/logs/?query=agent").await;
         assert_eq!(asked.as_deref(), Some(status));
     }
+}
+
+/// The master's connection waits for its next request for a time of its own.
+#[tokio::test]
+async fn the_masters_connection_waits_for_its_next_request_for_a_while() {
+    let kept = Duration::from_millis(100);
+    let lab = Lab::new(Limits { kept, ..limits() }).await;
+    let master = Some(APISERVER_KUBELET_USER);
+    let mut stream = lab.connect(Ipv4Addr::LOCALHOST, master).await.unwrap();
+    let mut answer = Vec::new();
+    let ended = timeout(LIMIT, stream.read_to_end(&mut answer)).await;
+    ended
+        .expect("the connection ends, and nothing else does here")
+        .ok();
 }
 
 /// Strangers who hold every place in the handshake, and take each one again that they lose, keep the master out of nothing: from one

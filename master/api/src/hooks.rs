@@ -3,6 +3,7 @@
 
 use master_auth::Nodes;
 use master_client::BoxFuture;
+use master_gateway::Standing;
 use master_listener::{DenyList, Extensions};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -36,10 +37,19 @@ pub struct DialError {
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
+/// A stream to a node, and whether it may be used again.
+pub type KeptStream = (Box<dyn NodeStream>, Option<Arc<dyn Standing>>);
+
 /// Connects to the kubelet API of nodes.
 pub trait NodeDialer: fmt::Debug + Send + Sync {
     /// Opens a stream; the TLS handshake is complete when this returns.
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>>;
+
+    /// The same for a stream that is to be used for several requests. A dialer that can't tell later whether it would accept the
+    /// node again says so by `None`: its streams are used once.
+    fn dial_kept(&self, target: NodeTarget) -> BoxFuture<'_, Result<KeptStream, DialError>> {
+        Box::pin(async move { Ok((self.dial(target).await?, None)) })
+    }
 }
 
 /// Registered with the server after it is built.

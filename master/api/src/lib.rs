@@ -22,6 +22,7 @@ mod snapshot;
 mod state;
 mod verbs;
 
-pub use hooks::{DialError, NodeDialer, NodeStream, NodeTarget};
+pub use hooks::{DialError, KeptStream, NodeDialer, NodeStream, NodeTarget};
+pub use master_gateway::Standing;
 pub use options::Options;
 pub use state::ApiServer;

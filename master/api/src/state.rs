@@ -6,7 +6,7 @@ use crate::options::Options;
 use master_admission::{Chain, Parts};
 use master_auth::{Authenticator, Authorizer};
 use master_client::UserInfo;
-use master_gateway::NodeCalls;
+use master_gateway::{KeptLines, NodeCalls};
 use master_kinds::builtin;
 use master_listener::{BodyLimits, DenyList, Extensions, Gate, Peer, too_many};
 use master_metrics::Metrics;
@@ -42,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) snapshots: Arc<Semaphore>,
     pub(crate) node_calls: Arc<NodeCalls>,
     pub(crate) tunnels: Arc<NodeCalls>,
+    pub(crate) kept_lines: Arc<KeptLines>,
     pub(crate) usage: Usage,
     prepared: AtomicBool,
     hooks: Arc<Hooks>,
@@ -101,6 +102,7 @@ impl ApiServer {
             snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
             node_calls: NodeCalls::answers(&options.nodes),
             tunnels: NodeCalls::tunnels(&options.nodes),
+            kept_lines: KeptLines::new(&options.nodes),
             usage: Usage::default(),
             options,
             prepared: AtomicBool::new(false),

@@ -263,7 +263,11 @@ impl MachineDenyList {
         self.attested_serving_denial(node, &extension)
     }
 
-    fn attested_serving_denial(&self, node: &str, extension: &NodeExtension) -> Option<String> {
+    pub(crate) fn attested_serving_denial(
+        &self,
+        node: &str,
+        extension: &NodeExtension,
+    ) -> Option<String> {
         let uid = extension.machine_uid.as_str();
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let machine = table.machines.get(uid);
@@ -275,7 +279,7 @@ impl MachineDenyList {
     }
 
     /// Why a certificate without the node extension may not act as this node; `None` where it may: no Machine has the name.
-    fn unattested_denial(&self, node: &str) -> Option<String> {
+    pub(crate) fn unattested_denial(&self, node: &str) -> Option<String> {
         let taken = self
             .table
             .read()

@@ -2,17 +2,18 @@
 
 use config_kube::identity::node_user;
 use config_tls::{NamedServer, Objection};
-use master_api::{DialError, NodeDialer, NodeStream, NodeTarget};
-use master_attest::MachineDenyList;
+use master_api::{DialError, KeptStream, NodeDialer, NodeStream, NodeTarget, Standing};
+use master_attest::{MachineDenyList, ServingCertificate};
 use master_ca::{Authority, Identity, profile};
 use master_client::BoxFuture;
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Time for connecting and for TLS.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,12 +26,45 @@ pub(crate) struct Dialer {
     means: Mutex<Option<Means>>,
 }
 
-/// TLS settings for calls; made again when the authority's generation changes.
+/// TLS settings for calls; made again when the authority's generation changes. To read a key and check it takes as long as half a
+/// handshake, so that no call does it by itself.
 #[derive(Debug, Clone)]
 struct Means {
     generation: u64,
     verifier: Arc<WebPkiServerVerifier>,
     client: Arc<Identity>,
+    /// With the identity, and a verifier that each call replaces by that of its node.
+    settings: ClientConfig,
+}
+
+impl Means {
+    /// The settings for a call to one node.
+    fn settings(&self, node: &str, machines: Arc<MachineDenyList>) -> Arc<ClientConfig> {
+        let mut settings = self.settings.clone();
+        let verifier = node_verifier(self.verifier.clone(), node, machines);
+        settings
+            .dangerous()
+            .set_certificate_verifier(Arc::new(verifier));
+        Arc::new(settings)
+    }
+}
+
+/// The settings that calls to all nodes share. No session is resumed: that would pass over the verifier.
+fn shared_settings(
+    verifier: Arc<WebPkiServerVerifier>,
+    identity: &Identity,
+) -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut settings = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_webpki_verifier(verifier)
+        .with_client_auth_cert(
+            identity.issued.chain(),
+            PrivateKeyDer::from(identity.key.clone_key()),
+        )?;
+    settings.alpn_protocols = vec![b"http/1.1".to_vec()];
+    settings.resumption = Resumption::disabled();
+    Ok(settings)
 }
 
 impl Dialer {
@@ -69,10 +103,12 @@ impl Dialer {
                 .make_kubelet_client(now)
                 .map_err(crate::Error::Issue)?,
         );
+        let settings = shared_settings(verifier.clone(), &client).map_err(crate::Error::Tls)?;
         let fresh = Means {
             generation,
             verifier,
             client,
+            settings,
         };
         *slot = Some(fresh.clone());
         Ok(fresh)
@@ -81,46 +117,81 @@ impl Dialer {
     async fn connect(
         &self,
         target: &NodeTarget,
-    ) -> Result<Box<dyn NodeStream>, Box<dyn std::error::Error + Send + Sync>> {
-        let Means {
-            verifier,
-            client: identity,
-            ..
-        } = self.means()?;
-        let verifier = node_verifier(verifier, &target.name, self.machines.clone());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_auth_cert(
-                identity.issued.chain(),
-                PrivateKeyDer::from(identity.key.clone_key()),
-            )?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    ) -> Result<(TlsStream<TcpStream>, Means), Box<dyn std::error::Error + Send + Sync>> {
+        let means = self.means()?;
+        let settings = means.settings(&target.name, self.machines.clone());
         let name = ServerName::try_from(target.address.clone())?;
         let host = target.address.trim_matches(['[', ']']);
         let connect = async {
             let socket = TcpStream::connect((host, target.port)).await?;
             socket.set_nodelay(true)?;
-            TlsConnector::from(Arc::new(config))
-                .connect(name, socket)
-                .await
+            TlsConnector::from(settings).connect(name, socket).await
         };
         let stream = tokio::time::timeout(PATIENCE, connect).await??;
-        Ok(Box::new(stream))
+        Ok((stream, means))
+    }
+
+    async fn dialled(
+        &self,
+        target: &NodeTarget,
+    ) -> Result<(TlsStream<TcpStream>, Means), DialError> {
+        self.connect(target).await.map_err(|source| DialError {
+            node: target.name.clone(),
+            address: format!("{}:{}", target.address, target.port),
+            source,
+        })
     }
 }
 
 impl NodeDialer for Dialer {
     fn dial(&self, target: NodeTarget) -> BoxFuture<'_, Result<Box<dyn NodeStream>, DialError>> {
         Box::pin(async move {
-            self.connect(&target).await.map_err(|source| DialError {
-                node: target.name.clone(),
-                address: format!("{}:{}", target.address, target.port),
-                source,
-            })
+            let (stream, _) = self.dialled(&target).await?;
+            Ok(Box::new(stream) as Box<dyn NodeStream>)
         })
+    }
+
+    fn dial_kept(&self, target: NodeTarget) -> BoxFuture<'_, Result<KeptStream, DialError>> {
+        Box::pin(async move {
+            let (stream, means) = self.dialled(&target).await?;
+            let shown = stream.get_ref().1.peer_certificates();
+            let shown = shown.and_then(|chain| chain.first());
+            let standing = shown.map(|certificate| {
+                Arc::new(Shown {
+                    authority: self.authority.clone(),
+                    machines: self.machines.clone(),
+                    generation: means.generation,
+                    until: means.client.issued.not_after,
+                    certificate: ServingCertificate::of(&target.name, certificate),
+                }) as Arc<dyn Standing>
+            });
+            Ok((Box::new(stream) as Box<dyn NodeStream>, standing))
+        })
+    }
+}
+
+/// What both ends of a connection showed when it began.
+#[derive(Debug)]
+struct Shown {
+    authority: Arc<Authority>,
+    machines: Arc<MachineDenyList>,
+    /// The authority's, whose roots the node's chain led to.
+    generation: u64,
+    /// The end of this server's own certificate.
+    until: SystemTime,
+    certificate: ServingCertificate,
+}
+
+impl Standing for Shown {
+    fn objection(&self) -> Option<String> {
+        let now = SystemTime::now();
+        if self.authority.generation() != self.generation {
+            return Some("the cluster's roots or keys have changed".to_owned());
+        }
+        if now > self.until {
+            return Some("the server's own certificate has expired".to_owned());
+        }
+        self.machines.serving_denied_at(&self.certificate, now)
     }
 }
 
@@ -267,5 +338,31 @@ mod tests {
             matches!(&taken, Err(rustls::Error::General(why)) if why.contains("no proof")),
             "{taken:?}"
         );
+    }
+
+    #[test]
+    fn a_kept_connection_ends_with_what_both_ends_showed() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = authority(folder.path());
+        let machines = Arc::new(MachineDenyList::default());
+        let chain = chain(&own, "worker-1", KUBELET_SERVING_SIGNER);
+        let hour = Duration::from_secs(3600);
+        let shown = |generation, until| Shown {
+            authority: own.clone(),
+            machines: machines.clone(),
+            generation,
+            until,
+            certificate: ServingCertificate::of("worker-1", &chain[0]),
+        };
+        let (generation, later) = (own.generation(), SystemTime::now() + hour);
+        assert_eq!(shown(generation, later).objection(), None);
+        assert!(shown(generation + 1, later).objection().is_some(), "roots");
+        let past = SystemTime::now() - hour;
+        assert!(shown(generation, past).objection().is_some(), "expired");
+        let mut machine = Machine::named("worker-1", MachineSpec::default());
+        machine.metadata.uid = Some("uid-1".to_owned());
+        machines.set(&machine);
+        let taken = shown(generation, later).objection();
+        assert!(taken.is_some_and(|why| why.contains("no proof")));
     }
 }

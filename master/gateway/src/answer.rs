@@ -8,6 +8,7 @@
 //! among those of its node, [`NodeLimits::follow_idle`] between two pieces, and lasts as long as its
 //! client and its node are there and not denied.
 
+use crate::kept::{KeptLines, Line};
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
@@ -58,6 +59,10 @@ pub struct NodeLimits {
     pub tunnels: usize,
     /// Bytes that a tunnel holds of each direction at most.
     pub tunnel_buffer: usize,
+    /// Connections to nodes that are kept for the next request of this server's own; each takes some 20 KiB.
+    pub kept: usize,
+    /// Time after which one of these is dropped if it was not used.
+    pub kept_idle: Duration,
 }
 
 impl Default for NodeLimits {
@@ -77,6 +82,8 @@ impl Default for NodeLimits {
             tunnels_per_node: 64,
             tunnels: 1024,
             tunnel_buffer: 32 << 10,
+            kept: 2048,
+            kept_idle: Duration::from_secs(150),
         }
     }
 }
@@ -202,6 +209,8 @@ enum Cut {
 pub struct NodeBody {
     /// `None` once it ended or was cut; the connection ends with it.
     source: Option<(Incoming, Driver, NodeCall)>,
+    /// Where the connection goes once the whole answer was read.
+    line: Option<(Arc<KeptLines>, Line)>,
     limits: NodeLimits,
     expected: Expected,
     taken: u64,
@@ -221,11 +230,29 @@ impl NodeBody {
     ) -> Self {
         Self {
             source: Some(source),
+            line: None,
             limits,
             expected,
             taken: 0,
             waited: Duration::ZERO,
             waiting: None,
+        }
+    }
+
+    /// The same body, whose connection is kept once the whole answer was read.
+    #[must_use]
+    pub fn kept(self, lines: Arc<KeptLines>, line: Line) -> Self {
+        Self {
+            line: Some((lines, line)),
+            ..self
+        }
+    }
+
+    /// The whole answer was read.
+    fn end(&mut self) {
+        if let (Some((_, driver, _)), Some((lines, line))) = (self.source.take(), self.line.take())
+        {
+            lines.put(line, driver);
         }
     }
 
@@ -263,7 +290,7 @@ impl NodeBody {
             };
             match Pin::new(incoming).poll_frame(context) {
                 Poll::Ready(None) => {
-                    self.source = None;
+                    self.end();
                     return Poll::Ready(None);
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(Cut::Broken(error)))),

@@ -1,4 +1,5 @@
-//! The way to nodes' kubelets: limits on their answers, places of open calls, and the bytes of a tunnel; and what a program
+//! The way to nodes' kubelets: limits on their answers, places of open calls, connections that are kept between two calls
+//! ([`KeptLines`]), and the bytes of a tunnel; and what a program
 //! behind the API's proxy is ([`Backend`]), gets and gives: headers ([`Front`]), bodies ([`Upload`]), pages ([`Page`]). An
 //! answer can go to its client over a WebSocket ([`Socket`]). What pages of other origins may ask for is decided here ([`check_origin`]).
 
@@ -6,6 +7,7 @@ mod answer;
 mod backend;
 mod exchange;
 mod front;
+mod kept;
 mod links;
 mod node_headers;
 mod origin;
@@ -21,6 +23,7 @@ pub use answer::{Driver, Expected, NodeBody, NodeCall, NodeCalls, NodeLimits};
 pub use backend::{Backend, of_pod, of_service};
 pub use exchange::{Exchange, is_page};
 pub use front::Front;
+pub use kept::{KeptLines, Line, Standing};
 pub use links::Links;
 pub use node_headers::{follows, for_node};
 pub use origin::check_origin;

@@ -17,11 +17,17 @@ use tokio::sync::watch;
 pub(crate) struct HistoryLimits {
     pub(crate) events: usize,
     pub(crate) bytes: usize,
+    /// Bytes of values that are read from disk before they are packed.
+    pub(crate) unpacked: usize,
 }
 
 /// Number of the newest events of a table whose derived data is cached and whose values are not packed: enough for all
 /// watchers to receive an event while it is among them.
 const RECENT: usize = 64;
+
+/// Bytes of values that a table holds as they are read from disk before it packs them. Most of a long history are superseded soon,
+/// so that packing each at once would be in vain; all of them at once would be most of the process' memory.
+pub(crate) const READ_AT_ONCE: usize = 32 << 20;
 
 /// One table.
 #[derive(Debug)]
@@ -31,6 +37,9 @@ pub(crate) struct Table {
     events: VecDeque<Arc<Event>>,
     /// Bytes that only the history uses.
     bytes: usize,
+    /// Bytes of values that were read from disk since they were packed last, and the revision up to which they are.
+    read: usize,
+    packed: Revision,
     /// All events after this revision are present.
     floor: Revision,
     changed: watch::Sender<Revision>,
@@ -43,6 +52,8 @@ impl Table {
             samples: Samples::default(),
             events: VecDeque::new(),
             bytes: 0,
+            read: 0,
+            packed: 0,
             floor,
             changed: watch::Sender::new(0),
         }
@@ -58,17 +69,21 @@ impl Table {
             .partition_point(|event| event.revision <= revision)
     }
 
-    fn push(&mut self, event: Arc<Event>, packs: bool) {
+    fn push(&mut self, event: Arc<Event>, packs: bool, unpacked: usize) {
         self.bytes += Self::weight(&event);
         match &event.now {
             Some(entry) => drop(self.entries.insert(event.key.clone(), entry.clone())),
             None => drop(self.entries.remove(&event.key)),
         }
+        if !packs {
+            self.read += event.now.as_ref().map_or(0, |entry| entry.value.len());
+        }
         self.events.push_back(event);
-        if let Some(at) = self.events.len().checked_sub(RECENT + 1)
-            && packs
-        {
+        if packs && let Some(at) = self.events.len().checked_sub(RECENT + 1) {
             self.pass(at);
+        }
+        if self.read > unpacked {
+            self.pack();
         }
     }
 
@@ -101,14 +116,22 @@ impl Table {
         Some(now)
     }
 
-    /// Packs everything that is not recent.
+    /// Packs everything that is not recent, of what was not packed by this before: what resembles nothing is tried once.
     fn pack(&mut self) {
-        for at in 0..self.events.len().saturating_sub(RECENT) {
+        let old = self.events.len().saturating_sub(RECENT);
+        let last = old.checked_sub(1).and_then(|last| self.events.get(last));
+        let through = last.map_or(self.floor, |last| last.revision.max(self.floor));
+        // That of the last revision may have been cut by what was recent then.
+        let fresh = self.packed..=through;
+        for at in self.position(self.packed.saturating_sub(1))..old {
             self.pass(at);
         }
-        for entry in self.entries.values_mut() {
+        // Those without an event: it was dropped while the table was read.
+        let entries = self.entries.values_mut();
+        for entry in entries.filter(|entry| fresh.contains(&entry.modified)) {
             entry.value = self.samples.pack(&entry.value, None);
         }
+        (self.read, self.packed) = (0, through);
     }
 
     /// Drops the oldest events until the limits hold and the floor is at least `at_least`. Whole
@@ -176,7 +199,7 @@ pub(crate) struct Published {
     head: Revision,
     floor: Revision,
     limits: HistoryLimits,
-    /// Whether values are packed as they grow old. Not while the state is read from disk: most of them are superseded there.
+    /// Whether values are packed as they grow old. Not while the state is read from disk: many of them are superseded there.
     packs: bool,
     /// For watchers of every table.
     changed: watch::Sender<Revision>,
@@ -204,7 +227,7 @@ impl Published {
         }
     }
 
-    /// The state to read one from disk into; [`Published::pack`] ends that.
+    /// The state to read one from disk into, whose tables pack from time to time; [`Published::pack`] ends that.
     pub(crate) fn unpacked(head: Revision, limits: HistoryLimits) -> Self {
         Self {
             packs: false,
@@ -244,7 +267,7 @@ impl Published {
             Some(table) => table,
             None => self.table_mut(name),
         };
-        table.push(event, packs);
+        table.push(event, packs, limits.unpacked);
         let floor = table.floor;
         table.trim(limits, floor, packs);
     }
@@ -292,10 +315,17 @@ impl Published {
         self.head = head;
     }
 
-    /// Installs a table read from disk; entries are sorted by key.
-    pub(crate) fn install(&mut self, name: &str, floor: Revision, entries: Vec<Entry>) {
+    /// Installs a table read from disk; entries are sorted by key, and packed with these samples.
+    pub(crate) fn install(
+        &mut self,
+        name: &str,
+        floor: Revision,
+        entries: Vec<Entry>,
+        samples: Samples,
+    ) {
         let table = self.table_mut(name);
         table.floor = table.floor.max(floor);
+        (table.samples, table.packed) = (samples, table.floor);
         table.entries = entries
             .into_iter()
             .map(|entry| (entry.key.clone(), entry))
@@ -551,3 +581,7 @@ fn collect(
         remaining,
     }
 }
+
+#[cfg(test)]
+#[path = "history_tests.rs"]
+mod tests;

@@ -6,7 +6,7 @@
 //! no reads before the copy is complete.
 
 use crate::error::StoreError;
-use crate::history::{HistoryLimits, Published};
+use crate::history::{HistoryLimits, Published, READ_AT_ONCE};
 use crate::memory::Memory;
 use crate::model::{Fetched, ListQuery, Listing, Revision};
 use crate::traits::{BoxFuture, Reader, Store, WatchStream};
@@ -18,6 +18,7 @@ use tokio::sync::watch;
 const LIMITS: HistoryLimits = HistoryLimits {
     events: 50_000,
     bytes: 16 << 20,
+    unpacked: READ_AT_ONCE,
 };
 /// Time for the copy to reach a revision before the engine itself is asked (upstream's watch cache:
 /// the same).

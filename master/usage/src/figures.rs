@@ -10,7 +10,9 @@ use master_schema::quantity::Quantity;
 use master_schema::validate::{Fields, object, text};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 /// One node's report.
 #[derive(Debug, Default)]
@@ -19,19 +21,31 @@ struct Told {
     before: Option<Answer>,
     /// It did not answer the last scrape.
     silent: bool,
+    /// When somebody last asked for its figures or for those of a pod on it, in milliseconds since the usage was made; 0 for never.
+    read: AtomicU64,
 }
 
 /// The known usage. Cheap to clone; all clones share it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Usage {
+    made: Instant,
     nodes: Arc<RwLock<HashMap<String, Told>>>,
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self {
+            made: Instant::now(),
+            nodes: Arc::default(),
+        }
+    }
 }
 
 /// When an answer was made, by the node's clock.
 fn time(answer: &Answer) -> Option<i64> {
-    let containers = answer.pods.values().flat_map(|pod| pod.values());
+    let containers = answer.pods.values().flatten();
     let points = containers
-        .map(|container| container.point)
+        .map(|(_, container)| container.point)
         .chain(answer.node);
     points.map(|point| point.at).max()
 }
@@ -43,6 +57,31 @@ impl Usage {
 
     fn read(&self) -> RwLockReadGuard<'_, HashMap<String, Told>> {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Milliseconds since the usage was made, at least 1.
+    fn age(&self, now: Instant) -> u64 {
+        let age = now.saturating_duration_since(self.made).as_millis();
+        u64::try_from(age).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Whether a node's figures are wanted sooner than by the way: somebody asked for them within `time` before `now`, or it
+    /// has answered once, which makes no rate.
+    pub(crate) fn is_wanted(&self, node: &str, now: Instant, time: Duration) -> bool {
+        let nodes = self.read();
+        let Some(told) = nodes.get(node) else {
+            return false;
+        };
+        let read = told.read.load(Ordering::Relaxed);
+        let since = Duration::from_millis(self.age(now).saturating_sub(read));
+        (told.before.is_none() && !told.silent) || (read > 0 && since <= time)
+    }
+
+    /// What a node reported, unless it was silent since. It is wanted from then on.
+    fn told<'a>(&self, nodes: &'a HashMap<String, Told>, node: &str) -> Option<&'a Told> {
+        let told = nodes.get(node)?;
+        told.read.store(self.age(Instant::now()), Ordering::Relaxed);
+        (!told.silent).then_some(told)
     }
 
     /// Takes a node's answer. Repeated figures do not count as new.
@@ -79,9 +118,7 @@ impl Usage {
     pub fn of_node(&self, node: &Fields) -> Option<Fields> {
         let used = {
             let nodes = self.read();
-            let told = nodes
-                .get(meta_text(node, "name"))
-                .filter(|told| !told.silent)?;
+            let told = self.told(&nodes, meta_text(node, "name"))?;
             rates::node(told.before.as_ref()?, &told.last)?
         };
         let mut made = made("NodeMetrics", node, used)?;
@@ -100,9 +137,7 @@ impl Usage {
         let key = ["namespace", "name"].map(|name| meta_text(pod, name).to_owned());
         let used = {
             let nodes = self.read();
-            let told = nodes
-                .get(text(spec, "nodeName"))
-                .filter(|told| !told.silent)?;
+            let told = self.told(&nodes, text(spec, "nodeName"))?;
             rates::pod(told.before.as_ref(), &told.last, &key.into())?
         };
         // One time stands for all: the earliest (as upstream's).
@@ -251,6 +286,26 @@ mod tests {
         assert_eq!(usage.of_node(&node("n1")), None, "one answer makes no rate");
         usage.retain(&BTreeSet::from(["n2".to_owned()]));
         assert!(usage.read().is_empty());
+    }
+
+    #[test]
+    fn a_node_is_wanted_while_its_figures_are_read_and_until_it_has_a_rate() {
+        let (usage, time) = (Usage::default(), Duration::from_secs(60));
+        let wanted = |usage: &Usage, after: u64| {
+            let now = Instant::now() + Duration::from_secs(after);
+            usage.is_wanted("n1", now, time)
+        };
+        assert!(!wanted(&usage, 0), "nothing is known of it");
+        usage.answered("n1", answer(0, 10.0, &[]));
+        assert!(wanted(&usage, 0), "one answer makes no rate");
+        usage.answered("n1", answer(15, 40.0, &[("web", "main", 1.0)]));
+        assert!(!wanted(&usage, 0), "nobody has asked for it");
+        assert_eq!(usage.of_pod(&pod("other", "n1", "Running")), None);
+        assert!(wanted(&usage, 30), "somebody asked for a pod on it");
+        assert!(!wanted(&usage, 90), "that is long ago");
+        usage.silent("n1");
+        assert_eq!(usage.of_node(&node("n1")), None);
+        assert!(wanted(&usage, 30), "somebody asked while it was silent");
     }
 
     #[test]

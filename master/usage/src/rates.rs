@@ -4,8 +4,9 @@ use crate::parse::{Answer, Container, Point};
 
 /// A container younger than this has no figures of its own time: a process that starts uses more than it will (upstream: 10 s).
 const YOUNG: i64 = 10_000;
-/// A container older than this is compared with the answer before, and with nothing else.
-const FRESH: i64 = 60_000;
+/// A container older than this is compared with the answer before, and with nothing else. One that started just after its node was
+/// asked is a minute old at the next answer, and as much older as that takes.
+const FRESH: i64 = 75_000;
 
 /// A rate of CPU and a level of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +70,10 @@ pub(crate) fn pod(
     let before = before.and_then(|before| before.pods.get(key));
     let all = last.pods.get(key)?.iter();
     let used = all.map(|(name, last)| {
-        let before = before.and_then(|before| before.get(name).copied());
+        let before = before.and_then(|before| {
+            let at = before.binary_search_by(|(other, _)| other.cmp(name)).ok()?;
+            before.get(at).map(|(_, container)| *container)
+        });
         Some((name.clone(), container(before, *last)?))
     });
     used.collect()
@@ -134,8 +138,8 @@ mod tests {
         for (age, known) in [
             (9_999, false),
             (10_000, true),
-            (60_000, true),
-            (60_001, false),
+            (75_000, true),
+            (75_001, false),
         ] {
             let found = container(None, container_at(10, age, 0));
             assert_eq!(found.is_some(), known, "{age}");

@@ -16,14 +16,22 @@ pub(crate) struct Places {
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     due: Instant,
+    /// The pause before that.
+    pause: Duration,
     silent: bool,
     asked: bool,
+}
+
+/// A node's own part of a time, so that not all are scraped at once.
+fn part(node: &str, of: Duration) -> Duration {
+    let hash = BuildHasherDefault::<DefaultHasher>::new().hash_one(node);
+    of * u32::try_from(hash % 1024).unwrap_or_default() / 1024
 }
 
 /// The nodes, and when each is due.
 #[derive(Debug)]
 pub(crate) struct Rota {
-    period: Duration,
+    first: Duration,
     places: Places,
     turns: HashMap<String, Turn>,
     /// Nodes that wait: those that answered the last time, and those that did not.
@@ -32,9 +40,10 @@ pub(crate) struct Rota {
 }
 
 impl Rota {
-    pub(crate) fn new(period: Duration, places: Places) -> Self {
+    /// New nodes are scraped within `first`.
+    pub(crate) fn new(first: Duration, places: Places) -> Self {
         Self {
-            period,
+            first,
             places,
             turns: HashMap::new(),
             waiting: Default::default(),
@@ -42,17 +51,15 @@ impl Rota {
         }
     }
 
-    /// Adds a node. A new one is scraped within a period, at its own offset, so that not all are
-    /// scraped at once.
+    /// Adds a node, if it is new.
     pub(crate) fn add(&mut self, node: &str, now: Instant) {
         if self.turns.contains_key(node) {
             return;
         }
-        let hash = BuildHasherDefault::<DefaultHasher>::new().hash_one(node);
-        let part = u32::try_from(hash % 1024).unwrap_or_default();
-        let due = now + self.period * part / 1024;
+        let due = now + part(node, self.first);
         let turn = Turn {
             due,
+            pause: self.first,
             silent: false,
             asked: false,
         };
@@ -117,19 +124,26 @@ impl Rota {
         pools.filter_map(first).min()
     }
 
-    /// A scrape ended; returns whether the node still exists. It is due again a period after its
-    /// last due time, or after now if that has passed.
-    pub(crate) fn asked(&mut self, node: &str, answered: bool, now: Instant) -> bool {
+    /// Whether a node is being scraped; false where it went meanwhile.
+    pub(crate) fn is_asked(&self, node: &str) -> bool {
+        self.turns.get(node).is_some_and(|turn| turn.asked)
+    }
+
+    /// A scrape ended. Its node, if it still exists, is due again a pause after its
+    /// last due time, or after now if that has passed. Where the pause becomes longer, the first one is the node's own part of the
+    /// difference longer, so that nodes that began together are scraped apart.
+    pub(crate) fn asked(&mut self, node: &str, answered: bool, now: Instant, pause: Duration) {
         let Some(turn) = self.turns.get_mut(node).filter(|turn| turn.asked) else {
-            return false;
+            return;
         };
         self.asked[usize::from(turn.silent)] -= 1;
-        let next = turn.due + self.period;
-        turn.due = if next > now { next } else { now + self.period };
+        let wait = pause.min(turn.pause) + part(node, pause.saturating_sub(turn.pause));
+        turn.pause = pause;
+        let next = turn.due + wait;
+        turn.due = if next > now { next } else { now + wait };
         turn.silent = !answered;
         turn.asked = false;
         self.waiting[usize::from(turn.silent)].insert((turn.due, node.to_owned()));
-        true
     }
 }
 
@@ -156,12 +170,40 @@ mod tests {
         while now < begin + PERIOD * 3 {
             while let Some(node) = rota.next(now) {
                 asked.push(node.clone());
-                assert!(rota.asked(&node, true, now));
+                rota.asked(&node, true, now, PERIOD);
             }
             now += Duration::from_millis(100);
         }
         asked.sort();
         assert_eq!(asked, ["a", "a", "a", "b", "b", "b"]);
+    }
+
+    #[test]
+    fn nodes_whose_pause_becomes_longer_spread_over_it() {
+        let begin = Instant::now();
+        let mut rota = Rota::new(
+            PERIOD,
+            Places {
+                good: 100,
+                ..PLACES
+            },
+        );
+        let all: BTreeSet<String> = (0..100).map(|number| format!("n{number}")).collect();
+        rota.set(&all, begin);
+        let (pause, mut now) = (PERIOD * 4, begin);
+        let mut asked = [0; 12];
+        while now < begin + PERIOD * 12 {
+            while let Some(node) = rota.next(now) {
+                let at = (now - begin).as_secs() / PERIOD.as_secs();
+                asked[usize::try_from(at).unwrap()] += 1;
+                rota.asked(&node, true, now, pause);
+            }
+            now += Duration::from_millis(100);
+        }
+        assert_eq!(asked[0], 100, "all of them in the first time");
+        assert_eq!(asked[5..9].iter().sum::<u32>(), 100, "each once in a pause");
+        let evenly = asked[5..9].iter().filter(|many| **many > 15).count();
+        assert!(evenly >= 3, "{asked:?}");
     }
 
     #[test]
@@ -172,7 +214,7 @@ mod tests {
         let now = begin + PERIOD;
         for _ in 0..3 {
             let bad = rota.next(now).unwrap();
-            assert!(rota.asked(&bad, false, now));
+            rota.asked(&bad, false, now, PERIOD);
         }
         rota.add("good", now);
         let now = now + PERIOD;
@@ -193,7 +235,8 @@ mod tests {
         let first = rota.next(now).unwrap();
         assert_eq!(rota.next(now), None);
         rota.remove(&first);
-        assert!(!rota.asked(&first, true, now));
+        assert!(!rota.is_asked(&first));
+        rota.asked(&first, true, now, PERIOD);
         assert!(rota.next(now).is_some_and(|second| second != first));
     }
 
@@ -218,7 +261,7 @@ mod tests {
                         open.push(next);
                     },
                     3 => if let Some(node) = open.pop() {
-                        prop_assert!(rota.asked(&node, which % 2 == 0, now));
+                        rota.asked(&node, which % 2 == 0, now, PERIOD * u32::from(which));
                     },
                     _ => now += PERIOD / 2,
                 }

@@ -15,8 +15,13 @@ use std::time::{Duration, Instant};
 /// Limits of scrapes.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The time between two questions to a node (upstream's metrics server: 15 s).
+    /// The time between two questions to a node (the default of upstream's metrics server: 60 s).
     pub period: Duration,
+    /// The same for a node whose figures are wanted: somebody asked for them, or there are none yet (what autoscalers and the
+    /// manifests of upstream's metrics server take: 15 s).
+    pub wanted_period: Duration,
+    /// How long a node's figures are wanted after somebody asked for them: several times an autoscaler's own period.
+    pub wanted_for: Duration,
     /// The time for a node's whole answer (upstream's metrics server: 10 s).
     pub patience: Duration,
     /// Bytes of an answer: 250 pods of ten containers report some 2 MiB.
@@ -30,7 +35,9 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            period: Duration::from_secs(15),
+            period: Duration::from_secs(60),
+            wanted_period: Duration::from_secs(15),
+            wanted_for: Duration::from_secs(120),
             patience: Duration::from_secs(10),
             bytes: 4 << 20,
             at_once: 32,
@@ -78,7 +85,7 @@ pub async fn run(
         good: options.at_once,
         silent: options.silent_at_once,
     };
-    let mut rota = Rota::new(options.period, places);
+    let mut rota = Rota::new(options.wanted_period, places);
     let mut asked: FuturesUnordered<BoxFuture<'static, Asked>> = FuturesUnordered::new();
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -97,18 +104,36 @@ pub async fn run(
             () = &mut shutdown => return,
             change = nodes.next() => take(change, &mut rota, &usage),
             Some((node, answer)) = asked.next() => {
-                let is_there = rota.asked(&node, answer.is_ok(), Instant::now());
-                match answer {
-                    Ok(answer) if is_there => usage.answered(&node, answer),
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::debug!(node, reason = config_errors::chain(&error), "cannot read a node's metrics");
-                        usage.silent(&node);
-                    }
+                if rota.is_asked(&node) {
+                    let answered = answer.is_ok();
+                    note(&usage, &node, answer);
+                    let now = Instant::now();
+                    rota.asked(&node, answered, now, pause(&usage, &node, now, options));
                 }
             }
             () = due => {}
         }
+    }
+}
+
+/// Takes the result of a scrape.
+fn note(usage: &Usage, node: &str, answer: Result<Answer, Silence>) {
+    match answer {
+        Ok(answer) => usage.answered(node, answer),
+        Err(error) => {
+            let reason = config_errors::chain(&error);
+            tracing::debug!(node, reason, "cannot read a node's metrics");
+            usage.silent(node);
+        }
+    }
+}
+
+/// The time until a node is scraped again.
+fn pause(usage: &Usage, node: &str, now: Instant, options: Options) -> Duration {
+    if usage.is_wanted(node, now, options.wanted_for) {
+        options.wanted_period
+    } else {
+        options.period
     }
 }
 

@@ -1,18 +1,25 @@
 //! Requests to a node's kubelet: its address, a connection, and errors on the way.
 
 use super::Call;
-use crate::hooks::{NodeStream, NodeTarget};
-use http::{Request, Response, StatusCode};
+use crate::hooks::{NodeDialer, NodeStream, NodeTarget};
+use crate::state::ApiServer;
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use master_client::Body;
-use master_gateway::{Driver, Expected, NodeBody};
+use master_gateway::{Driver, Expected, Line, NodeBody, NodeLimits};
+use master_listener::DenyList;
 use master_schema::error::{ApiError, Reason, no_resource};
 use master_schema::validate::{get, items, object as inner};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// The kubelet's port if the Node object names none.
 const PORT: u16 = 10250;
+/// Bytes that a kept connection reads at once, which it holds while it waits; its answers have small heads.
+const KEPT_BUFFER: usize = 8192;
 
 /// The address of a node's kubelet, from its Node object.
 pub(super) async fn target(call: &Call, node: &str) -> Result<NodeTarget, ApiError> {
@@ -67,9 +74,15 @@ pub(super) async fn send(
     request: Request<Body>,
     expected: Expected,
 ) -> Result<Response<NodeBody>, ApiError> {
-    let limits = &call.api.inner.options.nodes;
-    let place = call.api.inner.node_calls.begin(&target.name)?;
-    let (answer, driver) = ask(call, target, request).await?;
+    let api = &call.api.inner;
+    let place = api.node_calls.begin(&target.name)?;
+    let (answer, driver, line) = if is_own_question(call) {
+        let node = target.name.clone();
+        in_time(call, &node, ask_again(call, target, request)).await?
+    } else {
+        let (answer, driver) = ask(call, target, request).await?;
+        (answer, driver, None)
+    };
     if answer.status().is_informational() {
         let text = format!("node answered {}, which was not asked for", answer.status());
         let code = StatusCode::BAD_GATEWAY.as_u16();
@@ -79,7 +92,22 @@ pub(super) async fn send(
         });
     }
     let expected = expected.with(answer.status());
-    Ok(answer.map(|incoming| NodeBody::new((incoming, driver, place), limits.clone(), expected)))
+    Ok(answer.map(|incoming| {
+        let body = NodeBody::new(
+            (incoming, driver, place),
+            api.options.nodes.clone(),
+            expected,
+        );
+        match line {
+            Some(line) => body.kept(api.kept_lines.clone(), line),
+            None => body,
+        }
+    }))
+}
+
+/// Whether this server itself asks: for metrics, of all nodes again and again.
+fn is_own_question(call: &Call) -> bool {
+    call.peer.remote.is_none() && call.method == Method::GET
 }
 
 /// Sends a request to a node: the header of its answer, and what moves the connection's bytes.
@@ -92,14 +120,23 @@ pub(super) async fn ask(
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver), ApiError> {
     let node = target.name.clone();
-    if let Some(why) = call.api.node_denial(&node) {
+    in_time(call, &node, connect(call, target, request)).await
+}
+
+/// The result of `work` with a node, if the node is not denied and the result comes in time.
+async fn in_time<T>(
+    call: &Call,
+    node: &str,
+    work: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    if let Some(why) = call.api.node_denial(node) {
         return Err(ApiError::new(
             Reason::ServiceUnavailable,
             format!("no request is sent to node {node}: {why}"),
         ));
     }
     let limit = call.api.inner.options.nodes.header;
-    let answer = tokio::time::timeout(limit, connect(call, target, request)).await;
+    let answer = tokio::time::timeout(limit, work).await;
     answer.unwrap_or_else(|_elapsed| {
         let text = format!("node {node} did not answer within {} s", limit.as_secs());
         Err(ApiError {
@@ -109,25 +146,87 @@ pub(super) async fn ask(
     })
 }
 
+fn dialer(call: &Call) -> Result<&Arc<dyn NodeDialer>, ApiError> {
+    call.api.node_dialer().ok_or_else(|| {
+        ApiError::new(
+            Reason::ServiceUnavailable,
+            "this server is not configured to connect to nodes",
+        )
+    })
+}
+
 async fn connect(
     call: &Call,
     target: NodeTarget,
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver), ApiError> {
     let node = target.name.clone();
-    let dialer = call.api.node_dialer().ok_or_else(|| {
-        ApiError::new(
-            Reason::ServiceUnavailable,
-            "this server is not configured to connect to nodes",
-        )
-    })?;
-    let stream = dialer
+    let stream = dialer(call)?
         .dial(target)
         .await
         .map_err(|error| unreachable("the node cannot be reached", &error))?;
     speak(call, node, stream, request)
         .await
         .map_err(|error| unreachable("the node did not answer", &error))
+}
+
+/// Asks over the connection that was kept of the last question, or over a new one, which may be kept then. A connection that has
+/// ended since is no failure: a question without a body can be asked again.
+async fn ask_again(
+    call: &Call,
+    target: NodeTarget,
+    request: Request<Body>,
+) -> Result<(Response<Incoming>, Driver, Option<Line>), ApiError> {
+    let node = target.name.clone();
+    let place = format!("{}:{}", target.address, target.port);
+    if let Some((mut line, driver)) = call.api.inner.kept_lines.take(&node, &place) {
+        let question = copy(&request);
+        match line.send(question).await {
+            Ok(answer) => return Ok((answer, driver, Some(line))),
+            Err(error) => tracing::debug!(%error, node, "kept connection to node failed"),
+        }
+    }
+    let (stream, standing) = dialer(call)?
+        .dial_kept(target)
+        .await
+        .map_err(|error| unreachable("the node cannot be reached", &error))?;
+    let Some(standing) = standing else {
+        let spoken = speak(call, node, stream, request).await;
+        let (answer, driver) =
+            spoken.map_err(|error| unreachable("the node did not answer", &error))?;
+        return Ok((answer, driver, None));
+    };
+    let asked = async {
+        let judge = standing.clone();
+        let why = move |list: &dyn DenyList, node: &str| {
+            list.node_denied(node).or_else(|| judge.objection())
+        };
+        let limits = &call.api.inner.options.nodes;
+        let mut http = bounded(limits);
+        http.read_buf_exact_size(Some(KEPT_BUFFER));
+        let (sender, driver) = begin(&call.api, node.clone(), stream, &http, why).await?;
+        let mut line = Line::new(node.clone(), place, sender, standing);
+        Ok::<_, hyper::Error>((line.send(request).await?, driver, Some(line)))
+    };
+    let asked = asked.await;
+    asked.map_err(|error| unreachable("the node did not answer", &error))
+}
+
+/// A request without a body as another of its kind.
+fn copy(request: &Request<Body>) -> Request<Body> {
+    let mut copy = Request::new(master_client::body(Bytes::new()));
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+/// HTTP within the limits on heads.
+fn bounded(limits: &NodeLimits) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.max_buf_size(limits.header_bytes.max(8192))
+        .max_headers(limits.header_fields);
+    http
 }
 
 /// Sends a request over a stream that leads to a node, or to a pod on it: the header of the answer, and what moves the
@@ -141,16 +240,27 @@ pub(super) async fn speak(
     stream: Box<dyn NodeStream>,
     request: Request<Body>,
 ) -> Result<(Response<Incoming>, Driver), hyper::Error> {
-    let limits = &call.api.inner.options.nodes;
-    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
-        .max_buf_size(limits.header_bytes.max(8192))
-        .max_headers(limits.header_fields)
-        .handshake::<_, Body>(TokioIo::new(stream))
-        .await?;
+    let http = bounded(&call.api.inner.options.nodes);
+    // The connection lives while the answer's body is read and neither node nor caller is denied.
+    let caller = call.clone();
+    let why =
+        move |list: &dyn DenyList, node: &str| list.node_denied(node).or_else(|| caller.denial());
+    let (mut sender, driver) = begin(&call.api, node, stream, &http, why).await?;
+    // From here on the connection ends with the call, and later with the answer's body.
+    Ok((sender.send_request(request).await?, driver))
+}
+
+/// Begins HTTP on a stream. The connection ends with its driver, or as soon as `why` finds a reason in the deny list.
+async fn begin(
+    api: &ApiServer,
+    node: String,
+    stream: Box<dyn NodeStream>,
+    http: &http1::Builder,
+    why: impl Fn(&dyn DenyList, &str) -> Option<String> + Send + Sync + 'static,
+) -> Result<(http1::SendRequest<Body>, Driver), hyper::Error> {
+    let (sender, connection) = http.handshake::<_, Body>(TokioIo::new(stream)).await?;
     let connection = connection.with_upgrades();
-    // The connection lives while the answer's body is read and the node is not denied; its task
-    // ends with it.
-    let call = call.clone();
+    let api = api.clone();
     let driver = tokio::spawn(async move {
         // Cancel-safe: either end of the wait ends the connection.
         tokio::select! {
@@ -159,14 +269,12 @@ pub(super) async fn speak(
                     tracing::debug!(%error, node, "connection to node failed");
                 }
             }
-            why = call.api.until_denied(|list| list.node_denied(&node).or_else(|| call.denial())) => {
+            why = api.until_denied(|list| why(list, &node)) => {
                 tracing::info!(node, reason = why, "connection to node closed");
             }
         }
     });
-    // From here on the connection ends with the call, and later with the answer's body.
-    let driver = Driver(driver.abort_handle());
-    Ok((sender.send_request(request).await?, driver))
+    Ok((sender, Driver(driver.abort_handle())))
 }
 
 /// A failure on the way, with all its causes.

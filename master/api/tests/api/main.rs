@@ -11,6 +11,7 @@ mod crowded;
 mod deletion;
 mod guarded;
 mod hostile_nodes;
+mod kept_nodes;
 mod kinds;
 mod kube;
 mod kubectl;

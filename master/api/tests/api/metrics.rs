@@ -131,6 +131,7 @@ fn ask_nodes(local: &Local, nodes: &Nodes, patience: Duration) -> tokio::task::J
     assert!(local.api.set_node_dialer(Arc::new(nodes.clone())));
     let options = Options {
         period: Duration::from_millis(200),
+        wanted_period: Duration::from_millis(200),
         patience,
         silent_at_once: 1,
         ..Options::default()

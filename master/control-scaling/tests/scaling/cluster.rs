@@ -69,6 +69,7 @@ impl Cluster {
             api.usage().clone(),
             master_usage::Options {
                 period: Duration::from_secs(1),
+                wanted_period: Duration::from_secs(1),
                 ..master_usage::Options::default()
             },
             std::future::pending(),

@@ -8,6 +8,7 @@ use super::frame::{self, Broken, FileId, Frames};
 use super::record::{self, Purpose, Record, Records, VERSION};
 use crate::history::{Capture, HistoryLimits, Published};
 use crate::model::{Entry, Event, Revision};
+use crate::packing::Samples;
 use bytes::Bytes;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -304,6 +305,7 @@ pub(super) struct Load {
     head: Revision,
     table: Option<(String, Revision)>,
     entries: Vec<Entry>,
+    samples: Samples,
 }
 
 impl Load {
@@ -313,13 +315,15 @@ impl Load {
             head: 1,
             table: None,
             entries: Vec::new(),
+            samples: Samples::default(),
         }
     }
 
     fn close_table(&mut self) {
         if let Some((name, floor)) = self.table.take() {
-            self.published
-                .install(&name, floor, std::mem::take(&mut self.entries));
+            let entries = std::mem::take(&mut self.entries);
+            let samples = std::mem::take(&mut self.samples);
+            self.published.install(&name, floor, entries, samples);
         }
     }
 
@@ -345,7 +349,8 @@ impl Take for Load {
     }
 
     fn entry(&mut self, entry: Entry) {
-        self.entries.push(entry);
+        let value = self.samples.pack(&entry.value, None);
+        self.entries.push(Entry { value, ..entry });
     }
 
     fn event(&mut self, revision: Revision, key: &str, value: Option<Bytes>) {

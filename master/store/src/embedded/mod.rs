@@ -14,7 +14,7 @@ pub(crate) mod snapshot;
 mod writer;
 
 use crate::error::StoreError;
-use crate::history::{HistoryLimits, table_of};
+use crate::history::{HistoryLimits, READ_AT_ONCE, table_of};
 use crate::memory::Memory;
 use crate::model::{Action, Committed, Fetched, ListQuery, Listing, Op, Revision};
 use crate::traits::{BoxFuture, Store, WatchStream};
@@ -124,6 +124,7 @@ impl EmbeddedStore {
         let limits = HistoryLimits {
             events: options.history_events,
             bytes: options.history_bytes,
+            unpacked: READ_AT_ONCE,
         };
         let folder = Arc::new(Folder::open(folder, options.disk.clone())?);
         let found = recover::recover(&folder, limits)?;

@@ -1,0 +1,51 @@
+use super::*;
+
+const LIMITS: HistoryLimits = HistoryLimits {
+    events: 300,
+    bytes: 1 << 20,
+    unpacked: 64 << 10,
+};
+const KEYS: usize = 700;
+
+/// A value of a kilobyte, most of which is that of all others.
+fn value(number: usize) -> Bytes {
+    let fields = (0..100_usize).map(|field| (field * field * 7919).to_string());
+    let fields: Vec<String> = fields.collect();
+    format!("{number} {}", fields.join(",")).into()
+}
+
+/// Bytes that a table holds as they were written.
+fn plain(published: &Published) -> usize {
+    let table = published.tables.get("pods").unwrap();
+    let entries = table.entries.values();
+    let own = entries.filter_map(|entry| entry.value.plain());
+    own.map(Bytes::len).sum()
+}
+
+#[test]
+fn values_are_packed_while_they_are_read_and_read_as_they_were_written() {
+    let mut published = Published::unpacked(1, LIMITS);
+    let (mut most, mut whole) = (0, 0);
+    for number in 0..2_000 {
+        let key = format!("pods/{}", number % KEYS);
+        published.replay(number as Revision + 2, &key, Some(value(number)));
+        whole = published.tables["pods"].entries.len() * value(number).len();
+        most = plain(&published).max(most);
+    }
+    let recent = (RECENT + 1) * value(0).len();
+    assert!(most <= LIMITS.unpacked + 2 * recent, "{most} of {whole}");
+    published.pack();
+    assert!(plain(&published) <= 2 * recent, "{}", plain(&published));
+    for number in 2_000 - KEYS..2_000 {
+        let entry = published.get(&format!("pods/{}", number % KEYS)).unwrap();
+        assert_eq!(entry.value, value(number));
+        assert_eq!(entry.modified, number as Revision + 2);
+    }
+    let (events, head) = published.events_after(Some("pods/"), 1_950, 1_000).unwrap();
+    assert_eq!((events.len(), head), (51, 2_001));
+    for event in events {
+        let number = usize::try_from(event.revision).unwrap() - 2;
+        assert_eq!(event.value().unwrap(), value(number));
+        assert_eq!(event.before.as_ref().unwrap().value, value(number - KEYS));
+    }
+}
