@@ -1,20 +1,22 @@
 //! What pods' sandboxes, their cables and network policies cost a node. Run by hand, it measures; in the test command a few show that it runs.
 //! Needs root.
 //!
-//! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 PACE_MIB=4096 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
+//! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 PACE_MIB=1024 PACE_TURNS=15 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
 //! Processor time is that of the process, as namespaces are made on threads of their own.
 
 use agent_cluster::policy::model::{Pod, Policy};
 use agent_cluster::policy::{Policies, World};
 use agent_cluster::{Places, Sandboxes, Wanted};
-use agent_sys::namespace::{Kind, in_new, inside};
+use agent_sys::namespace::{Kind, hold, in_new, inside, release};
 use agent_sys::netlink::Family;
-use agent_sys::netlink::links::{LOOPBACK, Links};
+use agent_sys::netlink::links::{Cable, LOOPBACK, Links};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufReader, Write as _, sink};
-use std::net::{IpAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use tests_harness::pace::{number, spent_by_process, spread, timed};
@@ -96,10 +98,72 @@ fn carried(mib: usize, listener: &TcpListener, client: TcpStream) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// One pod sends to another one of its node, and the machine to itself, in turns.
+/// Two hosts with nothing but a cable between them, as fast as those of pods: the folders of their networks, and the address of
+/// the second.
+fn hosts(dir: &Path) -> agent_sys::Result<([PathBuf; 2], IpAddr)> {
+    let hosts = ["host-a", "host-b"].map(|name| dir.join(name));
+    for host in &hosts {
+        in_new(&[Kind::Network], || hold(Kind::Network, host))?;
+    }
+    let far = File::open(&hosts[1]).expect("a network");
+    let [first, second] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+    let connect = |name: &str, address| {
+        let mut links = Links::open()?;
+        let link = links.named(name)?.expect("its end");
+        links.add_address(link.index, address, 24)?;
+        links.switch_on(link.index)
+    };
+    inside(&[(Kind::Network, &hosts[0])], || {
+        Links::open()?.lay(&Cable {
+            name: "near",
+            mac: [2, 0, 0, 0, 0, 2],
+            far_name: "far",
+            far_mac: [2, 0, 0, 0, 0, 3],
+            far: far.as_fd(),
+            mtu: 1500,
+        })?;
+        connect("near", first)
+    })?;
+    inside(&[(Kind::Network, &hosts[1])], || connect("far", second))?;
+    Ok((hosts, second))
+}
+
+/// A way from one network to another.
+struct Way {
+    from: PathBuf,
+    listener: TcpListener,
+    seconds: Vec<f64>,
+}
+
+impl Way {
+    fn new([from, to]: [&Path; 2], address: IpAddr) -> agent_sys::Result<Self> {
+        let listen = || Ok(TcpListener::bind((address, 0)).expect("a port"));
+        Ok(Self {
+            from: from.to_owned(),
+            listener: inside(&[(Kind::Network, to)], listen)?,
+            seconds: Vec::new(),
+        })
+    }
+
+    fn carry(&mut self, mib: usize) -> agent_sys::Result<()> {
+        let at = self.listener.local_addr().expect("an address");
+        let call = || Ok(TcpStream::connect(at).expect("it is reached"));
+        let client = inside(&[(Kind::Network, &self.from)], call)?;
+        self.seconds.push(carried(mib, &self.listener, client));
+        Ok(())
+    }
+
+    fn median(&mut self) -> f64 {
+        self.seconds.sort_by(f64::total_cmp);
+        self.seconds[self.seconds.len() / 2]
+    }
+}
+
+/// In turns: a pod sends to another one of its node, a host to another by a cable, and the machine to itself.
 #[test]
 fn a_pod_sends_to_another_of_its_node() {
     let mib = number("PACE_MIB", 2_usize);
+    let turns = number("PACE_TURNS", 3_usize);
     let dir = tempfile::tempdir().expect("a folder");
     in_new(&[Kind::Network], || {
         let sandboxes = sandboxes(dir.path(), "10.1.0.0/24")?;
@@ -111,9 +175,6 @@ fn a_pod_sends_to_another_of_its_node() {
             };
             sandboxes.make(&wanted).expect("a sandbox")
         });
-        let [from, to] = pods
-            .each_ref()
-            .map(|pod| pod.held(Kind::Network).expect("a network"));
         let (families, everybody) = ([Family::V4].into(), World {
             pods: Some(BTreeMap::new()),
             namespaces: Some(BTreeMap::new()),
@@ -122,31 +183,33 @@ fn a_pod_sends_to_another_of_its_node() {
         let own = pods.iter().flat_map(|pod| &pod.addresses);
         let own = own.map(|at| (*at, Arc::default())).collect();
         assert!(Policies::default().follow(&families, &everybody, &own).expect("the kernel"));
+        let [from, to] = pods
+            .each_ref()
+            .map(|pod| pod.held(Kind::Network).expect("a network"));
         let address = *pods[1].addresses.first().expect("an address");
-        let listen = || Ok(TcpListener::bind((address, 0)).expect("a port"));
-        let listener = inside(&[(Kind::Network, &to)], listen)?;
-        let own_listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let (mut among_pods, mut own) = (Vec::new(), Vec::new());
-        for _ in 0..5 {
-            let at = listener.local_addr().expect("an address");
-            let call = || Ok(TcpStream::connect(at).expect("it is reached"));
-            let client = inside(&[(Kind::Network, &from)], call)?;
-            among_pods.push(carried(mib, &listener, client));
-            let at = own_listener.local_addr().expect("an address");
-            let client = TcpStream::connect(at).expect("it is reached");
-            own.push(carried(mib, &own_listener, client));
+        let (hosts, far) = hosts(dir.path())?;
+        let machine = Path::new("/proc/thread-self/ns/net");
+        let mut ways = [
+            Way::new([&from, &to], address)?,
+            Way::new(hosts.each_ref().map(PathBuf::as_path), far)?,
+            Way::new([machine, machine], Ipv4Addr::LOCALHOST.into())?,
+        ];
+        for _ in 0..turns {
+            for way in &mut ways {
+                way.carry(mib)?;
+            }
         }
-        for times in [&mut among_pods, &mut own] {
-            times.sort_by(f64::total_cmp);
-        }
+        let [among_pods, cable, loopback] = ways.each_mut().map(Way::median);
         println!(
-            "{mib} MiB, medians of five in turns: from a pod to another {:.3} s, from the machine to itself {:.3} s: {:.2} of its rate",
-            among_pods[2], own[2], own[2] / among_pods[2]
+            "{mib} MiB, medians of {turns} in turns: from a pod to another {among_pods:.3} s; from a host to another by a cable {cable:.3} s, so {:.2} of its rate; \
+             from the machine to itself {loopback:.3} s, so {:.2}",
+            cable / among_pods,
+            loopback / among_pods
         );
         for uid in ["a", "b"] {
             sandboxes.remove(uid).expect("it goes");
         }
-        Ok(())
+        hosts.iter().try_for_each(|host| release(host))
     })
     .expect("a network");
 }
