@@ -344,6 +344,7 @@ fn config(
         unsafe_sysctls: machine.node.unsafe_sysctls.clone(),
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
+        reserved_storage: natural(reserved.ephemeral_storage.ceil_units()),
         thresholds: thresholds(&machine.node.eviction),
         os_image: image.os_image(),
         resolv_conf: Path::new("/etc/resolv.conf").to_owned(),

@@ -43,6 +43,8 @@ pub struct Config {
     pub reserved_memory: u64,
     /// CPU kept from pods, in thousandths.
     pub reserved_cpu_millis: u64,
+    /// Disk of the state partition kept from pods, in bytes.
+    pub reserved_storage: u64,
     /// Below what the machine is under pressure.
     pub thresholds: Thresholds,
     /// `status.nodeInfo.osImage`, such as `Pratique worker 0.1.0 (id)`.
@@ -85,6 +87,7 @@ pub(crate) mod tests {
             unsafe_sysctls: Vec::new(),
             reserved_memory: 0,
             reserved_cpu_millis: 0,
+            reserved_storage: 0,
             thresholds: Thresholds::default(),
             os_image: "test".into(),
             resolv_conf: dir.join("resolv"),

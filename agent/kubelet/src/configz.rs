@@ -68,6 +68,7 @@ fn settings(config: &Config) -> Value {
         "syncFrequency": written(worker::RESYNC),
         "systemReserved": {
             "cpu": format!("{}m", config.reserved_cpu_millis),
+            "ephemeral-storage": config.reserved_storage.to_string(),
             "memory": config.reserved_memory.to_string(),
         },
     })

@@ -141,6 +141,7 @@ impl Cluster {
             unsafe_sysctls: Vec::new(),
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
+            reserved_storage: 0,
             thresholds: self.thresholds.clone(),
             os_image: "Pratique test".into(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
