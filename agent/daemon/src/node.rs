@@ -338,6 +338,7 @@ fn config(
         run: arguments.run.join("kubelet"),
         host_paths: machine.node.host_paths.clone(),
         pids: machine.node.pids_per_container,
+        parallel_pulls: machine.node.max_parallel_image_pulls,
         logs: arguments.pod_logs.clone(),
         max_pods: machine.node.max_pods,
         privileged: machine.node.privileged,

@@ -31,6 +31,8 @@ pub struct Config {
     pub host_paths: Vec<HostPath>,
     /// Most processes and threads of a container.
     pub pids: u32,
+    /// Most images that are pulled at the same time.
+    pub parallel_pulls: u32,
     /// Pods' logs: `/var/log/pods`.
     pub logs: PathBuf,
     /// Most pods.
@@ -81,6 +83,7 @@ pub(crate) mod tests {
             run: dir.join("run"),
             host_paths: vec![path("/listed/read", false), path("/listed/write", true)],
             pids: 100,
+            parallel_pulls: 5,
             logs: dir.join("logs"),
             max_pods: 10,
             privileged: false,

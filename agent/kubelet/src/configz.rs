@@ -53,6 +53,7 @@ fn settings(config: &Config) -> Value {
         "imageGCLowThresholdPercent": config.thresholds.images.low,
         "imageMinimumGCAge": written(garbage::YOUNG),
         "localStorageCapacityIsolation": true,
+        "maxParallelImagePulls": config.parallel_pulls,
         "maxPods": config.max_pods,
         "nodeLeaseDurationSeconds": node::LEASE_SECONDS,
         "nodeStatusMaxImages": node::MAX_IMAGES,
@@ -65,6 +66,7 @@ fn settings(config: &Config) -> Value {
         "resolvConf": config.resolv_conf,
         "rotateCertificates": true,
         "seccompDefault": true,
+        "serializeImagePulls": config.parallel_pulls == 1,
         "syncFrequency": written(worker::RESYNC),
         "systemReserved": {
             "cpu": format!("{}m", config.reserved_cpu_millis),

@@ -56,6 +56,7 @@ impl Kubelet {
             csi: Arc::new(Csi::open(drivers, api.clone())),
             facts,
             figures: Arc::new(Figures::of_machine(&config.node_name)),
+            pulls: Semaphore::new(usize::try_from(config.parallel_pulls).unwrap_or(1)),
             config,
             api,
             runtime,

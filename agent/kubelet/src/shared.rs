@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) pressure: Mutex<Pressure>,
     /// Since when images are here.
     pub(crate) images: Images,
+    /// Turns to pull an image.
+    pub(crate) pulls: Semaphore,
     /// Turns to start a container.
     pub(crate) turns: Semaphore,
     /// The machine's memory in bytes.

@@ -31,6 +31,11 @@ pub const PIDS_PER_CONTAINER: u32 = 4096;
 pub const PIDS_MIN: i64 = 64;
 /// Largest `node.pids_per_container`: the kernel's own limit of all processes (`PID_MAX_LIMIT` on 64 bits).
 pub const PIDS_MAX: i64 = 4_194_304;
+/// Images that a node pulls at the same time where `node.max_parallel_image_pulls` is not given: enough that a slow registry keeps no
+/// other waiting, and few enough that each, with its three layers at a time, gets on.
+pub const PARALLEL_IMAGE_PULLS: u32 = 5;
+/// Largest `node.max_parallel_image_pulls`: each holds connections and files.
+pub const PARALLEL_IMAGE_PULLS_MAX: i64 = 100;
 /// How long a condition of pressure stays where `node.eviction.transition` is not given: upstream's.
 pub const EVICTION_TRANSITION: Duration = Duration::from_secs(300);
 /// Longest grace at a soft threshold where `node.eviction.max_pod_grace` is not given: upstream's, the least that a pod may have.

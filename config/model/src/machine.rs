@@ -2,8 +2,8 @@
 
 use crate::cluster::{self, ClusterConfig};
 use crate::defaults::{
-    MAX_PODS, MAX_PODS_LIMIT, PIDS_MAX, PIDS_MIN, PIDS_PER_CONTAINER, RESERVED_CPU,
-    RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY,
+    MAX_PODS, MAX_PODS_LIMIT, PARALLEL_IMAGE_PULLS, PARALLEL_IMAGE_PULLS_MAX, PIDS_MAX, PIDS_MIN,
+    PIDS_PER_CONTAINER, RESERVED_CPU, RESERVED_EPHEMERAL_STORAGE, RESERVED_MEMORY,
 };
 use crate::discovery::{self, Discovery};
 use crate::eviction::{self, Eviction};
@@ -114,6 +114,8 @@ pub struct NodeSettings {
     pub unsafe_sysctls: Vec<Sysctls>,
     /// Maximum number of processes and threads of a container.
     pub pids_per_container: u32,
+    /// Maximum number of images that are pulled at the same time.
+    pub max_parallel_image_pulls: u32,
     /// When pods go because the machine runs out of something.
     pub eviction: Eviction,
 }
@@ -319,6 +321,10 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
         .pids_per_container
         .as_ref()
         .and_then(|pids| sink.number(pids, &(PIDS_MIN..=PIDS_MAX)));
+    let pulls = raw
+        .max_parallel_image_pulls
+        .as_ref()
+        .and_then(|pulls| sink.number(pulls, &(1..=PARALLEL_IMAGE_PULLS_MAX)));
     let reserved: RawReserved = raw.reserved.map(|table| table.value).unwrap_or_default();
     NodeSettings {
         max_pods: max_pods.unwrap_or(MAX_PODS),
@@ -331,6 +337,7 @@ fn node(raw: Option<At<RawNode>>, sink: &mut Sink<'_>) -> NodeSettings {
         privileged: raw.privileged.is_some_and(|flag| flag.value),
         unsafe_sysctls: sink.parse_list(raw.unsafe_sysctls.as_ref()),
         pids_per_container: pids.unwrap_or(PIDS_PER_CONTAINER),
+        max_parallel_image_pulls: pulls.unwrap_or(PARALLEL_IMAGE_PULLS),
         eviction: eviction::check(raw.eviction, sink),
     }
 }

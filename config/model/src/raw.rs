@@ -220,6 +220,8 @@ raw!(
         unsafe_sysctls: Texts,
         /// Largest number of processes and threads of a container, {PIDS_MIN} to {PIDS_MAX}. Default: {PIDS_PER_CONTAINER}.
         pids_per_container: i64,
+        /// Largest number of images that are pulled at the same time, 1 to {PARALLEL_IMAGE_PULLS_MAX}; others wait. Default: {PARALLEL_IMAGE_PULLS}.
+        max_parallel_image_pulls: i64,
         /// When pods go because the machine runs out of something.
         eviction: RawEviction,
     }

@@ -109,6 +109,8 @@ fn constants() -> Vec<(&'static str, String)> {
         NODE_CIDR_MASK_IPV4,
         NODE_CIDR_MASK_IPV6,
         NODE_PORTS,
+        PARALLEL_IMAGE_PULLS,
+        PARALLEL_IMAGE_PULLS_MAX,
         PIDS_MAX,
         PIDS_MIN,
         PIDS_PER_CONTAINER,

@@ -135,6 +135,7 @@ impl Cluster {
             run: path("run"),
             host_paths: self.host_paths.clone(),
             pids: 512,
+            parallel_pulls: 5,
             logs: path("pods"),
             max_pods: 120,
             privileged: self.privileged,
