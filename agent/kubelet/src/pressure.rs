@@ -162,7 +162,7 @@ impl Shared {
         let is_best_effort = qos::class(pod) == "BestEffort";
         let message = refusal(&self.pressures(), pod, is_best_effort)?;
         Some(Refusal {
-            reason: EVICTED,
+            reason: EVICTED.into(),
             message,
         })
     }

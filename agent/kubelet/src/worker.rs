@@ -356,7 +356,7 @@ impl Worker {
         let refusal = refusal.or_else(|| self.shared.admit(pod, &self.taken));
         let events = &self.shared.events;
         if let Some(refusal) = &refusal {
-            events.warning(pod, refusal.reason, refusal.message.clone());
+            events.warning(pod, refusal.reason.clone(), refusal.message.clone());
         } else if support::has_selinux_label(pod) {
             let text = "seLinuxOptions have no effect: this machine does not use SELinux";
             events.normal(pod, "SELinuxNotInUse", text);

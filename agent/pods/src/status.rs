@@ -13,6 +13,7 @@ use config_kube::k8s_openapi::api::core::v1::{
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// The conditions of a resize, which are there only while it is not done.
@@ -36,7 +37,7 @@ pub struct Addresses {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// A word for programs, such as `NotSupported`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// For a person.
     pub message: String,
 }
@@ -250,7 +251,7 @@ impl Scene<'_> {
             }
             // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
             (None, Some(refusal)) => failed(
-                refusal.reason,
+                &refusal.reason,
                 Some(format!("Pod was rejected: {}", refusal.message)),
             ),
             (Some(End::Over), _) => as_before(old.phase.clone()),
