@@ -208,6 +208,16 @@ impl Cluster {
 
     /// An admin's request, which must succeed.
     pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) {
+        self.send(method, path, agent_api::JSON, body).await;
+    }
+
+    /// A change of an object by an admin, which must succeed.
+    pub(crate) async fn patch(&self, path: &str, change: &Value) {
+        let form = agent_api::STRATEGIC_MERGE;
+        self.send(Method::PATCH, path, form, change).await;
+    }
+
+    async fn send(&self, method: Method, path: &str, form: &'static str, body: &Value) {
         let api = InProcess {
             server: self.server.clone(),
             user: UserInfo::admin("admin"),
@@ -216,7 +226,7 @@ impl Cluster {
         let call = Call {
             method,
             path: path.to_owned(),
-            content_type: agent_api::JSON,
+            content_type: form,
             body: body.to_string().into(),
         };
         api.call(call).await.unwrap();
