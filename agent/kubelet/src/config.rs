@@ -3,6 +3,7 @@
 use crate::notices::Notices;
 use agent_pressure::Thresholds;
 use agent_proxy::View;
+use config_model::ShutdownGrace;
 use config_model::host_path::HostPath;
 use config_model::sysctl::Sysctls;
 use std::net::IpAddr;
@@ -49,6 +50,8 @@ pub struct Config {
     pub reserved_storage: u64,
     /// Below what the machine is under pressure.
     pub thresholds: Thresholds,
+    /// Time for pods to end when the machine ends: for all but critical ones, then for these.
+    pub shutdown: ShutdownGrace,
     /// `status.nodeInfo.osImage`, such as `Pratique worker 0.1.0 (id)`.
     pub os_image: String,
     /// Name servers for pods with `dnsPolicy: Default`: the machine's own file.
@@ -68,6 +71,7 @@ pub struct Config {
 pub(crate) mod tests {
     use super::*;
     use std::path::Path;
+    use std::time::Duration;
 
     /// A configuration whose folders all lie in `dir`.
     pub(crate) fn config(dir: &Path) -> Config {
@@ -92,6 +96,10 @@ pub(crate) mod tests {
             reserved_cpu_millis: 0,
             reserved_storage: 0,
             thresholds: Thresholds::default(),
+            shutdown: ShutdownGrace {
+                regular: Duration::from_secs(50),
+                critical: Duration::from_secs(10),
+            },
             os_image: "test".into(),
             resolv_conf: dir.join("resolv"),
             hosts: dir.join("hosts"),

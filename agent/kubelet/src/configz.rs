@@ -67,6 +67,8 @@ fn settings(config: &Config) -> Value {
         "rotateCertificates": true,
         "seccompDefault": true,
         "serializeImagePulls": config.parallel_pulls == 1,
+        "shutdownGracePeriod": written(config.shutdown.regular + config.shutdown.critical),
+        "shutdownGracePeriodCriticalPods": written(config.shutdown.critical),
         "syncFrequency": written(worker::RESYNC),
         "systemReserved": {
             "cpu": format!("{}m", config.reserved_cpu_millis),
@@ -136,6 +138,8 @@ mod tests {
             ("/imageMinimumGCAge", json!("2m0s")),
             ("/maxPods", json!(10)),
             ("/port", json!(crate::PORT)),
+            ("/shutdownGracePeriod", json!("1m0s")),
+            ("/shutdownGracePeriodCriticalPods", json!("10s")),
             ("/nodeStatusReportFrequency", json!("5m0s")),
             ("/podLogsDir", json!("/there/logs")),
             ("/systemReserved/cpu", json!("100m")),

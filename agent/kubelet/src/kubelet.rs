@@ -68,6 +68,7 @@ impl Kubelet {
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
             listed: AtomicBool::default(),
+            ends: watch::Sender::new(false),
             node: tokio::sync::Mutex::default(),
         };
         Self {

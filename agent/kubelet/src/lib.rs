@@ -38,6 +38,7 @@ mod pull;
 mod ranges;
 mod sandbox;
 mod shared;
+mod shutdown;
 mod stage;
 mod starts;
 mod storage;

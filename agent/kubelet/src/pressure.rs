@@ -79,6 +79,7 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
             "pod evicted"
         );
         handle.evict(Eviction {
+            reason: Eviction::PRESSURE,
             message: eviction.message,
             grace: grace(bound, thresholds, handle.latest().as_deref()),
         });

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 /// How old the Node may be by which a pod is taken.
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) pods: Mutex<HashMap<String, Handle>>,
     /// The master has listed all pods once.
     pub(crate) listed: AtomicBool,
+    /// The machine ends.
+    pub(crate) ends: watch::Sender<bool>,
     /// This node's Node, and when it was read.
     pub(crate) node: tokio::sync::Mutex<Option<(Arc<Node>, Instant)>>,
 }

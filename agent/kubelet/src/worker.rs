@@ -347,8 +347,9 @@ impl Worker {
             self.taken.set(Arc::new(as_given(pod, seen)));
             return;
         }
-        let refusal =
-            support::refusal(pod, &self.shared.config).or_else(|| self.shared.under_pressure(pod));
+        let ends = self.shared.while_ending();
+        let refusal = ends.or_else(|| support::refusal(pod, &self.shared.config));
+        let refusal = refusal.or_else(|| self.shared.under_pressure(pod));
         let refusal = match refusal {
             None => self.shared.misplaced(pod).await,
             refused => refused,

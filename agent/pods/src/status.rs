@@ -3,6 +3,7 @@
 
 use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
 use crate::machine::{End, View, init_failed, initial_done, initialized};
+use crate::notes::Eviction;
 use crate::policy::{Triggers, outdated};
 use crate::resize::is_resized;
 use agent_resources::qos;
@@ -247,7 +248,8 @@ impl Scene<'_> {
             }
             (Some(End::Evicted), _) => {
                 let eviction = self.view.notes.evicted.as_ref();
-                failed("Evicted", eviction.map(|eviction| eviction.message.clone()))
+                let reason = eviction.map_or(Eviction::PRESSURE, |eviction| eviction.reason);
+                failed(reason, eviction.map(|eviction| eviction.message.clone()))
             }
             // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
             (None, Some(refusal)) => failed(

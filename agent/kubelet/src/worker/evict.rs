@@ -31,18 +31,27 @@ impl Worker {
         } else {
             let message = self.excess(pod, seen, now).await;
             message.map(|message| Eviction {
+                reason: Eviction::PRESSURE,
                 message,
                 grace: EVICTION_GRACE,
             })
         };
         if let Some(eviction) = why {
-            let text = eviction.message.clone();
-            self.shared.events.warning(pod, "Evicted", text);
-            if let Err(error) = remember(&self.shared.config, &self.pod.uid, &eviction) {
-                // A disk that takes no more is no reason to keep the pod.
-                tracing::warn!(pod = self.pod.name, %error, "cannot write down that the pod is evicted");
+            if eviction.reason != Eviction::SHUTDOWN {
+                self.announce(pod, &eviction);
             }
             self.notes.evicted = Some(eviction);
+        }
+    }
+
+    /// Tells of the eviction, and writes it down. The end of the machine is the Node's news, and no agent comes meanwhile: where the
+    /// master does not learn of it, the pod runs again after the next boot.
+    fn announce(&self, pod: &Pod, eviction: &Eviction) {
+        let (events, text) = (&self.shared.events, eviction.message.clone());
+        events.warning(pod, eviction.reason, text);
+        if let Err(error) = remember(&self.shared.config, &self.pod.uid, eviction) {
+            // A disk that takes no more is no reason to keep the pod.
+            tracing::warn!(pod = self.pod.name, %error, "cannot write down that the pod is evicted");
         }
     }
 
@@ -80,6 +89,7 @@ pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
     let record = String::from_utf8(record).ok()?;
     let (grace, message) = record.split_once('\n')?;
     Some(Eviction {
+        reason: Eviction::PRESSURE,
         message: message.to_owned(),
         grace: Duration::from_secs(grace.parse().ok()?),
     })
@@ -96,6 +106,7 @@ mod tests {
         let config = config(dir.path());
         assert_eq!(remembered(&config, "u"), None);
         let eviction = Eviction {
+            reason: Eviction::PRESSURE,
             message: "The node was low on resource: memory.\nMore. ".to_owned(),
             grace: Duration::from_secs(30),
         };

@@ -5,9 +5,10 @@ use crate::site::{IMAGE, LIMIT, Site, eventually};
 use agent_api::{Api, Call};
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
-use agent_kubelet::{Config, Kubelet, Thresholds};
+use agent_kubelet::{Config, Drain, Kubelet, Thresholds};
 use agent_server::Server;
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Event, Node, Pod};
+use config_model::ShutdownGrace;
 use config_model::host_path::HostPath;
 use http::Method;
 use master_api::{ApiServer, Options};
@@ -38,6 +39,8 @@ pub(crate) struct Cluster {
     /// Whether the master gives the node no answers; its open watches go on.
     pub(crate) away: Arc<AtomicBool>,
     pub(crate) port: Option<Server>,
+    /// What ends its pods with the machine.
+    pub(crate) drain: Option<Drain>,
 }
 
 impl Cluster {
@@ -68,6 +71,7 @@ impl Cluster {
             kubelet: None,
             away: Arc::default(),
             port: None,
+            drain: None,
         };
         cluster.begin();
         cluster
@@ -144,6 +148,10 @@ impl Cluster {
             reserved_cpu_millis: 100,
             reserved_storage: 0,
             thresholds: self.thresholds.clone(),
+            shutdown: ShutdownGrace {
+                regular: LIMIT,
+                critical: LIMIT,
+            },
             os_image: "Pratique test".into(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             hosts: PathBuf::from("/etc/hosts"),
@@ -180,6 +188,7 @@ impl Cluster {
             ..agent_journal::Places::default()
         });
         self.port = Some(kubelet.server(journal));
+        self.drain = Some(kubelet.drain());
         let running = tokio::spawn(kubelet.run(ended));
         self.kubelet = Some((shutdown, running, following));
     }

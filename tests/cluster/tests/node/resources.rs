@@ -2,7 +2,8 @@
 //! the real containerd.
 
 use crate::cluster::{Cluster, NODE, shell};
-use crate::site::LIMIT;
+use crate::site::{LIMIT, eventually};
+use config_kube::k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 /// Runs until it is asked to end.
@@ -83,4 +84,60 @@ async fn run(cluster: &Cluster, id: &str, script: &str) {
     let agent = cluster.site.agent();
     let done = agent_runtime::Runtime::exec(&*agent, id, &command, LIMIT).await;
     assert_eq!(done.unwrap().code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_end_with_their_machine_critical_ones_last_and_the_master_is_told() {
+    let mut cluster = Cluster::new().await;
+    let patient = "trap 'while test ! -e /tmp/go; do sleep 0.1; done; exit 0' TERM; echo up; while :; do sleep 0.1; done";
+    cluster
+        .create("plain", json!({"containers": [shell(patient)]}))
+        .await;
+    let vital = json!({"containers": [shell(HOLD)], "priorityClassName": "system-node-critical"});
+    cluster.create("vital", vital).await;
+    for name in ["plain", "vital"] {
+        cluster.reaches(name, "/phase", json!("Running")).await;
+    }
+    eventually("the trap to be set", || async {
+        let pod = cluster.pod("plain").await.unwrap();
+        cluster.log(&pod, 0).contains("up").then_some(())
+    })
+    .await;
+
+    let drain = cluster.drain.take().unwrap();
+    let ending = tokio::spawn(async move { drain.end_pods().await });
+    eventually("the Node to say that it ends", || async {
+        let node: Node = cluster.admin.get(None, NODE).await.unwrap();
+        let all = node.status?.conditions?;
+        let ready = all.iter().find(|one| one.type_ == "Ready")?;
+        let told = [&ready.reason, &ready.message].map(|text| text.as_deref().unwrap_or_default());
+        let wanted = ["KubeletNotReady", "node is shutting down"];
+        (ready.status == "False" && told == wanted).then_some(())
+    })
+    .await;
+    cluster.create("late", with(json!({}))).await;
+    let status = cluster.reaches("late", "/phase", json!("Failed")).await;
+    assert_eq!(status["reason"], "NodeShutdown", "{status}");
+    let words = "Pod was rejected: Pod was rejected as the node is shutting down.";
+    assert_eq!(status["message"], words);
+    // The other one has not ended yet.
+    let vital = cluster.pod("vital").await.unwrap().status.unwrap();
+    assert_eq!(vital.phase.as_deref(), Some("Running"));
+
+    let plain = serde_json::to_value(cluster.pod("plain").await.unwrap().status).unwrap();
+    assert_eq!(plain["phase"], "Running");
+    let id = plain["containerStatuses"][0]["containerID"].as_str();
+    let id = id.unwrap().trim_start_matches("containerd://").to_owned();
+    run(&cluster, &id, "echo > /tmp/go").await;
+    for name in ["plain", "vital"] {
+        let status = cluster.reaches(name, "/phase", json!("Failed")).await;
+        assert_eq!(status["reason"], "Terminated", "{status}");
+        let words = "Pod was terminated in response to imminent node shutdown.";
+        assert_eq!(status["message"], words);
+        let mut all = status["conditions"].as_array().unwrap().iter();
+        let target = all.find(|one| one["type"] == "DisruptionTarget").unwrap();
+        assert_eq!(target["reason"], "TerminationByKubelet");
+        assert_eq!(target["message"], words);
+    }
+    ending.await.unwrap();
 }
