@@ -6,7 +6,7 @@
 use crate::config::Config;
 use crate::names::log_folder;
 use agent_resources::{DiskUse, qos};
-use agent_runtime::{Container as Seen, PodRef, Runtime};
+use agent_runtime::{Container as Seen, Kind, PodRef, Runtime};
 use agent_sys::beneath::{Beneath, Usage};
 use config_kube::k8s_openapi::api::core::v1::{Pod, Volume};
 use config_kube::quantity::Amount;
@@ -111,13 +111,31 @@ pub(crate) fn excess(
             ));
         }
     }
-    let limit = limits
-        .iter()
-        .fold(0_u64, |sum, (_, limit, _)| sum.saturating_add(*limit));
+    let limit = at_once(pod, &limits);
     let text = format!(
         "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
     );
     over(total, limit).then_some(text)
+}
+
+/// The limits of the containers that run together, or that of an init container with the sidecars before it if that is more
+/// (KEP-753).
+fn at_once(pod: &Pod, limits: &[(String, u64, String)]) -> u64 {
+    let (mut sidecars, mut mains, mut most) = (0_u64, 0_u64, 0_u64);
+    for (kind, container) in agent_pods::all(pod) {
+        let own = limits.iter().find(|(name, ..)| *name == container.name);
+        let own = own.map_or(0, |(_, limit, _)| *limit);
+        match kind {
+            Kind::Init => most = most.max(sidecars.saturating_add(own)),
+            Kind::Sidecar => {
+                sidecars = sidecars.saturating_add(own);
+                most = most.max(sidecars);
+            }
+            Kind::Main => mains = mains.saturating_add(own),
+            Kind::Ephemeral => {}
+        }
+    }
+    most.max(sidecars.saturating_add(mains))
 }
 
 fn all(pod: &Pod) -> impl Iterator<Item = &String> {
@@ -240,6 +258,20 @@ mod tests {
             excess(),
             "Usage of EmptyDir volume \"v\" exceeds the limit \"300Ki\". "
         );
+    }
+
+    #[test]
+    fn a_pods_limit_is_that_of_the_containers_that_run_together() {
+        let limited = |name: &str, kib: u64| json!({"name": name, "resources": {"limits": {"ephemeral-storage": format!("{kib}Ki")}}});
+        let mut sidecar = limited("s", 10);
+        sidecar["restartPolicy"] = json!("Always");
+        let total = |init: u64| {
+            let inits = json!([sidecar, limited("i", init)]);
+            let mains = json!([limited("a", 100), limited("b", 200), {"name": "c"}]);
+            let pod = pod(&json!({"initContainers": inits, "containers": mains}));
+            at_once(&pod, &limits(&pod)) >> 10
+        };
+        assert_eq!([total(1), total(300), total(301)], [310, 310, 311]);
     }
 
     #[test]
