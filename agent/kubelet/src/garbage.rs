@@ -219,14 +219,11 @@ mod tests {
     fn the_image_whose_last_use_is_longest_ago_goes_first() {
         let (begin, mut known) = (Instant::now(), BTreeMap::new());
         let images = ["early", "late", "never", "young"].map(|name| image(name, 1));
-        let mut look = |number: usize, used: &[&str], seconds: u64| -> Vec<&str> {
+        let mut look = |number: usize, used: &[&str], seconds: u64| -> Vec<String> {
             let in_use = |image: &Image| used.contains(&image.name.as_str());
             let now = begin + Duration::from_secs(seconds);
             let unused = unused(&mut known, &images[..number], in_use, now);
-            unused
-                .into_iter()
-                .map(|image| image.name.as_str())
-                .collect()
+            unused.into_iter().map(|image| image.name.clone()).collect()
         };
         assert!(look(1, &["early"], 0).is_empty());
         assert!(look(2, &["early", "late"], 300).is_empty());

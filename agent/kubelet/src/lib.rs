@@ -32,6 +32,7 @@ mod network;
 mod node;
 mod notices;
 mod pods;
+mod preemption;
 mod pressure;
 mod probes;
 mod pull;

@@ -19,7 +19,7 @@ use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
 use crate::wanted::Wanted;
-use crate::{cleanup, debug, storage, support};
+use crate::{cleanup, debug, preemption, storage, support};
 use agent_api::send;
 use agent_pods::{
     Action, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of, find,
@@ -179,7 +179,9 @@ impl Worker {
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
-        self.refuse(pod, &seen).await;
+        if !self.refuse(pod, &seen).await {
+            return Next::Wait(Some(later(now, preemption::WAIT)));
+        }
         self.resize(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
         let view = View {
@@ -335,17 +337,18 @@ impl Worker {
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
-    /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
-    async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
+    /// Decides whether this node can run the pod; what runs already, or is over, is not refused. False where that is not decided
+    /// yet: others end to make room for it.
+    async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> bool {
         // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
         let decided = self.taken.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
-            return;
+            return true;
         }
         if !seen.is_empty() {
             // An earlier agent has taken it, with what its containers have.
             self.taken.set(Arc::new(as_given(pod, seen)));
-            return;
+            return true;
         }
         let ends = self.shared.while_ending();
         let refusal = ends.or_else(|| support::refusal(pod, &self.shared.config));
@@ -354,7 +357,16 @@ impl Worker {
             None => self.shared.misplaced(pod).await,
             refused => refused,
         };
-        let refusal = refusal.or_else(|| self.shared.admit(pod, &self.taken));
+        let refusal = match refusal {
+            None => {
+                let lack = self.shared.admit(pod, &self.taken);
+                if lack.is_some() && self.shared.make_room(pod) {
+                    return false;
+                }
+                lack
+            }
+            refused => refused,
+        };
         let events = &self.shared.events;
         if let Some(refusal) = &refusal {
             events.warning(pod, refusal.reason.clone(), refusal.message.clone());
@@ -363,6 +375,7 @@ impl Worker {
             events.normal(pod, "SELinuxNotInUse", text);
         }
         self.refused = refusal;
+        true
     }
 
     /// Brings volumes up to date now and then.

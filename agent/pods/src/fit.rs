@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The resources of every machine, in the order in which a lack of them is told.
-const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+pub(crate) const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 /// How the names of huge pages begin, of which this node has none.
 const PAGES: &str = "hugepages-";
 /// Resources of Kubernetes itself have its name; all others with a domain are of somebody else's making, such as devices.
@@ -29,11 +29,8 @@ pub fn misfit(
         let most = most.unwrap_or_default();
         return Some(lack("pods", 1, used, most));
     }
-    let counted = RESOURCES.into_iter();
-    let lacking = counted.clone().find_map(|resource| {
-        let most = of(resource)?;
-        short(pod, others, (resource, most))
-    });
+    let mut counted = RESOURCES.into_iter();
+    let lacking = counted.find_map(|resource| short(pod, others, (resource, of(resource)?)));
     let names = names(pod).into_iter();
     let mut pages = names.filter(|name| name.starts_with(PAGES));
     let lacking = lacking.or_else(|| {
@@ -99,7 +96,7 @@ fn lack(resource: &str, asked: i64, used: impl std::fmt::Display, most: i64) -> 
 }
 
 /// What a pod asks for, with what its runtime takes beside it.
-fn asks(pod: &Pod, resource: &str) -> Amount {
+pub(crate) fn asks(pod: &Pod, resource: &str) -> Amount {
     let overhead = pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref());
     let overhead = overhead.and_then(|overhead| Amount::try_from(overhead.get(resource)?).ok());
     qos::pod_request(pod, resource) + overhead.unwrap_or(Amount::ZERO)

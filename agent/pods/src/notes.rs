@@ -77,6 +77,8 @@ pub struct Eviction {
 impl Eviction {
     /// The node runs out of something, or the pod takes more of it than it may.
     pub const PRESSURE: &'static str = "Evicted";
+    /// A critical pod needs the room.
+    pub const PREEMPTION: &'static str = "Preempting";
     /// The machine ends.
     pub const SHUTDOWN: &'static str = "Terminated";
 }

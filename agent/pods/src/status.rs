@@ -21,6 +21,9 @@ use std::net::IpAddr;
 const RESIZE_PENDING: &str = "PodResizePending";
 const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
+/// What the condition `DisruptionTarget` says of a pod that made room.
+const PREEMPTED: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
+
 /// Addresses of the machine and of a pod, as its status names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
@@ -291,7 +294,11 @@ impl Scene<'_> {
         let eviction = eviction.filter(|_| self.end == Some(End::Evicted) && self.over)?;
         Some(PodCondition {
             reason: Some("TerminationByKubelet".to_owned()),
-            message: Some(eviction.message.clone()),
+            message: Some(if eviction.reason == Eviction::PREEMPTION {
+                PREEMPTED.to_owned()
+            } else {
+                eviction.message.clone()
+            }),
             ..condition("DisruptionTarget", None, before, None, self.view.now)
         })
     }

@@ -73,10 +73,11 @@ impl Worker {
     }
 }
 
-/// Writes an eviction down: its grace in seconds, and after the first line end its message.
+/// Writes an eviction down: its grace in seconds and its reason, and after the first line end its message.
 fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
     let dir = Beneath::make_root(&config.pod_dir(uid))?;
-    let text = format!("{}\n{}", eviction.grace.as_secs(), eviction.message);
+    let (grace, reason) = (eviction.grace.as_secs(), eviction.reason);
+    let text = format!("{grace} {reason}\n{}", eviction.message);
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
     io::Write::write_all(&mut file, text.as_bytes())?;
     dir.rename(Path::new(NEW_RECORD), Path::new(RECORD))
@@ -87,9 +88,15 @@ pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
     let dir = Beneath::root(&config.pod_dir(uid)).ok()?;
     let record = dir.read(Path::new(RECORD), LONGEST).ok()?;
     let record = String::from_utf8(record).ok()?;
-    let (grace, message) = record.split_once('\n')?;
+    let (first, message) = record.split_once('\n')?;
+    // An older agent wrote no reason.
+    let (grace, reason) = first.split_once(' ').unwrap_or((first, ""));
     Some(Eviction {
-        reason: Eviction::PRESSURE,
+        reason: if reason == Eviction::PREEMPTION {
+            Eviction::PREEMPTION
+        } else {
+            Eviction::PRESSURE
+        },
         message: message.to_owned(),
         grace: Duration::from_secs(grace.parse().ok()?),
     })
@@ -111,7 +118,13 @@ mod tests {
             grace: Duration::from_secs(30),
         };
         remember(&config, "u", &eviction).unwrap();
-        assert_eq!(remembered(&config, "u"), Some(eviction));
+        assert_eq!(remembered(&config, "u"), Some(eviction.clone()));
+        let preempted = Eviction {
+            reason: Eviction::PREEMPTION,
+            ..eviction
+        };
+        remember(&config, "u", &preempted).unwrap();
+        assert_eq!(remembered(&config, "u"), Some(preempted));
         std::fs::write(config.pod_dir("u").join(RECORD), "30").unwrap();
         assert_eq!(remembered(&config, "u"), None);
     }

@@ -4,6 +4,7 @@
 use crate::cluster::{Cluster, NODE, shell};
 use crate::site::{LIMIT, eventually};
 use config_kube::k8s_openapi::api::core::v1::Node;
+use config_kube::quantity::Amount;
 use serde_json::{Value, json};
 
 /// Runs until it is asked to end.
@@ -140,4 +141,35 @@ async fn pods_end_with_their_machine_critical_ones_last_and_the_master_is_told()
         assert_eq!(target["message"], words);
     }
     ending.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_critical_pod_that_does_not_fit_has_the_room_of_the_nearest_other() {
+    let cluster = Cluster::new().await;
+    let all = eventually("the node to say what it has", || async {
+        let node: Node = cluster.admin.get(None, NODE).await.unwrap();
+        let all = node.status?.allocatable?;
+        Some(Amount::try_from(all.get("cpu")?).unwrap().ceil_milli())
+    })
+    .await;
+    let asks = |millis: i64| with(json!({"requests": {"cpu": format!("{millis}m")}}));
+    cluster.create("large", asks(all - 300)).await;
+    cluster.create("small", asks(100)).await;
+    for name in ["large", "small"] {
+        cluster.reaches(name, "/phase", json!("Running")).await;
+    }
+    let mut vital = asks(400);
+    cluster.create("plain", vital.clone()).await;
+    let status = cluster.reaches("plain", "/phase", json!("Failed")).await;
+    assert_eq!(status["reason"], "OutOfcpu", "{status}");
+    vital["priorityClassName"] = json!("system-node-critical");
+    cluster.create("vital", vital).await;
+    cluster.reaches("vital", "/phase", json!("Running")).await;
+    let status = cluster.reaches("large", "/phase", json!("Failed")).await;
+    assert_eq!(status["reason"], "Preempting", "{status}");
+    let words = "Preempted in order to admit critical pod";
+    assert_eq!(status["message"], words);
+    assert_eq!(cluster.event("Preempting").await, words);
+    let small = cluster.pod("small").await.unwrap().status.unwrap();
+    assert_eq!(small.phase.as_deref(), Some("Running"));
 }
