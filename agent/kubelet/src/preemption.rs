@@ -2,7 +2,7 @@
 
 use crate::handle::Handle;
 use crate::shared::Shared;
-use agent_pods::{Eviction, grace, misfit, victims};
+use agent_pods::{Eviction, Refusal, grace, misfit, victims};
 use agent_pressure::{is_critical, priority};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ const MESSAGE: &str = "Preempted in order to admit critical pod";
 pub(crate) const WAIT: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Has other pods end for a critical one that does not fit beside them; true where it will fit once those have ended.
-    pub(crate) fn make_room(&self, pod: &Pod) -> bool {
+    /// Has other pods end for a critical one that does not fit beside them, for this reason; true where it will fit once those have ended.
+    pub(crate) fn make_room(&self, pod: &Pod, lack: &Refusal) -> bool {
         if !is_critical(pod) {
             return false;
         }
@@ -45,6 +45,8 @@ impl Shared {
                 namespace = staying[at].pod.namespace,
                 "pod preempted for a critical pod"
             );
+            let resource = lack.reason.trim_start_matches("OutOf");
+            self.figures.done().preempted(resource);
             staying[at].evict(Eviction {
                 reason: Eviction::PREEMPTION,
                 message: MESSAGE.to_owned(),

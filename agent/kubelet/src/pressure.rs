@@ -78,6 +78,7 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
             reason = eviction.message,
             "pod evicted"
         );
+        shared.figures.done().evicted(signal.name());
         handle.evict(Eviction {
             reason: Eviction::PRESSURE,
             message: eviction.message,

@@ -73,13 +73,22 @@ pub(crate) fn counts_layers(pod: &Pod) -> bool {
     !limits(pod).is_empty()
 }
 
+/// Which limit a pod is beyond.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Excess {
+    /// Upstream's word for it.
+    pub(crate) signal: &'static str,
+    pub(crate) message: String,
+}
+
 /// Why the pod is to be evicted, if it is. Blocks while it looks.
 pub(crate) fn excess(
     config: &Config,
     pod: &Pod,
     reference: &PodRef,
     layers: &[Layer],
-) -> Option<String> {
+) -> Option<Excess> {
+    let because = |signal, message| Some(Excess { signal, message });
     let dir = config.pod_dir(&reference.uid);
     for volume in volumes(pod) {
         let Some((limit, text)) = size_limit(volume) else {
@@ -89,10 +98,9 @@ pub(crate) fn excess(
             usage(&dir.join("volumes/empty-dir").join(&volume.name)),
             limit,
         ) {
-            return Some(format!(
-                "Usage of EmptyDir volume {:?} exceeds the limit {text:?}. ",
-                volume.name
-            ));
+            let name = &volume.name;
+            let text = format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. ");
+            return because("emptydirfs.limit", text);
         }
     }
     let limits = limits(pod);
@@ -106,16 +114,19 @@ pub(crate) fn excess(
         if let Some((_, limit, text)) = limits.iter().find(|(name, ..)| name == container)
             && over(used, *limit)
         {
-            return Some(format!(
+            let text = format!(
                 "Container {container} exceeded its local ephemeral storage limit {text:?}. "
-            ));
+            );
+            return because("ephemeralcontainerfs.limit", text);
         }
     }
     let limit = at_once(pod, &limits);
     let text = format!(
         "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
     );
-    over(total, limit).then_some(text)
+    over(total, limit)
+        .then(|| because("ephemeralpodfs.limit", text))
+        .flatten()
 }
 
 /// The limits of the containers that run together, or that of an init container with the sidecars before it if that is more
@@ -231,7 +242,10 @@ mod tests {
             container: "a".into(),
             path: dir.path().join("layer"),
         }];
-        let excess = || excess(&config, &pod, &reference, &layers).unwrap_or_default();
+        let excess = || {
+            let excess = excess(&config, &pod, &reference, &layers);
+            excess.map_or_else(String::new, |excess| excess.message)
+        };
         assert_eq!(excess(), "");
         write(&config.logs.join("n_p_u/a/0.log"), 40);
         write(&dir.path().join("layer/tmp/f"), 40);

@@ -33,7 +33,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
@@ -66,6 +66,8 @@ pub(crate) struct Worker {
     known: Option<Arc<Pod>>,
     sandbox: Own,
     written: Option<PodStatus>,
+    /// When this kubelet saw the pod first, until it runs.
+    seen_at: Option<Instant>,
     refused: Option<Refusal>,
     /// Whether the node has taken the pod: pods and pressure that come later are no reason to refuse it then.
     taken: Taken,
@@ -108,6 +110,7 @@ impl Worker {
             known: None,
             sandbox,
             written: None,
+            seen_at: Some(Instant::now()),
             refused: None,
             taken,
             supplies,
@@ -194,6 +197,7 @@ impl Worker {
         let mut plan = plan(view);
         let told = match timeout(PATIENCE, self.report(pod, view)).await {
             Ok(Ok(status)) => {
+                self.count_start(pod, status.as_ref());
                 self.written = status.or(self.written.take());
                 true
             }
@@ -233,7 +237,11 @@ impl Worker {
     fn settle(&mut self, ends: bool) {
         for ended in self.starts.ended(ends) {
             let Ended { name, pod, .. } = &ended;
-            self.notes.starting.remove(name);
+            let kind = self.notes.starting.remove(name);
+            if let (Some(kind), Some(outcome)) = (kind, &ended.outcome) {
+                let done = self.shared.figures.done();
+                done.container(kind, outcome.is_ok());
+            }
             match &ended.outcome {
                 Some(Ok(())) => {
                     self.notes.failures.remove(name);
@@ -360,7 +368,10 @@ impl Worker {
         let refusal = match refusal {
             None => {
                 let lack = self.shared.admit(pod, &self.taken);
-                if lack.is_some() && self.shared.make_room(pod) {
+                if lack
+                    .as_ref()
+                    .is_some_and(|lack| self.shared.make_room(pod, lack))
+                {
                     return false;
                 }
                 lack

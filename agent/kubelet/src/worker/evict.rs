@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::config::Config;
-use crate::storage::{self, Layer};
+use crate::storage::{self, Excess, Layer};
 use agent_pods::{EVICTION_GRACE, Eviction, end_of, later};
 use agent_runtime::Container as Seen;
 use agent_sys::beneath::Beneath;
@@ -29,11 +29,13 @@ impl Worker {
         let why = if chosen.is_some() {
             chosen
         } else {
-            let message = self.excess(pod, seen, now).await;
-            message.map(|message| Eviction {
-                reason: Eviction::PRESSURE,
-                message,
-                grace: EVICTION_GRACE,
+            self.excess(pod, seen, now).await.map(|excess| {
+                self.shared.figures.done().evicted(excess.signal);
+                Eviction {
+                    reason: Eviction::PRESSURE,
+                    message: excess.message,
+                    grace: EVICTION_GRACE,
+                }
             })
         };
         if let Some(eviction) = why {
@@ -56,7 +58,7 @@ impl Worker {
     }
 
     /// Measures the disk use of a pod with limits, if that is due.
-    async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) -> Option<String> {
+    async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) -> Option<Excess> {
         if !self.limited || later(self.measured, storage::PERIOD) > now {
             return None;
         }
