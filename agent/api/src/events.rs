@@ -9,6 +9,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Ti
 use http::Method;
 use jiff::Timestamp;
 use serde_json::json;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -27,7 +28,7 @@ const COMPONENT: &str = "kubelet";
 struct News {
     about: ObjectReference,
     warning: bool,
-    reason: &'static str,
+    reason: Cow<'static, str>,
     message: String,
     at: Timestamp,
 }
@@ -52,7 +53,12 @@ impl Recorder {
     }
 
     /// Records a `Warning` event.
-    pub fn warning(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
+    pub fn warning(
+        &self,
+        pod: &Pod,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) {
         self.tell(pod_reference(pod), true, reason, &message.into());
     }
 
@@ -84,12 +90,18 @@ impl Recorder {
     }
 
     /// Records an event of an object.
-    pub fn tell(&self, about: ObjectReference, warning: bool, reason: &'static str, message: &str) {
+    pub fn tell(
+        &self,
+        about: ObjectReference,
+        warning: bool,
+        reason: impl Into<Cow<'static, str>>,
+        message: &str,
+    ) {
         let message = message.chars().take(MAX_MESSAGE).collect();
         let news = News {
             about,
             warning,
-            reason,
+            reason: reason.into(),
             message,
             at: Timestamp::now(),
         };
@@ -163,7 +175,7 @@ pub struct Queue {
 }
 
 /// What repetitions of an event have in common: whose it is, reason and message.
-type Key = ((Option<String>, Option<String>), &'static str, String);
+type Key = ((Option<String>, Option<String>), Cow<'static, str>, String);
 
 /// Writes events until every recorder is gone.
 pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
@@ -176,7 +188,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             .unwrap_or_else(|| "default".to_owned());
         let path = format!("/api/v1/namespaces/{namespace}/events");
         let about = (news.about.uid.clone(), news.about.field_path.clone());
-        let key = (about, news.reason, news.message.clone());
+        let key = (about, news.reason.clone(), news.message.clone());
         let result = if let Some((name, count)) = known.get_mut(&key) {
             *count = count.saturating_add(1);
             let change = json!({"count": *count, "lastTimestamp": Time(news.at)});
@@ -226,7 +238,7 @@ fn event(news: News, name: String, namespace: String, node: &str) -> Event {
         },
         involved_object: news.about,
         type_: Some(if news.warning { "Warning" } else { "Normal" }.to_owned()),
-        reason: Some(news.reason.to_owned()),
+        reason: Some(news.reason.into_owned()),
         message: Some(news.message),
         count: Some(1),
         first_timestamp: Some(Time(news.at)),

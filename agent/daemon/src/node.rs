@@ -18,7 +18,7 @@ use agent_journal::{Journal, Places};
 use agent_kubelet::{Config, Drain, Drained, Kubelet, Least, Notices, Signal, Soft, Thresholds};
 use agent_proxy::{Proxy, View};
 use agent_runtime::{Containerd, Options, Programs, Registries, Registry};
-use config_machine::end::LONGEST_GRACE;
+use config_machine::end::REST_GRACE;
 use config_machine::power::Order;
 use config_machine::{kernel, programs, specification};
 use config_model::MachineConfig;
@@ -57,7 +57,7 @@ enum End {
 /// returned, for init.
 ///
 /// On a host the containers go on to run. On a machine init asks only before a power-off or reboot, and
-/// an order of the master leads to one: then every container gets its grace, and init kills the rest.
+/// an order of the master leads to one: then every pod gets its grace and fails, and init kills the rest.
 pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -119,11 +119,8 @@ pub(crate) async fn serve(
     let following = tokio::spawn(async move { engine.run().await });
     say(&format!("node {} is served", identity.node));
     let outcome = first_end(ending, &mut ordered, tasks, [&mut parts, &mut endless]).await;
-    end.send_replace(true);
-    drain_parts(&mut parts).await;
-    if on_machine && matches!(outcome, Ok(End::Asked | End::Ordered(_))) {
-        end_containers(drain).await;
-    }
+    let machine_ends = on_machine && matches!(outcome, Ok(End::Asked | End::Ordered(_)));
+    end_parts(&mut parts, &end, machine_ends.then_some(drain)).await;
     following.abort();
     outcome.map(|end| match end {
         End::Ordered(order) => Some(order),
@@ -139,11 +136,27 @@ fn ended_early(part: Result<&'static str, JoinError>) -> Error {
     }
 }
 
+/// Ends the node's parts: where the machine ends, after its pods, and before the rest of their containers.
+async fn end_parts(
+    parts: &mut JoinSet<&'static str>,
+    end: &watch::Sender<bool>,
+    drain: Option<Drain>,
+) {
+    if let Some(drain) = &drain {
+        say("ending the pods before the machine ends");
+        drain.end_pods().await;
+    }
+    end.send_replace(true);
+    drain_parts(parts).await;
+    if let Some(drain) = drain {
+        end_containers(drain).await;
+    }
+}
+
 async fn end_containers(drain: Drain) {
-    say("ending the containers before the machine ends");
-    let Drained { ran, killed, left } = drain.end_all(LONGEST_GRACE).await;
+    let Drained { ran, killed, left } = drain.end_all(REST_GRACE).await;
     say(&format!(
-        "{ran} containers ended, {killed} of them killed after their grace; {left} still run"
+        "the pods have ended; of {ran} containers that ran on, {killed} were killed and {left} still run"
     ));
 }
 
@@ -340,13 +353,16 @@ fn config(
         run: arguments.run.join("kubelet"),
         host_paths: machine.node.host_paths.clone(),
         pids: machine.node.pids_per_container,
+        parallel_pulls: machine.node.max_parallel_image_pulls,
         logs: arguments.pod_logs.clone(),
         max_pods: machine.node.max_pods,
         privileged: machine.node.privileged,
         unsafe_sysctls: machine.node.unsafe_sysctls.clone(),
         reserved_memory: natural(reserved.memory.ceil_units()),
         reserved_cpu_millis: natural(reserved.cpu.ceil_milli()),
+        reserved_storage: natural(reserved.ephemeral_storage.ceil_units()),
         thresholds: thresholds(&machine.node.eviction),
+        shutdown: machine.node.shutdown,
         os_image: image.os_image(),
         resolv_conf: Path::new("/etc/resolv.conf").to_owned(),
         hosts: Path::new("/etc/hosts").to_owned(),

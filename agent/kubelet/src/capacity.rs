@@ -41,6 +41,30 @@ pub(crate) fn allocatable(config: &Config, facts: &Facts) -> BTreeMap<&'static s
     );
     let size = facts.space().size;
     let kept = config.thresholds.kept(Signal::NodefsAvailable, size);
+    let kept = kept.saturating_add(config.reserved_storage);
     amounts.insert("ephemeral-storage", units(size.saturating_sub(kept)));
     amounts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    #[test]
+    fn what_is_reserved_is_not_allocatable() {
+        let dir = tempfile::tempdir().unwrap();
+        let facts = Facts::of_machine(dir.path());
+        let bare = config(dir.path());
+        let reserving = Config {
+            reserved_cpu_millis: 3,
+            reserved_memory: 5,
+            reserved_storage: 7,
+            ..bare.clone()
+        };
+        let [all, less] = [bare, reserving].map(|config| allocatable(&config, &facts));
+        let kept = |name: &str| all[name].ceil_milli() - less[name].ceil_milli();
+        let kept = ["cpu", "memory", "ephemeral-storage", "pods"].map(kept);
+        assert_eq!(kept, [3, 5000, 7000, 0]);
+    }
 }

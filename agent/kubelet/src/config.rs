@@ -4,6 +4,7 @@ use crate::notices::Notices;
 use agent_pressure::Thresholds;
 use agent_proxy::View;
 use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_model::ShutdownGrace;
 use config_model::host_path::HostPath;
 use config_model::sysctl::Sysctls;
 use std::net::IpAddr;
@@ -32,6 +33,8 @@ pub struct Config {
     pub host_paths: Vec<HostPath>,
     /// Most processes and threads of a container.
     pub pids: u32,
+    /// Most images that are pulled at the same time.
+    pub parallel_pulls: u32,
     /// Pods' logs: `/var/log/pods`.
     pub logs: PathBuf,
     /// Most pods.
@@ -44,8 +47,12 @@ pub struct Config {
     pub reserved_memory: u64,
     /// CPU kept from pods, in thousandths.
     pub reserved_cpu_millis: u64,
+    /// Disk of the state partition kept from pods, in bytes.
+    pub reserved_storage: u64,
     /// Below what the machine is under pressure.
     pub thresholds: Thresholds,
+    /// Time for pods to end when the machine ends: for all but critical ones, then for these.
+    pub shutdown: ShutdownGrace,
     /// `status.nodeInfo.osImage`, such as `Pratique worker 0.1.0 (id)`.
     pub os_image: String,
     /// Name servers for pods with `dnsPolicy: Default`: the machine's own file.
@@ -75,6 +82,7 @@ impl Config {
 pub(crate) mod tests {
     use super::*;
     use std::path::Path;
+    use std::time::Duration;
 
     /// A configuration whose folders all lie in `dir`.
     pub(crate) fn config(dir: &Path) -> Config {
@@ -90,13 +98,19 @@ pub(crate) mod tests {
             run: dir.join("run"),
             host_paths: vec![path("/listed/read", false), path("/listed/write", true)],
             pids: 100,
+            parallel_pulls: 5,
             logs: dir.join("logs"),
             max_pods: 10,
             privileged: false,
             unsafe_sysctls: Vec::new(),
             reserved_memory: 0,
             reserved_cpu_millis: 0,
+            reserved_storage: 0,
             thresholds: Thresholds::default(),
+            shutdown: ShutdownGrace {
+                regular: Duration::from_secs(50),
+                critical: Duration::from_secs(10),
+            },
             os_image: "test".into(),
             resolv_conf: dir.join("resolv"),
             hosts: dir.join("hosts"),

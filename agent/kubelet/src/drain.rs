@@ -1,8 +1,8 @@
 //! The end of a machine: every container runs its hook before the stop and is asked to end, sidecars after those whom they
 //! serve; it gets the grace of its pod, and is killed after it.
 //!
-//! Runs after the kubelet's own tasks have ended, so that nothing is started anew meanwhile. What the master knows of the pods
-//! stays as it is: they come back with the machine, or go with its Node.
+//! Runs after the kubelet's own tasks have ended, so that nothing is started anew meanwhile. By then the pods' tasks have ended
+//! what the master knows of ([`Drain::end_pods`]); this is for the rest: pods that took longer, and containers without a pod.
 
 use crate::hooks::Hooks;
 use crate::sandbox::Own;
@@ -41,6 +41,10 @@ pub struct Drained {
 impl Drain {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Asks every container to end, and kills those that do not end in the grace of their pod, at most `longest`. Returns

@@ -14,9 +14,18 @@ const PERIOD: Duration = Duration::from_secs(300);
 /// An image that was just fetched is kept for the container that is to come (upstream's).
 pub(crate) const YOUNG: Duration = Duration::from_secs(120);
 
-/// When each image was first seen here.
+/// What is known of the images that are here, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Images(tokio::sync::Mutex<BTreeMap<String, Instant>>);
+pub(crate) struct Images(tokio::sync::Mutex<BTreeMap<String, Known>>);
+
+/// What is known of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Known {
+    /// When a look showed it in use last; none where none did.
+    used: Option<Instant>,
+    /// When it was first seen here.
+    first: Instant,
+}
 
 /// How much is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +51,7 @@ pub(crate) async fn collect(shared: Arc<Shared>) {
 /// # Errors
 /// containerd cannot list or delete images.
 pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
-    let mut first_seen = shared.images.0.lock().await;
+    let mut known = shared.images.0.lock().await;
     let images = shared.runtime.images().await?;
     // By what runs, not by what the pod calls it: a name without a host is that of the default registry.
     let used: BTreeSet<String> = shared
@@ -53,22 +62,8 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
         .map(|one| one.image_id)
         .collect();
     let shown = shown(&shared.all_pods(), |image| shared.runtime.full_name(image));
-    let now = Instant::now();
-    first_seen.retain(|name, _| images.iter().any(|image| image.name == *name));
-    for image in &images {
-        first_seen.entry(image.name.clone()).or_insert(now);
-    }
-    let old = |image: &&Image| {
-        first_seen
-            .get(&image.name)
-            .is_some_and(|at| now.duration_since(*at) >= YOUNG)
-    };
-    let mut unused: Vec<&Image> = images
-        .iter()
-        .filter(|image| !used.contains(&id(image)) && !shown.contains(&image.name))
-        .filter(old)
-        .collect();
-    unused.sort_by_key(|image| first_seen.get(&image.name));
+    let in_use = |image: &Image| used.contains(&id(image)) || shown.contains(&image.name);
+    let unused = unused(&mut known, &images, in_use, Instant::now());
     let marks = shared.config.thresholds.images;
     let chosen = match goal {
         Goal::Marks => surplus(&unused, shared.facts.space(), marks),
@@ -83,6 +78,32 @@ pub(crate) async fn sweep(shared: &Shared, goal: Goal) -> Result<usize, Error> {
         shared.runtime.remove_image(&image.name).await?;
     }
     Ok(chosen.len())
+}
+
+/// The images that nobody uses, but for young ones: first those whose last use is longest ago, and of those that nobody used the
+/// oldest (upstream's order). Takes note of what is in use now.
+fn unused<'a>(
+    known: &mut BTreeMap<String, Known>,
+    images: &'a [Image],
+    in_use: impl Fn(&Image) -> bool,
+    now: Instant,
+) -> Vec<&'a Image> {
+    known.retain(|name, _| images.iter().any(|image| image.name == *name));
+    let mut unused = Vec::new();
+    for image in images {
+        let first = Known {
+            used: None,
+            first: now,
+        };
+        let own = known.entry(image.name.clone()).or_insert(first);
+        if in_use(image) {
+            own.used = Some(now);
+        } else if now.duration_since(own.first) >= YOUNG {
+            unused.push((*own, image));
+        }
+    }
+    unused.sort_by_key(|(known, _)| *known);
+    unused.into_iter().map(|(_, image)| image).collect()
 }
 
 /// The names of images that volumes of pods show which are not over: their layers stay in use, so that their removal would free
@@ -123,7 +144,7 @@ fn id(image: &Image) -> String {
     format!("{name}@{}", image.digest)
 }
 
-/// The images, oldest first, whose removal brings the disk below the lower mark; none below the higher.
+/// The first of the images whose removal brings the disk below the lower mark; none below the higher.
 fn surplus<'a>(unused: &[&'a Image], space: Disk, marks: ImageMarks) -> Vec<&'a Image> {
     let in_use = space.size.saturating_sub(space.free);
     let never = space.size == 0 || marks.high >= 100;
@@ -192,6 +213,22 @@ mod tests {
         let full = |image: &str| (image != "?").then(|| format!("registry.example/{image}"));
         let shown: Vec<String> = shown(&pods, full).into_iter().collect();
         assert_eq!(shown, ["registry.example/a"]);
+    }
+
+    #[test]
+    fn the_image_whose_last_use_is_longest_ago_goes_first() {
+        let (begin, mut known) = (Instant::now(), BTreeMap::new());
+        let images = ["early", "late", "never", "young"].map(|name| image(name, 1));
+        let mut look = |number: usize, used: &[&str], seconds: u64| -> Vec<String> {
+            let in_use = |image: &Image| used.contains(&image.name.as_str());
+            let now = begin + Duration::from_secs(seconds);
+            let unused = unused(&mut known, &images[..number], in_use, now);
+            unused.into_iter().map(|image| image.name.clone()).collect()
+        };
+        assert!(look(1, &["early"], 0).is_empty());
+        assert!(look(2, &["early", "late"], 300).is_empty());
+        assert!(look(3, &["late"], 600) == ["early"], "the third is young");
+        assert_eq!(look(4, &[], 900), ["never", "early", "late"]);
     }
 
     #[test]

@@ -71,6 +71,11 @@ impl Handle {
         }
     }
 
+    /// Whether its eviction has begun.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.chosen.get().is_some()
+    }
+
     /// Whether the pod is over: it takes no room any more.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase().as_deref(), Some("Succeeded" | "Failed"))

@@ -16,8 +16,8 @@ use agent_cluster::Sandboxes;
 use agent_content::Watched;
 use agent_csi::Csi;
 use agent_journal::Journal;
-use agent_resources::Figures;
 use agent_resources::machine::Facts;
+use agent_resources::{Counted, Figures};
 use agent_runtime::{PodRef, Runtime};
 use agent_server::{Node, Parts, Server};
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -52,16 +52,19 @@ impl Kubelet {
             allowed: config.privileged,
             call_limit: agent_csi::Places::CALL_LIMIT,
         };
+        let figures = Arc::new(Figures::of_machine(&config.node_name));
+        let runtime = Counted::new(runtime, figures.done().clone());
         let shared = Shared {
             memory: facts.memory,
             folders: Arc::new(Folders::below(&config.data)),
             watched: Watched::new(api.clone()),
             csi: Arc::new(Csi::open(drivers, api.clone())),
             facts,
-            figures: Arc::new(Figures::of_machine(&config.node_name)),
+            figures,
+            pulls: Semaphore::new(usize::try_from(config.parallel_pulls).unwrap_or(1)),
             config,
             api,
-            runtime,
+            runtime: Arc::new(runtime),
             sandboxes,
             policies: Arc::default(),
             events,
@@ -71,6 +74,7 @@ impl Kubelet {
             pods: Mutex::default(),
             listed: AtomicBool::default(),
             mirrors: Mirrors::default(),
+            ends: watch::Sender::new(false),
             node: tokio::sync::Mutex::default(),
         };
         Self {

@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::notices::{Notice, news};
 use crate::sandbox::HANDLERS;
 use crate::shared::Shared;
+use crate::shutdown;
 use agent_api::{ApiError, JSON, STRATEGIC_MERGE, get, send};
 use agent_pressure::Condition;
 use agent_resources::machine::Facts;
@@ -57,6 +58,7 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
         written: None,
         images: None,
     };
+    let mut ends = reporter.shared.ends.subscribe();
     loop {
         let well = match reporter.report().await {
             Ok(ready) => ready,
@@ -65,7 +67,11 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
                 false
             }
         };
-        tokio::time::sleep(if well { PERIOD } else { HASTE }).await;
+        tokio::select! {
+            // Both only say that it is time to measure.
+            () = tokio::time::sleep(if well { PERIOD } else { HASTE }) => {}
+            _ = ends.changed() => {}
+        }
     }
 }
 
@@ -103,6 +109,8 @@ impl Reporter {
         }
         self.told.clone_from(&notices);
         let fault = runtime.as_ref().err().map(agent_runtime::Error::chain);
+        let fault = fault.map(|fault| format!("container runtime is down: {fault}"));
+        let fault = fault.or_else(|| shared.is_ending().then(|| shutdown::NOT_READY.to_owned()));
         let ready = fault.is_none();
         let mut status = status(&shared.config, &shared.facts, runtime.ok().as_deref());
         let now = Timestamp::now();
@@ -375,11 +383,7 @@ fn conditions(
             "KubeletReady",
             "kubelet is posting ready status".to_owned(),
         ),
-        Some(fault) => (
-            false,
-            "KubeletNotReady",
-            format!("container runtime is down: {fault}"),
-        ),
+        Some(fault) => (false, "KubeletNotReady", fault.to_owned()),
     };
     let memory = pressure(
         low(Condition::MemoryPressure),

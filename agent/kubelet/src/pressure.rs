@@ -78,7 +78,9 @@ async fn pass(shared: &Arc<Shared>, last: &mut Option<(String, Instant)>) -> Res
             reason = eviction.message,
             "pod evicted"
         );
+        shared.figures.done().evicted(signal.name());
         handle.evict(Eviction {
+            reason: Eviction::PRESSURE,
             message: eviction.message,
             grace: grace(bound, thresholds, handle.latest().as_deref()),
         });
@@ -162,7 +164,7 @@ impl Shared {
         let is_best_effort = qos::class(pod) == "BestEffort";
         let message = refusal(&self.pressures(), pod, is_best_effort)?;
         Some(Refusal {
-            reason: EVICTED,
+            reason: EVICTED.into(),
             message,
         })
     }

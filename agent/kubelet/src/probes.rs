@@ -6,10 +6,11 @@
 
 use agent_api::events::Recorder;
 use agent_handlers::Target;
-use agent_pods::{Death, Notes, Progress, Verdict, find};
+use agent_pods::{Death, Notes, Progress, Verdict, between, find};
 use agent_resources::Probed;
 use agent_runtime::{Container as Seen, ContainerState, Kind, Runtime};
-use config_kube::k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use config_kube::k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
+use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +94,7 @@ impl Probes {
                 && hook.is_none_or(|hook| *hook == Progress::Done)
                 && !self.tasks.contains_key(&seen.id)
             {
-                self.begin(pod.clone(), container, seen.id.clone(), host);
+                self.begin(pod.clone(), container, seen, host);
             }
         }
     }
@@ -117,14 +118,12 @@ impl Probes {
         lock(&self.verdicts).retain(|id, _| running(id));
     }
 
-    fn begin(&mut self, pod: Arc<Pod>, container: Container, id: String, host: Option<IpAddr>) {
-        // What has started once is not asked again by an agent that starts anew.
-        let started = container.startup_probe.is_none() || was_started(&pod, &id);
-        let first = Verdict {
-            started,
-            ready: started && container.readiness_probe.is_none(),
-            dead: None,
+    fn begin(&mut self, pod: Arc<Pod>, container: Container, seen: &Seen, host: Option<IpAddr>) {
+        let ContainerState::Running { started_at } = seen.state else {
+            return;
         };
+        let id = seen.id.clone();
+        let first = first_verdict(&pod, &container, &id);
         lock(&self.verdicts).insert(id.clone(), first);
         let prober = Prober {
             events: self.events.clone(),
@@ -138,7 +137,8 @@ impl Probes {
                 container,
                 host,
             },
-            started,
+            started: first.started,
+            started_at,
             ends: self.ends.clone(),
         };
         self.tasks
@@ -181,17 +181,35 @@ fn has_probe(container: &Container) -> bool {
         || container.readiness_probe.is_some()
 }
 
-/// Whether the pod's status says that this attempt has started.
-fn was_started(pod: &Pod, id: &str) -> bool {
-    let status = pod.status.iter();
-    let mut all = status.flat_map(|status| {
-        let inits = status.init_container_statuses.iter().flatten();
-        inits.chain(status.container_statuses.iter().flatten())
-    });
-    all.any(|status| {
+/// What is known of a container before its first probe. One that runs on under an agent that begins anew is what its status says,
+/// until a probe says otherwise: services do not lose a node because its agent begins anew.
+fn first_verdict(pod: &Pod, container: &Container, id: &str) -> Verdict {
+    let known = status_of(pod, id);
+    let was_started = known.is_some_and(|status| status.started == Some(true));
+    let started = container.startup_probe.is_none() || was_started;
+    let was_ready = known.is_some_and(|status| status.ready);
+    Verdict {
+        started,
+        ready: started && (container.readiness_probe.is_none() || was_ready),
+        dead: None,
+    }
+}
+
+/// What the pod's status says of this attempt.
+fn status_of<'a>(pod: &'a Pod, id: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let inits = status.init_container_statuses.iter().flatten();
+    let mut all = inits.chain(status.container_statuses.iter().flatten());
+    all.find(|status| {
         let own = status.container_id.as_deref();
-        own.is_some_and(|own| own.ends_with(id)) && status.started == Some(true)
+        own.is_some_and(|own| own.ends_with(id))
     })
+}
+
+/// What is left of a probe's initial delay, which counts from the container's start (upstream's rule): neither a startup probe nor
+/// an agent that begins anew makes it longer.
+fn rest(delay: Duration, started_at: Timestamp, now: Timestamp) -> Duration {
+    delay.saturating_sub(between(started_at, now))
 }
 
 /// The task of one container.
@@ -204,6 +222,8 @@ struct Prober {
     target: Target,
     /// It has started, or no probe asks whether it has.
     started: bool,
+    /// When the container was started.
+    started_at: Timestamp,
     /// The pod is being deleted.
     ends: Arc<AtomicBool>,
 }
@@ -257,7 +277,8 @@ impl Prober {
         );
         let limit = seconds(probe.timeout_seconds, TIMEOUT).max(Duration::from_secs(1));
         let period = seconds(probe.period_seconds, PERIOD).max(Duration::from_secs(1));
-        sleep(seconds(probe.initial_delay_seconds, 0)).await;
+        let delay = seconds(probe.initial_delay_seconds, 0);
+        sleep(rest(delay, self.started_at, Timestamp::now())).await;
         let (mut good, mut bad) = (0_u32, 0_u32);
         while self.matters(role) {
             let begun = Instant::now();
@@ -388,8 +409,47 @@ mod tests {
                 host: None,
             },
             started: true,
+            started_at: Timestamp::now(),
             ends: Arc::default(),
         }
+    }
+
+    #[test]
+    fn an_initial_delay_counts_from_the_containers_start() {
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let delay = Duration::from_secs(30);
+        let left = |now| rest(delay, at(100), at(now)).as_secs();
+        assert_eq!([100, 110, 130, 500].map(left), [30, 20, 0, 0]);
+        assert_eq!(left(50), 30, "somebody set the clock back");
+    }
+
+    #[test]
+    fn a_container_begins_as_its_status_says_if_that_is_of_the_same_attempt() {
+        let container = |probes: &[&str]| -> Container {
+            let mut own = serde_json::json!({"name": "a"});
+            for probe in probes {
+                own[*probe] = serde_json::json!({"tcpSocket": {"port": 1}});
+            }
+            serde_json::from_value(own).unwrap()
+        };
+        let (plain, both) = (
+            container(&[]),
+            container(&["startupProbe", "readinessProbe"]),
+        );
+        let first = |container: &Container, started: bool, ready: bool, id: &str| {
+            let status = serde_json::json!({
+                "name": "a", "containerID": "containerd://id", "image": "", "imageID": "", "restartCount": 0,
+                "started": started, "ready": ready,
+            });
+            let pod = serde_json::json!({"status": {"containerStatuses": [status]}});
+            let first = first_verdict(&serde_json::from_value(pod).unwrap(), container, id);
+            (first.started, first.ready)
+        };
+        assert_eq!(first(&plain, false, false, "id"), (true, true));
+        assert_eq!(first(&both, true, true, "id"), (true, true));
+        assert_eq!(first(&both, true, false, "id"), (true, false));
+        assert_eq!(first(&both, false, true, "id"), (false, false));
+        assert_eq!(first(&both, true, true, "next"), (false, false));
     }
 
     /// What a liveness probe makes of an answer that breaks off.

@@ -181,12 +181,19 @@ impl Puller {
         if policy != PullPolicy::Never {
             events.normal("Pulling", format!("Pulling image {image:?}"));
         }
+        let asked = Instant::now();
+        let turn = match policy {
+            PullPolicy::Never => None,
+            // None where the node ends, and its tasks with it.
+            PullPolicy::Always | PullPolicy::IfNotPresent => shared.pulls.acquire().await.ok(),
+        };
         let start = Instant::now();
         let fetched = runtime.obtain_image(image, policy, keys).await?;
+        drop(turn);
         if policy != PullPolicy::Never {
-            let took = start.elapsed().as_millis();
+            let [took, all] = [start, asked].map(|since| since.elapsed().as_millis());
             let text = format!(
-                "Successfully pulled image {image:?} in {took}ms. Image size: {} bytes.",
+                "Successfully pulled image {image:?} in {took}ms ({all}ms including waiting). Image size: {} bytes.",
                 fetched.size
             );
             events.normal("Pulled", text);
@@ -337,6 +344,31 @@ mod tests {
                 (Some("v"), "files", PullPolicy::Never),
             ]
         );
+    }
+
+    #[tokio::test]
+    async fn a_pull_waits_until_another_has_ended_where_the_node_has_no_more_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let (shared, news) = (crate::kubelet::tests::shared(dir.path()), Arc::default());
+        let spec = json!({"containers": [{"name": "a", "image": "registry.example/a:1"}]});
+        let meta = json!({"namespace": "n", "name": "p", "uid": "u"});
+        let pod: Pod = serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
+        let (pod, reference) = (Arc::new(pod.clone()), agent_pods::pod_ref(&pod).unwrap());
+        let wanted = Wanted::all(&pod, &pod.spec.as_ref().unwrap().containers[0]);
+        let turns = shared.config.parallel_pulls;
+        let others = shared.pulls.try_acquire_many(turns).unwrap();
+        let mut fetches = Fetches::default();
+        let mut look = async || {
+            let of = (&shared, &news);
+            fetches.images(of, (&pod, &reference), ("a", &wanted)).await
+        };
+        assert!(look().await.is_none(), "there is no turn");
+        drop(others);
+        news.notified().await;
+        // The engine of this test is not up.
+        assert!(look().await.unwrap().is_err());
+        let free = shared.pulls.available_permits();
+        assert_eq!(free, usize::try_from(turns).unwrap());
     }
 
     fn added(kind: &str, key: &str, document: &str) -> Result<Keyring, String> {

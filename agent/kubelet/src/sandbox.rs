@@ -80,6 +80,7 @@ impl Own {
                 .events
                 .warning(pod, "MissingClusterDNS", text.to_owned());
         }
+        shared.figures.done().pod();
         self.found = Some(sandbox.clone());
         self.publish(shared, pod);
         Ok(sandbox)

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 /// How old the Node may be by which a pod is taken.
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) pressure: Mutex<Pressure>,
     /// Since when images are here.
     pub(crate) images: Images,
+    /// Turns to pull an image.
+    pub(crate) pulls: Semaphore,
     /// Turns to start a container.
     pub(crate) turns: Semaphore,
     /// The machine's memory in bytes.
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) listed: AtomicBool,
     /// What the API shows of static pods.
     pub(crate) mirrors: Mirrors,
+    /// The machine ends.
+    pub(crate) ends: watch::Sender<bool>,
     /// This node's Node, and when it was read.
     pub(crate) node: tokio::sync::Mutex<Option<(Arc<Node>, Instant)>>,
 }
@@ -85,26 +89,25 @@ impl Shared {
     /// decided upon at a time, so that two never take the same room.
     pub(crate) fn admit(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Refusal> {
         let handles = self.handles();
-        let uid = pod.metadata.uid.as_deref();
-        let others = handles
-            .iter()
-            .filter(|(other, _)| Some(other.as_str()) != uid)
-            .filter_map(|(_, handle)| handle.room());
-        let refusal = misfit(pod, &others.collect::<Vec<_>>(), &self.allocatable());
+        let refusal = misfit(pod, &others(&handles, pod), &self.allocatable());
         if refusal.is_none() {
             taken.set(pod.clone());
         }
         refusal
     }
 
-    /// Why the pod may not run on this node, by labels and taints that are ten seconds old at most, or new where they speak
-    /// against the pod. A master that does not give them has other ways to end a pod.
+    /// Why the pod may not run on this node, by labels, taints and devices that are ten seconds old at most, or new where they
+    /// speak against the pod. A master that does not give them has other ways to end a pod.
     pub(crate) async fn misplaced(&self, pod: &Pod) -> Option<Refusal> {
         let asked = async {
+            let against = |node: &Node| {
+                let lacks = || agent_pods::missing(pod, &others(&self.handles(), pod), node);
+                misplaced(pod, node).or_else(lacks)
+            };
             let node = self.own_node(NODE_AGE).await?;
-            misplaced(pod, &node)?;
+            against(&node)?;
             let node = self.own_node(Duration::ZERO).await?;
-            misplaced(pod, &node)
+            against(&node)
         };
         timeout(NODE_PATIENCE, asked).await.ok()?
     }
@@ -157,4 +160,14 @@ impl Shared {
             .max_by_key(|handle| handle.latest().is_some())
             .map(|handle| handle.pod.clone())
     }
+}
+
+/// The pods that take room of the node beside this one.
+fn others(handles: &HashMap<String, Handle>, pod: &Pod) -> Vec<Arc<Pod>> {
+    let uid = pod.metadata.uid.as_deref();
+    handles
+        .iter()
+        .filter(|(other, _)| Some(other.as_str()) != uid)
+        .filter_map(|(_, handle)| handle.room())
+        .collect()
 }

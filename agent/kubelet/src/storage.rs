@@ -6,7 +6,7 @@
 use crate::config::Config;
 use crate::names::log_folder;
 use agent_resources::{DiskUse, qos};
-use agent_runtime::{Container as Seen, PodRef, Runtime};
+use agent_runtime::{Container as Seen, Kind, PodRef, Runtime};
 use agent_sys::beneath::{Beneath, Usage};
 use config_kube::k8s_openapi::api::core::v1::{Pod, Volume};
 use config_kube::quantity::Amount;
@@ -73,13 +73,22 @@ pub(crate) fn counts_layers(pod: &Pod) -> bool {
     !limits(pod).is_empty()
 }
 
+/// Which limit a pod is beyond.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Excess {
+    /// Upstream's word for it.
+    pub(crate) signal: &'static str,
+    pub(crate) message: String,
+}
+
 /// Why the pod is to be evicted, if it is. Blocks while it looks.
 pub(crate) fn excess(
     config: &Config,
     pod: &Pod,
     reference: &PodRef,
     layers: &[Layer],
-) -> Option<String> {
+) -> Option<Excess> {
+    let because = |signal, message| Some(Excess { signal, message });
     let dir = config.pod_dir(&reference.uid);
     for volume in volumes(pod) {
         let Some((limit, text)) = size_limit(volume) else {
@@ -89,10 +98,9 @@ pub(crate) fn excess(
             usage(&dir.join("volumes/empty-dir").join(&volume.name)),
             limit,
         ) {
-            return Some(format!(
-                "Usage of EmptyDir volume {:?} exceeds the limit {text:?}. ",
-                volume.name
-            ));
+            let name = &volume.name;
+            let text = format!("Usage of EmptyDir volume {name:?} exceeds the limit {text:?}. ");
+            return because("emptydirfs.limit", text);
         }
     }
     let limits = limits(pod);
@@ -106,18 +114,39 @@ pub(crate) fn excess(
         if let Some((_, limit, text)) = limits.iter().find(|(name, ..)| name == container)
             && over(used, *limit)
         {
-            return Some(format!(
+            let text = format!(
                 "Container {container} exceeded its local ephemeral storage limit {text:?}. "
-            ));
+            );
+            return because("ephemeralcontainerfs.limit", text);
         }
     }
-    let limit = limits
-        .iter()
-        .fold(0_u64, |sum, (_, limit, _)| sum.saturating_add(*limit));
+    let limit = at_once(pod, &limits);
     let text = format!(
         "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
     );
-    over(total, limit).then_some(text)
+    over(total, limit)
+        .then(|| because("ephemeralpodfs.limit", text))
+        .flatten()
+}
+
+/// The limits of the containers that run together, or that of an init container with the sidecars before it if that is more
+/// (KEP-753).
+fn at_once(pod: &Pod, limits: &[(String, u64, String)]) -> u64 {
+    let (mut sidecars, mut mains, mut most) = (0_u64, 0_u64, 0_u64);
+    for (kind, container) in agent_pods::all(pod) {
+        let own = limits.iter().find(|(name, ..)| *name == container.name);
+        let own = own.map_or(0, |(_, limit, _)| *limit);
+        match kind {
+            Kind::Init => most = most.max(sidecars.saturating_add(own)),
+            Kind::Sidecar => {
+                sidecars = sidecars.saturating_add(own);
+                most = most.max(sidecars);
+            }
+            Kind::Main => mains = mains.saturating_add(own),
+            Kind::Ephemeral => {}
+        }
+    }
+    most.max(sidecars.saturating_add(mains))
 }
 
 fn all(pod: &Pod) -> impl Iterator<Item = &String> {
@@ -213,7 +242,10 @@ mod tests {
             container: "a".into(),
             path: dir.path().join("layer"),
         }];
-        let excess = || excess(&config, &pod, &reference, &layers).unwrap_or_default();
+        let excess = || {
+            let excess = excess(&config, &pod, &reference, &layers);
+            excess.map_or_else(String::new, |excess| excess.message)
+        };
         assert_eq!(excess(), "");
         write(&config.logs.join("n_p_u/a/0.log"), 40);
         write(&dir.path().join("layer/tmp/f"), 40);
@@ -240,6 +272,20 @@ mod tests {
             excess(),
             "Usage of EmptyDir volume \"v\" exceeds the limit \"300Ki\". "
         );
+    }
+
+    #[test]
+    fn a_pods_limit_is_that_of_the_containers_that_run_together() {
+        let limited = |name: &str, kib: u64| json!({"name": name, "resources": {"limits": {"ephemeral-storage": format!("{kib}Ki")}}});
+        let mut sidecar = limited("s", 10);
+        sidecar["restartPolicy"] = json!("Always");
+        let total = |init: u64| {
+            let inits = json!([sidecar, limited("i", init)]);
+            let mains = json!([limited("a", 100), limited("b", 200), {"name": "c"}]);
+            let pod = pod(&json!({"initContainers": inits, "containers": mains}));
+            at_once(&pod, &limits(&pod)) >> 10
+        };
+        assert_eq!([total(1), total(300), total(301)], [310, 310, 311]);
     }
 
     #[test]

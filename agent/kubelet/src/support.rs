@@ -26,7 +26,7 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     }
     if let Some(message) = network::setting_fault(spec, &config.unsafe_sysctls) {
         return Some(Refusal {
-            reason: "SysctlForbidden",
+            reason: "SysctlForbidden".into(),
             message,
         });
     }
@@ -50,7 +50,7 @@ pub(crate) fn refusal(pod: &Pod, config: &Config) -> Option<Refusal> {
     });
     refusal.or_else(|| {
         host_path_fault(config, pod).map(|message| Refusal {
-            reason: "HostPathForbidden",
+            reason: "HostPathForbidden".into(),
             message,
         })
     })
@@ -79,7 +79,7 @@ pub(crate) fn has_selinux_label(pod: &Pod) -> bool {
 
 fn unsupported(what: &str) -> Refusal {
     Refusal {
-        reason: "NotSupported",
+        reason: "NotSupported".into(),
         message: format!("this node can't run the pod: {what}"),
     }
 }
@@ -87,9 +87,9 @@ fn unsupported(what: &str) -> Refusal {
 /// What a container asks for and no pod gets: rights over the machine, and profiles that it does not have.
 fn below_the_floor(spec: &PodSpec, container: &Container, config: &Config) -> Option<Refusal> {
     let security = container.security_context.clone().unwrap_or_default();
-    let refusal = |reason, fault: String| {
+    let refusal = |reason: &'static str, fault: String| {
         Some(Refusal {
-            reason,
+            reason: reason.into(),
             message: format!("container {}: {fault}", container.name),
         })
     };
@@ -442,7 +442,7 @@ mod tests {
             let refusal = refused(|spec| spec.pointer_mut(parent).unwrap()[key] = value);
             assert_eq!(
                 refusal.map(|refusal| refusal.reason),
-                Some("NotSupported"),
+                Some("NotSupported".into()),
                 "{place}"
             );
         }

@@ -19,7 +19,7 @@ use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
 use crate::supplies::Supplies;
 use crate::wanted::Wanted;
-use crate::{cleanup, debug, storage, support};
+use crate::{cleanup, debug, preemption, storage, support};
 use agent_api::send;
 use agent_pods::{
     Action, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of, find,
@@ -33,7 +33,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
@@ -69,6 +69,8 @@ pub(crate) struct Worker {
     /// The UID of the object at which the API shows the pod, and whether what was written is there.
     shown_as: Option<String>,
     told: bool,
+    /// When this kubelet saw the pod first, until it runs.
+    seen_at: Option<Instant>,
     refused: Option<Refusal>,
     /// Whether the node has taken the pod: pods and pressure that come later are no reason to refuse it then.
     taken: Taken,
@@ -113,6 +115,7 @@ impl Worker {
             written: None,
             shown_as: None,
             told: false,
+            seen_at: Some(Instant::now()),
             refused: None,
             taken,
             supplies,
@@ -184,7 +187,9 @@ impl Worker {
         let seen = recover(pod, seen, now);
         self.evict(pod, &seen, now).await;
         self.follow(pod, &seen, now);
-        self.refuse(pod, &seen).await;
+        if !self.refuse(pod, &seen).await {
+            return Next::Wait(Some(later(now, preemption::WAIT)));
+        }
         self.resize(pod, &seen);
         self.sandbox.publish(&self.shared, pod);
         let view = View {
@@ -203,6 +208,7 @@ impl Worker {
         }
         let told = match timeout(PATIENCE, self.report(pod, view)).await {
             Ok(Ok(status)) => {
+                self.count_start(pod, status.as_ref());
                 self.written = status.or(self.written.take());
                 self.told = true;
                 true
@@ -243,7 +249,11 @@ impl Worker {
     fn settle(&mut self, ends: bool) {
         for ended in self.starts.ended(ends) {
             let Ended { name, pod, .. } = &ended;
-            self.notes.starting.remove(name);
+            let kind = self.notes.starting.remove(name);
+            if let (Some(kind), Some(outcome)) = (kind, &ended.outcome) {
+                let done = self.shared.figures.done();
+                done.container(kind, outcome.is_ok());
+            }
             match &ended.outcome {
                 Some(Ok(())) => {
                     self.notes.failures.remove(name);
@@ -347,34 +357,49 @@ impl Worker {
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
-    /// Decides whether this node can run the pod; what runs already, or is over, is not refused.
-    async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) {
+    /// Decides whether this node can run the pod; what runs already, or is over, is not refused. False where that is not decided
+    /// yet: others end to make room for it.
+    async fn refuse(&mut self, pod: &Arc<Pod>, seen: &[Seen]) -> bool {
         // Once refused is refused for good: the pod has failed, and somebody may have acted on that.
         let decided = self.taken.pod().is_some() || self.refused.is_some();
         if decided || end_of(pod, Timestamp::now()).is_some() {
-            return;
+            return true;
         }
         if !seen.is_empty() {
             // An earlier agent has taken it, with what its containers have.
             self.taken.set(Arc::new(as_given(pod, seen)));
             self.supplies.adopt();
-            return;
+            return true;
         }
-        let refusal =
-            support::refusal(pod, &self.shared.config).or_else(|| self.shared.under_pressure(pod));
+        let ends = self.shared.while_ending();
+        let refusal = ends.or_else(|| support::refusal(pod, &self.shared.config));
+        let refusal = refusal.or_else(|| self.shared.under_pressure(pod));
         let refusal = match refusal {
             None => self.shared.misplaced(pod).await,
             refused => refused,
         };
-        let refusal = refusal.or_else(|| self.shared.admit(pod, &self.taken));
+        let refusal = match refusal {
+            None => {
+                let lack = self.shared.admit(pod, &self.taken);
+                if lack
+                    .as_ref()
+                    .is_some_and(|lack| self.shared.make_room(pod, lack))
+                {
+                    return false;
+                }
+                lack
+            }
+            refused => refused,
+        };
         let events = &self.shared.events;
         if let Some(refusal) = &refusal {
-            events.warning(pod, refusal.reason, refusal.message.clone());
+            events.warning(pod, refusal.reason.clone(), refusal.message.clone());
         } else if support::has_selinux_label(pod) {
             let text = "seLinuxOptions have no effect: this machine does not use SELinux";
             events.normal(pod, "SELinuxNotInUse", text);
         }
         self.refused = refusal;
+        true
     }
 
     /// Brings volumes up to date when something changed that they show, and now and then.

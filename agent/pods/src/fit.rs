@@ -5,17 +5,17 @@ use crate::containers::{all, is_on_host};
 use crate::status::Refusal;
 use agent_resources::qos;
 use agent_runtime::Kind;
-use config_kube::k8s_openapi::api::core::v1::{ContainerPort, Pod};
+use config_kube::k8s_openapi::api::core::v1::{ContainerPort, Node, Pod};
 use config_kube::quantity::Amount;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The resources that are counted, in the order in which a lack of them is told.
-const RESOURCES: [(&str, &str); 3] = [
-    ("cpu", "OutOfcpu"),
-    ("memory", "OutOfmemory"),
-    ("ephemeral-storage", "OutOfephemeral-storage"),
-];
+/// The resources of every machine, in the order in which a lack of them is told.
+pub(crate) const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+/// How the names of huge pages begin, of which this node has none.
+const PAGES: &str = "hugepages-";
+/// Resources of Kubernetes itself have its name; all others with a domain are of somebody else's making, such as devices.
+const OWN_DOMAIN: &str = "kubernetes.io/";
 
 /// Why a pod does not fit beside `others`, if it doesn't. `allocatable` is what the node has for all of them, by resource.
 pub fn misfit(
@@ -27,37 +27,68 @@ pub fn misfit(
     let (used, most) = (others.len(), of("pods").map(Amount::ceil_units));
     if most.is_some_and(|most| i64::try_from(used).is_ok_and(|used| used >= most)) {
         let most = most.unwrap_or_default();
-        return Some(lack("OutOfpods", "pods", 1, used, most));
+        return Some(lack("pods", 1, used, most));
     }
-    let lacking = RESOURCES.iter().find_map(|&(resource, reason)| {
-        let (asked, most) = (asks(pod, resource), of(resource)?);
-        let used = others.iter().map(|other| asks(other, resource)).sum();
-        let number = |amount: Amount| match resource {
-            "cpu" => amount.ceil_milli(),
-            _ => amount.ceil_units(),
-        };
-        (asked > Amount::ZERO && asked + used > most)
-            .then(|| lack(reason, resource, number(asked), number(used), number(most)))
+    let mut counted = RESOURCES.into_iter();
+    let lacking = counted.find_map(|resource| short(pod, others, (resource, of(resource)?)));
+    let names = names(pod).into_iter();
+    let mut pages = names.filter(|name| name.starts_with(PAGES));
+    let lacking = lacking.or_else(|| {
+        pages.find_map(|name| short(pod, others, (name, of(name).unwrap_or(Amount::ZERO))))
     });
     lacking.or_else(|| {
         let taken: Vec<_> = others.iter().flat_map(|other| ports(other)).collect();
         let meets = |port: &ContainerPort| taken.iter().any(|other| meet(port, other));
         ports(pod).any(meets).then(|| Refusal {
-            reason: "NodePorts",
+            reason: "NodePorts".into(),
             message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned(),
         })
     })
 }
 
-fn lack(
-    reason: &'static str,
-    resource: &str,
-    asked: i64,
-    used: impl std::fmt::Display,
-    most: i64,
-) -> Refusal {
+/// Why a pod lacks something of somebody else's making (a device, say), by what its Node says that it has: no plug-in gives this
+/// node such, but an admin may count them there. Upstream's node runs a pod without what its Node does not name; here it is refused.
+pub fn missing(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Option<Refusal> {
+    let has = node.status.as_ref();
+    let has = has.and_then(|status| status.allocatable.as_ref());
+    let amount = |name: &str| Amount::try_from(has?.get(name)?).ok();
+    let names = names(pod).into_iter();
+    let mut foreign = names.filter(|name| name.contains('/') && !name.contains(OWN_DOMAIN));
+    foreign.find_map(|name| short(pod, others, (name, amount(name).unwrap_or(Amount::ZERO))))
+}
+
+/// What the containers of a pod ask for, by name.
+fn names(pod: &Pod) -> Vec<&str> {
+    let spec = pod.spec.iter();
+    let own = spec.flat_map(|spec| {
+        let inits = spec.init_containers.iter().flatten();
+        let all = inits.chain(&spec.containers).map(|one| &one.resources);
+        all.chain([&spec.resources]).flatten()
+    });
+    let maps = own.flat_map(|own| own.requests.iter().chain(&own.limits));
+    let mut names: Vec<&str> = maps
+        .flat_map(|map| map.keys().map(String::as_str))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Why there is too little of a resource for the pod beside the others, of all there is.
+fn short(pod: &Pod, others: &[Arc<Pod>], (resource, most): (&str, Amount)) -> Option<Refusal> {
+    let asked = asks(pod, resource);
+    let used = others.iter().map(|other| asks(other, resource)).sum();
+    let number = |amount: Amount| match resource {
+        "cpu" => amount.ceil_milli(),
+        _ => amount.ceil_units(),
+    };
+    (asked > Amount::ZERO && asked + used > most)
+        .then(|| lack(resource, number(asked), number(used), number(most)))
+}
+
+fn lack(resource: &str, asked: i64, used: impl std::fmt::Display, most: i64) -> Refusal {
     Refusal {
-        reason,
+        reason: format!("OutOf{resource}").into(),
         message: format!(
             "Node didn't have enough resource: {resource}, requested: {asked}, used: {used}, capacity: {most}"
         ),
@@ -65,7 +96,7 @@ fn lack(
 }
 
 /// What a pod asks for, with what its runtime takes beside it.
-fn asks(pod: &Pod, resource: &str) -> Amount {
+pub(crate) fn asks(pod: &Pod, resource: &str) -> Amount {
     let overhead = pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref());
     let overhead = overhead.and_then(|overhead| Amount::try_from(overhead.get(resource)?).ok());
     qos::pod_request(pod, resource) + overhead.unwrap_or(Amount::ZERO)
@@ -118,14 +149,14 @@ mod tests {
         Arc::new(pod.unwrap())
     }
 
-    fn fault(pod: &Pod, others: &[Arc<Pod>]) -> Option<(&'static str, String)> {
+    fn fault(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
         let allocatable = BTreeMap::from([
             ("cpu", Amount::units(2)),
             ("memory", Amount::units(1 << 30)),
             ("pods", Amount::units(3)),
         ]);
         let refusal = misfit(pod, others, &allocatable);
-        refusal.map(|refusal| (refusal.reason, refusal.message))
+        refusal.map(|refusal| (refusal.reason.into_owned(), refusal.message))
     }
 
     #[test]
@@ -139,7 +170,7 @@ mod tests {
             "Node didn't have enough resource: cpu, requested: 1001, used: 1000, capacity: 2000";
         assert_eq!(
             fault(&more, from_ref(&half)),
-            Some(("OutOfcpu", words.to_owned()))
+            Some(("OutOfcpu".to_owned(), words.to_owned()))
         );
         let all = asks("memory", "1Gi");
         assert_eq!(fault(&all, from_ref(&half)), None);
@@ -153,10 +184,38 @@ mod tests {
             None,
             "who asks for nothing lacks nothing"
         );
-        assert_eq!(fault(&asks("example.com/none", "1"), &[]), None);
+        let pages = asks("hugepages-2Mi", "4Mi");
+        let words = "Node didn't have enough resource: hugepages-2Mi, requested: 4194304, used: 0, capacity: 0";
+        assert_eq!(
+            fault(&pages, &[]),
+            Some(("OutOfhugepages-2Mi".to_owned(), words.to_owned()))
+        );
         let words = "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3";
         let three = [plain.clone(), plain.clone(), plain.clone()];
-        assert_eq!(fault(&plain, &three), Some(("OutOfpods", words.to_owned())));
+        assert_eq!(
+            fault(&plain, &three),
+            Some(("OutOfpods".to_owned(), words.to_owned()))
+        );
+    }
+
+    #[test]
+    fn devices_are_counted_as_the_node_says_and_none_where_it_says_nothing() {
+        let asks = |name: &str| pod(json!({"resources": {"limits": {name: "1", "cpu": "1"}}}));
+        let device = asks("example.com/device");
+        let with = |has: Value| -> Node {
+            serde_json::from_value(json!({"status": {"allocatable": has}})).unwrap()
+        };
+        let reason = |pod: &Pod, others: &[Arc<Pod>], node: &Node| {
+            Some(missing(pod, others, node)?.reason.into_owned())
+        };
+        let lacks = Some("OutOfexample.com/device".to_owned());
+        let (none, one) = (with(json!({})), with(json!({"example.com/device": "1"})));
+        assert_eq!(reason(&device, &[], &none), lacks);
+        assert_eq!(reason(&device, &[], &Node::default()), lacks);
+        assert_eq!(reason(&device, &[], &one), None);
+        assert_eq!(reason(&device, from_ref(&device), &one), lacks);
+        assert_eq!(reason(&asks("kubernetes.io/own"), &[], &none), None);
+        assert_eq!(reason(&asks("memory"), &[], &none), None);
     }
 
     #[test]
@@ -169,7 +228,7 @@ mod tests {
         let two = port(json!({"containerPort": 81, "hostPort": 8080, "hostIP": "192.0.2.8"}));
         for (a, b) in [(&any, &any), (&any, &one), (&one, &any), (&one, &one)] {
             assert_eq!(
-                fault(a, from_ref(b)).map(|(reason, _)| reason),
+                fault(a, from_ref(b)).map(|(reason, _)| reason).as_deref(),
                 Some("NodePorts")
             );
         }

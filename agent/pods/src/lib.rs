@@ -8,7 +8,7 @@
 //! them in order (init containers, sidecars, main containers), `ending` ends them in order and with their hooks, `state` tells
 //! of one container and `status` of the pod, `resize` gives what runs more or less,
 //! `recover` remembers what the engine has lost, `failures` what could
-//! not be started, `fit` whether a node has room for a pod, and `words` has the texts of events.
+//! not be started, `fit` whether a node has room for a pod, `preempt` who makes room for a critical one, and `words` has the texts of events.
 //!
 //! Properties are held by `simulation`, which drives the machine through whole lives.
 
@@ -22,6 +22,7 @@ mod names;
 mod notes;
 mod placement;
 mod policy;
+mod preempt;
 mod recover;
 mod resize;
 #[cfg(test)]
@@ -41,12 +42,13 @@ pub use containers::{
 };
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
 pub use failures::remember;
-pub use fit::misfit;
+pub use fit::{misfit, missing};
 pub use machine::{Action, EVICTION_GRACE, End, Plan, View, end_of, plan};
 pub use names::{MAX_LOGS, is_plain, log_file, log_folder, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Eviction, Failure, Notes, Progress, Verdict};
 pub use placement::{foreign, misplaced};
 pub use policy::{is_replaced, restart, restarts, round};
+pub use preempt::victims;
 pub use recover::recover;
 pub use resize::{Pending, as_given, given, has_other_needs, is_resized, needs};
 pub use status::{Addresses, Refusal, base, change, status};

@@ -66,10 +66,21 @@ pub struct Begun {
 /// An eviction of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
+    /// Its reason in the pod's status: one of the constants here.
+    pub reason: &'static str,
     /// Why, in upstream's words.
     pub message: String,
     /// How long its containers may take to end.
     pub grace: Duration,
+}
+
+impl Eviction {
+    /// The node runs out of something, or the pod takes more of it than it may.
+    pub const PRESSURE: &'static str = "Evicted";
+    /// A critical pod needs the room.
+    pub const PREEMPTION: &'static str = "Preempting";
+    /// The machine ends.
+    pub const SHUTDOWN: &'static str = "Terminated";
 }
 
 /// What the machine remembers beyond what the engine shows; lost with the agent, and then found out anew.

@@ -13,14 +13,14 @@ pub fn foreign(pod: &Pod) -> Option<Refusal> {
     let labelled = labelled.and_then(|labels| labels.get(OS_LABELS[0]));
     if labelled.is_some_and(|os| os != OS) {
         return Some(Refusal {
-            reason: "PodOSSelectorNodeLabelDoesNotMatch",
+            reason: "PodOSSelectorNodeLabelDoesNotMatch".into(),
             message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
                 .to_owned(),
         });
     }
     let named = pod.spec.as_ref().and_then(|spec| spec.os.as_ref());
     named.filter(|os| os.name != OS).map(|_| Refusal {
-        reason: "PodOSNotSupported",
+        reason: "PodOSNotSupported".into(),
         message: "Failed to admit pod as the OS field doesn't match node OS".to_owned(),
     })
 }
@@ -30,7 +30,7 @@ pub fn misplaced(pod: &Pod, node: &Node) -> Option<Refusal> {
     let spec = pod.spec.as_ref()?;
     let failed = |reason: &'static str, text: &str| {
         Some(Refusal {
-            reason,
+            reason: reason.into(),
             message: format!("Predicate {reason} failed: {text}"),
         })
     };
@@ -76,8 +76,9 @@ fn selects(spec: &PodSpec, node: &Node) -> bool {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+    use std::borrow::Cow;
 
-    fn reason(spec: &Value) -> Option<&'static str> {
+    fn reason(spec: &Value) -> Option<Cow<'static, str>> {
         let node = json!({
             "metadata": {"name": "n", "labels": {"disk": "ssd"}},
             "spec": {"taints": [
@@ -118,13 +119,13 @@ mod tests {
         assert_eq!(with("nodeSelector", json!({"disk": "ssd"})), None);
         assert_eq!(
             with("nodeSelector", json!({"disk": "ssd", "zone": "a"})),
-            Some("NodeAffinity")
+            Some("NodeAffinity".into())
         );
         let either = required(json!([name("other"), name("n")]));
         assert_eq!(with("affinity", either), None);
         let other = required(json!([name("other")]));
-        assert_eq!(with("affinity", other), Some("NodeAffinity"));
-        assert_eq!(reason(&json!({})), Some("TaintToleration"));
+        assert_eq!(with("affinity", other), Some("NodeAffinity".into()));
+        assert_eq!(reason(&json!({})), Some("TaintToleration".into()));
     }
 
     #[test]
@@ -143,7 +144,7 @@ mod tests {
         };
         assert_eq!(with("linux"), (None, None));
         let (label, field) = with("windows");
-        assert_eq!(label, Some("PodOSSelectorNodeLabelDoesNotMatch"));
-        assert_eq!(field, Some("PodOSNotSupported"));
+        assert_eq!(label, Some("PodOSSelectorNodeLabelDoesNotMatch".into()));
+        assert_eq!(field, Some("PodOSNotSupported".into()));
     }
 }

@@ -571,6 +571,7 @@ impl World {
             Fault::Evict if end_of(&self.pod, self.now).is_none() => {
                 let why = "The node was low on resource: memory.".to_owned();
                 self.notes.evicted.get_or_insert(Eviction {
+                    reason: Eviction::PRESSURE,
                     message: why,
                     grace: EVICTION_GRACE,
                 });

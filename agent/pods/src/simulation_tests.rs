@@ -331,6 +331,7 @@ fn a_pod_that_is_evicted_for_a_soft_threshold_has_its_grace_also_over_a_restart_
     let mut world = World::new(&story);
     after(&mut world, 5);
     world.notes.evicted = Some(Eviction {
+        reason: Eviction::PRESSURE,
         message: "The node was low on resource: memory. ".to_owned(),
         grace: Duration::from_secs(10),
     });

@@ -3,6 +3,7 @@
 
 use crate::containers::{ephemeral, initial, kind_of_initial, latest, mains};
 use crate::machine::{End, View, init_failed, initial_done, initialized};
+use crate::notes::Eviction;
 use crate::policy::{Triggers, outdated};
 use crate::resize::is_resized;
 use agent_resources::qos;
@@ -13,11 +14,15 @@ use config_kube::k8s_openapi::api::core::v1::{
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// The conditions of a resize, which are there only while it is not done.
 const RESIZE_PENDING: &str = "PodResizePending";
 const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+
+/// What the condition `DisruptionTarget` says of a pod that made room.
+const PREEMPTED: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
 
 /// Addresses of the machine and of a pod, as its status names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,7 +41,7 @@ pub struct Addresses {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// A word for programs, such as `NotSupported`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// For a person.
     pub message: String,
 }
@@ -246,11 +251,12 @@ impl Scene<'_> {
             }
             (Some(End::Evicted), _) => {
                 let eviction = self.view.notes.evicted.as_ref();
-                failed("Evicted", eviction.map(|eviction| eviction.message.clone()))
+                let reason = eviction.map_or(Eviction::PRESSURE, |eviction| eviction.reason);
+                failed(reason, eviction.map(|eviction| eviction.message.clone()))
             }
             // Upstream's words for what a node doesn't admit; nothing of it ever ran, so there are no containers to tell of.
             (None, Some(refusal)) => failed(
-                refusal.reason,
+                &refusal.reason,
                 Some(format!("Pod was rejected: {}", refusal.message)),
             ),
             (Some(End::Over), _) => as_before(old.phase.clone()),
@@ -288,7 +294,11 @@ impl Scene<'_> {
         let eviction = eviction.filter(|_| self.end == Some(End::Evicted) && self.over)?;
         Some(PodCondition {
             reason: Some("TerminationByKubelet".to_owned()),
-            message: Some(eviction.message.clone()),
+            message: Some(if eviction.reason == Eviction::PREEMPTION {
+                PREEMPTED.to_owned()
+            } else {
+                eviction.message.clone()
+            }),
             ..condition("DisruptionTarget", None, before, None, self.view.now)
         })
     }

@@ -1,6 +1,7 @@
 //! The figures of a node, and the requests for them.
 
 use crate::candidates::DiskUse;
+use crate::done::Done;
 use crate::probed::Probed;
 use crate::reading::{Reading, Sources};
 use crate::subjects::Subjects;
@@ -74,6 +75,7 @@ pub struct Figures {
     /// Held by the request that reads; the others wait for its reading.
     turn: tokio::sync::Mutex<()>,
     probed: Probed,
+    done: Done,
 }
 
 impl Figures {
@@ -94,6 +96,7 @@ impl Figures {
             last: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
             probed: Probed::default(),
+            done: Done::default(),
         }
     }
 
@@ -101,6 +104,12 @@ impl Figures {
     #[must_use]
     pub fn probed(&self) -> Probed {
         self.probed.clone()
+    }
+
+    /// What the kubelet has done.
+    #[must_use]
+    pub fn done(&self) -> &Done {
+        &self.done
     }
 
     /// The answer to a request. `subjects` lists the pods and containers to read, if a reading is

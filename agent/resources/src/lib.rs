@@ -4,7 +4,8 @@
 //! containers. [`Figures`] measures what the node, its pods and their containers use, and answers
 //! as upstream's kubelet does: `/stats/summary` (JSON), `/metrics/resource` and `/metrics/cadvisor`
 //! (Prometheus' text). It also gives the candidates from which a node under pressure evicts one.
-//! [`Probed`] counts the results of probes, for `/metrics/probes`.
+//! [`Probed`] counts the results of probes, for `/metrics/probes`, and [`Done`] what the kubelet has done, for `/metrics`;
+//! [`Counted`] is an engine whose calls it counts.
 //!
 //! [`machine`] has the facts about the machine in a node's status.
 //!
@@ -17,7 +18,9 @@
 
 mod cadvisor;
 mod candidates;
+mod counted;
 mod counters;
+mod done;
 pub mod figures;
 pub mod machine;
 mod probed;
@@ -29,6 +32,8 @@ mod subjects;
 mod summary;
 
 pub use candidates::DiskUse;
+pub use counted::Counted;
+pub use done::Done;
 pub use figures::{Figures, Question};
 pub use probed::Probed;
 pub use subjects::{Disk, Subjects};

@@ -112,7 +112,11 @@ impl agent_port::Service for Server {
         }
         let about = (&method, uri.path(), &headers);
         match self.access.admit(&*self.parts, &caller, about).await {
-            Ok(()) => self.asked(&mut request).await,
+            Ok(()) => {
+                let path: Vec<&str> = uri.path().trim_start_matches('/').split('/').collect();
+                self.parts.figures.done().asked(method.as_str(), &path);
+                self.asked(&mut request).await
+            }
             Err(denied) => Answer::Whole(text(denied.status, &format!("{denied}\n"))),
         }
     }
@@ -154,6 +158,9 @@ impl Server {
             ["logs", below @ ..] if request.method() == Method::GET => {
                 let query = uri.query().unwrap_or_default();
                 return Answer::Whole(self.parts.journal.answer(below, query).await);
+            }
+            ["metrics"] if request.method() == Method::GET => {
+                return Answer::Whole(self.own_figures().await);
             }
             [SERVED, name] => return Answer::Whole(self.volume(request, name).await),
             _ => return Answer::Whole(self.plain(request, &path)),
@@ -296,7 +303,6 @@ impl Server {
         match path {
             ["healthz"] => text(StatusCode::OK, "ok"),
             ["pods"] => self.pods(),
-            ["metrics"] => figures(),
             ["configz"] => {
                 let body = self.parts.node.settings();
                 answer(StatusCode::OK, "application/json", body.into())
@@ -307,6 +313,16 @@ impl Server {
             }
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
+    }
+
+    /// What the kubelet has done, and what the kernel tells of the agent.
+    async fn own_figures(&self) -> Response<Body> {
+        let parts = &self.parts;
+        // An engine that is down runs nothing that could be counted.
+        let seen = parts.runtime.list(None).await.unwrap_or_default();
+        let done = parts.figures.done().text(&parts.name, &seen);
+        let told = done + &agent_sys::figures::of_this_process().text();
+        answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
     }
 
     fn pods(&self) -> Response<Body> {
@@ -320,12 +336,6 @@ impl Server {
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
         }
     }
-}
-
-/// What the kernel tells of the agent.
-fn figures() -> Response<Body> {
-    let told = agent_sys::figures::of_this_process().text();
-    answer(StatusCode::OK, config_figures::CONTENT_TYPE, told.into())
 }
 
 #[cfg(test)]

@@ -31,10 +31,22 @@ pub const PIDS_PER_CONTAINER: u32 = 4096;
 pub const PIDS_MIN: i64 = 64;
 /// Largest `node.pids_per_container`: the kernel's own limit of all processes (`PID_MAX_LIMIT` on 64 bits).
 pub const PIDS_MAX: i64 = 4_194_304;
+/// Images that a node pulls at the same time where `node.max_parallel_image_pulls` is not given: enough that a slow registry keeps no
+/// other waiting, and few enough that each, with its three layers at a time, gets on.
+pub const PARALLEL_IMAGE_PULLS: u32 = 5;
+/// Largest `node.max_parallel_image_pulls`: each holds connections and files.
+pub const PARALLEL_IMAGE_PULLS_MAX: i64 = 100;
 /// How long a condition of pressure stays where `node.eviction.transition` is not given: upstream's.
 pub const EVICTION_TRANSITION: Duration = Duration::from_secs(300);
 /// Longest grace at a soft threshold where `node.eviction.max_pod_grace` is not given: upstream's, the least that a pod may have.
 pub const EVICTION_MAX_POD_GRACE: Duration = Duration::ZERO;
+/// Time for all pods to end with the machine where `node.shutdown_grace` is not given. Clouds switch a machine off by force after two
+/// minutes and less (Google Compute Engine: 90 s), and the file systems must be clean by then.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(60);
+/// The part of it that critical pods have where `node.shutdown_grace_critical` is not given: that of upstream's guide.
+pub const SHUTDOWN_GRACE_CRITICAL: Duration = Duration::from_secs(10);
+/// Largest `node.shutdown_grace`: init waits so long for an agent that hangs.
+pub const SHUTDOWN_GRACE_MAX: Duration = config_machine::end::LONGEST_GRACE;
 /// CPU kept for the system: init, agent and containerd idle below it.
 pub const RESERVED_CPU: &str = "100m";
 /// Memory kept for the system: containerd with its shims and the agent, measured with room.

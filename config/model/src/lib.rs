@@ -49,6 +49,6 @@ pub use cluster::ClusterConfig;
 pub use document::{Document, parse};
 pub use fault::{Fault, FaultKind, Faults};
 pub use image::ImageConfig;
-pub use machine::MachineConfig;
+pub use machine::{MachineConfig, ShutdownGrace};
 pub use object::{ObjectFault, check_policy};
 pub use rule::PolicyConfig;

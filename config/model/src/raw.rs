@@ -222,6 +222,12 @@ raw!(
         static_pods: Texts,
         /// Largest number of processes and threads of a container, {PIDS_MIN} to {PIDS_MAX}. Default: {PIDS_PER_CONTAINER}.
         pids_per_container: i64,
+        /// Largest number of images that are pulled at the same time, 1 to {PARALLEL_IMAGE_PULLS_MAX}; others wait. Default: {PARALLEL_IMAGE_PULLS}.
+        max_parallel_image_pulls: i64,
+        /// Time for all pods to end when the machine is powered off or rebooted, a second to {SHUTDOWN_GRACE_MAX}. Default: {SHUTDOWN_GRACE}.
+        shutdown_grace: String,
+        /// The last part of that time, which critical pods have: they end after all others. Default: {SHUTDOWN_GRACE_CRITICAL}, or a sixth of a `shutdown_grace` that is given.
+        shutdown_grace_critical: String,
         /// When pods go because the machine runs out of something.
         eviction: RawEviction,
     }

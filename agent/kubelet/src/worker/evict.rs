@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::config::Config;
-use crate::storage::{self, Layer};
+use crate::storage::{self, Excess, Layer};
 use agent_pods::{EVICTION_GRACE, Eviction, end_of, later};
 use agent_runtime::Container as Seen;
 use agent_sys::beneath::Beneath;
@@ -29,25 +29,36 @@ impl Worker {
         let why = if chosen.is_some() {
             chosen
         } else {
-            let message = self.excess(pod, seen, now).await;
-            message.map(|message| Eviction {
-                message,
-                grace: EVICTION_GRACE,
+            self.excess(pod, seen, now).await.map(|excess| {
+                self.shared.figures.done().evicted(excess.signal);
+                Eviction {
+                    reason: Eviction::PRESSURE,
+                    message: excess.message,
+                    grace: EVICTION_GRACE,
+                }
             })
         };
         if let Some(eviction) = why {
-            let text = eviction.message.clone();
-            self.shared.events.warning(pod, "Evicted", text);
-            if let Err(error) = remember(&self.shared.config, &self.pod.uid, &eviction) {
-                // A disk that takes no more is no reason to keep the pod.
-                tracing::warn!(pod = self.pod.name, %error, "cannot write down that the pod is evicted");
+            if eviction.reason != Eviction::SHUTDOWN {
+                self.announce(pod, &eviction);
             }
             self.notes.evicted = Some(eviction);
         }
     }
 
+    /// Tells of the eviction, and writes it down. The end of the machine is the Node's news, and no agent comes meanwhile: where the
+    /// master does not learn of it, the pod runs again after the next boot.
+    fn announce(&self, pod: &Pod, eviction: &Eviction) {
+        let (events, text) = (&self.shared.events, eviction.message.clone());
+        events.warning(pod, eviction.reason, text);
+        if let Err(error) = remember(&self.shared.config, &self.pod.uid, eviction) {
+            // A disk that takes no more is no reason to keep the pod.
+            tracing::warn!(pod = self.pod.name, %error, "cannot write down that the pod is evicted");
+        }
+    }
+
     /// Measures the disk use of a pod with limits, if that is due.
-    async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) -> Option<String> {
+    async fn excess(&mut self, pod: &Arc<Pod>, seen: &[Seen], now: Timestamp) -> Option<Excess> {
         if !self.limited || later(self.measured, storage::PERIOD) > now {
             return None;
         }
@@ -64,10 +75,11 @@ impl Worker {
     }
 }
 
-/// Writes an eviction down: its grace in seconds, and after the first line end its message.
+/// Writes an eviction down: its grace in seconds and its reason, and after the first line end its message.
 fn remember(config: &Config, uid: &str, eviction: &Eviction) -> io::Result<()> {
     let dir = Beneath::make_root(&config.pod_dir(uid))?;
-    let text = format!("{}\n{}", eviction.grace.as_secs(), eviction.message);
+    let (grace, reason) = (eviction.grace.as_secs(), eviction.reason);
+    let text = format!("{grace} {reason}\n{}", eviction.message);
     let mut file = dir.rewrite(Path::new(NEW_RECORD), 0o600)?;
     io::Write::write_all(&mut file, text.as_bytes())?;
     dir.rename(Path::new(NEW_RECORD), Path::new(RECORD))
@@ -78,8 +90,15 @@ pub(super) fn remembered(config: &Config, uid: &str) -> Option<Eviction> {
     let dir = Beneath::root(&config.pod_dir(uid)).ok()?;
     let record = dir.read(Path::new(RECORD), LONGEST).ok()?;
     let record = String::from_utf8(record).ok()?;
-    let (grace, message) = record.split_once('\n')?;
+    let (first, message) = record.split_once('\n')?;
+    // An older agent wrote no reason.
+    let (grace, reason) = first.split_once(' ').unwrap_or((first, ""));
     Some(Eviction {
+        reason: if reason == Eviction::PREEMPTION {
+            Eviction::PREEMPTION
+        } else {
+            Eviction::PRESSURE
+        },
         message: message.to_owned(),
         grace: Duration::from_secs(grace.parse().ok()?),
     })
@@ -96,11 +115,18 @@ mod tests {
         let config = config(dir.path());
         assert_eq!(remembered(&config, "u"), None);
         let eviction = Eviction {
+            reason: Eviction::PRESSURE,
             message: "The node was low on resource: memory.\nMore. ".to_owned(),
             grace: Duration::from_secs(30),
         };
         remember(&config, "u", &eviction).unwrap();
-        assert_eq!(remembered(&config, "u"), Some(eviction));
+        assert_eq!(remembered(&config, "u"), Some(eviction.clone()));
+        let preempted = Eviction {
+            reason: Eviction::PREEMPTION,
+            ..eviction
+        };
+        remember(&config, "u", &preempted).unwrap();
+        assert_eq!(remembered(&config, "u"), Some(preempted));
         std::fs::write(config.pod_dir("u").join(RECORD), "30").unwrap();
         assert_eq!(remembered(&config, "u"), None);
     }

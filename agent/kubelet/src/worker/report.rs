@@ -55,6 +55,22 @@ impl Worker {
         Ok(Some(status))
     }
 
+    /// Counts how long the pod took to run, the first time that its status says so; one that ran before this kubelet did is not
+    /// counted.
+    pub(super) fn count_start(&mut self, pod: &Pod, told: Option<&PodStatus>) {
+        let phase = |status: &PodStatus| status.phase.clone();
+        let before = self.written.as_ref().or(pod.status.as_ref());
+        let before = before.and_then(phase);
+        if before.is_some_and(|before| before != "Pending") {
+            self.seen_at = None;
+        }
+        if told.and_then(phase).as_deref() == Some("Running")
+            && let Some(seen) = self.seen_at.take()
+        {
+            self.shared.figures.done().pod_runs(seen.elapsed());
+        }
+    }
+
     /// An event for each container that begins to wait between two attempts.
     fn tell_back_off(&self, pod: &Pod, status: &PodStatus) {
         for (name, failed, text) in agent_pods::waits(status, &self.pod.name) {

@@ -5,9 +5,10 @@ use crate::site::{IMAGE, LIMIT, Site, eventually};
 use agent_api::{Api, ApiError, Call};
 use agent_cluster::{Places, Sandboxes};
 use agent_journal::Journal;
-use agent_kubelet::{Config, Kubelet, Thresholds};
+use agent_kubelet::{Config, Drain, Kubelet, Thresholds};
 use agent_server::Server;
 use config_kube::k8s_openapi::api::core::v1::{ContainerStatus, Event, Node, Pod};
+use config_model::ShutdownGrace;
 use config_model::host_path::HostPath;
 use http::Method;
 use master_api::{ApiServer, Options};
@@ -41,6 +42,8 @@ pub(crate) struct Cluster {
     /// The paths of the node's calls so far, watches aside.
     pub(crate) asked: Arc<Mutex<Vec<String>>>,
     pub(crate) port: Option<Server>,
+    /// What ends its pods with the machine.
+    pub(crate) drain: Option<Drain>,
 }
 
 impl Cluster {
@@ -73,6 +76,7 @@ impl Cluster {
             away: Arc::default(),
             asked: Arc::default(),
             port: None,
+            drain: None,
         };
         cluster.begin();
         cluster
@@ -149,13 +153,19 @@ impl Cluster {
             run: path("run"),
             host_paths: self.host_paths.clone(),
             pids: 512,
+            parallel_pulls: 5,
             logs: path("pods"),
             max_pods: 120,
             privileged: self.privileged,
             unsafe_sysctls: Vec::new(),
             reserved_memory: 64 << 20,
             reserved_cpu_millis: 100,
+            reserved_storage: 0,
             thresholds: self.thresholds.clone(),
+            shutdown: ShutdownGrace {
+                regular: LIMIT,
+                critical: LIMIT,
+            },
             os_image: "Pratique test".into(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             hosts: PathBuf::from("/etc/hosts"),
@@ -194,6 +204,7 @@ impl Cluster {
             ..agent_journal::Places::default()
         });
         self.port = Some(kubelet.server(journal));
+        self.drain = Some(kubelet.drain());
         let running = tokio::spawn(kubelet.run(ended));
         self.kubelet = Some((shutdown, running, following));
     }
@@ -222,6 +233,16 @@ impl Cluster {
 
     /// An admin's request, which must succeed.
     pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) {
+        self.send(method, path, agent_api::JSON, body).await;
+    }
+
+    /// A change of an object by an admin, which must succeed.
+    pub(crate) async fn patch(&self, path: &str, change: &Value) {
+        let form = agent_api::STRATEGIC_MERGE;
+        self.send(Method::PATCH, path, form, change).await;
+    }
+
+    async fn send(&self, method: Method, path: &str, form: &'static str, body: &Value) {
         let api = InProcess {
             server: self.server.clone(),
             user: UserInfo::admin("admin"),
@@ -231,7 +252,7 @@ impl Cluster {
         let call = Call {
             method,
             path: path.to_owned(),
-            content_type: agent_api::JSON,
+            content_type: form,
             body: body.to_string().into(),
         };
         api.call(call).await.unwrap();

@@ -28,6 +28,7 @@ mod port;
 mod pressure;
 mod proxy;
 mod registry;
+mod resources;
 mod sharing;
 mod site;
 mod spdy;

@@ -77,8 +77,8 @@ pub(crate) fn a_certificate_is_renewed_without_a_lapse(world: &mut World) -> Res
     )
 }
 
-/// The power button gives a pod the time that it asked for; the next start makes a new key and a new exchange under the same
-/// name, and the machine's pods come back, a `StatefulSet`'s with the volume that it had.
+/// The power button gives a pod the time that it asked for, and the master learns that it was terminated; the next start makes a new
+/// key and a new exchange under the same name, and a `StatefulSet`'s pod has the volume that it had.
 pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
     world: &mut World,
 ) -> Result<()> {
@@ -118,22 +118,20 @@ pub(crate) fn pods_get_their_grace_at_power_off_and_a_reboot_proves_anew(
         |text| text != key && !text.is_empty(),
     )?;
     cluster.lab.wait_ready("worker-1", BOOT_LIMIT)?;
-    let restarted = [
+    let over = [
         "get",
         "pod",
         "stay",
         "-o",
-        "jsonpath={.status.containerStatuses[0].restartCount} {.status.phase} {.metadata.uid}",
+        "jsonpath={.status.phase} {.status.reason} {.metadata.uid}",
     ];
+    let wanted = format!("Failed Terminated {uid}");
     cluster
         .lab
-        .kubectl_until(&restarted, "the pod to come back", BOOT_LIMIT, |text| {
-            let mut words = text.split_whitespace();
-            words.next().is_some_and(|count| count != "0")
-                && words.next() == Some("Running")
-                && words.next() == Some(uid.as_str())
+        .kubectl_until(&over, "the pod to be over", BOOT_LIMIT, |text| {
+            text == wanted
         })?;
-    let before = cluster.lab.kubectl(&["logs", "stay", "--previous"])?;
+    let before = cluster.lab.kubectl(&["logs", "stay"])?;
     expect(
         before.contains("in peace"),
         &format!("the pod was not given its grace at power-off:\n{before}"),

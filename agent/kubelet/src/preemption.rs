@@ -1,0 +1,58 @@
+//! Room for critical pods: others end for one that does not fit, as on upstream's nodes.
+
+use crate::handle::Handle;
+use crate::shared::Shared;
+use agent_pods::{Eviction, Refusal, grace, misfit, victims};
+use agent_pressure::{is_critical, priority};
+use config_kube::k8s_openapi::api::core::v1::Pod;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Message of a pod that makes room.
+const MESSAGE: &str = "Preempted in order to admit critical pod";
+/// How long the critical pod waits before it is looked at anew.
+pub(crate) const WAIT: Duration = Duration::from_millis(100);
+
+impl Shared {
+    /// Has other pods end for a critical one that does not fit beside them, for this reason; true where it will fit once those have ended.
+    pub(crate) fn make_room(&self, pod: &Pod, lack: &Refusal) -> bool {
+        if !is_critical(pod) {
+            return false;
+        }
+        let handles = self.handles();
+        let own = pod.metadata.uid.as_deref();
+        // Who has begun to leave counts as gone, so that no other is chosen in its place meanwhile.
+        let staying = handles.iter().filter_map(|(uid, handle)| {
+            let stays = Some(uid.as_str()) != own && !handle.is_leaving();
+            Some((handle.room().filter(|_| stays)?, handle))
+        });
+        let (others, staying): (Vec<Arc<Pod>>, Vec<&Handle>) = staying.unzip();
+        let allocatable = self.allocatable();
+        let may_end = |other: &Pod| !is_critical(other) || priority(other) < priority(pod);
+        let Some(chosen) = victims(pod, &others, may_end, &allocatable) else {
+            return false;
+        };
+        // Of all that speaks against the pod only a lack of resources ends with others.
+        let rest = others.iter().enumerate();
+        let rest = rest.filter(|(at, _)| !chosen.contains(at));
+        let rest: Vec<Arc<Pod>> = rest.map(|(_, other)| other.clone()).collect();
+        if misfit(pod, &rest, &allocatable).is_some() {
+            return false;
+        }
+        for at in chosen {
+            tracing::warn!(
+                pod = staying[at].pod.name,
+                namespace = staying[at].pod.namespace,
+                "pod preempted for a critical pod"
+            );
+            let resource = lack.reason.trim_start_matches("OutOf");
+            self.figures.done().preempted(resource);
+            staying[at].evict(Eviction {
+                reason: Eviction::PREEMPTION,
+                message: MESSAGE.to_owned(),
+                grace: grace(&others[at]),
+            });
+        }
+        true
+    }
+}

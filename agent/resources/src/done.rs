@@ -1,0 +1,340 @@
+//! `/metrics`: what the kubelet has done since it began, under the names of upstream's own figures, in Prometheus' text format.
+//!
+//! Bounded: every label is a word of this program.
+
+use agent_runtime::{Container, ContainerState, Kind};
+use config_figures::Text;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Upper bounds of durations in seconds: from calls of the engine to starts of pods whose images have to be pulled.
+const BOUNDS: [f64; 15] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0,
+];
+/// Roots of the paths that the kubelet answers; requests for others are counted together.
+const ROOTS: [&str; 13] = [
+    "attach",
+    "configz",
+    "containerLogs",
+    "exec",
+    "healthz",
+    "logs",
+    "metrics",
+    "metrics/cadvisor",
+    "metrics/probes",
+    "metrics/resource",
+    "pods",
+    "portForward",
+    "stats/summary",
+];
+/// Those of them whose answers go on for long.
+const LONG: [&str; 4] = ["attach", "containerLogs", "exec", "portForward"];
+
+/// Durations.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    /// By [`BOUNDS`]; the last counts what is above all of them.
+    counts: [u64; BOUNDS.len() + 1],
+    /// Seconds.
+    sum: f64,
+}
+
+impl Times {
+    fn add(&mut self, took: Duration) {
+        let took = took.as_secs_f64();
+        let at = BOUNDS.iter().position(|bound| took <= *bound);
+        if let Some(count) = self.counts.get_mut(at.unwrap_or(BOUNDS.len())) {
+            *count = count.saturating_add(1);
+        }
+        self.sum += took;
+    }
+
+    fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+/// Counts by one label.
+type ByWord = BTreeMap<&'static str, u64>;
+
+#[derive(Debug, Clone, Default)]
+struct Counts {
+    pods: u64,
+    pod_starts: Times,
+    containers: ByWord,
+    container_errors: ByWord,
+    evictions: ByWord,
+    preemptions: BTreeMap<String, u64>,
+    calls: BTreeMap<&'static str, Times>,
+    call_errors: ByWord,
+    /// By method and path.
+    requests: BTreeMap<(&'static str, &'static str), u64>,
+}
+
+/// What the kubelet has done; clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Done(Arc<Mutex<Counts>>);
+
+fn one_more<K: Ord>(counts: &mut BTreeMap<K, u64>, key: K) {
+    let count = counts.entry(key).or_default();
+    *count = count.saturating_add(1);
+}
+
+/// Upstream's word for a kind of containers.
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Init | Kind::Sidecar => "init_container",
+        Kind::Ephemeral => "ephemeral_container",
+        Kind::Main => "container",
+    }
+}
+
+impl Done {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pod has got its sandbox.
+    pub fn pod(&self) {
+        let mut all = self.lock();
+        all.pods = all.pods.saturating_add(1);
+    }
+
+    /// A pod runs, so long after this kubelet saw it first.
+    pub fn pod_runs(&self, after: Duration) {
+        self.lock().pod_starts.add(after);
+    }
+
+    /// A container was started, or could not be.
+    pub fn container(&self, kind: Kind, well: bool) {
+        let mut all = self.lock();
+        let all = &mut *all;
+        one_more(&mut all.containers, word(kind));
+        if !well {
+            one_more(&mut all.container_errors, word(kind));
+        }
+    }
+
+    /// A pod is evicted, for what this signal measures.
+    pub fn evicted(&self, signal: &'static str) {
+        one_more(&mut self.lock().evictions, signal);
+    }
+
+    /// A pod ends for a critical one that lacked this resource.
+    pub fn preempted(&self, resource: &str) {
+        one_more(&mut self.lock().preemptions, resource.to_owned());
+    }
+
+    /// The engine was called.
+    pub fn called(&self, operation: &'static str, well: bool, took: Duration) {
+        let mut all = self.lock();
+        all.calls.entry(operation).or_default().add(took);
+        if !well {
+            one_more(&mut all.call_errors, operation);
+        }
+    }
+
+    /// Somebody asked, who may.
+    pub fn asked(&self, method: &str, path: &[&str]) {
+        let methods = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"];
+        let method = methods.into_iter().find(|known| *known == method);
+        let of = |number: usize| path.get(..number).map(|parts| parts.join("/"));
+        let [whole, first] = [of(2), of(1)];
+        let named = |root: &&str| {
+            [&whole, &first]
+                .into_iter()
+                .flatten()
+                .any(|path| path == root)
+        };
+        // The longer one, where both are.
+        let root = ROOTS.into_iter().rfind(|root| named(root));
+        let key = (method.unwrap_or("other"), root.unwrap_or_default());
+        one_more(&mut self.lock().requests, key);
+    }
+
+    /// The figures of the node with this name, on which these containers are.
+    #[must_use]
+    pub fn text(&self, node: &str, seen: &[Container]) -> String {
+        let all = self.lock().clone();
+        let mut text = Text::default();
+        let name = "kubelet_node_name";
+        text.family(name, "gauge", "The node's name. The count is always 1.");
+        text.sample(name, &format!("node=\"{node}\""), 1_u64);
+        running(&mut text, seen);
+        text.single(
+            "kubelet_started_pods_total",
+            "counter",
+            "Cumulative number of pods started",
+            all.pods,
+        );
+        let name = "kubelet_pod_start_duration_seconds";
+        let help = "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run";
+        text.family(name, "histogram", help);
+        histogram(&mut text, name, &all.pod_starts);
+        words(&mut text, &all);
+        let name = "kubelet_preemptions";
+        let help = "Cumulative number of pod preemptions by preemption resource";
+        text.family(name, "counter", help);
+        for (resource, count) in &all.preemptions {
+            text.sample(name, &format!("preemption_signal=\"{resource}\""), *count);
+        }
+        calls(&mut text, &all.calls);
+        requests(&mut text, &all);
+        text.finish()
+    }
+}
+
+/// Counts by one label.
+fn words(text: &mut Text, all: &Counts) {
+    let by_word = [
+        (
+            "kubelet_started_containers_total",
+            "Cumulative number of containers started",
+            "container_type",
+            &all.containers,
+        ),
+        (
+            "kubelet_started_containers_errors_total",
+            "Cumulative number of errors when starting containers",
+            "container_type",
+            &all.container_errors,
+        ),
+        (
+            "kubelet_evictions",
+            "Cumulative number of pod evictions by eviction signal",
+            "eviction_signal",
+            &all.evictions,
+        ),
+        (
+            "kubelet_runtime_operations_errors_total",
+            "Cumulative number of runtime operation errors by operation type.",
+            "operation_type",
+            &all.call_errors,
+        ),
+    ];
+    for (name, help, label, counts) in by_word {
+        text.family(name, "counter", help);
+        for (word, count) in counts {
+            text.sample(name, &format!("{label}=\"{word}\""), *count);
+        }
+    }
+}
+
+/// What runs now.
+fn running(text: &mut Text, seen: &[Container]) {
+    let runs = |one: &&Container| matches!(one.state, ContainerState::Running { .. });
+    let pods: BTreeSet<&str> = seen
+        .iter()
+        .filter(runs)
+        .map(|one| one.key.pod.uid.as_str())
+        .collect();
+    text.single(
+        "kubelet_running_pods",
+        "gauge",
+        "Number of pods that have a running pod sandbox",
+        u64::try_from(pods.len()).unwrap_or(u64::MAX),
+    );
+    let mut states = BTreeMap::from([("created", 0), ("exited", 0), ("running", 0)]);
+    for one in seen {
+        let state = match one.state {
+            ContainerState::Created => "created",
+            ContainerState::Running { .. } => "running",
+            ContainerState::Exited { .. } => "exited",
+        };
+        one_more(&mut states, state);
+    }
+    let name = "kubelet_running_containers";
+    text.family(name, "gauge", "Number of containers currently running");
+    for (state, count) in states {
+        text.sample(name, &format!("container_state=\"{state}\""), count);
+    }
+}
+
+fn calls(text: &mut Text, calls: &BTreeMap<&'static str, Times>) {
+    let label = |operation: &str| format!("operation_type=\"{operation}\"");
+    let name = "kubelet_runtime_operations_total";
+    let help = "Cumulative number of runtime operations by operation type.";
+    text.family(name, "counter", help);
+    for (operation, times) in calls {
+        text.sample(name, &label(operation), times.total());
+    }
+    let name = "kubelet_runtime_operations_duration_seconds";
+    let help = "Duration in seconds of runtime operations. Broken down by operation type.";
+    text.family(name, "histogram", help);
+    for (operation, times) in calls {
+        let labels = label(operation);
+        text.histogram(name, &labels, &BOUNDS, &times.counts, times.sum);
+    }
+}
+
+fn requests(text: &mut Text, all: &Counts) {
+    let name = "kubelet_http_requests_total";
+    let help = "Number of the http requests received since the server started";
+    text.family(name, "counter", help);
+    for ((method, path), count) in &all.requests {
+        let long = LONG.contains(path);
+        let labels = format!(
+            "long_running=\"{long}\",method=\"{method}\",path=\"{path}\",server_type=\"readwrite\""
+        );
+        text.sample(name, &labels, *count);
+    }
+}
+
+/// The samples of a histogram without labels.
+fn histogram(text: &mut Text, name: &str, times: &Times) {
+    let (bucket, mut total) = (format!("{name}_bucket"), 0);
+    for (bound, count) in BOUNDS.iter().zip(times.counts) {
+        total += count;
+        text.sample(&bucket, &format!("le=\"{bound}\""), total);
+    }
+    text.sample(&bucket, "le=\"+Inf\"", times.total());
+    text.sample(&format!("{name}_sum"), "", times.sum);
+    text.sample(&format!("{name}_count"), "", times.total());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_is_told_under_upstreams_names() {
+        let done = Done::default();
+        done.pod();
+        done.pod_runs(Duration::from_millis(700));
+        done.container(Kind::Main, true);
+        done.container(Kind::Sidecar, false);
+        done.evicted("memory.available");
+        done.preempted("cpu");
+        done.called("start_container", true, Duration::from_millis(20));
+        done.called("start_container", false, Duration::from_millis(3));
+        done.asked("GET", &["metrics"]);
+        done.asked("GET", &["metrics", "cadvisor"]);
+        done.asked("POST", &["exec", "default", "p", "c"]);
+        done.asked("BREW", &["coffee"]);
+        let told = done.text("n", &[]);
+        for line in [
+            "kubelet_node_name{node=\"n\"} 1",
+            "kubelet_running_pods 0",
+            "kubelet_running_containers{container_state=\"running\"} 0",
+            "kubelet_started_pods_total 1",
+            "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 0",
+            "kubelet_pod_start_duration_seconds_bucket{le=\"1\"} 1",
+            "kubelet_pod_start_duration_seconds_count 1",
+            "kubelet_started_containers_total{container_type=\"init_container\"} 1",
+            "kubelet_started_containers_errors_total{container_type=\"init_container\"} 1",
+            "kubelet_evictions{eviction_signal=\"memory.available\"} 1",
+            "kubelet_preemptions{preemption_signal=\"cpu\"} 1",
+            "kubelet_runtime_operations_total{operation_type=\"start_container\"} 2",
+            "kubelet_runtime_operations_errors_total{operation_type=\"start_container\"} 1",
+            "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"start_container\",le=\"0.005\"} 1",
+            "kubelet_http_requests_total{long_running=\"false\",method=\"GET\",path=\"metrics\",server_type=\"readwrite\"} 1",
+            "kubelet_http_requests_total{long_running=\"false\",method=\"GET\",path=\"metrics/cadvisor\",server_type=\"readwrite\"} 1",
+            "kubelet_http_requests_total{long_running=\"true\",method=\"POST\",path=\"exec\",server_type=\"readwrite\"} 1",
+            "kubelet_http_requests_total{long_running=\"false\",method=\"other\",path=\"\",server_type=\"readwrite\"} 1",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line}:\n{told}");
+        }
+        assert_eq!(told.matches("# TYPE ").count(), 13);
+    }
+}
