@@ -3,6 +3,7 @@
 //! One task moves all bytes, as for a command: it reads from the client while programs take the input before, and from programs
 //! while the client takes the output before.
 
+use crate::channels::{self, Channels};
 use crate::connections::{Connections, Turn};
 use crate::dial::Ports;
 use crate::handshake::{Offer, Refusal};
@@ -22,7 +23,7 @@ use tokio::time::timeout;
 const MOST: usize = 128;
 /// Buffered bytes above which reading from the client pauses. SPDY has no flow control for one connection
 /// here, so that all of them wait.
-const QUEUE: usize = 256 * 1024;
+pub(crate) const QUEUE: usize = 256 * 1024;
 
 impl Tunnels {
     /// Forwards ports of a pod.
@@ -33,11 +34,18 @@ impl Tunnels {
         let offer = Offer::of(request)?;
         let spdy = offer.is_spdy();
         let protocol = if spdy { PLAIN } else { PROTOCOL };
-        if !offer.names(protocol) {
-            return Err(offer.unknown(protocol));
-        }
         let connections = self.connections.clone();
         let to = ports.pod.uid.clone();
+        if !offer.names(protocol) {
+            let plain = channels::PROTOCOL;
+            if spdy || !offer.names(plain) {
+                return Err(offer.unknown(protocol));
+            }
+            let numbers = channels::ports(request.uri().query().unwrap_or_default())?;
+            return self.agreed(request, &offer, plain, to, move |stream| {
+                Channels::new(stream, &ports, numbers, &connections).run()
+            });
+        }
         self.agreed(request, &offer, protocol, to, move |stream| {
             let link = if spdy {
                 Link::spdy(stream)

@@ -77,11 +77,20 @@ pub(super) async fn attach(call: &Call) -> Result<Response<Body>, ApiError> {
     open(call, &spec, &path).await
 }
 
-/// Connects to ports of a pod. The client names them inside the tunnel, to the node.
+/// Connects to ports of a pod. The client names them inside the tunnel, to the node, or in its query where it speaks no SPDY.
 pub(super) async fn port_forward(call: &Call) -> Result<Response<Body>, ApiError> {
     let spec = pod(call).await?;
     let (namespace, pod) = (&call.target.namespace, &call.target.name);
-    open(call, &spec, &format!("/portForward/{namespace}/{pod}")).await
+    let mut path = format!("/portForward/{namespace}/{pod}?");
+    for port in call.query.all("ports") {
+        let number: u16 = port
+            .parse()
+            .map_err(|error| bad(format!("ports: {port:?} is no port: {error}")))?;
+        // Writing to a String cannot fail.
+        write!(path, "port={number}&").ok();
+    }
+    path.pop();
+    open(call, &spec, &path).await
 }
 
 /// The specification of the pod that the caller may open a tunnel to.
