@@ -67,6 +67,7 @@ impl Kubelet {
             turns: Semaphore::new(STARTS),
             pods: Mutex::default(),
             listed: AtomicBool::default(),
+            burstable: Mutex::default(),
             node: tokio::sync::Mutex::default(),
         };
         Self {
