@@ -12,8 +12,9 @@ use crate::pull::Wanted;
 use crate::shared::Shared;
 use crate::stage::Staged;
 use crate::supplies::Supplies;
+use crate::volumes::Source;
 use agent_cluster::Sandbox;
-use agent_content::variables;
+use agent_content::{env_files, variables};
 use agent_runtime::{
     Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, Resources, container_id,
     withheld,
@@ -205,7 +206,12 @@ async fn start(
         volumes.insert(volume.to_owned(), source);
     }
     let needs = variables::needs(&order.container);
-    let sources = supplies.sources(pod, needs, at).await.map_err(config)?;
+    let mut sources = supplies.sources(pod, needs, at).await.map_err(config)?;
+    let folder = |volume: &str| match volumes.get(volume) {
+        Some(Source::Own(folder)) => Some(folder.as_path()),
+        _ => None,
+    };
+    sources.env_files = env_files::read(&order.container, folder).map_err(config)?;
     let attempt = Attempt {
         pod,
         container: &order.container,

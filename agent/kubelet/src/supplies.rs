@@ -124,6 +124,7 @@ impl Supplies {
         Ok(Sources {
             config_maps: self.objects("configmaps", maps).await?,
             secrets: self.objects("secrets", secrets).await?,
+            env_files: BTreeMap::new(),
             tokens: Tokens::default(),
             claims: BTreeMap::new(),
             addresses: at.clone(),

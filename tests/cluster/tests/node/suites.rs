@@ -171,6 +171,40 @@ async fn containers_of_a_pod_have_together_what_the_pod_names_as_a_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_variable_has_what_an_earlier_container_has_written_for_it() {
+    let cluster = Cluster::new().await;
+    let variable = |key: &str, optional: bool| {
+        let file = json!({"volumeName": "v", "path": "of/vars", "key": key, "optional": optional});
+        json!({"name": key, "valueFrom": {"fileKeyRef": file}})
+    };
+    let with = |optional: bool| {
+        let mut writes = shell("busybox mkdir /v/of && echo \"A='a b'\" > /v/of/vars");
+        writes["name"] = json!("writes");
+        writes["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+        let mut main = shell("echo \"$A ${B-unset}\" > /dev/termination-log");
+        main["env"] = json!([variable("A", false), variable("B", optional)]);
+        json!({
+            "restartPolicy": "Never",
+            "initContainers": [writes],
+            "containers": [main],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+        })
+    };
+    cluster.create("fine", with(true)).await;
+    cluster.create("waits", with(false)).await;
+    let status = cluster.reaches("fine", "/phase", json!("Succeeded")).await;
+    let own = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(own["message"], "a b unset\n", "{status}");
+    let reason = "/containerStatuses/0/state/waiting/reason";
+    let status = cluster
+        .reaches("waits", reason, json!("CreateContainerConfigError"))
+        .await;
+    let message = &status["containerStatuses"][0]["state"]["waiting"]["message"];
+    let words = "environment variable key \"B\" not found in file \"of/vars\"";
+    assert_eq!(message, words);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_shows_the_files_of_an_image_which_nobody_writes_or_executes() {
     let cluster = Cluster::new().await;
     let with = |reference: &str, part: &str, script: &str| {
