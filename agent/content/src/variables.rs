@@ -1,5 +1,6 @@
 //! A container's environment: values, references to config maps, secrets and the pod itself, and `$(NAME)`.
 
+use crate::env_files::{self, EnvFiles};
 use crate::tokens::Tokens;
 use agent_claims::Mounted;
 use agent_pods::Addresses;
@@ -19,6 +20,8 @@ pub struct Sources {
     pub config_maps: BTreeMap<String, Option<ConfigMap>>,
     /// By name; `None` for one that isn't there.
     pub secrets: BTreeMap<String, Option<Secret>>,
+    /// What files hold that the pod has written for its variables.
+    pub env_files: EnvFiles,
     /// The pod's service account tokens.
     pub tokens: Tokens,
     /// The pod's and the node's addresses.
@@ -187,6 +190,9 @@ fn referred(
     }
     if let Some(field) = &source.resource_field_ref {
         return resource_field(pod, container, field, sources).map(Some);
+    }
+    if let Some(file) = &source.file_key_ref {
+        return env_files::value(&sources.env_files, file);
     }
     let (kind, name, key, optional, value) = if let Some(at) = &source.config_map_key_ref {
         let map = sources.config_map(&at.name, at.optional)?;

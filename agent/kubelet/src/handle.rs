@@ -1,10 +1,11 @@
 //! The handle of one pod's task.
 
 use crate::wanted::Wanted;
-use agent_pods::{Eviction, as_given};
+use agent_pods::{Eviction, Tenant, Waiting, as_given};
 use agent_runtime::PodRef;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 use tokio::sync::{Notify, watch};
 
 /// The handle of one pod's task.
@@ -27,8 +28,8 @@ enum Place {
     /// Nobody has decided yet.
     #[default]
     Unknown,
-    /// The node has taken it: the pod with the resources that it has.
-    Taken(Arc<Pod>),
+    /// The node has taken it: the pod with the resources that it has, and those that it waits for.
+    Taken(Tenant),
     /// It takes no room any more.
     Left,
 }
@@ -37,14 +38,33 @@ impl Taken {
     /// The pod as the node has taken it, if it has.
     pub(crate) fn pod(&self) -> Option<Arc<Pod>> {
         match self.place() {
-            Place::Taken(pod) => Some(pod),
+            Place::Taken(tenant) => Some(tenant.has),
             Place::Unknown | Place::Left => None,
         }
     }
 
     /// Takes it so.
-    pub(crate) fn set(&self, pod: Arc<Pod>) {
-        self.put(Place::Taken(pod));
+    pub(crate) fn set(&self, has: Arc<Pod>) {
+        self.put(Place::Taken(Tenant { has, waits: None }));
+    }
+
+    /// How long the pod waits for other resources, which are those of `pod` now.
+    pub(crate) fn waiting(&self, pod: &Arc<Pod>) -> Waiting {
+        let since = match self.place() {
+            Place::Taken(tenant) => tenant.waits.map(|waits| waits.since),
+            Place::Unknown | Place::Left => None,
+        };
+        Waiting {
+            pod: pod.clone(),
+            since: since.unwrap_or_else(Instant::now),
+        }
+    }
+
+    /// It keeps what it has, and waits for other resources, or no longer for any.
+    pub(crate) fn wait(&self, waits: Option<Waiting>) {
+        if let Some(has) = self.pod() {
+            self.put(Place::Taken(Tenant { has, waits }));
+        }
     }
 
     /// It takes no room any more: another may have it before the master has told that this one is gone.
@@ -83,19 +103,25 @@ impl Handle {
 
     /// The pod as it takes room of the node: the node has taken it, and it is not over. One that an earlier agent has taken, and
     /// whose task has not looked yet, is known by its phase.
-    pub(crate) fn room(&self) -> Option<Arc<Pod>> {
+    pub(crate) fn tenant(&self) -> Option<Tenant> {
         if self.is_over() {
             return None;
         }
         match self.taken.place() {
-            Place::Taken(pod) => Some(pod),
+            Place::Taken(tenant) => Some(tenant),
             Place::Left => None,
             Place::Unknown => {
                 let runs = self.phase().as_deref() == Some("Running");
                 let pod = self.latest().filter(|_| runs)?;
-                Some(Arc::new(as_given(&pod, &[])))
+                let has = Arc::new(as_given(&pod, &[]));
+                Some(Tenant { has, waits: None })
             }
         }
+    }
+
+    /// The pod with the resources that it has of the node, if it has some.
+    pub(crate) fn room(&self) -> Option<Arc<Pod>> {
+        Some(self.tenant()?.has)
     }
 
     fn phase(&self) -> Option<String> {

@@ -75,6 +75,7 @@ impl Kubelet {
             listed: AtomicBool::default(),
             mirrors: Mirrors::default(),
             ends: watch::Sender::new(false),
+            burstable: Mutex::default(),
             node: tokio::sync::Mutex::default(),
         };
         Self {

@@ -19,7 +19,6 @@ mod configz;
 mod debug;
 mod drain;
 mod garbage;
-mod group;
 mod handle;
 mod hooks;
 mod host_paths;

@@ -12,14 +12,16 @@ use agent_cluster::Sandboxes;
 use agent_cluster::policy::Keeper;
 use agent_content::Watched;
 use agent_csi::Csi;
-use agent_pods::{Pending, Refusal, misfit, misplaced};
+use agent_pods::{Pending, Refusal, misfit, misfit_in_turn, misplaced};
 use agent_pressure::Pressure;
-use agent_resources::Figures;
 use agent_resources::machine::Facts;
-use agent_runtime::{PodRef, Runtime};
+use agent_resources::{Figures, group};
+use agent_runtime::{PodRef, Resources, Runtime};
+use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::quantity::Amount;
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -67,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) mirrors: Mirrors,
     /// The machine ends.
     pub(crate) ends: watch::Sender<bool>,
+    /// The CPU by which pods of the burstable class share the processor with others.
+    pub(crate) burstable: Mutex<Option<u64>>,
     /// This node's Node, and when it was read.
     pub(crate) node: tokio::sync::Mutex<Option<(Arc<Node>, Instant)>>,
 }
@@ -126,9 +130,26 @@ impl Shared {
         Some(node)
     }
 
-    /// Takes a pod that the node has taken already with other resources; why that waits, if it does.
+    /// Takes a pod that the node has taken already with other resources, after those that wait for such and are before it in turn;
+    /// why that waits, if it does.
     pub(crate) fn resize(&self, pod: &Arc<Pod>, taken: &Taken) -> Option<Pending> {
-        let lack = self.admit(pod, taken)?;
+        let handles = self.handles();
+        let uid = pod.metadata.uid.as_deref();
+        let others = handles
+            .iter()
+            .filter(|(other, _)| Some(other.as_str()) != uid)
+            .filter_map(|(_, handle)| Some((handle.tenant()?, &handle.news)));
+        let (others, news): (Vec<_>, Vec<_>) = others.unzip();
+        let (own, has) = (taken.waiting(pod), taken.pod()?);
+        let (lack, served) = misfit_in_turn((&has, &own), &others, &self.allocatable());
+        for one in served {
+            news[one].notify_one();
+        }
+        let Some(lack) = lack else {
+            taken.set(pod.clone());
+            return None;
+        };
+        taken.wait(Some(own));
         let alone = misfit(pod, &[], &self.allocatable());
         let reason = if alone.is_some() {
             "Infeasible"
@@ -137,6 +158,44 @@ impl Shared {
         };
         let message = alone.unwrap_or(lack).message;
         Some(Pending { reason, message })
+    }
+
+    /// Gives the control group of a pod its part of the processor, among those of the other pods as they are now, and its limits.
+    ///
+    /// # Errors
+    /// The kernel refuses one.
+    pub(crate) async fn limit(
+        self: &Arc<Self>,
+        group: String,
+        limits: Resources,
+    ) -> io::Result<()> {
+        self.weigh().await?;
+        let set = move || group::limit(&Groups::mounted(), &group, limits);
+        let set = tokio::task::spawn_blocking(set).await;
+        set.map_err(io::Error::other).flatten()
+    }
+
+    /// Gives the classes of pods their parts of the processor, as the pods are now.
+    ///
+    /// # Errors
+    /// The kernel refuses one.
+    pub(crate) async fn weigh(self: &Arc<Self>) -> io::Result<()> {
+        let shared = self.clone();
+        let weighed = tokio::task::spawn_blocking(move || {
+            // Counted and written by one at a time, so that the last that is written is as the pods are.
+            let mut known = shared
+                .burstable
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let pods: Vec<_> = shared.handles().values().filter_map(Handle::room).collect();
+            let millis = group::burstable_millis(pods.iter().map(|pod| &**pod));
+            if *known != Some(millis) {
+                group::weigh_classes(&Groups::mounted(), millis)?;
+                *known = Some(millis);
+            }
+            Ok(())
+        });
+        weighed.await.map_err(io::Error::other).flatten()
     }
 
     /// What pods may use of the node, by resource.

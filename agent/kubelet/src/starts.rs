@@ -6,23 +6,21 @@
 //! engine has not been asked for is given up when its pod ends; any other is waited for, since what is given up half way can
 //! still come to life. An agent that begins meanwhile finds what became of it, as the engine shows it.
 
-use crate::group;
 use crate::launch::{self, Attempt};
 use crate::network::Addresses;
 use crate::pull::Wanted;
 use crate::shared::Shared;
 use crate::stage::Staged;
 use crate::supplies::{Reading, Supplies};
+use crate::volumes::Source;
 use agent_cluster::Sandbox;
-use agent_content::variables;
-use agent_resources::qos;
+use agent_content::{env_files, variables};
 use agent_runtime::{
-    Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, container_id, withheld,
+    Container as Seen, ContainerSpec, Error, ErrorClass, Kind, PodRef, Resources, container_id,
+    withheld,
 };
-use agent_sys::cgroup::Groups;
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -44,6 +42,8 @@ pub(crate) struct Order {
     pub(crate) round: u32,
     /// Id of the container whose processes it is to see.
     pub(crate) target: Option<String>,
+    /// What the containers of the pod have together.
+    pub(crate) limits: Resources,
     pub(crate) sandbox: Sandbox,
     pub(crate) addresses: Addresses,
     /// The images that it needs, its own first, with the digests of those that the pod may run.
@@ -184,7 +184,7 @@ impl Starts {
 
 /// Gathers what the container needs, and has the engine make and start it unless that was given up meanwhile.
 async fn start(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     supplies: &Supplies,
     order: &Order,
     fate: &OnceLock<Fate>,
@@ -207,7 +207,12 @@ async fn start(
     }
     let needs = variables::needs(&order.container);
     let sources = supplies.sources(pod, needs, at, Reading::Now).await;
-    let sources = sources.map_err(config)?;
+    let mut sources = sources.map_err(config)?;
+    let folder = |volume: &str| match volumes.get(volume) {
+        Some(Source::Own(folder)) => Some(folder.as_path()),
+        _ => None,
+    };
+    sources.env_files = env_files::read(&order.container, folder).map_err(config)?;
     let attempt = Attempt {
         pod,
         container: &order.container,
@@ -245,23 +250,18 @@ async fn start(
     started
 }
 
-/// Has the engine make and start the container, after the pod's control group where that has limits, and after the process whose
-/// process ids it shares with others of its pod.
+/// Has the engine make and start the container, after the pod's control group has its part and its limits, and after the process
+/// whose process ids it shares with others of its pod.
 async fn begin(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     supplies: &Supplies,
     order: &Order,
     spec: &mut ContainerSpec,
 ) -> Result<(), Error> {
-    if let Some(limits) = qos::pod_resources(&order.pod) {
-        let group = spec.cgroup_parent.clone();
-        let set = move || group::limit(&Groups::mounted(), &group, limits);
-        let set = tokio::task::spawn_blocking(set).await;
-        let set = set.map_err(io::Error::other).flatten();
-        set.map_err(|error| {
-            Error::caused(ErrorClass::Create, "limit the pod's control group", error)
-        })?;
-    }
+    let limited = shared.limit(spec.cgroup_parent.clone(), order.limits).await;
+    limited.map_err(|error| {
+        Error::caused(ErrorClass::Create, "limit the pod's control group", error)
+    })?;
     if spec.target.is_none()
         && let Some(pause) = launch::pause(&order.pod, &order.sandbox)
     {
@@ -324,6 +324,7 @@ mod tests {
             backoff: None,
             round: 0,
             target: None,
+            limits: Resources::default(),
             sandbox: Sandbox::default(),
             addresses: Addresses::default(),
             images: Vec::new(),

@@ -182,6 +182,7 @@ impl Supplies {
         Ok(Sources {
             config_maps: self.objects(Kind::ConfigMap, &maps, reading).await?,
             secrets: self.objects(Kind::Secret, &secrets, reading).await?,
+            env_files: BTreeMap::new(),
             tokens: Tokens::default(),
             claims: BTreeMap::new(),
             addresses: at.clone(),

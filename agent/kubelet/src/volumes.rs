@@ -188,6 +188,8 @@ impl Maker<'_> {
             let place = self.config.memory_dir(self.uid).join(name);
             std::fs::create_dir_all(&place).map_err(text)?;
             if !is_mount_point(&place.to_string_lossy()) {
+                // Sticky, as the kernel makes the root of such a file system and upstream leaves it.
+                let mode = mode | 0o1000;
                 let group = group.map_or(String::new(), |group| format!(",gid={group}"));
                 memory_folder(
                     &place,
@@ -226,19 +228,9 @@ impl Maker<'_> {
             .as_ref()
             .and_then(|limit| Amount::try_from(limit).ok());
         let own = own.filter(|limit| *limit > Amount::ZERO).map(bytes);
-        let containers = || self.pod.spec.iter().flat_map(|spec| &spec.containers);
-        let limits: Option<Vec<Amount>> = containers()
-            .map(|one| agent_resources::qos::limit(one, "memory"))
-            .collect();
-        let pods = limits.map(|limits| limits.into_iter().map(bytes).fold(0, u64::saturating_add));
-        let whole = agent_resources::qos::pod_limit(self.pod, "memory").map(bytes);
-        let pods = whole.or(pods);
+        let pods = agent_resources::qos::pod_resources(self.pod).memory_limit;
         let all = self.sources.allocatable.get("memory").copied().map(bytes);
-        [own, pods.filter(|sum| *sum > 0), all]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(0)
+        [own, pods, all].into_iter().flatten().min().unwrap_or(0)
     }
 }
 
@@ -535,5 +527,23 @@ mod tests {
         let meta = fs::metadata(place).unwrap();
         assert_eq!(meta.permissions().mode() & 0o7777, 0o2777);
         assert_eq!(std::os::unix::fs::MetadataExt::gid(&meta), 7);
+    }
+
+    #[test]
+    fn a_part_of_a_volume_in_memory_is_made_as_the_volume_is() {
+        let dir = in_memory();
+        let mut pod = pod(json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}));
+        pod.spec.as_mut().unwrap().security_context =
+            Some(serde_json::from_value(json!({"fsGroup": 123})).unwrap());
+        let volume = prepare(&pod, dir.path(), &Sources::default()).unwrap()["v"].clone();
+        let config = config(dir.path());
+        place(&config, &Source::Own(volume.clone()), Some("part"), false).unwrap();
+        for place in [volume.clone(), volume.join("part")] {
+            let meta = fs::metadata(&place).unwrap();
+            let group = std::os::unix::fs::MetadataExt::gid(&meta);
+            let mode = meta.permissions().mode() & 0o7777;
+            assert_eq!((mode, group), (0o3777, 123), "{}", place.display());
+        }
+        crate::stage::forget(&config, "u").unwrap();
     }
 }

@@ -25,6 +25,7 @@ use agent_pods::{
     Action, End, Ending, Eviction, Notes, Plan, Refusal, View, as_given, between, end_of, find,
     is_replaced, later, plan, plan_orphan, recover, round,
 };
+use agent_resources::qos::pod_resources;
 use agent_runtime::{
     Container as Seen, ContainerState, Error, ErrorClass, Kind, PodRef, container_id,
 };
@@ -581,6 +582,7 @@ impl Worker {
                     backoff,
                     round: round(pod, seen),
                     target,
+                    limits: pod_resources(given.as_ref().unwrap_or(pod)),
                     sandbox,
                     images: images.into_iter().zip(digests).collect(),
                 });
@@ -634,6 +636,9 @@ impl Worker {
             );
         }
         self.taken.leave();
+        if let Err(error) = self.shared.weigh().await {
+            tracing::debug!(%error, "cannot share the processor between the other pods anew");
+        }
         if pod.is_none() {
             return Next::Done;
         }

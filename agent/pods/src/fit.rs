@@ -7,8 +7,10 @@ use agent_resources::qos;
 use agent_runtime::Kind;
 use config_kube::k8s_openapi::api::core::v1::{ContainerPort, Node, Pod};
 use config_kube::quantity::Amount;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The resources of every machine, in the order in which a lack of them is told.
 pub(crate) const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
@@ -86,6 +88,65 @@ fn short(pod: &Pod, others: &[Arc<Pod>], (resource, most): (&str, Amount)) -> Op
         .then(|| lack(resource, number(asked), number(used), number(most)))
 }
 
+/// A pod that the node has taken.
+#[derive(Debug, Clone)]
+pub struct Tenant {
+    /// With the resources that it has.
+    pub has: Arc<Pod>,
+    /// What it waits for, if it does.
+    pub waits: Option<Waiting>,
+}
+
+/// A pod with other resources than it has, for which the node had no room.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// The pod as it is to be.
+    pub pod: Arc<Pod>,
+    /// Since when.
+    pub since: Instant,
+}
+
+impl Waiting {
+    /// Who is first in turn is least: the pod of higher priority, then that of the better class, then the one that has waited longest
+    /// (upstream's order).
+    fn turn(&self) -> impl Ord + use<> {
+        let spec = self.pod.spec.as_ref();
+        let priority = spec.and_then(|spec| spec.priority).unwrap_or_default();
+        let class = match qos::class(&self.pod) {
+            "Guaranteed" => 0,
+            "Burstable" => 1,
+            _ => 2,
+        };
+        (Reverse(priority), class, self.since)
+    }
+}
+
+/// Why the resources that a pod waits for do not fit beside the `others`, if they don't: those before it in turn that fit get theirs
+/// first. Names these by their numbers among the others.
+pub fn misfit_in_turn(
+    (has, waits): (&Arc<Pod>, &Waiting),
+    others: &[Tenant],
+    allocatable: &BTreeMap<&'static str, Amount>,
+) -> (Option<Refusal>, Vec<usize>) {
+    let waiting = others.iter().enumerate();
+    let waiting = waiting.filter_map(|(number, one)| Some((number, one.waits.as_ref()?)));
+    let mut before: Vec<_> = waiting
+        .filter(|(_, one)| one.turn() < waits.turn())
+        .collect();
+    before.sort_by_key(|(_, one)| one.turn());
+    let mut room: Vec<Arc<Pod>> = others.iter().map(|one| one.has.clone()).collect();
+    let mut served = Vec::new();
+    for (number, one) in before {
+        let mut beside = room.clone();
+        beside[number] = has.clone();
+        if misfit(&one.pod, &beside, allocatable).is_none() {
+            room[number] = one.pod.clone();
+            served.push(number);
+        }
+    }
+    (misfit(&waits.pod, &room, allocatable), served)
+}
+
 fn lack(resource: &str, asked: i64, used: impl std::fmt::Display, most: i64) -> Refusal {
     Refusal {
         reason: format!("OutOf{resource}").into(),
@@ -97,8 +158,7 @@ fn lack(resource: &str, asked: i64, used: impl std::fmt::Display, most: i64) -> 
 
 /// What a pod asks for, with what its runtime takes beside it.
 pub(crate) fn asks(pod: &Pod, resource: &str) -> Amount {
-    let overhead = pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref());
-    let overhead = overhead.and_then(|overhead| Amount::try_from(overhead.get(resource)?).ok());
+    let overhead = qos::overhead(pod, resource);
     qos::pod_request(pod, resource) + overhead.unwrap_or(Amount::ZERO)
 }
 
@@ -216,6 +276,49 @@ mod tests {
         assert_eq!(reason(&device, from_ref(&device), &one), lacks);
         assert_eq!(reason(&asks("kubernetes.io/own"), &[], &none), None);
         assert_eq!(reason(&asks("memory"), &[], &none), None);
+    }
+
+    #[test]
+    fn pods_that_wait_for_room_get_it_in_turn() {
+        let allocatable = BTreeMap::from([("cpu", Amount::units(4))]);
+        let start = Instant::now();
+        let sized = |cpu: &str, priority: i32| {
+            let mut pod = pod(json!({"resources": {"requests": {"cpu": cpu}}}));
+            Arc::make_mut(&mut pod).spec.as_mut().unwrap().priority = Some(priority);
+            pod
+        };
+        let waits = |cpu: &str, priority: i32, seconds: u64| Waiting {
+            pod: sized(cpu, priority),
+            since: start + std::time::Duration::from_secs(seconds),
+        };
+        let tenant = |waits: Waiting| Tenant {
+            has: sized("500m", 0),
+            waits: Some(waits),
+        };
+        let plain = |cpu: &str| Tenant {
+            has: sized(cpu, 0),
+            waits: None,
+        };
+        let judged = |own: &Waiting, others: &[Tenant]| {
+            let (lack, served) = misfit_in_turn((&sized("500m", 0), own), others, &allocatable);
+            (lack.is_none(), served)
+        };
+        let own = waits("2", 5, 5);
+        // Of higher priority, or as high and longer there: its two go first, and leave too little.
+        for other in [waits("2500m", 6, 9), waits("2500m", 5, 4)] {
+            assert_eq!(judged(&own, &[plain("1"), tenant(other)]), (false, vec![1]));
+        }
+        for other in [waits("2500m", 4, 1), waits("2500m", 5, 6)] {
+            assert_eq!(judged(&own, &[plain("1"), tenant(other)]), (true, vec![]));
+        }
+        // One that does not fit keeps nobody waiting.
+        let large = tenant(waits("3500m", 6, 1));
+        assert_eq!(judged(&own, &[plain("1"), large.clone()]), (true, vec![]));
+        // What frees room is not kept from it.
+        assert_eq!(
+            judged(&waits("100m", 0, 9), &[plain("3"), large]),
+            (true, vec![])
+        );
     }
 
     #[test]

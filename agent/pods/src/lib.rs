@@ -42,7 +42,7 @@ pub use containers::{
 };
 pub use ending::{DEFAULT_GRACE, Ending, grace, plan_orphan};
 pub use failures::remember;
-pub use fit::{misfit, missing};
+pub use fit::{Tenant, Waiting, misfit, misfit_in_turn, missing};
 pub use machine::{Action, EVICTION_GRACE, End, Plan, View, end_of, plan};
 pub use names::{MAX_LOGS, is_plain, log_file, log_folder, log_name, pod_logs, pod_ref};
 pub use notes::{Begun, Death, Eviction, Failure, Notes, Progress, Verdict};

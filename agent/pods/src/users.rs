@@ -4,9 +4,9 @@ use config_kube::k8s_openapi::api::core::v1::{Container, PodSpec};
 
 /// Why a container of this pod can't run in a user namespace; none where the pod asks for none.
 ///
-/// A terminal of the container's own and a process that holds the pod's process ids are refused for what crun 1.21 does with the
-/// streams that it is started with: it gives them to the pod's root. Where containerd has no pipe for one, that is the machine's own
-/// `/dev/null`, which the pod's root could then close to all others.
+/// A terminal of the container's own is refused for what crun 1.21 does with the streams that it is started with: it gives them to
+/// the pod's root. With a terminal containerd has no pipe for them, so that they are the machine's own `/dev/null`, which the pod's
+/// root could then close to all others.
 pub fn users_fault(spec: &PodSpec, container: &Container) -> Option<&'static str> {
     let on = |wish: Option<bool>| wish == Some(true);
     let security = container.security_context.as_ref();
@@ -14,10 +14,6 @@ pub fn users_fault(spec: &PodSpec, container: &Container) -> Option<&'static str
         (
             on(spec.host_network) || on(spec.host_pid) || on(spec.host_ipc),
             "hostUsers: false needs a network, process ids and IPC of the pod's own",
-        ),
-        (
-            on(spec.share_process_namespace),
-            "hostUsers: false with shareProcessNamespace is not available yet",
         ),
         (
             on(container.tty),
@@ -55,11 +51,13 @@ mod tests {
         };
         let own = json!({"hostUsers": false});
         assert_eq!(fault(spec(own.clone()), plain.clone()), None);
-        for key in ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"] {
+        for key in ["hostNetwork", "hostPID", "hostIPC"] {
             assert_eq!(fault(spec(json!({key: true})), plain.clone()), None);
             let both = spec(json!({"hostUsers": false, key: true}));
             assert!(fault(both, plain.clone()).is_some(), "{key}");
         }
+        let shares = json!({"hostUsers": false, "shareProcessNamespace": true});
+        assert_eq!(fault(spec(shares), plain), None);
         let privileged = json!({"securityContext": {"privileged": true}});
         for wish in [json!({"tty": true}), privileged] {
             let mut container = wish;

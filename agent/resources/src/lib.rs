@@ -1,7 +1,7 @@
 //! Resources of a node's pods: what they may use, and what they use.
 //!
 //! [`qos`] says what a pod may use: its service class, its control group, the limits of its
-//! containers. [`Figures`] measures what the node, its pods and their containers use, and answers
+//! containers; [`group`] tells the kernel. [`Figures`] measures what the node, its pods and their containers use, and answers
 //! as upstream's kubelet does: `/stats/summary` (JSON), `/metrics/resource` and `/metrics/cadvisor`
 //! (Prometheus' text). It also gives the candidates from which a node under pressure evicts one.
 //! [`Probed`] counts the results of probes, for `/metrics/probes`, and [`Done`] what the kubelet has done, for `/metrics`;
@@ -22,6 +22,7 @@ mod counted;
 mod counters;
 mod done;
 pub mod figures;
+pub mod group;
 pub mod machine;
 mod probed;
 pub mod qos;

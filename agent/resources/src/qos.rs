@@ -12,6 +12,9 @@ const BEST_EFFORT_SCORE: i32 = 1000;
 /// overflow ends the agent.
 const MOST_MILLIS: u64 = 1 << 40;
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
+/// The control groups above those of the pods of a class; guaranteed pods have none.
+pub(crate) const BURSTABLE: &str = "/kubepods/burstable";
+pub(crate) const BEST_EFFORT: &str = "/kubepods/besteffort";
 
 /// An amount of a container's requests or limits; a limit without a request is also the request.
 pub fn request(container: &Container, resource: &str) -> Option<Amount> {
@@ -54,10 +57,32 @@ pub fn pod_request(pod: &Pod, resource: &str) -> Amount {
     own.unwrap_or_else(|| containers_request(pod, resource))
 }
 
+/// What a pod's runtime takes beside it.
+pub fn overhead(pod: &Pod, resource: &str) -> Option<Amount> {
+    let overhead = pod.spec.as_ref()?.overhead.as_ref()?;
+    Amount::try_from(overhead.get(resource)?).ok()
+}
+
 /// The request of the containers that run together, or of an init container with the sidecars before it if that is more
 /// (KEP-753).
 fn containers_request(pod: &Pod, resource: &str) -> Amount {
-    let of = |container: &Container| request(container, resource).unwrap_or(Amount::ZERO);
+    at_once(pod, |container| request(container, resource))
+}
+
+/// The limit of the containers that run together, if each has one.
+fn containers_limit(pod: &Pod, resource: &str) -> Option<Amount> {
+    let spec = pod.spec.iter();
+    let mut all = spec.flat_map(|spec| {
+        let inits = spec.init_containers.iter().flatten();
+        spec.containers.iter().chain(inits)
+    });
+    all.all(|container| limit(container, resource).is_some())
+        .then(|| at_once(pod, |container| limit(container, resource)))
+}
+
+/// An amount of the containers that run together, or of an init container with the sidecars before it if that is more.
+fn at_once(pod: &Pod, amount: impl Fn(&Container) -> Option<Amount>) -> Amount {
+    let of = |container: &Container| amount(container).unwrap_or(Amount::ZERO);
     let spec = pod.spec.iter();
     let (mut sidecars, mut most) = (Amount::ZERO, Amount::ZERO);
     for init in spec
@@ -121,15 +146,23 @@ pub fn resources(pod: &Pod, container: &Container) -> Resources {
     }
 }
 
-/// The resources of all containers of a pod together, where it names such.
-pub fn pod_resources(pod: &Pod) -> Option<Resources> {
-    whole(pod)?;
-    Some(Resources {
-        cpu_request_millis: millis(pod_request(pod, "cpu")),
-        cpu_limit_millis: pod_limit(pod, "cpu").map(millis),
-        memory_limit: pod_limit(pod, "memory").and_then(bytes),
+/// The resources of all containers of a pod together: what it names as a whole, or else what its containers do. One container
+/// without a limit leaves the pod without.
+pub fn pod_resources(pod: &Pod) -> Resources {
+    if class(pod) == "BestEffort" {
+        return Resources::default();
+    }
+    let beside = |resource: &str| overhead(pod, resource).unwrap_or(Amount::ZERO);
+    let limit = |resource: &str| {
+        let limit = pod_limit(pod, resource).or_else(|| containers_limit(pod, resource));
+        limit.map(|limit| limit + beside(resource))
+    };
+    Resources {
+        cpu_request_millis: millis(pod_request(pod, "cpu") + beside("cpu")),
+        cpu_limit_millis: limit("cpu").map(millis),
+        memory_limit: limit("memory").and_then(bytes),
         pids_limit: None,
-    })
+    }
 }
 
 fn millis(amount: Amount) -> u64 {
@@ -183,8 +216,8 @@ pub fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
 pub fn cgroup(pod: &Pod, uid: &str) -> String {
     match class(pod) {
         "Guaranteed" => format!("/kubepods/pod{uid}"),
-        "BestEffort" => format!("/kubepods/besteffort/pod{uid}"),
-        _ => format!("/kubepods/burstable/pod{uid}"),
+        "BestEffort" => format!("{BEST_EFFORT}/pod{uid}"),
+        _ => format!("{BURSTABLE}/pod{uid}"),
     }
 }
 
@@ -229,7 +262,7 @@ mod tests {
         let pod = with(json!({"limits": limits, "requests": limits}));
         assert_eq!(class(&pod), "Guaranteed");
         assert_eq!(pod_request(&pod, "cpu"), Amount::units(2));
-        let all = pod_resources(&pod).unwrap();
+        let all = pod_resources(&pod);
         assert_eq!(
             (all.cpu_limit_millis, all.memory_limit),
             (Some(2000), Some(1000))
@@ -249,7 +282,36 @@ mod tests {
         assert_eq!([score(0), score(1)], [700, 800]);
 
         let plain = with(serde_json::Value::Null);
-        assert_eq!((class(&plain), pod_resources(&plain)), ("Burstable", None));
+        assert_eq!(class(&plain), "Burstable");
+        let all = pod_resources(&plain);
+        assert_eq!((all.cpu_request_millis, all.memory_limit), (100, None));
+    }
+
+    #[test]
+    fn a_pod_is_limited_to_what_its_containers_are_if_each_is() {
+        let with = |second: serde_json::Value| -> Resources {
+            let limits = |cpu: &str, memory: &str| json!({"cpu": cpu, "memory": memory});
+            let first = json!({"limits": limits("50m", "70Mi"), "requests": {"cpu": "20m"}});
+            let init = json!({"limits": limits("100m", "1Mi")});
+            let spec = json!({
+                "initContainers": [{"name": "i", "resources": init}],
+                "containers": [{"name": "a", "resources": first}, {"name": "b", "resources": second}],
+                "overhead": {"memory": "1Mi"},
+            });
+            pod_resources(&serde_json::from_value(json!({"spec": spec})).unwrap())
+        };
+        let all = with(json!({"limits": {"cpu": "70m", "memory": "50Mi"}}));
+        let told = (
+            all.cpu_request_millis,
+            all.cpu_limit_millis,
+            all.memory_limit,
+        );
+        assert_eq!(told, (100, Some(120), Some(121 << 20)));
+        let all = with(json!({"limits": {"memory": "50Mi"}}));
+        assert_eq!(
+            (all.cpu_limit_millis, all.memory_limit),
+            (None, Some(121 << 20))
+        );
     }
 
     #[test]

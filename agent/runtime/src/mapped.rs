@@ -131,7 +131,7 @@ fn attach_to(folder: &Path, users: &Users, place: &Path) -> io::Result<()> {
 }
 
 /// Gives a container's own layer, which is empty yet and belongs to whom its image says, to the same of the pod's users.
-fn give(layer: &Path, first: u32) -> io::Result<()> {
+pub(crate) fn give(layer: &Path, first: u32) -> io::Result<()> {
     let found = layer.symlink_metadata()?;
     let own = |id: u32| {
         if id < IDS {

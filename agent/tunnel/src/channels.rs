@@ -112,3 +112,82 @@ impl<S: AsyncRead + AsyncWrite> Channels<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent_runtime::PodRef;
+    use config_tunnel::websocket::{Decoder, Event, Kind, Sender, masked_frame};
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    /// Longest wait for what must come.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn each_port_has_two_channels_and_the_tunnel_ends_with_the_last_connection() {
+        let [listener, closed] =
+            [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let port = |of: &std::net::TcpListener| of.local_addr().unwrap().port();
+        let numbers = [port(&closed), port(&listener)];
+        drop(closed);
+        listener.set_nonblocking(true).unwrap();
+        let listener = TcpListener::from_std(listener).unwrap();
+        let program = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = [0; 3];
+            stream.read_exact(&mut asked).await.unwrap();
+            stream.write_all(&[b'x'; 100]).await.unwrap();
+            asked
+        });
+        let pod = PodRef {
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+            uid: "u1".to_owned(),
+        };
+        let pod = Ports { pod, network: None };
+        let (mut client, served) = tokio::io::duplex(64 * 1024);
+        let places = Arc::new(Semaphore::new(2));
+        let channels = Channels::new(Link::websocket(served), pod, &numbers, &places);
+        let work = tokio::spawn(channels.run());
+        let mut frame = Vec::new();
+        masked_frame(Kind::Binary, b"\x02abc", [9, 8, 7, 6], &mut frame);
+        client.write_all(&frame).await.unwrap();
+
+        let mut came: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
+        let (mut decoder, mut bytes) = (Decoder::new(Sender::Server), [0; 4096]);
+        let mut code = None;
+        let reading = async {
+            while code.is_none() {
+                let count = client.read(&mut bytes).await.unwrap();
+                let mut rest = &mut bytes[..count];
+                while let (used, Some(event)) = decoder.take(rest).unwrap() {
+                    match event {
+                        Event::Data { bytes, .. } => {
+                            let all = came.entry(bytes[0]).or_default();
+                            all.extend_from_slice(&bytes[1..]);
+                        }
+                        Event::Close(with) => code = with,
+                        Event::Ping(_) | Event::Pong => {}
+                    }
+                    rest = &mut rest[used..];
+                }
+            }
+        };
+        timeout(LIMIT, reading).await.expect("it ends in time");
+        drop(client);
+        work.await.unwrap().unwrap();
+        assert_eq!(&program.await.unwrap(), b"abc");
+        assert_eq!(code, Some(NORMAL));
+        let begins = numbers.map(u16::to_le_bytes);
+        assert_eq!(came[&0], begins[0]);
+        let refused = String::from_utf8_lossy(&came[&1][2..]).into_owned();
+        assert!(came[&1].starts_with(&begins[0]), "{came:?}");
+        assert!(refused.contains("connection refused"), "{refused}");
+        assert_eq!(came[&2], [&begins[1][..], &[b'x'; 100]].concat());
+        assert_eq!(came[&3], begins[1]);
+        assert_eq!(places.available_permits(), 2, "places are given back");
+    }
+}

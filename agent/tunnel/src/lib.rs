@@ -2,7 +2,8 @@
 //!
 //! Enter by [`Tunnels`]: it judges a request, and answers with a [`Tunnel`], whose head is sent to the client and whose work
 //! is then run, by the task that served the request; or with a [`Refusal`]. The protocol inside is that of `config/tunnel`: a
-//! WebSocket, or SPDY as older clients ask for it. Either way the rest is the same code.
+//! WebSocket, or SPDY as older clients ask for it. Either way the rest is the same code, but for ports over a WebSocket without SPDY
+//! (`channels`).
 //!
 //! [`Tunnels::reach`] is the way of the API's proxy, on which the master speaks HTTP itself.
 //!

@@ -2,11 +2,13 @@
 
 use super::Worker;
 use crate::cleanup;
-use agent_pods::{find, given, has_other_needs, is_resized, later, needs};
-use agent_resources::qos;
+use agent_pods::{as_given, find, given, has_other_needs, is_resized, later, needs};
+use agent_resources::group::greater;
+use agent_resources::qos::{self, pod_resources};
 use agent_runtime::{Container as Seen, Resources};
 use config_kube::k8s_openapi::api::core::v1::{Container, Pod};
 use jiff::Timestamp;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ impl Worker {
             self.notes.unresized.clear();
         }
         if !has_other_needs(pod, &taken) {
+            self.taken.wait(None);
             return;
         }
         self.notes.pending = self.shared.resize(pod, &self.taken);
@@ -43,15 +46,15 @@ impl Worker {
     }
 
     /// Gives a container what its pod says now; what stands in the way becomes a note that the status shows.
-    pub(super) async fn give(&mut self, pod: Option<&Arc<Pod>>, seen: &[Seen], id: &str) {
-        let seen = seen.iter().find(|seen| seen.id == id);
+    pub(super) async fn give(&mut self, pod: Option<&Arc<Pod>>, all: &[Seen], id: &str) {
+        let seen = all.iter().find(|seen| seen.id == id);
         let (Some(pod), Some(seen)) = (pod, seen) else {
             return;
         };
         let Some((_, container)) = find(pod, &seen.key.container) else {
             return;
         };
-        match self.try_give(pod, &container, seen).await {
+        match self.try_give(pod, &container, (all, seen)).await {
             Ok(()) => drop(self.notes.unresized.remove(id)),
             Err(fault) => {
                 let again = later(Timestamp::now(), RETRY);
@@ -60,7 +63,12 @@ impl Worker {
         }
     }
 
-    async fn try_give(&self, pod: &Pod, container: &Container, seen: &Seen) -> Result<(), String> {
+    async fn try_give(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        (all, seen): (&[Seen], &Seen),
+    ) -> Result<(), String> {
         let wanted = Resources {
             pids_limit: Some(self.shared.config.pids.into()),
             ..qos::resources(pod, container)
@@ -84,7 +92,20 @@ impl Worker {
             }
         }
         let text = needs(container).ok_or("its resources are too long a text")?;
+        // The pod's group has room for both before and for no more after.
+        let (own, group) = (
+            pod_resources(&as_given(pod, all)),
+            qos::cgroup(pod, &self.pod.uid),
+        );
+        let mut after = all.to_vec();
+        let resized = after.iter_mut().filter(|one| one.id == seen.id);
+        resized.for_each(|one| one.needs = Some(text.clone()));
+        let then = pod_resources(&as_given(pod, &after));
+        let fault = |error: io::Error| format!("limit the pod's control group: {error}");
+        let limited = self.shared.limit(group.clone(), greater(own, then));
+        limited.await.map_err(fault)?;
         let resized = self.shared.runtime.resize(&seen.id, &wanted, &text);
-        resized.await.map_err(|error| error.chain())
+        resized.await.map_err(|error| error.chain())?;
+        self.shared.limit(group, then).await.map_err(fault)
     }
 }

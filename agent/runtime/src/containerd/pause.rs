@@ -5,6 +5,7 @@ use super::Containerd;
 use crate::connection::{failed, request};
 use crate::images::SNAPSHOTTER;
 use crate::labels::{self, Labels};
+use crate::mapped::give;
 use crate::model::{
     Confinement, ContainerKey, ContainerSpec, Error, ErrorClass, GroupsPolicy, Kind, Pause,
     Resources, SharedNamespaces, container_id,
@@ -32,11 +33,6 @@ const MOST_PROCESSES: u64 = 64;
 impl Containerd {
     /// The id of the process, which is made where none runs.
     pub(super) async fn hold_processes(&self, wanted: &Pause) -> Result<String, Error> {
-        if wanted.namespaces.users.is_some() {
-            // The runtime would give the pod's root the machine's own `/dev/null`: this process has no pipes (see `attempt`).
-            let text = "containers of a pod with users of its own can't share process ids";
-            return Err(Error::new(ErrorClass::Config, text));
-        }
         let id = id(&wanted.pod.uid);
         let status = self.task(&id).await?.map(|task| task.status);
         match status.and_then(|status| TaskStatus::try_from(status).ok()) {
@@ -96,15 +92,26 @@ impl Containerd {
         // A layer over nothing.
         let rootfs = self.prepare(id, "").await.map_err(fail())?;
         let folder = folder(&rootfs);
-        let written = tokio::task::spawn_blocking(move || write_program(&folder?)).await;
+        let first = wanted.namespaces.users.as_ref().map(|users| users.first);
+        let write = move || write_program(&folder?, first);
+        let written = tokio::task::spawn_blocking(write).await;
         let written = written.map_err(io::Error::other).flatten();
         written.map_err(|error| {
             let text = "write the program of the pod's first process";
             Error::caused(ErrorClass::Create, text, error)
         })?;
+        // The runtime gives the streams that it is started with to the pod's root. By these names they are pipes of the shim's, and
+        // not the machine's own `/dev/null`, where the pipes end.
+        let (input, output) = match first {
+            Some(_) => ("/dev/null", "file:///dev/null"),
+            None => ("", ""),
+        };
         let create = CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
+            stdin: input.to_owned(),
+            stdout: output.to_owned(),
+            stderr: output.to_owned(),
             ..CreateTaskRequest::default()
         };
         self.tasks().create(request(create)).await.map_err(fail())?;
@@ -129,7 +136,11 @@ fn folder(mounts: &[Mount]) -> io::Result<PathBuf> {
     source.ok_or_else(|| io::Error::other("the layer is no folder"))
 }
 
-fn write_program(folder: &Path) -> io::Result<()> {
+/// Writes it as the machine's, also for a pod whose root is the user `first` of the machine and who has the folder then.
+fn write_program(folder: &Path, first: Option<u32>) -> io::Result<()> {
+    if let Some(first) = first {
+        give(folder, first)?;
+    }
     let path = folder.join(pause::NAME);
     std::fs::write(&path, pause::program())?;
     std::fs::set_permissions(&path, PermissionsExt::from_mode(pause::MODE))

@@ -264,6 +264,10 @@ async fn port_forward_and_attach_reach_the_pods_node() {
     for (path, nodes) in [
         ("portforward", "/portForward/default/p"),
         (
+            "portforward?ports=80&ports=443",
+            "/portForward/default/p?port=80&port=443",
+        ),
+        (
             "attach?stdin=true&stdout=true&tty=true",
             "/attach/default/p/c?input=1&output=1&tty=1",
         ),

@@ -154,14 +154,9 @@ async fn containers_of_a_pod_have_together_what_the_pod_names_as_a_whole() {
     let status = cluster.reaches("whole", "/phase", json!("Running")).await;
     assert_eq!(status["qosClass"], "Burstable");
     let uid = cluster.pod("whole").await.unwrap().metadata.uid.unwrap();
-    let groups = Groups::mounted();
-    let file = match groups.version() {
-        Version::One => "memory.limit_in_bytes",
-        Version::Two => "memory.max",
-    };
     let limit = |group: &str| {
         let path = format!("/kubepods/burstable/pod{uid}{group}");
-        let text = groups.read("memory", &path, file).unwrap();
+        let text = of_group(&path, "memory", ["memory.max", "memory.limit_in_bytes"]);
         text.trim().parse::<u64>().unwrap()
     };
     assert_eq!(limit(""), 64 << 20);
@@ -173,6 +168,40 @@ async fn containers_of_a_pod_have_together_what_the_pod_names_as_a_whole() {
         ))
     };
     assert_eq!([own(0), own(1)], [64 << 20, 32 << 20]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_variable_has_what_an_earlier_container_has_written_for_it() {
+    let cluster = Cluster::new().await;
+    let variable = |key: &str, optional: bool| {
+        let file = json!({"volumeName": "v", "path": "of/vars", "key": key, "optional": optional});
+        json!({"name": key, "valueFrom": {"fileKeyRef": file}})
+    };
+    let with = |optional: bool| {
+        let mut writes = shell("busybox mkdir /v/of && echo \"A='a b'\" > /v/of/vars");
+        writes["name"] = json!("writes");
+        writes["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+        let mut main = shell("echo \"$A ${B-unset}\" > /dev/termination-log");
+        main["env"] = json!([variable("A", false), variable("B", optional)]);
+        json!({
+            "restartPolicy": "Never",
+            "initContainers": [writes],
+            "containers": [main],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+        })
+    };
+    cluster.create("fine", with(true)).await;
+    cluster.create("waits", with(false)).await;
+    let status = cluster.reaches("fine", "/phase", json!("Succeeded")).await;
+    let own = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(own["message"], "a b unset\n", "{status}");
+    let reason = "/containerStatuses/0/state/waiting/reason";
+    let status = cluster
+        .reaches("waits", reason, json!("CreateContainerConfigError"))
+        .await;
+    let message = &status["containerStatuses"][0]["state"]["waiting"]["message"];
+    let words = "environment variable key \"B\" not found in file \"of/vars\"";
+    assert_eq!(message, words);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -377,6 +406,25 @@ async fn what_runs_is_given_other_resources_with_a_restart_only_where_its_policy
     })
     .await;
     cluster.reaches("grows", restarts, json!(1)).await;
+    let uid = cluster.pod("grows").await.unwrap().metadata.uid.unwrap();
+    eventually("the pod's group to have what its container has", || async {
+        let quota = of_group(&format!("/kubepods/pod{uid}"), "cpu", QUOTA);
+        quota.starts_with("12000").then_some(())
+    })
+    .await;
+}
+
+/// Names of a file, in version 2 and 1.
+const QUOTA: [&str; 2] = ["cpu.max", "cpu.cfs_quota_us"];
+
+/// A file of a control group of the machine.
+fn of_group(group: &str, controller: &str, names: [&str; 2]) -> String {
+    let groups = Groups::mounted();
+    let file = match groups.version() {
+        Version::Two => names[0],
+        Version::One => names[1],
+    };
+    groups.read(controller, group, file).unwrap()
 }
 
 /// A file of a container's control group, by its name in version 2 or 1.

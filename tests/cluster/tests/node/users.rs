@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, shell};
 use crate::network::{create, on_a_machine, with_addresses};
+use crate::sharing::FIND;
 use crate::site::{LIMIT, eventually, texts};
 use agent_cluster::users::LOWEST;
 use agent_runtime::Runtime;
@@ -268,17 +269,42 @@ fn the_root_of_a_pod_has_no_right_over_the_machine_whatever_it_asks_for() {
             std::fs::read_to_string(listed.join("f")).unwrap(),
             "of the machine\n"
         );
-        // The runtime gives away the streams that it is started with: no device of the machine is among them.
-        for name in ["null", "zero", "full", "tty", "random", "urandom"] {
-            let found = std::fs::metadata(Path::new("/dev").join(name)).unwrap();
-            assert!(
-                found.uid() < LOWEST && found.gid() < LOWEST,
-                "{name}: {found:?}"
-            );
-            assert_eq!(found.mode() & 0o666, 0o666, "{name}");
-        }
+        devices_are_the_machines();
         let files = changed(&cluster.site.dir.path().join("engine/root"));
         assert_eq!(files, Vec::<PathBuf>::new(), "layers stay the machine's");
+    });
+}
+
+/// The runtime gives away the streams that it is started with: no device of the machine is among them.
+fn devices_are_the_machines() {
+    for name in ["null", "zero", "full", "tty", "random", "urandom"] {
+        let found = std::fs::metadata(Path::new("/dev").join(name)).unwrap();
+        assert!(
+            found.uid() < LOWEST && found.gid() < LOWEST,
+            "{name}: {found:?}"
+        );
+        assert_eq!(found.mode() & 0o666, 0o666, "{name}");
+    }
+}
+
+#[test]
+fn containers_of_a_pod_with_users_of_its_own_share_process_ids_and_not_the_machines_devices() {
+    on_a_machine(|| async {
+        let cluster = with_addresses().await;
+        let script = format!(
+            "{FIND}; until other=$(find); [ -n \"$other\" ]; do busybox sleep 0.1; done; \
+             busybox cat /proc/1/comm; kill $other && echo ended the other; kill -9 1; \
+             (busybox cat /proc/1/environ; busybox chmod 600 /proc/1/root/pause) 2>/dev/null || echo no more"
+        );
+        let mut other = shell("exec sleep 4321");
+        other["name"] = json!("other");
+        let mut spec = with_users(&shell(&script), json!({"shareProcessNamespace": true}));
+        spec["restartPolicy"] = json!("Never");
+        spec["containers"].as_array_mut().unwrap().push(other);
+        create(&cluster, "shares", spec).await;
+        let said = said(&cluster, "shares", "Failed").await;
+        assert_eq!(said, ["pause", "ended the other", "no more"]);
+        devices_are_the_machines();
     });
 }
 
@@ -325,11 +351,7 @@ fn what_a_pod_with_users_of_its_own_can_not_have_is_told() {
         let mut terminal = shell(HOLD);
         terminal["tty"] = json!(true);
         create(&cluster, "terminal", with_users(&terminal, json!({}))).await;
-        let shares = json!({"shareProcessNamespace": true});
-        create(&cluster, "shares", with_users(&shell(HOLD), shares)).await;
-        for name in ["terminal", "shares"] {
-            let status = cluster.reaches(name, "/phase", json!("Failed")).await;
-            assert_eq!(status["reason"], "NotSupported", "{status}");
-        }
+        let status = cluster.reaches("terminal", "/phase", json!("Failed")).await;
+        assert_eq!(status["reason"], "NotSupported", "{status}");
     });
 }

@@ -1,7 +1,14 @@
-//! The control group of a pod that names resources for all of its containers together (KEP-2837).
+//! Control groups of pods and of their service classes: how the processor is shared between pods, and what a pod's containers may
+//! use together.
+//!
+//! The kernel shares the processor among the groups of one group. A container's part counts within its pod, a pod's within its class
+//! (guaranteed pods stand beside the other classes), so that each of them needs its own: without, a pod that requests four
+//! processors and one that requests none have the same.
 
+use crate::qos;
 use agent_runtime::Resources;
 use agent_sys::cgroup::{Groups, Version};
+use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::io;
 
 /// Period of CPU limits in microseconds, the kernel's default.
@@ -9,15 +16,52 @@ const PERIOD: u64 = 100_000;
 /// The least quota that the kernel takes, in microseconds.
 const LEAST_QUOTA: u64 = 1000;
 
-/// Makes the group, and gives it the limits.
+/// Makes a pod's group, and gives it its part of the processor and its limits.
 ///
 /// # Errors
 /// If the kernel refuses one.
-pub(crate) fn limit(groups: &Groups, path: &str, limits: Resources) -> io::Result<()> {
+pub fn limit(groups: &Groups, path: &str, limits: Resources) -> io::Result<()> {
     groups.make(path)?;
     let all = settings(groups.version(), limits).into_iter();
     let mut all = all.map(|(controller, file, text)| groups.write(controller, path, file, &text));
     all.try_for_each(|written| written)
+}
+
+/// The CPU that pods of the burstable class request together, in thousandths.
+pub fn burstable_millis<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> u64 {
+    let burstable = pods
+        .into_iter()
+        .filter(|pod| qos::class(pod) == "Burstable");
+    let requests = burstable.map(|pod| qos::pod_resources(pod).cpu_request_millis);
+    requests.fold(0, u64::saturating_add)
+}
+
+/// Gives the groups of the lower classes their parts of the processor: that of the pods which request something what those request
+/// together, that of the others the least there is (upstream's rule).
+///
+/// # Errors
+/// If the kernel refuses one.
+pub fn weigh_classes(groups: &Groups, burstable_millis: u64) -> io::Result<()> {
+    let classes = [(qos::BEST_EFFORT, 0), (qos::BURSTABLE, burstable_millis)];
+    classes.into_iter().try_for_each(|(path, millis)| {
+        let part = Resources {
+            cpu_request_millis: millis,
+            ..Resources::default()
+        };
+        limit(groups, path, part)
+    })
+}
+
+/// The greater of each; no limit is greater than any.
+#[must_use]
+pub fn greater(one: Resources, other: Resources) -> Resources {
+    let limit = |one: Option<u64>, other: Option<u64>| Some(one?.max(other?));
+    Resources {
+        cpu_request_millis: one.cpu_request_millis.max(other.cpu_request_millis),
+        cpu_limit_millis: limit(one.cpu_limit_millis, other.cpu_limit_millis),
+        memory_limit: limit(one.memory_limit, other.memory_limit),
+        pids_limit: limit(one.pids_limit, other.pids_limit),
+    }
 }
 
 /// What is written: controller, file and text.
@@ -114,5 +158,33 @@ mod tests {
         limit(&Groups::at(dir.path()), POD, limits()).unwrap();
         let written = [0, 1, 2].map(|number| text(dir.path(), &all[number]));
         assert_eq!(written, ["512", "150000", "1073741824"]);
+    }
+
+    #[test]
+    fn classes_have_the_part_of_the_processor_that_their_pods_request() {
+        let pod = |resources: serde_json::Value| -> Pod {
+            let containers = serde_json::json!([{"name": "a", "resources": resources}]);
+            serde_json::from_value(serde_json::json!({"spec": {"containers": containers}})).unwrap()
+        };
+        let requests = |cpu: &str| pod(serde_json::json!({"requests": {"cpu": cpu}}));
+        let limits = serde_json::json!({"limits": {"cpu": "8", "memory": "1Mi"}});
+        let pods = [
+            requests("2"),
+            requests("500m"),
+            pod(limits),
+            pod(serde_json::json!({})),
+        ];
+        let millis = burstable_millis(&pods);
+        assert_eq!(millis, 2500);
+        let files = ["besteffort", "burstable"].map(|class| format!("kubepods/{class}/cpu.weight"));
+        let dir = groups(&[
+            &files[0],
+            &files[1],
+            "cgroup.controllers",
+            "kubepods/cgroup.controllers",
+        ]);
+        weigh_classes(&Groups::at(dir.path()), millis).unwrap();
+        let written = files.map(|file| text(dir.path(), &file));
+        assert_eq!(written, ["1", "98"]);
     }
 }
