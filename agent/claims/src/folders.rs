@@ -11,13 +11,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const GOING: &str = ".going-";
 /// Prefix of a folder's name while it is made.
 const COMING: &str = ".coming";
-/// Permission bits of a new folder: pods run as any user, and the parent folder keeps everyone else out.
+/// Permission bits of a new folder: pods run as any user, and the parent folder keeps everyone else
+/// out.
 const OPEN: u32 = 0o777;
 /// Permission bits of the parent folder.
 const CLOSED: u32 = 0o700;
 /// The same if the pod names a group: new files inside belong to that group.
 const SHARED: u32 = 0o2777;
-/// Names that one call removes at most: a pod that still has the folder may fill it as fast as it is emptied.
+/// Names that one call removes at most: a pod that still has the folder may fill it as fast as it
+/// is emptied.
 const MOST_NAMES: u64 = 1_000_000;
 /// Folders that are removed at once; each has a thread.
 const MOST_REMOVALS: usize = 8;
@@ -54,7 +56,8 @@ pub enum FolderError {
 #[derive(Debug)]
 pub struct Folders {
     root: PathBuf,
-    /// Folders are made, and get and lose their names, one after another. None is emptied meanwhile.
+    /// Folders are made, and get and lose their names, one after another. None is emptied
+    /// meanwhile.
     turn: Mutex<()>,
     /// Volumes whose folders are being removed.
     going: Mutex<BTreeSet<String>>,
@@ -138,8 +141,8 @@ impl Folders {
         }
     }
 
-    /// Removes a volume's folder with its content; it is no error if there is none. The next call continues an interrupted
-    /// removal. It holds up no other folder, however long it takes.
+    /// Removes a volume's folder with its content; it is no error if there is none. The next call
+    /// continues an interrupted removal. It holds up no other folder, however long it takes.
     ///
     /// # Errors
     /// [`FolderError::Going`] where not all of it is removed yet, or if something of it can't be removed.

@@ -60,7 +60,8 @@ pub enum AskError {
     Fault(#[from] Fault),
 }
 
-/// Asks a server; its seconds are of the era that is nearest to `floor` (since 1970) and what follows it.
+/// Asks a server; its seconds are of the era that is nearest to `floor` (since 1970) and what
+/// follows it.
 ///
 /// Packets that are no answer to this request are skipped, as anyone can send them; one from the
 /// server ends the wait.

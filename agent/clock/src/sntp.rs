@@ -10,7 +10,8 @@ pub const MOST: usize = 512;
 const UNIX: u64 = 2_208_988_800;
 /// Seconds of an era: NTP's seconds have 32 bits.
 const ERA: u64 = 1 << 32;
-/// No answer is good that is farther from its reference clock than this (RFC 5905: MAXDIST, with room for bad networks).
+/// No answer is good that is farther from its reference clock than this (RFC 5905: MAXDIST, with
+/// room for bad networks).
 const DISTANCE: Duration = Duration::from_secs(3);
 /// No answer is good that took longer.
 const DELAY: Duration = Duration::from_secs(3);
@@ -53,7 +54,8 @@ pub struct Sample {
     pub delay: Duration,
 }
 
-/// A request. Its transmit time is a random number: it tells nobody the machine's clock, and a sender that has not seen it cannot answer.
+/// A request. Its transmit time is a random number: it tells nobody the machine's clock, and a
+/// sender that has not seen it cannot answer.
 pub fn request(nonce: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     // No leap warning, version 4, client.
@@ -62,11 +64,11 @@ pub fn request(nonce: u64) -> [u8; PACKET] {
     packet
 }
 
-/// Reads an answer to the request with this nonce, sent at `sent` and answered after `took`; times are since 1970. Seconds
-/// are of the era that is nearest to `floor` and what follows it.
+/// Reads an answer to the request with this nonce, sent at `sent` and answered after `took`; times
+/// are since 1970. Seconds are of the era that is nearest to `floor` and what follows it.
 ///
-/// Total over all bytes. The origin is checked first, so that a sender who did not see the request is ignored, even with a
-/// kiss of death.
+/// Total over all bytes. The origin is checked first, so that a sender who did not see the request
+/// is ignored, even with a kiss of death.
 ///
 /// # Errors
 /// [`Fault`]: the bytes are no answer to this request, or the server says that its time is not to be used.
@@ -138,7 +140,8 @@ fn short(packet: &[u8; PACKET], at: usize) -> Duration {
     Duration::from_nanos((u64::from(raw) * 1_000_000_000) >> 16)
 }
 
-/// Seconds and fractions of 32 bits each, since 1970, in the era that is nearest to `floor` and what follows it.
+/// Seconds and fractions of 32 bits each, since 1970, in the era that is nearest to `floor` and
+/// what follows it.
 fn moment(stamp: u64, floor: Duration) -> Duration {
     let seconds = ((stamp >> 32) + ERA - UNIX) % ERA;
     let eras = floor

@@ -1,4 +1,5 @@
-//! A sandbox: a pod's requirements, the steps in which it is made, its record, and names that follow from its uid.
+//! A sandbox: a pod's requirements, the steps in which it is made, its record, and names that
+//! follow from its uid.
 
 use agent_sys::namespace::Kind;
 use agent_sys::netlink::links::Mac;
@@ -49,7 +50,8 @@ pub struct Sandbox {
     pub wanted: Wanted,
     /// Its addresses; none on the machine's network.
     pub addresses: Vec<IpAddr>,
-    /// The first of the machine's ids that are its own users' and groups' ([`agent_sys::namespace::IDS`] of them).
+    /// The first of the machine's ids that are its own users' and groups'
+    /// ([`agent_sys::namespace::IDS`] of them).
     #[serde(default)]
     pub first_id: Option<u32>,
     /// Where it is held.
@@ -75,7 +77,8 @@ pub(crate) const SHM: &str = "shm";
 pub(crate) const RECORD: &str = "record.json";
 pub(crate) const NEW_RECORD: &str = "record.new";
 
-/// The steps in which a sandbox is made. An end after any of them leaves nothing that the next start does not find.
+/// The steps in which a sandbox is made. An end after any of them leaves nothing that the next
+/// start does not find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Its folder.
@@ -124,7 +127,8 @@ impl Step {
     }
 }
 
-/// The name of the node's end of a pod's cable: it follows from the uid, so that what a crash left is found by it.
+/// The name of the node's end of a pod's cable: it follows from the uid, so that what a crash left
+/// is found by it.
 pub fn link_name(uid: &str) -> String {
     let [first, ..] = halves(uid);
     let digits = format!("{first:016x}");
@@ -133,7 +137,8 @@ pub fn link_name(uid: &str) -> String {
     format!("{LINKS}{part}")
 }
 
-/// Ethernet addresses of a cable's ends, the node's first: locally administered, of one station (IEEE 802).
+/// Ethernet addresses of a cable's ends, the node's first: locally administered, of one station
+/// (IEEE 802).
 pub(crate) fn macs(uid: &str) -> (Mac, Mac) {
     let [_, second] = halves(uid);
     let [own @ .., last] = second.to_be_bytes();

@@ -1,9 +1,10 @@
-//! What other machines cost a node as peers of its tunnel: those that answer are network namespaces with two WireGuard links of
-//! their own, so that it takes a kernel with WireGuard; others are keys at addresses where nobody is. Where there is none, this says so and shows nothing: `cargo xtask bench peers` runs it in
-//! a machine with the images' kernel. Needs root.
+//! What other machines cost a node as peers of its tunnel: those that answer are network namespaces
+//! with two WireGuard links of their own, so that it takes a kernel with WireGuard; others are keys
+//! at addresses where nobody is. Where there is none, this says so and shows nothing:
+//! `cargo xtask bench peers` runs it in a machine with the images' kernel. Needs root.
 //!
-//! Wall times are those of the machine, which may be emulated; processor time is that of the agent's own process, without what the
-//! kernel does for packets.
+//! Wall times are those of the machine, which may be emulated; processor time is that of the
+//! agent's own process, without what the kernel does for packets.
 
 #![allow(clippy::print_stdout, reason = "it shows what it measures")]
 
@@ -94,7 +95,8 @@ fn index(links: &mut Links, name: &str) -> u32 {
     link.expect("the link").index
 }
 
-/// A machine with a cable to the node; both know where the other is, and the machine knows the node's keys.
+/// A machine with a cable to the node; both know where the other is, and the machine knows the
+/// node's keys.
 fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
     let place = dir.join(name(number));
     in_new(&[Kind::Network], || hold(Kind::Network, &place)).expect("a namespace");

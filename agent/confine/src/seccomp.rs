@@ -1,8 +1,9 @@
 //! System call filters in the form of the OCI runtime specification.
 //!
-//! Guarantee: every filter refuses what is not allowed by name, for 64-bit, 32-bit and x32 programs alike; a pod that asks for
-//! `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls. Assumption: the runtime's libseccomp leaves out names that an
-//! architecture, or it itself, doesn't know, which refuses them.
+//! Guarantee: every filter refuses what is not allowed by name, for 64-bit, 32-bit and x32 programs
+//! alike; a pod that asks for `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls.
+//! Assumption: the runtime's libseccomp leaves out names that an architecture, or it itself,
+//! doesn't know, which refuses them.
 
 use super::calls::{CALLS, Who};
 use serde_json::{Value, json};
@@ -12,16 +13,19 @@ const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 /// Flags of `clone` that make namespaces (sched.h, `CLONE_NEW…`).
 const CLONE_NEW: u64 = 0x7e02_0000;
-/// The family of sockets between a virtual machine and its host, and the number of families (socket.h).
+/// The family of sockets between a virtual machine and its host, and the number of families
+/// (socket.h).
 const AF_VSOCK: u64 = 40;
 const AF_MAX: u64 = 46;
-/// What the kernel reads of an `int`; the upper half of the register is the caller's and means nothing.
+/// What the kernel reads of an `int`; the upper half of the register is the caller's and means
+/// nothing.
 const INT: u64 = 0xffff_ffff;
-/// Execution domains (personality.h): Linux, 32 bits (`PER_LINUX32`), each also with 2.6 as its version (`UNAME26`), and the
-/// question which it is. Others turn off what keeps memory safe.
+/// Execution domains (personality.h): Linux, 32 bits (`PER_LINUX32`), each also with 2.6 as its
+/// version (`UNAME26`), and the question which it is. Others turn off what keeps memory safe.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// Which system calls a container may make. Neither list has those by which a container could act on the machine.
+/// Which system calls a container may make. Neither list has those by which a container could act
+/// on the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Seccomp {
     /// What programs need, and what the container's capabilities allow.
@@ -84,8 +88,9 @@ pub fn filter(asked: Asked<'_>) -> Value {
     })
 }
 
-/// Calls that are allowed by their first argument. Each comparison names what is allowed: one that names what is refused
-/// (`not AF_VSOCK`) would be passed by with a bit in the upper half of the register.
+/// Calls that are allowed by their first argument. Each comparison names what is allowed: one that
+/// names what is refused (`not AF_VSOCK`) would be passed by with a bit in the upper half of the
+/// register.
 fn examined(asked: Asked<'_>) -> Vec<Value> {
     let first = |value: u64, two: u64, op: &str| json!([{"index": 0, "value": value, "valueTwo": two, "op": op}]);
     let allow = |name: &str, args: Value| json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args});
@@ -125,7 +130,8 @@ mod tests {
         })
     }
 
-    /// The names that a filter allows without a look at their arguments, and those that it allows by them.
+    /// The names that a filter allows without a look at their arguments, and those that it allows
+    /// by them.
     fn allowed(filter: &Value) -> (BTreeSet<String>, BTreeSet<String>) {
         let rules = filter["syscalls"]
             .as_array()

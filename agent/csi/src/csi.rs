@@ -1,4 +1,5 @@
-//! The volumes of drivers on this machine: one call at a time for each, on the way that [`crate::volume`] plans.
+//! The volumes of drivers on this machine: one call at a time for each, on the way that
+//! [`crate::volume`] plans.
 
 use crate::calls::{Calls, is_mounted};
 use crate::driver::Driver;
@@ -117,8 +118,8 @@ impl Csi {
         self.known().users.keys().cloned().collect()
     }
 
-    /// Where a pod's volume is mounted, below the folder of the machine's volumes. The driver is asked for what is missing: calling
-    /// it again costs little.
+    /// Where a pod's volume is mounted, below the folder of the machine's volumes. The driver is
+    /// asked for what is missing: calling it again costs little.
     ///
     /// # Errors
     /// Why it isn't mounted, for a person.
@@ -150,8 +151,8 @@ impl Csi {
         Ok(folder.join(MOUNT))
     }
 
-    /// Unmounts all volumes of a pod whose containers are gone. Returns at once where it has none, and in a few seconds otherwise:
-    /// the work goes on, and the next call tells what came of it.
+    /// Unmounts all volumes of a pod whose containers are gone. Returns at once where it has none,
+    /// and in a few seconds otherwise: the work goes on, and the next call tells what came of it.
     ///
     /// # Errors
     /// Why something of it is, or may be, still mounted.

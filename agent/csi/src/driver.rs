@@ -128,8 +128,9 @@ fn abilities(told: &NodeGetCapabilitiesResponse) -> Abilities {
     }
 }
 
-/// Whether a Node has the labels of a driver's topology. A node does not label itself here: labels come from the master, by the
-/// policy's rules. So such a driver works on nodes that have its labels already.
+/// Whether a Node has the labels of a driver's topology. A node does not label itself here: labels
+/// come from the master, by the policy's rules. So such a driver works on nodes that have its
+/// labels already.
 ///
 /// # Errors
 /// Names the labels that it lacks.

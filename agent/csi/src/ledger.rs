@@ -1,7 +1,7 @@
 //! The volumes of drivers on the disk: a file for each, in a folder that no pod can mount.
 //!
-//! A file has its whole content before it has its name, and its folder is written out: what an agent finds after a crash is the
-//! last state before a call, or the one after it.
+//! A file has its whole content before it has its name, and its folder is written out: what an
+//! agent finds after a crash is the last state before a call, or the one after it.
 
 use crate::paths::is_name;
 use crate::volume::Volume;
@@ -26,7 +26,8 @@ pub(crate) struct Ledger {
     turn: Mutex<()>,
 }
 
-/// The name of a volume in folders: the same for the same driver and handle, whatever bytes the handle has.
+/// The name of a volume in folders: the same for the same driver and handle, whatever bytes the
+/// handle has.
 pub(crate) fn key(driver: &str, handle: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(driver.as_bytes());

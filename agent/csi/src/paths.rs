@@ -1,4 +1,5 @@
-//! Names of drivers, and where drivers and their volumes are below the folder of the machine's volumes (upstream's places). Pure.
+//! Names of drivers, and where drivers and their volumes are below the folder of the machine's
+//! volumes (upstream's places). Pure.
 
 use sha2::{Digest, Sha256};
 use std::path::{Component, Path, PathBuf};
@@ -16,7 +17,8 @@ const LONGEST_SOCKET: usize = 107;
 /// Where a machine's drivers and volumes are, and whether it has any.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// The folder of the machine's volumes, in which drivers look for their own: `/var/lib/kubelet`.
+    /// The folder of the machine's volumes, in which drivers look for their own:
+    /// `/var/lib/kubelet`.
     pub data: PathBuf,
     /// The name of the Node.
     pub node: String,
@@ -31,7 +33,8 @@ impl Places {
     pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 }
 
-/// Whether a driver may be called so (CSI specification, `GetPluginInfoResponse`); the name is one plain name in a folder then.
+/// Whether a driver may be called so (CSI specification, `GetPluginInfoResponse`); the name is one
+/// plain name in a folder then.
 pub(crate) fn is_name(name: &str) -> bool {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let (first, last) = (name.bytes().next(), name.bytes().next_back());
@@ -39,7 +42,8 @@ pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && edge(first) && edge(last) && name.bytes().all(plain)
 }
 
-/// Whether a name of a pod, a volume or a secret is one plain name in a folder and in a path of the API.
+/// Whether a name of a pod, a volume or a secret is one plain name in a folder and in a path of the
+/// API.
 pub(crate) fn is_plain(name: &str) -> bool {
     config_kube::local_volume::is_name(name)
 }
@@ -76,7 +80,8 @@ pub(crate) fn stage_folder(driver: &str, handle: &str) -> PathBuf {
 /// What a staged volume is called in its folder.
 pub(crate) const STAGED: &str = "globalmount";
 
-/// The driver's own socket, below the folder of the machine's volumes, as its registration tells it.
+/// The driver's own socket, below the folder of the machine's volumes, as its registration tells
+/// it.
 ///
 /// # Errors
 /// It is not where a driver's socket may be.

@@ -1,7 +1,9 @@
-//! The drivers of this machine: who has a socket in the registration's folder, and is one that the node works with.
+//! The drivers of this machine: who has a socket in the registration's folder, and is one that the
+//! node works with.
 //!
-//! The folder is looked at every second; it belongs to pods, so that no more than [`MOST`] names of it are read, and a plugin that
-//! hangs or answers nonsense is met again after a pause that grows. A driver whose socket is gone is gone.
+//! The folder is looked at every second; it belongs to pods, so that no more than [`MOST`] names of
+//! it are read, and a plugin that hangs or answers nonsense is met again after a pause that grows.
+//! A driver whose socket is gone is gone.
 
 use crate::driver::{Driver, fits, meet, registration, tell};
 use crate::paths::{Places, REGISTRATION};

@@ -25,7 +25,8 @@ const DAY: u64 = 86_400;
 /// The Node's condition.
 const CONDITION: &str = "CertificateExpiring";
 
-/// Runs the node until it is asked to end, or its master orders the end of the machine, which it returns then.
+/// Runs the node until it is asked to end, or its master orders the end of the machine, which it
+/// returns then.
 pub(crate) async fn operate(
     arguments: &RunArguments,
     machine: &MachineConfig,

@@ -1,5 +1,5 @@
-//! `agent metadata`: fetches the machine's user-data from its cloud's metadata service, for init, before anything else
-//! of the agent runs.
+//! `agent metadata`: fetches the machine's user-data from its cloud's metadata service, for init,
+//! before anything else of the agent runs.
 //!
 //! Two processes. The first brings up a network that reaches only the service, and takes it down
 //! again; the second, its child, has no privileges (user `nobody`) and speaks HTTP with the server.

@@ -22,7 +22,8 @@ use tokio::time::sleep;
 /// Time between two checks for the pins that this machine's master writes.
 const PIN_POLL: Duration = Duration::from_millis(250);
 
-/// Runs the agent until it is asked to end, or its master orders the end of the machine; returns that order.
+/// Runs the agent until it is asked to end, or its master orders the end of the machine; returns
+/// that order.
 ///
 /// On a machine, a failure that only another boot can fix (a faulty configuration, no TPM) is
 /// printed on the console and the agent stays, so that init does not restart it or reboot the
@@ -135,7 +136,8 @@ async fn operate(
     outcome
 }
 
-/// On a master's machine: publishes the recovery copy of the state's key, and the pin of the roots for the machine's own master.
+/// On a master's machine: publishes the recovery copy of the state's key, and the pin of the roots
+/// for the machine's own master.
 fn follow_own_master(
     arguments: &RunArguments,
     identity: &Identity,

@@ -1,9 +1,10 @@
-//! `agent state-key`: asks the TPM for the key of the machine's state, for init, before the state is mounted.
+//! `agent state-key`: asks the TPM for the key of the machine's state, for init, before the state
+//! is mounted.
 //!
 //! The key goes only to init, by standard output. After mounting the state, init answers by
 //! standard input with the security version of the machine's last admission (zero for a state that
-//! was just made); then header and TPM move to the next generation. Afterwards init extends the cap register, so that nothing can get
-//! the key again in this boot.
+//! was just made); then header and TPM move to the next generation. Afterwards init extends the cap
+//! register, so that nothing can get the key again in this boot.
 //!
 //! The admin's one-off key in front of a master's state opens it on another board
 //! ([`crate::state_recovery`]).

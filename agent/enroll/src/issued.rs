@@ -69,7 +69,8 @@ pub struct Ending {
 /// Puts an issued identity in use. Blocks during the TPM's import.
 ///
 /// # Errors
-/// The certificate is for another key, the TPM does not import the key, or the TLS library refuses it.
+/// The certificate is for another key, the TPM does not import the key, or the TLS library refuses
+/// it.
 pub fn put_in_use(
     issued: Issued,
     endpoints: Endpoints,
@@ -207,7 +208,8 @@ pub async fn watch(ending: Ending, tell: impl Fn(Duration) + Send) -> std::conve
     }
 }
 
-/// Whether to warn `left` seconds before the expiry, if the last warning came with `told` seconds left.
+/// Whether to warn `left` seconds before the expiry, if the last warning came with `told` seconds
+/// left.
 fn due(left: u64, told: Option<u64>) -> Option<u64> {
     let first = told.is_none() && left <= NOTICE.as_secs();
     let again = told

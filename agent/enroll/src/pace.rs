@@ -6,7 +6,8 @@ use std::time::Duration;
 
 /// First wait after a refusal or a failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// Longest wait at a join: a machine that an admin has just put into the inventory should join soon.
+/// Longest wait at a join: a machine that an admin has just put into the inventory should join
+/// soon.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Shortest time between two renewals, even if the master asks for less.
@@ -14,8 +15,8 @@ const RENEWAL_FLOOR: Duration = Duration::from_secs(2);
 /// Longest time between two renewals: certificates live a day at most.
 const RENEWAL_CEILING: Duration = Duration::from_secs(86_400);
 
-/// Waits that double from [`FIRST`] to the longest, each of them shortened by up to half at random so that machines
-/// that were refused together do not come back together.
+/// Waits that double from [`FIRST`] to the longest, each of them shortened by up to half at random
+/// so that machines that were refused together do not come back together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -61,8 +62,9 @@ pub enum Next {
 
 /// When a node renews, tries again, and joins anew.
 ///
-/// Guarantee: over an outage of the master of up to 60 % of the lifetime there is time for a try afterwards, at lifetimes of
-/// ten minutes and more; the renewal is never later than a third, and waits between tries are a twentieth of a third at most.
+/// Guarantee: over an outage of the master of up to 60 % of the lifetime there is time for a try
+/// afterwards, at lifetimes of ten minutes and more; the renewal is never later than a third, and
+/// waits between tries are a twentieth of a third at most.
 ///
 /// Times are those of the caller's monotonic clock, so that a wrong time of day does not matter.
 /// Randomness is a number from 0 to 1.
@@ -117,7 +119,8 @@ pub(crate) fn spread(wait: Duration) -> Duration {
     wait.mul_f64(1.0 + fraction() / 2.0)
 }
 
-/// A random number from 0 to 1. If the system has no randomness there is no jitter, which does no harm.
+/// A random number from 0 to 1. If the system has no randomness there is no jitter, which does no
+/// harm.
 pub(crate) fn fraction() -> f64 {
     let mut bytes = [0; 4];
     SystemRandom::new().fill(&mut bytes).ok();

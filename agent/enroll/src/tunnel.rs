@@ -7,9 +7,10 @@
 //! machine for that node, and a user who may write Nodes can only remove a key, or restore an older
 //! one of the same node, whose private half no longer exists.
 //!
-//! Text: the version, the keys, the signature, and the certificate with its intermediates (DER), each but the first in standard
-//! base64, separated by dots. `v1` has the key of a tunnel's first link, `v2` those of both. Signed is the version's label
-//! ([`form`]), a zero byte, the node's name, a zero byte, and the keys.
+//! Text: the version, the keys, the signature, and the certificate with its intermediates (DER),
+//! each but the first in standard base64, separated by dots. `v1` has the key of a tunnel's first
+//! link, `v2` those of both. Signed is the version's label ([`form`]), a zero byte, the node's
+//! name, a zero byte, and the keys.
 
 use crate::identity::Slot;
 use crate::issued::names;
@@ -21,7 +22,8 @@ use rustls::SignatureScheme;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The version of a text with so many keys, and the prefix that separates its signatures from all others of the node key.
+/// The version of a text with so many keys, and the prefix that separates its signatures from all
+/// others of the node key.
 fn form<const KEYS: usize>() -> (&'static str, &'static str) {
     match KEYS {
         1 => ("v1", "pratique tunnel/v1"),
@@ -75,7 +77,8 @@ fn message<const KEYS: usize>(node: &str, keys: &[[u8; 32]; KEYS]) -> Vec<u8> {
     [name, keys.concat()].concat()
 }
 
-/// The text with which a node publishes the key of its tunnel's first link, or those of both. Blocks during the TPM's signature.
+/// The text with which a node publishes the key of its tunnel's first link, or those of both.
+/// Blocks during the TPM's signature.
 ///
 /// # Errors
 /// If the node has no key that signs.
@@ -99,7 +102,8 @@ pub fn publish<const KEYS: usize>(
     Ok(words.join("."))
 }
 
-/// Verifies a text by the cluster's roots, and returns the keys that it proves to be of `node` at `now`.
+/// Verifies a text by the cluster's roots, and returns the keys that it proves to be of `node` at
+/// `now`.
 ///
 /// # Errors
 /// Why it proves none.

@@ -365,7 +365,8 @@ mod tests {
         assert!(why.ends_with("unsupported protocol scheme"), "{why}");
     }
 
-    /// A server that answers one request after the other with these, and then tells what was asked for.
+    /// A server that answers one request after the other with these, and then tells what was asked
+    /// for.
     async fn answering(answers: Vec<&'static str>) -> (u16, JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

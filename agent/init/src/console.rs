@@ -1,11 +1,12 @@
-//! The consoles: milestones and failures, one line each, so that a person or a test can follow the boot on whatever the
-//! machine has: a screen, a serial line, the line that the firmware names.
+//! The consoles: milestones and failures, one line each, so that a person or a test can follow the
+//! boot on whatever the machine has: a screen, a serial line, the line that the firmware names.
 //!
 //! Guarantees: a console that blocks (flow control on a serial line, a stopped screen) costs
 //! [`PATIENCE`] once and then nothing until it accepts text again; missed lines are counted. No
 //! other console waits for it.
 //!
-//! Init's own lines also go into the kernel's log, where the agent finds them until the end of the boot.
+//! Init's own lines also go into the kernel's log, where the agent finds them until the end of the
+//! boot.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -23,7 +24,8 @@ use crate::spcr;
 const ACTIVE: &str = "/sys/class/tty/console/active";
 /// Used if there is no such list.
 const FALLBACK: &str = "/dev/console";
-/// How long a console may keep one line waiting: a serial line's buffer of 4 KiB takes this time at 19200 bits a second.
+/// How long a console may keep one line waiting: a serial line's buffer of 4 KiB takes this time at
+/// 19200 bits a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Most consoles; more than a machine has.
 const MOST: usize = 8;
@@ -93,7 +95,8 @@ impl Console {
         self.line(&fatal.line());
     }
 
-    /// Writes one line of init's own, cleaned of control characters, to every console and into the kernel's log.
+    /// Writes one line of init's own, cleaned of control characters, to every console and into the
+    /// kernel's log.
     pub fn line(&self, text: &str) {
         self.keep(text);
         self.show(text);

@@ -85,7 +85,8 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The renames, in order, to make before `more` bytes are added to a file of `size` bytes; none while it has room.
+    /// The renames, in order, to make before `more` bytes are added to a file of `size` bytes; none
+    /// while it has room.
     pub fn before(self, path: &str, size: u64, more: u64) -> Vec<(String, String)> {
         if size == 0 || size.saturating_add(more) <= self.limit {
             return Vec::new();
@@ -140,7 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// No byte is lost or invented but line ends, however the stream is cut, and no line is too long.
+        /// No byte is lost or invented but line ends, however the stream is cut, and no line is too
+        /// long.
         #[test]
         fn lines_hold_all_bytes(text in "[a-c\n]{0,300}", cut in 1_usize..50, long in 0_usize..10_000) {
             let stream = format!("{text}{}", "x".repeat(long));

@@ -1,5 +1,5 @@
-//! `init`: PID 1 of the machine, in the initrd and, started again with `stage2`, on the verified root. As any other process it
-//! is the container runtime of containerd's shim.
+//! `init`: PID 1 of the machine, in the initrd and, started again with `stage2`, on the verified
+//! root. As any other process it is the container runtime of containerd's shim.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -31,7 +31,8 @@ const READ_CHUNK: usize = 16 << 10;
 /// Most chunks read from one service before others have their turn.
 const MOST_CHUNKS: usize = 16;
 const COUNTER: &str = "/var/lib/pratique/init/unhealthy-boots";
-/// After this many consecutive boots in which init gave up on a service, services are not started again.
+/// After this many consecutive boots in which init gave up on a service, services are not started
+/// again.
 pub const UNHEALTHY_LIMIT: u32 = 3;
 
 const VERITY_CURE: &str = "everything is stopped; write the image again or replace the disk";
@@ -45,7 +46,8 @@ pub struct Service {
     pub program: Program,
     /// How it differs from other services.
     pub terms: Terms,
-    /// It runs programs of others: no signal of its own, nor of anything that it starts, reaches a service that is not contained.
+    /// It runs programs of others: no signal of its own, nor of anything that it starts, reaches a
+    /// service that is not contained.
     pub contained: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The state partition: made on first boot behind the image, encrypted, opened with the TPM's key and mounted at `/var`.
+//! The state partition: made on first boot behind the image, encrypted, opened with the TPM's key
+//! and mounted at `/var`.
 //!
 //! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made
 //! file system that is taken for a state: `pratique-state-new` (may be formatted again) becomes
@@ -132,7 +133,8 @@ const MASTER_GONE: &str = "a master's state is never made anew by itself: put ba
                            `pratique-state`; where its disk comes from another board, `pratique recover-state` opens the state on this \
                            one; to begin a new cluster here, clear the TPM in the machine's firmware setup (the admin's guide has the \
                            steps)";
-/// The master's keys as they came with a state from another board, until the master has sealed them to this one's TPM.
+/// The master's keys as they came with a state from another board, until the master has sealed them
+/// to this one's TPM.
 pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
 
 /// Why a volume that opened is not usable.
@@ -169,8 +171,8 @@ pub struct Opened {
 /// not open. In any case the key can't be used again in this boot.
 ///
 /// # Errors
-/// A disk, TPM or file system that failed, or a master's state that does not open: each says what this machine does
-/// next.
+/// A disk, TPM or file system that failed, or a master's state that does not open: each says what
+/// this machine does next.
 pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
     let outcome = opened(console, root_hash, master);
     let capped = unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause));
@@ -262,7 +264,8 @@ fn new_state(
     moved(console, asked.finish(console, Some(Answer { admitted: 0 })))
 }
 
-/// Mounts the state of this machine, by its key and its header's generation, and has the agent move it to the next generation.
+/// Mounts the state of this machine, by its key and its header's generation, and has the agent move
+/// it to the next generation.
 fn own_state(
     console: &Console,
     asked: Asked,
@@ -280,7 +283,8 @@ fn own_state(
     moved(console, asked.finish(console, Some(Answer { admitted })))
 }
 
-/// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys into it.
+/// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys
+/// into it.
 fn recovered_state(
     console: &Console,
     asked: Asked,
@@ -432,8 +436,8 @@ fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error
         .try_for_each(|path| mount_again(path, VOLUME_LIMITS))
 }
 
-/// Mounts a volume that opened, and moves its files to the next generation unless they are older than their header. A file system in
-/// which the kernel found faults is not used.
+/// Mounts a volume that opened, and moves its files to the next generation unless they are older
+/// than their header. A file system in which the kernel found faults is not used.
 fn usable(node: &str, generation: u64) -> Result<(), Cause> {
     mounted(node, "ext4", DISK)?;
     ext4::without_faults(&File::open(node)?)?;

@@ -170,7 +170,8 @@ fn an_agent_that_ends_with_an_orders_code_ends_the_machine_in_order() {
         );
         assert_eq!(supervisor.step(at(6), Event::Alone), [Effect::Finish(end)]);
     }
-    // The same code from another service, and other codes from the agent, are a death like any other.
+    // The same code from another service, and other codes from the agent, are a death like any
+    // other.
     for (pid, code) in [(100, 100), (101, 0), (101, 70), (101, 102)] {
         let effects = machine().step(at(5), Event::Ended(pid, Ended::Code(code)));
         assert!(

@@ -79,8 +79,8 @@ struct Agent {
     end: Instant,
 }
 
-/// Asks for the key of the state on `partition`. `approvals` is the partition with the image's approvals; `fresh` says that
-/// the state's partition was made just now, or was never finished.
+/// Asks for the key of the state on `partition`. `approvals` is the partition with the image's
+/// approvals; `fresh` says that the state's partition was made just now, or was never finished.
 ///
 /// # Errors
 /// The agent cannot be started, ends, or answers something else than is asked for.
@@ -231,12 +231,14 @@ impl Agent {
         );
         errand::listen(&mut self.output, shown, Duration::ZERO);
         if self.ended.is_none() {
-            // Nothing else was started yet, so any other child that exits is an orphan of the agent.
+            // Nothing else was started yet, so any other child that exits is an orphan of the
+            // agent.
             self.ended = process::reap()
                 .filter(|(pid, _)| *pid == self.pid)
                 .map(|(_, how)| how);
             if self.ended.is_some() {
-                // Its last lines, such as the reason of a failure, may have come after the read above.
+                // Its last lines, such as the reason of a failure, may have come after the read
+                // above.
                 errand::drain(&mut self.output, shown);
             }
         }

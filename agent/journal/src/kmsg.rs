@@ -19,11 +19,13 @@ pub struct Record {
     pub facility: u32,
     /// Microseconds since the kernel started.
     pub since_boot: u64,
-    /// Its text, with the bytes that the kernel wrote as `\x0a`; the dictionary behind it is left out.
+    /// Its text, with the bytes that the kernel wrote as `\x0a`; the dictionary behind it is left
+    /// out.
     pub text: Vec<u8>,
 }
 
-/// Reads a record: `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,…];TEXT`, and then lines of a dictionary. `None` where it is none.
+/// Reads a record: `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,…];TEXT`, and then lines of a dictionary.
+/// `None` where it is none.
 pub fn record(bytes: &[u8]) -> Option<Record> {
     let (head, rest) = bytes.split_at(bytes.iter().position(|byte| *byte == b';')?);
     let mut fields = std::str::from_utf8(head).ok()?.split(',');

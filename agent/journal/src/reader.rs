@@ -295,7 +295,8 @@ mod tests {
     }
 
     proptest! {
-        /// Sorted logs give a sorted answer that holds each line once; with a tail it is the end of that answer.
+        /// Sorted logs give a sorted answer that holds each line once; with a tail it is the end of
+        /// that answer.
         #[test]
         fn merging_keeps_order_and_lines(logs in proptest::collection::vec(proptest::collection::vec(0_i64..50, 0..20), 1..4), tail in 0_usize..30) {
             let sources = || {

@@ -88,7 +88,8 @@ impl Access {
     /// Decides whether a request is answered.
     ///
     /// # Errors
-    /// 401: unauthenticated. 403: the SubjectAccessReview denies it. 503: the API server is unreachable.
+    /// 401: unauthenticated. 403: the SubjectAccessReview denies it. 503: the API server is
+    /// unreachable.
     pub async fn admit(
         &self,
         reviews: &impl Reviews,

@@ -142,7 +142,8 @@ pub fn most_urgent(met: &BTreeSet<Bound>) -> Option<Bound> {
     met.first().copied()
 }
 
-/// The pod to evict for a threshold. `None` if all others are critical or use nothing of the resource.
+/// The pod to evict for a threshold. `None` if all others are critical or use nothing of the
+/// resource.
 #[must_use]
 pub fn choose(
     bound: Bound,

@@ -28,7 +28,8 @@ struct Key {
 }
 
 impl Key {
-    /// The labels of a duration. Like upstream's they have no UID, so pods of the same name share them.
+    /// The labels of a duration. Like upstream's they have no UID, so pods of the same name share
+    /// them.
     fn labels(&self) -> String {
         let Self {
             namespace,
@@ -88,7 +89,8 @@ impl Probed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a probe of a container by its role (`Liveness`, `Readiness`, `Startup`), and the time of one that passed.
+    /// Counts a probe of a container by its role (`Liveness`, `Readiness`, `Startup`), and the time
+    /// of one that passed.
     pub fn count(
         &self,
         pod: &Pod,

@@ -1,4 +1,5 @@
-//! What was read of images: each start asks twice for what is in documents that their digests name, and that never change.
+//! What was read of images: each start asks twice for what is in documents that their digests name,
+//! and that never change.
 
 use crate::spec::ImageDefaults;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! `POST /power/reboot` and `/power/poweroff`: end the machine, for the master alone. Users ask the master, which authorizes them
-//! and logs the order.
+//! `POST /power/reboot` and `/power/poweroff`: end the machine, for the master alone. Users ask the
+//! master, which authorizes them and logs the order.
 //!
 //! The order is handed on once the answer is sent: what it leads to ends this port.
 

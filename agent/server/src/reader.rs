@@ -1,4 +1,5 @@
-//! Reading container logs: from the CRI format back to what the container wrote, with the limits of a request.
+//! Reading container logs: from the CRI format back to what the container wrote, with the limits of
+//! a request.
 
 use agent_runtime::rotated;
 use agent_sys::beneath::Beneath;
@@ -15,7 +16,8 @@ const BLOCK: u64 = 64 * 1024;
 const HEAD: usize = 64;
 /// Longest line of a file that is looked at: the writer's longest, with its head.
 const MAX_LINE: u64 = 64 * 1024;
-/// Looks for the files of a log before it counts as one whose files change all the time: what is there then is taken.
+/// Looks for the files of a log before it counts as one whose files change all the time: what is
+/// there then is taken.
 const LOOKS: usize = 8;
 
 /// What a request wants of a log.
@@ -79,8 +81,8 @@ struct Successor {
     adjoins: bool,
 }
 
-/// Reads one container's log, file after file; never blocks for more to come. Where files are removed faster than they are read,
-/// it goes on with the oldest that is kept.
+/// Reads one container's log, file after file; never blocks for more to come. Where files are
+/// removed faster than they are read, it goes on with the oldest that is kept.
 #[derive(Debug)]
 pub(crate) struct Reader {
     wish: Wish,
@@ -115,7 +117,8 @@ impl Reader {
             inside_line: false,
             wish,
         };
-        // What is put aside meanwhile is not missed; a log that is put aside faster than one can look shows what it shows.
+        // What is put aside meanwhile is not missed; a log that is put aside faster than one can
+        // look shows what it shows.
         for _ in 0..LOOKS {
             let names = reader.names()?;
             match reader.wish.tail_lines {
@@ -142,7 +145,8 @@ impl Reader {
         kept.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
     }
 
-    /// Places the reader before the last `lines` lines, looking into older files only as far as needed and as they are kept.
+    /// Places the reader before the last `lines` lines, looking into older files only as far as
+    /// needed and as they are kept.
     fn seek_tail(&mut self, lines: u64, names: &[String]) -> io::Result<()> {
         let mut missing = lines;
         self.file = None;
@@ -165,7 +169,8 @@ impl Reader {
         Ok(())
     }
 
-    /// The next piece of the log; `None` at the end of what is written; [`Reader::finished`] tells whether more can follow.
+    /// The next piece of the log; `None` at the end of what is written; [`Reader::finished`] tells
+    /// whether more can follow.
     ///
     /// # Errors
     /// The file can't be read.
@@ -192,8 +197,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// At the end of a file: goes on to the one after it. Once that is there, the end is looked for again, as what came
-    /// between the look and the rotation is in this file.
+    /// At the end of a file: goes on to the one after it. Once that is there, the end is looked for
+    /// again, as what came between the look and the rotation is in this file.
     fn advance(&mut self) -> io::Result<bool> {
         if let Some(Successor { file, adjoins }) = self.next.take() {
             // The beginning of a line whose rest was never written.
@@ -206,7 +211,8 @@ impl Reader {
         Ok(self.next.is_some())
     }
 
-    /// The file after the one that is read. Where that was removed, the oldest: those before it were removed, too.
+    /// The file after the one that is read. Where that was removed, the oldest: those before it
+    /// were removed, too.
     fn successor(&self) -> io::Result<Option<Successor>> {
         let Some((_, current)) = self.file else {
             return Ok(None);
@@ -285,7 +291,8 @@ impl Reader {
     }
 }
 
-/// Where the last `lines` lines of a file begin, and how many there are. The file is read once, whatever its lines are.
+/// Where the last `lines` lines of a file begin, and how many there are. The file is read once,
+/// whatever its lines are.
 fn tail_offset(file: &mut (impl Read + Seek), lines: u64) -> io::Result<(u64, u64)> {
     let length = file.seek(SeekFrom::End(0))?;
     let (mut at, mut found) = (length, 0);
@@ -326,8 +333,8 @@ fn tail_offset(file: &mut (impl Read + Seek), lines: u64) -> io::Result<(u64, u6
     Ok((0, if length > 0 { found + 1 } else { 0 }))
 }
 
-/// True if the line of the file that begins at `at` is a full one or the last part of one. `known` is what is known of the file
-/// from there on.
+/// True if the line of the file that begins at `at` is a full one or the last part of one. `known`
+/// is what is known of the file from there on.
 fn is_full(file: &mut (impl Read + Seek), at: u64, known: &[u8]) -> io::Result<bool> {
     let mut head = known.get(..HEAD).unwrap_or(known).to_vec();
     if head.len() < HEAD {

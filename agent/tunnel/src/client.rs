@@ -1,5 +1,5 @@
-//! The client of a command or of an attached container: its input, sizes of its terminal, the output for it and the final status,
-//! as messages of a WebSocket or as streams of SPDY.
+//! The client of a command or of an attached container: its input, sizes of its terminal, the
+//! output for it and the final status, as messages of a WebSocket or as streams of SPDY.
 
 use crate::handshake::{Offer, Refusal};
 use crate::link::{LINGER, Leave, Link, push};
@@ -125,8 +125,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
-    /// Waits until a client of SPDY has opened its streams, as a command's output needs them. Returns how the client leaves, if it
-    /// left or broke the protocol meanwhile.
+    /// Waits until a client of SPDY has opened its streams, as a command's output needs them.
+    /// Returns how the client leaves, if it left or broke the protocol meanwhile.
     pub(crate) async fn opens(&mut self, pending: &mut Pending) -> io::Result<Option<Leave>> {
         let opening = timeout(OPENING, async {
             while !self.has_opened() {
@@ -157,8 +157,9 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
-    /// One step: reads from the client, writes to it, passes its input on to the process, or pings it. While input waits for the
-    /// process, nothing more is read from the client. Returns [`Leave::Gone`] if the client closed the connection.
+    /// One step: reads from the client, writes to it, passes its input on to the process, or pings
+    /// it. While input waits for the process, nothing more is read from the client. Returns
+    /// [`Leave::Gone`] if the client closed the connection.
     ///
     /// Cancel-safe: each step is one read, write or tick, which has happened or not.
     pub(crate) async fn step(
@@ -213,7 +214,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         };
     }
 
-    /// Queues output of the process for the client; drops it if the client did not ask for this channel.
+    /// Queues output of the process for the client; drops it if the client did not ask for this
+    /// channel.
     pub(crate) fn tell(&mut self, channel: u8, bytes: &[u8]) {
         if bytes.is_empty() || !wants(self.outputs, channel) {
             return;

@@ -21,7 +21,8 @@ fn switched_on(query: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The channels for which a client of SPDY opens streams: those that it asks for, and the one on which it reads how it ended.
+/// The channels for which a client of SPDY opens streams: those that it asks for, and the one on
+/// which it reads how it ended.
 pub(crate) fn channels(query: &str) -> Vec<u8> {
     let asked = switched_on(query);
     let terminal = asked.contains(&"tty");

@@ -65,7 +65,8 @@ impl Amount {
         if whole.0 <= 0 {
             return 1.0;
         }
-        // Common powers of two do not change the ratio. Without them nearly all amounts fit 64 bits, which processors convert.
+        // Common powers of two do not change the ratio. Without them nearly all amounts fit 64
+        // bits, which processors convert.
         let common = (self.0 | whole.0).trailing_zeros();
         let short = |nanos: i128| i64::try_from(nanos >> common);
         match (short(self.0), short(whole.0)) {

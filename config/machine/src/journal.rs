@@ -1,5 +1,6 @@
-//! The lines of services as init stores them and the agent reads them: a file of each service in [`FOLDER`], with older ones
-//! behind it (`agent.log`, then `agent.log.1`), and before the text of each line its [`Stamp`].
+//! The lines of services as init stores them and the agent reads them: a file of each service in
+//! [`FOLDER`], with older ones behind it (`agent.log`, then `agent.log.1`), and before the text of
+//! each line its [`Stamp`].
 
 use std::fmt;
 

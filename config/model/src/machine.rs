@@ -110,7 +110,8 @@ pub struct NodeSettings {
     pub host_paths: Vec<HostPath>,
     /// Whether containers may be privileged, and so root on the machine; false by default.
     pub privileged: bool,
-    /// Kernel settings of their own namespaces that pods may choose beside the safe ones; none by default.
+    /// Kernel settings of their own namespaces that pods may choose beside the safe ones; none by
+    /// default.
     pub unsafe_sysctls: Vec<Sysctls>,
     /// Maximum number of processes and threads of a container.
     pub pids_per_container: u32,

@@ -7,7 +7,8 @@ use crate::raw::Texts;
 use crate::read::At;
 use crate::service_range::Placed;
 
-/// Longest prefixes of a node's range: below it there is no room for the node's own address and a pod's.
+/// Longest prefixes of a node's range: below it there is no room for the node's own address and a
+/// pod's.
 const LONGEST_IPV4: u8 = 30;
 const LONGEST_IPV6: u8 = 126;
 
@@ -28,7 +29,8 @@ pub(crate) struct Written {
     pub(crate) node_cidr_mask_ipv6: Option<At<i64>>,
 }
 
-/// Checks the ranges: at most one per address family, and no overlap with the services' ranges. An empty list gives nodes none.
+/// Checks the ranges: at most one per address family, and no overlap with the services' ranges. An
+/// empty list gives nodes none.
 pub(crate) fn check(
     written: &Written,
     services: &[Placed],

@@ -1,9 +1,10 @@
-//! The channels of a remote command: `channel.k8s.io`, `v4.channel.k8s.io` and `v5.channel.k8s.io` (Kubernetes,
-//! `remotecommand`; KEP-4006).
+//! The channels of a remote command: `channel.k8s.io`, `v4.channel.k8s.io` and `v5.channel.k8s.io`
+//! (Kubernetes, `remotecommand`; KEP-4006).
 //!
-//! Each WebSocket message begins with a byte that names its channel. A client writes to [`STDIN`] and [`RESIZE`], the server
-//! to [`STDOUT`], [`STDERR`] and, once and last, a `Status` to [`ERROR`]. Version 5 adds [`CLOSE`], by which a client ends its
-//! input while it goes on to read; in version 4 the input ends with the connection only.
+//! Each WebSocket message begins with a byte that names its channel. A client writes to [`STDIN`]
+//! and [`RESIZE`], the server to [`STDOUT`], [`STDERR`] and, once and last, a `Status` to
+//! [`ERROR`]. Version 5 adds [`CLOSE`], by which a client ends its input while it goes on to read;
+//! in version 4 the input ends with the connection only.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -48,7 +49,8 @@ impl Version {
         }
     }
 
-    /// The best of those that a client offers, in the form of `Sec-WebSocket-Protocol`: names with commas between them.
+    /// The best of those that a client offers, in the form of `Sec-WebSocket-Protocol`: names with
+    /// commas between them.
     pub fn choose(offered: &str) -> Option<Self> {
         let offers = |version: &Self| offered.split(',').any(|name| name.trim() == version.name());
         Self::ALL.into_iter().find(offers)
@@ -90,7 +92,8 @@ enum Message {
 
 /// Reads what a client writes, from whatever pieces of messages come.
 ///
-/// Channels that a client has no reason to write to are passed over, as upstream does; so is a size that can't be read.
+/// Channels that a client has no reason to write to are passed over, as upstream does; so is a size
+/// that can't be read.
 #[derive(Debug)]
 pub struct Input {
     version: Version,
@@ -123,7 +126,8 @@ impl Input {
         (status != "Success").then(|| Cow::Owned(message.into_bytes()))
     }
 
-    /// Takes a piece of a message: whether it starts and ends the message, as [`crate::websocket::Event::Data`] tells.
+    /// Takes a piece of a message: whether it starts and ends the message, as
+    /// [`crate::websocket::Event::Data`] tells.
     pub fn take<'a>(&mut self, starts: bool, mut bytes: &'a [u8], ends: bool) -> Option<Said<'a>> {
         if starts {
             self.message = Message::Nothing;

@@ -1,7 +1,8 @@
 //! Connections to ports of a pod, over streams of SPDY (Kubernetes, `portforward`; KEP-4006).
 //!
-//! A client opens two streams with one request id for each connection: one for data, and one on which it reads why the connection
-//! can't be made. Each direction of the data ends by itself, as with TCP.
+//! A client opens two streams with one request id for each connection: one for data, and one on
+//! which it reads why the connection can't be made. Each direction of the data ends by itself, as
+//! with TCP.
 //!
 //! Enter by [`Session`]: it decodes what the client sends to events, and encodes the answers.
 
@@ -12,7 +13,8 @@ use std::collections::HashMap;
 pub const PROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
 /// The subprotocol of SPDY without WebSocket, which kubectl before 1.31 uses.
 pub const PLAIN: &str = "portforward.k8s.io";
-/// Most streams of a client that wait for the other stream of their pair. kubectl opens both, one after another.
+/// Most streams of a client that wait for the other stream of their pair. kubectl opens both, one
+/// after another.
 const MOST_WAITING: usize = 64;
 /// Longest request id; kubectl uses a counter.
 const MAX_ID: usize = 64;
@@ -76,8 +78,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event
-    /// all of `input` was taken. Answers to the client are appended to `out`.
+    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there
+    /// is one. Without an event all of `input` was taken. Answers to the client are appended to
+    /// `out`.
     ///
     /// # Errors
     /// The client broke the protocol.
@@ -100,7 +103,8 @@ impl Session {
         }
     }
 
-    /// Ends the output of a connection. Its stream of errors ends, too: clients wait for that before they close.
+    /// Ends the output of a connection. Its stream of errors ends, too: clients wait for that
+    /// before they close.
     pub fn end_output(&mut self, connection: u32, out: &mut Vec<u8>) {
         let Some(own) = self.connections.get_mut(&connection) else {
             return;
@@ -145,7 +149,8 @@ impl Streams for Session {
         &mut self.frames
     }
 
-    /// A new stream waits for the other stream of its pair; the second one completes the connection.
+    /// A new stream waits for the other stream of its pair; the second one completes the
+    /// connection.
     fn opened<'a>(
         &mut self,
         stream: u32,
@@ -204,7 +209,8 @@ impl Streams for Session {
             self.waiting.retain(|_, half| half.stream != stream);
             return Err(Refused);
         }
-        // The client does not write to a stream of errors, and bytes for a stream that is over may still be on the way.
+        // The client does not write to a stream of errors, and bytes for a stream that is over may
+        // still be on the way.
         Ok(None)
     }
 
@@ -333,7 +339,8 @@ mod tests {
             assert!(open(&mut talk, 1, role, port, id).is_empty());
             assert_eq!(talk.told, refused, "{role} {port} {id}");
         }
-        // Two streams of one kind are no pair, and what comes before the pair is whole has no place.
+        // Two streams of one kind are no pair, and what comes before the pair is whole has no
+        // place.
         let mut talk = Talk::default();
         open(&mut talk, 1, "data", "80", "0");
         talk.told.clear();

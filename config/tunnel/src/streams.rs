@@ -1,17 +1,18 @@
-//! A remote command over streams of SPDY (Kubernetes, `remotecommand`), as kubectl before 1.31 and older client libraries ask
-//! for it.
+//! A remote command over streams of SPDY (Kubernetes, `remotecommand`), as kubectl before 1.31 and
+//! older client libraries ask for it.
 //!
-//! A client opens a stream for each channel that it wants, named by the header `streamtype`. It writes to `stdin` and `resize`,
-//! and reads `stdout`, `stderr` and, once, a `Status` from `error`. Input ends when the client ends its half of `stdin`. The
-//! channels mean what they mean in [`crate::command`].
+//! A client opens a stream for each channel that it wants, named by the header `streamtype`. It
+//! writes to `stdin` and `resize`, and reads `stdout`, `stderr` and, once, a `Status` from `error`.
+//! Input ends when the client ends its half of `stdin`. The channels mean what they mean in
+//! [`crate::command`].
 //!
 //! Enter by [`Session`]: it decodes what the client sends, and encodes output and status.
 
 use crate::command::{ERROR, MAX_RESIZE, RESIZE, STDERR, STDIN, STDOUT, Said, size};
 use crate::spdy::{self, Fault, Frames, Headers, Refused, Streams};
 
-/// The one supported version, which ends with a `Status`; all clients since Kubernetes 1.4 offer it. Version 5 exists for
-/// WebSockets only.
+/// The one supported version, which ends with a `Status`; all clients since Kubernetes 1.4 offer
+/// it. Version 5 exists for WebSockets only.
 pub const PROTOCOL: &str = "v4.channel.k8s.io";
 /// The streams' names, by the numbers of their channels.
 const NAMES: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
@@ -42,8 +43,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event all
-    /// of `input` was taken. Of several terminal sizes in one frame the last counts. Answers to the client are appended to `out`.
+    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there
+    /// is one. Without an event all of `input` was taken. Of several terminal sizes in one frame
+    /// the last counts. Answers to the client are appended to `out`.
     ///
     /// # Errors
     /// The client broke the protocol.
@@ -62,7 +64,8 @@ impl Session {
         found.map(|(channel, _)| channel)
     }
 
-    /// Sizes are JSON objects one after another. They hold no objects themselves, so each ends at the first closing brace.
+    /// Sizes are JSON objects one after another. They hold no objects themselves, so each ends at
+    /// the first closing brace.
     fn resize(&mut self, bytes: &[u8]) -> Option<Said<'static>> {
         let mut last = None;
         for byte in bytes {
@@ -84,7 +87,8 @@ impl Session {
         opened.all(|stream| stream.is_some_and(|stream| *stream != Stream::Awaited))
     }
 
-    /// Appends output for the client. If it has no open stream for the channel, the bytes are dropped.
+    /// Appends output for the client. If it has no open stream for the channel, the bytes are
+    /// dropped.
     pub fn output(&self, channel: u8, bytes: &[u8], out: &mut Vec<u8>) {
         if let Some(Stream::Open(stream)) = self.streams.get(usize::from(channel)) {
             spdy::data(*stream, bytes, false, out);
@@ -151,7 +155,8 @@ impl Streams for Session {
                 }
             }
             Some(RESIZE) => self.resize(bytes),
-            // The client does not write to the other streams, and bytes for a stream that is over may still be on the way.
+            // The client does not write to the other streams, and bytes for a stream that is over
+            // may still be on the way.
             _ => None,
         })
     }
@@ -177,7 +182,8 @@ mod tests {
         assert!(events.is_empty());
     }
 
-    /// A client with all streams but one for errors: 1 for the status, 3 and 5 for input and output, 7 for sizes.
+    /// A client with all streams but one for errors: 1 for the status, 3 and 5 for input and
+    /// output, 7 for sizes.
     fn opened() -> Talk {
         let mut talk = Talk::default();
         for (stream, name) in [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "resize")] {

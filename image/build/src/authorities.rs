@@ -15,14 +15,15 @@ pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 const FOLDER: &str = "usr/share/ca-certificates/mozilla";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
-/// Fewer would mean that the package changed its layout: Mozilla has listed more than 100 for years.
+/// Fewer would mean that the package changed its layout: Mozilla has listed more than 100 for
+/// years.
 const LEAST: usize = 100;
 
 /// The authorities of an unpacked tree as one PEM file.
 ///
 /// # Errors
-/// Where the package's folder can't be read, where a file of it is no single certificate, and where there are fewer
-/// than [`LEAST`].
+/// Where the package's folder can't be read, where a file of it is no single certificate, and where
+/// there are fewer than [`LEAST`].
 pub fn bundle(tree: &Path) -> Result<Vec<u8>> {
     let folder = tree.join(FOLDER);
     let mut files = Vec::new();

@@ -32,7 +32,8 @@ pub enum RunError {
 /// Runs a command to its end and returns its standard output.
 ///
 /// # Errors
-/// When it can't be started or exits with a status other than 0; the end of its output is in the error.
+/// When it can't be started or exits with a status other than 0; the end of its output is in the
+/// error.
 pub fn output(command: &mut Command) -> Result<Vec<u8>, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command

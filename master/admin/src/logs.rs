@@ -1,4 +1,5 @@
-//! `pratique logs`: the logs of a node's own programs and of its kernel, by way of the API server; the node searches them.
+//! `pratique logs`: the logs of a node's own programs and of its kernel, by way of the API server;
+//! the node searches them.
 
 use crate::error::{Error, Result};
 use crate::files::tell;
@@ -44,14 +45,15 @@ pub(crate) struct LogsArgs {
     /// Number of last lines to show (at most 100000).
     #[arg(long, short = 'n', value_name = "LINES")]
     tail: Option<u32>,
-    /// Lines whose text matches this regular expression (of Rust's crate regex: no look-around, no back-references).
+    /// Lines whose text matches this regular expression (of Rust's crate regex: no look-around, no
+    /// back-references).
     #[arg(long, short, value_name = "PATTERN")]
     grep: Option<String>,
     /// Follow new lines until Ctrl-C.
     #[arg(long, short)]
     follow: bool,
-    /// Lines of one boot: 0 is this one, -1 the one before; `-b` alone is this one. Without it all that is kept. The kernel's and
-    /// init's lines are kept for this boot alone.
+    /// Lines of one boot: 0 is this one, -1 the one before; `-b` alone is this one. Without it all
+    /// that is kept. The kernel's and init's lines are kept for this boot alone.
     #[arg(long, short, value_name = "N", num_args = 0..=1, default_missing_value = "0", allow_negative_numbers = true,
           value_parser = clap::value_parser!(i32).range(-1000..=0))]
     boot: Option<i32>,

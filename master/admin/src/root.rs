@@ -1,4 +1,5 @@
-//! `pratique root`: shows the cluster's root, and rotates it: both roots count until the admin ends the old one.
+//! `pratique root`: shows the cluster's root, and rotates it: both roots count until the admin ends
+//! the old one.
 
 use crate::error::{Error, Result};
 use crate::files::{read_text, replace_private, say, tell};
@@ -13,12 +14,13 @@ use std::path::PathBuf;
 pub(crate) enum RootCommand {
     /// Show the roots by which the cluster is known, and who is not ready for the new one.
     Show(Access),
-    /// Make another root. Both count from then on; the kubeconfig is brought up to it, and the new pin is printed.
+    /// Make another root. Both count from then on; the kubeconfig is brought up to it, and the new
+    /// pin is printed.
     Rotate(Access),
     /// Bring a kubeconfig up to the roots in force, with a new certificate for its key.
     Trust(Access),
-    /// Remove the old root; machines that pin only it can no longer connect. Refused while a node is
-    /// not ready for the new one.
+    /// Remove the old root; machines that pin only it can no longer connect. Refused while a node
+    /// is not ready for the new one.
     Finish {
         #[command(flatten)]
         access: Access,

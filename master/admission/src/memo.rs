@@ -1,4 +1,5 @@
-//! What plugins read of stored objects that many writes ask for, such as namespaces: read once, not at every write.
+//! What plugins read of stored objects that many writes ask for, such as namespaces: read once, not
+//! at every write.
 
 use master_store::{Entry, Revision};
 use std::collections::HashMap;
@@ -9,7 +10,8 @@ const MOST: usize = 1024;
 
 /// Remembers what was read of an entry until the entry is written again.
 ///
-/// Guarantee: the result is that of `read` for this very entry, as the value of a key at a revision never changes.
+/// Guarantee: the result is that of `read` for this very entry, as the value of a key at a revision
+/// never changes.
 #[derive(Debug)]
 pub(crate) struct Memo<T>(RwLock<HashMap<Arc<str>, (Revision, T)>>);
 

@@ -225,7 +225,8 @@ fn register(
             &format!("node {node:?} is not allowed to set taints of the master"),
         ));
     }
-    // Other nodes send what is for these ranges to the node that has them: the control plane gives them.
+    // Other nodes send what is for these ranges to the node that has them: the control plane gives
+    // them.
     let spec = object(fields, "spec");
     if spec.is_some_and(|spec| {
         !text(spec, "podCIDR").is_empty() || !items(spec, "podCIDRs").is_empty()

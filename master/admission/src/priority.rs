@@ -102,7 +102,8 @@ fn is_default(class: &Fields) -> bool {
     get(class, "globalDefault") == &Value::Bool(true)
 }
 
-/// Whether a stored class has to be decoded to know whether it is the default: every pod without a class asks.
+/// Whether a stored class has to be decoded to know whether it is the default: every pod without a
+/// class asks.
 fn may_be_default(stored: &[u8]) -> bool {
     std::str::from_utf8(stored).is_ok_and(|text| text.contains(r#""globalDefault":true"#))
 }

@@ -1,5 +1,5 @@
-//! OpenAPI: answers with the documents and their index, by the forms that clients accept and by what
-//! they already have.
+//! OpenAPI: answers with the documents and their index, by the forms that clients accept and by
+//! what they already have.
 
 use crate::state::ApiServer;
 use http::request::Parts;

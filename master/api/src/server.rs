@@ -96,9 +96,9 @@ impl ApiServer {
         services::repair(&*inner.store, &inner.kinds, &inner.options.ranges).await
     }
 
-    /// Serves other kinds from now on. Requests under way, watches included, end with the kinds with
-    /// which they began; discovery and OpenAPI describe the new ones at once. Stored objects of a
-    /// kind that is no longer served stay in the store.
+    /// Serves other kinds from now on. Requests under way, watches included, end with the kinds
+    /// with which they began; discovery and OpenAPI describe the new ones at once. Stored objects
+    /// of a kind that is no longer served stay in the store.
     pub fn serve_kinds(&self, kinds: Vec<Kind>) {
         self.inner.kinds.replace(Registry::new(kinds));
     }
@@ -339,9 +339,9 @@ impl ApiServer {
         }
     }
 
-    /// Takes one of the places for requests of this caller, and reads the body within its limits. The place is to be held
-    /// until the answer is made; a watch's body has one of its own. What is handed on to a node has its places there
-    /// (`master/gateway`).
+    /// Takes one of the places for requests of this caller, and reads the body within its limits.
+    /// The place is to be held until the answer is made; a watch's body has one of its own. What is
+    /// handed on to a node has its places there (`master/gateway`).
     async fn enter(
         &self,
         target: &Target,

@@ -1,6 +1,8 @@
-//! The last evidence of each machine that proved possession, in memory, for dry runs of draft policies.
+//! The last evidence of each machine that proved possession, in memory, for dry runs of draft
+//! policies.
 //!
-//! After a start it fills as machines renew. Number and bytes are bounded; the oldest is dropped first.
+//! After a start it fills as machines renew. Number and bytes are bounded; the oldest is dropped
+//! first.
 
 use config_attest::verifier::RecordedEvidence;
 use config_tpm::Digest;

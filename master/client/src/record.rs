@@ -10,7 +10,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of different events that are remembered for counting. The older half is forgotten when it is reached.
+/// Number of different events that are remembered for counting. The older half is forgotten when it
+/// is reached.
 const MAX_REMEMBERED: usize = 4096;
 /// A repetition within this time is counted and not written: no one reads faster, and each write
 /// costs a commit.

@@ -26,7 +26,8 @@ pub enum WatchEvent<T> {
     Bookmark(String),
 }
 
-/// The identity of an object that was deleted or no longer matches. It can be read even if the rest of the object can't.
+/// The identity of an object that was deleted or no longer matches. It can be read even if the rest
+/// of the object can't.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Namespace and name.
@@ -97,8 +98,8 @@ impl<T: FromJson> Watcher<T> {
     }
 }
 
-/// The type and the object of a line. Most lines have exactly this form and are cut without parsing. Others (bookmarks, errors)
-/// are parsed, which costs another pass over the object.
+/// The type and the object of a line. Most lines have exactly this form and are cut without
+/// parsing. Others (bookmarks, errors) are parsed, which costs another pass over the object.
 fn parts(line: &str) -> Result<(&str, &str), serde_json::Error> {
     #[derive(Deserialize)]
     struct Raw<'a> {
@@ -128,7 +129,8 @@ enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line. Apart from [`decode`], as this is the same for all kinds: a generic function is compiled for each.
+    /// Reads a line. Apart from [`decode`], as this is the same for all kinds: a generic function
+    /// is compiled for each.
     fn read(line: &'a [u8]) -> Result<Self, ApiError> {
         let line = str::from_utf8(line).map_err(|e| broken(&e))?;
         let (kind, object) = parts(line).map_err(|e| undecodable(&e))?;
@@ -168,7 +170,8 @@ fn decode<T: FromJson>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
     })
 }
 
-/// A deletion is known by the object's identity alone: a follower must not keep an object because its last state is unreadable.
+/// A deletion is known by the object's identity alone: a follower must not keep an object because
+/// its last state is unreadable.
 fn gone(object: &str) -> Gone {
     let Told {
         namespace,
@@ -183,7 +186,8 @@ fn gone(object: &str) -> Gone {
     }
 }
 
-/// An object of a list or watch as its kind. One that can't be read must not keep the others from being known: it is left out.
+/// An object of a list or watch as its kind. One that can't be read must not keep the others from
+/// being known: it is left out.
 pub(crate) fn readable<T: FromJson>(object: &str) -> Option<T> {
     let read = T::from_json(bare(object).as_bytes());
     read.inspect_err(|error| warn_unreadable(std::any::type_name::<T>(), object, error))

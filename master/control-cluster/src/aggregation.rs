@@ -166,7 +166,8 @@ fn may_select(gatherer: &RoleView, role: &Role) -> bool {
     selectors.any(|selector| selects(selector, role))
 }
 
-/// Whether a label selector selects a role. One that selects everything gathers nothing: it is no selector.
+/// Whether a label selector selects a role. One that selects everything gathers nothing: it is no
+/// selector.
 fn selects(selector: &Value, role: &Role) -> bool {
     let labels = selector.get("matchLabels").and_then(Value::as_object);
     let expressions = selector.get("matchExpressions").and_then(Value::as_array);

@@ -22,7 +22,8 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long a document is valid: machines that boot while the master is away for a week still find it.
+/// For how long a document is valid: machines that boot while the master is away for a week still
+/// find it.
 const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How far before the moment of signing a document begins, in seconds: clocks differ.
 const BACKDATED: u64 = 60;
@@ -258,7 +259,8 @@ fn is_unused(target: &Target) -> bool {
     target.registrations.is_empty()
 }
 
-/// Signs one generation and sets it everywhere; `data` is what is known of it. What was set stays set where a part fails.
+/// Signs one generation and sets it everywhere; `data` is what is known of it. What was set stays
+/// set where a part fails.
 async fn publish(
     discovery: &Discovery,
     target: &Target,
@@ -345,7 +347,8 @@ async fn write(
     writer.create(&map).await.map(drop)
 }
 
-/// A generation above the last one. By the time, so that it also rises where what was written last is lost with its disk.
+/// A generation above the last one. By the time, so that it also rises where what was written last
+/// is lost with its disk.
 fn next(last: u64, now: u64) -> u64 {
     now.max(last.saturating_add(1))
 }

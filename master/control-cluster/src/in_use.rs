@@ -1,4 +1,5 @@
-//! Protection of what is in use: volumes and claims that are deleted go when nothing uses them any more.
+//! Protection of what is in use: volumes and claims that are deleted go when nothing uses them any
+//! more.
 
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

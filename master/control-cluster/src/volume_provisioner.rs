@@ -394,7 +394,8 @@ fn volume(name: &str, key: &Key, claim: &Claim, class: &Class, host: &str) -> Pe
     PersistentVolume::from_tree(&volume).unwrap_or_default()
 }
 
-/// The node is unsuitable: an event says why, and the scheduler chooses again (upstream's provisioners do the same).
+/// The node is unsuitable: an event says why, and the scheduler chooses again (upstream's
+/// provisioners do the same).
 async fn choose_anew(
     writer: &Writer,
     key: &Key,

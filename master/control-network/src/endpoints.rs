@@ -1,8 +1,9 @@
-//! Endpoints of services that select pods: the older kind beside EndpointSlices, for clients that still read it.
+//! Endpoints of services that select pods: the older kind beside EndpointSlices, for clients that
+//! still read it.
 //!
-//! Names, labels and annotations are upstream's. Endpoints hold the addresses of the service's first family, at most a
-//! thousand; clients that need more or other ones read slices. Endpoints that this controller did not
-//! make stay when a service is deleted.
+//! Names, labels and annotations are upstream's. Endpoints hold the addresses of the service's
+//! first family, at most a thousand; clients that need more or other ones read slices. Endpoints
+//! that this controller did not make stay when a service is deleted.
 
 use crate::change::Change;
 use crate::endpoint_slices::views::{self, Backend, PortView, ServiceView, Target};
@@ -218,8 +219,8 @@ fn labels(service: &ServiceView) -> BTreeMap<String, String> {
     labels
 }
 
-/// When the first of those changes came about that the object does not show yet: pods that became ready or not, or the
-/// service itself; none where pods only went.
+/// When the first of those changes came about that the object does not show yet: pods that became
+/// ready or not, or the service itself; none where pods only went.
 fn trigger(facts: &Facts, service: &ServiceView) -> Option<Timestamp> {
     let shown = facts.endpoints.iter().flat_map(|there| &there.subsets);
     let uids = |list: &Option<Vec<EndpointAddress>>, ready: bool| {
@@ -264,7 +265,8 @@ fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) 
         let ports = service.ports.iter();
         let mut ports: Vec<PortKey> = ports.filter_map(|port| resolved(port, pod)).collect();
         ports.sort();
-        // A service without an address may have no ports; else a pod without any has nothing to offer.
+        // A service without an address may have no ports; else a pod without any has nothing to
+        // offer.
         if ports.is_empty() && !(service.headless && service.ports.is_empty()) {
             continue;
         }

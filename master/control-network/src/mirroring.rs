@@ -1,8 +1,9 @@
-//! EndpointSlices of Endpoints that others than the cluster keep: for services without a selector, so that the nodes' proxies,
-//! which read slices alone, serve them too.
+//! EndpointSlices of Endpoints that others than the cluster keep: for services without a selector,
+//! so that the nodes' proxies, which read slices alone, serve them too.
 //!
-//! Names, labels and annotations are upstream's. Endpoints with the label `endpointslice.kubernetes.io/skip-mirror: "true"`,
-//! or by which a leader is elected, are left alone.
+//! Names, labels and annotations are upstream's. Endpoints with the label
+//! `endpointslice.kubernetes.io/skip-mirror: "true"`, or by which a leader is elected, are left
+//! alone.
 
 use crate::endpoint_slices::views::ServiceView;
 use crate::endpoint_slices::{Action, MANAGED_BY, SERVICE_NAME};
@@ -165,7 +166,8 @@ impl Controller for Mirroring {
     }
 }
 
-/// What is to be done so that slices show each address once: first what comes, then what changes, then what goes.
+/// What is to be done so that slices show each address once: first what comes, then what changes,
+/// then what goes.
 pub fn reconcile(facts: &Facts) -> Vec<Action> {
     let mut left: Vec<&(Arc<Key>, Arc<MirrorView>)> = facts.slices.iter().collect();
     let (mut create, mut update) = (Vec::new(), Vec::new());

@@ -1,7 +1,9 @@
-//! Ranges of services' addresses (`ServiceCIDR`): each is held by a finalizer and says whether it serves. One that is deleted
-//! goes once no address is of it alone; until then it gives no further addresses and says that it waits.
+//! Ranges of services' addresses (`ServiceCIDR`): each is held by a finalizer and says whether it
+//! serves. One that is deleted goes once no address is of it alone; until then it gives no further
+//! addresses and says that it waits.
 //!
-//! No address can be taken from a range on its way out: a service is written only if the range is as it was read.
+//! No address can be taken from a range on its way out: a service is written only if the range is
+//! as it was read.
 
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -306,7 +306,8 @@ impl NodeLifecycle {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node that may takes its turn.
+    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node that may
+    /// takes its turn.
     fn emptying(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Emptying {
         let Some(key) = wrong(node) else {
             return Emptying::No;

@@ -38,7 +38,8 @@ pub struct Fault {
 pub struct Seen {
     /// Replicas that it is to have.
     pub replicas: i32,
-    /// What each metric of the specification asks for, in its order; or what was wrong with the target's selector.
+    /// What each metric of the specification asks for, in its order; or what was wrong with the
+    /// target's selector.
     pub readings: Result<Vec<Reading>, Said>,
 }
 

@@ -7,9 +7,11 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a smaller number waits where no behaviour is given (upstream: `downscale-stabilization`).
+/// How long a smaller number waits where no behaviour is given (upstream:
+/// `downscale-stabilization`).
 const STABLE: Duration = Duration::from_secs(300);
-/// The longest time that anything is remembered: no window and no period is longer (upstream's validation).
+/// The longest time that anything is remembered: no window and no period is longer (upstream's
+/// validation).
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Numbers of replicas, with the times at which they were recommended or set.
@@ -155,7 +157,8 @@ impl Memory {
         limited(able, stable, found)
     }
 
-    /// The current number, brought between the least and the most that was asked for within the windows.
+    /// The current number, brought between the least and the most that was asked for within the
+    /// windows.
     fn stable(
         &self,
         up: Option<&HPAScalingRules>,

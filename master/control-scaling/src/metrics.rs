@@ -54,7 +54,8 @@ fn usage(container: &Value, resource: &str) -> Option<i64> {
     milli(container["usage"][resource].as_str()?)
 }
 
-/// The sample of a pod: of one container, or of all together. A pod of which a container is not known has none.
+/// The sample of a pod: of one container, or of all together. A pod of which a container is not
+/// known has none.
 fn sample(pod: &Value, resource: &str, container: Option<&str>) -> Option<Sample> {
     let mut value = 0_i64;
     let mut found = false;

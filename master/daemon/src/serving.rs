@@ -1,5 +1,6 @@
-//! The API's certificate: chosen at each handshake, swapped while serving. The key stays for the life of the process,
-//! so that evidence made over one connection names the key that every connection shows.
+//! The API's certificate: chosen at each handshake, swapped while serving. The key stays for the
+//! life of the process, so that evidence made over one connection names the key that every
+//! connection shows.
 
 use config_tpm::Digest;
 use master_ca::{Authority, Issued, profile};
@@ -101,7 +102,8 @@ impl Serving {
     }
 }
 
-/// Leaf, intermediates and roots: a node that has not joined knows a root by its pin only, so it must see it.
+/// Leaf, intermediates and roots: a node that has not joined knows a root by its pin only, so it
+/// must see it.
 fn shown(authority: &Authority, issued: &Issued) -> Vec<CertificateDer<'static>> {
     let mut chain = issued.chain();
     chain.extend(authority.roots());

@@ -1,7 +1,9 @@
-//! What a request to a program in a pod, and its answer, carry (upstream's `UpgradeAwareHandler` and `proxy.Transport`).
+//! What a request to a program in a pod, and its answer, carry (upstream's `UpgradeAwareHandler`
+//! and `proxy.Transport`).
 //!
-//! No credential of the caller is passed on: neither `Authorization` nor what names or impersonates a user. Cookies are: this
-//! server takes none for a credential, and programs with a login of their own need them.
+//! No credential of the caller is passed on: neither `Authorization` nor what names or impersonates
+//! a user. Cookies are: this server takes none for a credential, and programs with a login of their
+//! own need them.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::net::IpAddr;
@@ -34,7 +36,8 @@ const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 pub struct Front {
     /// The path that leads to the program's root, without a slash at its end.
     prefix: String,
-    /// Names by which a program may call itself: the `Host` of the request, and its address and port.
+    /// Names by which a program may call itself: the `Host` of the request, and its address and
+    /// port.
     hosts: Vec<String>,
 }
 
@@ -44,7 +47,8 @@ impl Front {
         Self { prefix, hosts }
     }
 
-    /// The headers of the request that the program gets. Compressed pages could not be read here, so that none is asked for.
+    /// The headers of the request that the program gets. Compressed pages could not be read here,
+    /// so that none is asked for.
     pub fn request(
         &self,
         asked: &HeaderMap,
@@ -100,8 +104,9 @@ impl Front {
         headers
     }
 
-    /// A link of the program's that does not lead through this server yet, as one that does. `None` where it is to stay: it
-    /// leads to another host, is relative, or leads through this server already.
+    /// A link of the program's that does not lead through this server yet, as one that does. `None`
+    /// where it is to stay: it leads to another host, is relative, or leads through this server
+    /// already.
     pub fn link(&self, to: &str) -> Option<String> {
         let lower = to.get(..8).unwrap_or(to).to_ascii_lowercase();
         let start = ["http://", "https://", "//"]

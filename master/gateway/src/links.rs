@@ -1,7 +1,8 @@
-//! Links in pages of programs behind this server: absolute paths would lead to this server's own root.
+//! Links in pages of programs behind this server: absolute paths would lead to this server's own
+//! root.
 //!
-//! A page is read as it comes, however it is cut, and all but the values of attributes that are links stays as it is, byte for
-//! byte. No more of it is held than one tag.
+//! A page is read as it comes, however it is cut, and all but the values of attributes that are
+//! links stays as it is, byte for byte. No more of it is held than one tag.
 
 use crate::front::Front;
 
@@ -95,7 +96,8 @@ impl Links {
         std::mem::take(&mut self.held)
     }
 
-    /// Decides the beginning of `rest`, and returns how much of it; `None` where more must come first.
+    /// Decides the beginning of `rest`, and returns how much of it; `None` where more must come
+    /// first.
     fn step(&mut self, rest: &[u8], done: &mut Vec<u8>) -> Option<usize> {
         if rest.is_empty() {
             return None;
@@ -222,7 +224,8 @@ enum State {
 }
 
 impl Tag {
-    /// Reads on; true once the tag is whole. `bytes` begins with the tag, and with all that was read of it before.
+    /// Reads on; true once the tag is whole. `bytes` begins with the tag, and with all that was
+    /// read of it before.
     fn read(&mut self, bytes: &[u8]) -> bool {
         while let Some(byte) = bytes.get(self.at).copied() {
             let here = self.at;

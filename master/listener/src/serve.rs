@@ -114,8 +114,8 @@ struct Connection {
     slot: Arc<Slot>,
 }
 
-/// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open requests get
-/// `options.drain` to finish.
+/// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open
+/// requests get `options.drain` to finish.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,

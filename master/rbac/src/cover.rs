@@ -4,8 +4,8 @@
 use crate::rule::{Rule, Who};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Combinations of group, resource, name and verb that a role may have where its writer must hold each: lists of a rule multiply,
-/// so that a short one can have more than memory holds.
+/// Combinations of group, resource, name and verb that a role may have where its writer must hold
+/// each: lists of a rule multiply, so that a short one can have more than memory holds.
 const MOST_PARTS: usize = 100_000;
 /// Words that are compared at most for one role.
 const MOST_WORDS: usize = 100_000_000;

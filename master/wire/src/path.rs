@@ -232,7 +232,8 @@ impl Target {
     /// …).
     ///
     /// # Errors
-    /// The namespace or the name has a percent escape that is no byte or no UTF-8, or the method does nothing at such a path.
+    /// The namespace or the name has a percent escape that is no byte or no UTF-8, or the method
+    /// does nothing at such a path.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Option<Self>, ApiError> {
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let (group, version, rest) = match segments.as_slice() {

@@ -1,4 +1,5 @@
-//! A software TPM for one test: its own state, its own issuer of EK certificates, its own process and ports.
+//! A software TPM for one test: its own state, its own issuer of EK certificates, its own process
+//! and ports.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -151,7 +152,8 @@ fn power_on(dir: &Path) -> (Child, u16) {
             .expect("a guard")
             .spawn();
         let mut process = process.expect("swtpm must be in PATH: install the package swtpm");
-        // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
+        // The pid file appears once both ports are bound; a taken port ends the process and another
+        // pair is tried.
         while Instant::now() < deadline {
             if std::fs::read_to_string(dir.join("pid"))
                 .is_ok_and(|pid| pid.trim() == process.id().to_string())

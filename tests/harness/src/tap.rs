@@ -1,4 +1,5 @@
-//! An eavesdropper on the segment that machines share: one more station there, to which the hub sends every frame.
+//! An eavesdropper on the segment that machines share: one more station there, to which the hub
+//! sends every frame.
 
 use crate::Result;
 use crate::machine::Cable;

@@ -1,4 +1,5 @@
-//! `cargo xtask up`, `down` and `status`: a master and workers in QEMU, set up the way an admin would.
+//! `cargo xtask up`, `down` and `status`: a master and workers in QEMU, set up the way an admin
+//! would.
 
 use crate::build;
 use crate::host::{self, workshop};
@@ -45,7 +46,8 @@ pub(crate) fn up(workers: u8) -> Outcome {
     steps.step("packages", host::packages)?;
     build::everything(&mut steps, build::Profile::Quick, false)?;
     let dir = workshop().join("up");
-    // A cluster begins with its machines' factory state; an earlier one's keys and TPMs are of no use to it.
+    // A cluster begins with its machines' factory state; an earlier one's keys and TPMs are of no
+    // use to it.
     if dir.exists() {
         std::fs::remove_dir_all(&dir).map_err(|error| {
             Failure::new(format!("cannot clear {}: {error}", dir.display()), "")

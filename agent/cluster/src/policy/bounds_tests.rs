@@ -1,4 +1,5 @@
-//! What one namespace's policies can take of a node: rules of the packet filter, and memory of the planner.
+//! What one namespace's policies can take of a node: rules of the packet filter, and memory of the
+//! planner.
 
 use super::model::{Pod, Policy, World};
 use super::tests::{Own, fresh, world as worlds};

@@ -1,8 +1,9 @@
 //! How the namespaces with pods on this node share the packet filter (pure).
 //!
-//! The table is one message to the kernel, of limited size ([`LARGEST_BATCH`]). A table that is larger would keep everyone's
-//! policies, and every new pod, from coming into force. So no namespace takes more than a third of it, and where all together
-//! take too much, the heaviest are closed until the others fit. A namespace within an equal share is never closed because of
+//! The table is one message to the kernel, of limited size ([`LARGEST_BATCH`]). A table that is
+//! larger would keep everyone's policies, and every new pod, from coming into force. So no
+//! namespace takes more than a third of it, and where all together take too much, the heaviest are
+//! closed until the others fit. A namespace within an equal share is never closed because of
 //! others: where the sum is too much, the heaviest is above the mean.
 
 use super::plan::{Rules, Set};
@@ -10,12 +11,13 @@ use agent_sys::netlink::filter::{LARGEST_BATCH, Step};
 use agent_sys::netlink::links::octets;
 use std::collections::BTreeSet;
 
-/// Bytes of the message that are not of any namespace's policies: what never changes, and the chain of closed pods.
+/// Bytes of the message that are not of any namespace's policies: what never changes, and the chain
+/// of closed pods.
 const FRAME: usize = 8 << 10;
 /// Bytes for a pod: what leads to its chains, and its place among those that are known.
 const POD: usize = 320;
-/// Bytes for a chain, for a rule, and for each step of a rule. A step takes up to 92, but those that do are alone or beside
-/// shorter ones; a test holds this against the encoding.
+/// Bytes for a chain, for a rule, and for each step of a rule. A step takes up to 92, but those
+/// that do are alone or beside shorter ones; a test holds this against the encoding.
 const CHAIN: usize = 96;
 const RULE: usize = 144;
 const STEP: usize = 48;
@@ -82,8 +84,8 @@ impl Budget {
         self.whole / 3
     }
 
-    /// Counts a namespace; the heaviest that are closed so that the others fit, itself perhaps. In which order namespaces are
-    /// counted makes no difference to which are closed in the end.
+    /// Counts a namespace; the heaviest that are closed so that the others fit, itself perhaps. In
+    /// which order namespaces are counted makes no difference to which are closed in the end.
     pub(super) fn take(&mut self, namespace: &str, bytes: usize) -> Vec<(usize, String)> {
         if bytes > self.of_one() {
             return vec![(bytes, namespace.to_owned())];

@@ -1,5 +1,5 @@
-//! Keeps network policies in force on this node: each pod with a network of its own waits for those that hold for it before
-//! anything of it runs, and is cut off by the packet filter until then.
+//! Keeps network policies in force on this node: each pod with a network of its own waits for those
+//! that hold for it before anything of it runs, and is cut off by the packet filter until then.
 
 use super::model::Pod as Known;
 use super::{Policies, World};
@@ -19,7 +19,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// Pause after the kernel refused.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The cluster's objects for policies, the pods of this node, and those for which the packet filter has rules.
+/// The cluster's objects for policies, the pods of this node, and those for which the packet filter
+/// has rules.
 #[derive(Debug, Default)]
 pub struct Keeper {
     world: View<World>,
@@ -36,7 +37,8 @@ impl Keeper {
         &self.world
     }
 
-    /// Waits until the policies that hold for a pod are in force; false where that takes too long. The pod has its sandbox.
+    /// Waits until the policies that hold for a pod are in force; false where that takes too long.
+    /// The pod has its sandbox.
     pub async fn admit(&self, uid: &str, pod: &Pod) -> bool {
         let (_, known) = Known::read(pod.clone());
         let known = Arc::new(known);
@@ -57,8 +59,8 @@ impl Keeper {
         self.in_force.send_if_modified(|uids| uids.remove(uid));
     }
 
-    /// The pods of this node by address, and their uids. The master's word on labels is newer than that of the pod's task;
-    /// of a pod that neither knows nothing is known, and it stays cut off.
+    /// The pods of this node by address, and their uids. The master's word on labels is newer than
+    /// that of the pod's task; of a pod that neither knows nothing is known, and it stays cut off.
     fn own(
         &self,
         world: &World,
@@ -79,11 +81,12 @@ impl Keeper {
         (own, uids)
     }
 
-    /// Follows pods, namespaces and policies into the packet filter, for ever. Before all three were listed, the filter keeps
-    /// what an earlier agent put there.
+    /// Follows pods, namespaces and policies into the packet filter, for ever. Before all three
+    /// were listed, the filter keeps what an earlier agent put there.
     pub async fn run(self: Arc<Self>, sandboxes: Arc<Sandboxes>) {
         let (mut world, mut told) = (self.world.changes(), self.told.changes());
-        // A node without a range of pod addresses has no such pods, and its packet filter is left alone.
+        // A node without a range of pod addresses has no such pods, and its packet filter is left
+        // alone.
         while sandboxes.own_addresses().is_empty() {
             tokio::time::sleep(POLL).await;
         }

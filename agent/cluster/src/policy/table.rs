@@ -1,4 +1,5 @@
-//! From what the packet filter should hold for network policies to the changes that bring it there (pure).
+//! From what the packet filter should hold for network policies to the changes that bring it there
+//! (pure).
 
 use super::plan::{Rules, Set, Table};
 use crate::rules::LINKS;
@@ -17,8 +18,8 @@ const EGRESS: &str = "egress";
 /// The pods of this node, and each with itself.
 const KNOWN: &str = "known";
 const ITSELF: &str = "itself";
-/// The chains that see all packets that are passed on: the first judges for the pods that they come to, the second for those
-/// that they come from. What one accepts goes on to the other.
+/// The chains that see all packets that are passed on: the first judges for the pods that they come
+/// to, the second for those that they come from. What one accepts goes on to the other.
 const TO_PODS: &str = "to-pods";
 const FROM_PODS: &str = "from-pods";
 /// After the pods' own table (`NF_IP_PRI_FILTER`).
@@ -46,8 +47,9 @@ pub fn all(family: Family, table: &Table) -> Vec<Change> {
     changes
 }
 
-/// What all packets pass which are passed on, for the pods that they come to: what the machine itself sends and takes is not
-/// among them, since the node of a pod reaches it whatever its policies.
+/// What all packets pass which are passed on, for the pods that they come to: what the machine
+/// itself sends and takes is not among them, since the node of a pod reaches it whatever its
+/// policies.
 pub(super) fn to_pods(family: Family) -> [Vec<Step>; 4] {
     let unknown = |side: Step, address: u32| {
         vec![
@@ -90,7 +92,8 @@ fn itself(family: Family) -> Vec<Step> {
     ]
 }
 
-/// What makes of one table another. Whatever is referred to is there before, and goes after, what refers to it.
+/// What makes of one table another. Whatever is referred to is there before, and goes after, what
+/// refers to it.
 pub fn difference(before: &Table, after: &Table) -> Vec<Change> {
     let mut changes = Vec::new();
     sets(&before.sets, &after.sets, &mut changes);

@@ -19,24 +19,27 @@ pub const PORTS: [u16; 2] = [51_820, 51_821];
 /// Bytes that the tunnel puts around a packet: IPv6 and UDP headers, and its own.
 pub const OVERHEAD: u32 = 80;
 
-/// Notes with a link that say when its key was made: a later agent reads them, and they go with link and key.
+/// Notes with a link that say when its key was made: a later agent reads them, and they go with
+/// link and key.
 const FIRST_KEY: &str = "pratique: first key, made at ";
 const LATER_KEY: &str = "pratique: key made at ";
 /// The note while a key is made.
 const NEW_KEY: &str = "pratique: key in the making";
 
-/// The tunnel's links and their keys, which live as long as the machine's boot: a later agent goes on with both, and no
-/// connection breaks.
+/// The tunnel's links and their keys, which live as long as the machine's boot: a later agent goes
+/// on with both, and no connection breaks.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
-    /// The node's addresses with which the links are as they should be, as far as is known; none where they are not.
+    /// The node's addresses with which the links are as they should be, as far as is known; none
+    /// where they are not.
     ready: Vec<IpAddr>,
     /// Where the peers of each link were said to be.
     told: [BTreeMap<Key, SocketAddr>; 2],
 }
 
 impl Device {
-    /// What the kernel holds, once both links are there. `addresses`: the node's own in its ranges of pod addresses.
+    /// What the kernel holds, once both links are there. `addresses`: the node's own in its ranges
+    /// of pod addresses.
     pub(crate) fn look(&mut self, addresses: &[IpAddr]) -> Result<Seen> {
         let mut links = Links::open()?;
         let mut kernel = WireGuard::open()?;
@@ -103,7 +106,8 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the peers of both links those of the plan, and wakes some; those that are none any more go first, of both links.
+    /// Makes the peers of both links those of the plan, and wakes some; those that are none any
+    /// more go first, of both links.
     pub(crate) fn set_peers(&mut self, seen: &Seen, plan: &Plan) -> Result<()> {
         let all = Slot::ALL.map(|slot| {
             let told = slot.of(&self.told);

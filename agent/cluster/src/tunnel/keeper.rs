@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 /// Pause after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often the kernel is looked at: sessions age, certificates end, and ones that did not count do now.
+/// How often the kernel is looked at: sessions age, certificates end, and ones that did not count
+/// do now.
 const LOOK: Duration = Duration::from_secs(5);
 /// Least time between two plans: nodes that publish again and again take no more of this one.
 const PACE: Duration = Duration::from_millis(100);
@@ -53,7 +54,8 @@ pub struct Keeper {
     pub own: String,
     /// Judges what other nodes published.
     pub verify: Arc<Verify>,
-    /// How often each of this node's keys is renewed, half of the time between them; none keeps them for the boot.
+    /// How often each of this node's keys is renewed, half of the time between them; none keeps
+    /// them for the boot.
     pub period: Option<Duration>,
     /// Told this node's keys, to publish them.
     pub keys: watch::Sender<Option<[Key; 2]>>,
@@ -81,8 +83,8 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// What counted is not judged again, since time takes only its end from it; other texts after some time, as roots may have
-    /// come since.
+    /// What counted is not judged again, since time takes only its end from it; other texts after
+    /// some time, as roots may have come since.
     fn stands(&self, now: u64) -> bool {
         let again = self.at + LOOK.as_secs();
         self.outcome.is_ok() || (self.at..again).contains(&now)

@@ -13,7 +13,8 @@ use crate::peers::is_routed;
 pub(crate) struct Node {
     /// Its name.
     pub(crate) name: String,
-    /// Its addresses, the most important first. A node says them itself: a packet that is sent to a wrong one reaches nobody.
+    /// Its addresses, the most important first. A node says them itself: a packet that is sent to a
+    /// wrong one reaches nobody.
     pub(crate) addresses: Vec<IpAddr>,
     /// Its ranges of pod addresses, as the master says.
     pub(crate) ranges: Vec<Cidr>,
@@ -120,9 +121,9 @@ fn overlap(one: &Cidr, other: &Cidr) -> bool {
     one.contains(other.network()) || other.contains(one.network())
 }
 
-/// The ranges that have an address in common with another one of these. Of two ranges that have, one holds the other: in
-/// their order, those that hold a range are the ones before it that have not ended yet, and each of these but the last is held
-/// or holds already.
+/// The ranges that have an address in common with another one of these. Of two ranges that have,
+/// one holds the other: in their order, those that hold a range are the ones before it that have
+/// not ended yet, and each of these but the last is held or holds already.
 fn shared<'a>(ranges: impl Iterator<Item = &'a Cidr>) -> BTreeSet<Range> {
     let mut sorted: Vec<Range> = ranges
         .map(|range| (range.network(), range.prefix))
@@ -144,8 +145,8 @@ fn holds((address, prefix): Range, other: IpAddr) -> bool {
     Cidr { address, prefix }.contains(other)
 }
 
-/// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would lead nowhere. `lengths`: the
-/// routes' prefixes, and whether they are of IPv4.
+/// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would
+/// lead nowhere. `lengths`: the routes' prefixes, and whether they are of IPv4.
 fn address(
     node: &Node,
     routes: &BTreeSet<Range>,
@@ -163,8 +164,8 @@ fn address(
     first.or_else(|| outside.next()).copied()
 }
 
-/// What gives a link of the kernel's the planned peers. `told`: the endpoints that it was given; the kernel itself follows a
-/// peer that moves, so its own are not looked at.
+/// What gives a link of the kernel's the planned peers. `told`: the endpoints that it was given;
+/// the kernel itself follows a peer that moves, so its own are not looked at.
 pub(crate) fn differences(
     seen: &Tunnel,
     told: &BTreeMap<Key, SocketAddr>,

@@ -1,5 +1,6 @@
-//! What the packet filter lets through beside a tunnel, in network namespaces: a virtual cable stands for the tunnel's link,
-//! since the filter goes by the link. The tunnel itself needs a kernel with WireGuard, and is tested in machines.
+//! What the packet filter lets through beside a tunnel, in network namespaces: a virtual cable
+//! stands for the tunnel's link, since the filter goes by the link. The tunnel itself needs a
+//! kernel with WireGuard, and is tested in machines.
 
 use super::OVERHEAD;
 use crate::rules::{TUNNEL, TUNNELS};
@@ -139,7 +140,8 @@ fn into(link: u32, address: IpAddr) -> Route {
     }
 }
 
-/// Whether a datagram arrives. Where it should it is sent again and again: a cable may carry nothing yet.
+/// Whether a datagram arrives. Where it should it is sent again and again: a cable may carry
+/// nothing yet.
 fn arrives(from: &UdpSocket, to: &UdpSocket, address: IpAddr, should: bool) -> bool {
     // What an earlier question left behind is no answer to this one.
     to.set_nonblocking(true).unwrap();
@@ -306,7 +308,8 @@ fn a_connection_goes_on_when_its_packets_change_the_link() {
         }
         let prefix = ends.family.bits() - 8;
         links.add_address(segment, ends.machine, prefix).unwrap();
-        // Its source is changed on its way into the tunnel, which is remembered for all of its packets.
+        // Its source is changed on its way into the tunnel, which is remembered for all of its
+        // packets.
         let bound = UdpSocket::bind((ends.machine, PORT)).unwrap();
         let from = [&scene.peer, &scene.second, &scene.peer].map(|far| {
             far.lead();

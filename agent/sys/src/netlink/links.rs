@@ -15,19 +15,22 @@ pub const LOOPBACK: u32 = 1;
 /// Bytes of the headers of links, addresses, routes and neighbours.
 const LINK_HEADER: usize = 16;
 const ROUTE_HEADER: usize = 12;
-/// The origin of routes by a router (`rtm_protocol`): a number that no other program is known to use.
+/// The origin of routes by a router (`rtm_protocol`): a number that no other program is known to
+/// use.
 const BY_ROUTER: u8 = 80;
 /// `VETH_INFO_PEER` (linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
 /// `NUD_PERMANENT`: the kernel neither resolves a neighbour nor accepts another answer
 /// (linux/neighbour.h).
 const PERMANENT: u16 = 0x80;
-/// `IFA_F_NODAD`: an address of IPv6 is in use at once, since nobody else on a cable or tunnel can have it.
+/// `IFA_F_NODAD`: an address of IPv6 is in use at once, since nobody else on a cable or tunnel can
+/// have it.
 const AT_ONCE: u32 = 0x02;
 /// `IFA_F_NOPREFIXROUTE`: one that stands alone brings no route, as with IPv4.
 const WITHOUT_ROUTE: u32 = 0x200;
 
-/// How long an address may take to come into use, and how often it is looked at: it takes some microseconds, as a rule.
+/// How long an address may take to come into use, and how often it is looked at: it takes some
+/// microseconds, as a rule.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -148,7 +151,8 @@ impl Links {
     /// Makes a WireGuard tunnel's link, without a key or peers. It is off.
     ///
     /// # Errors
-    /// If there is a link of the name, or the kernel refuses: `EOPNOTSUPP` where it has no WireGuard.
+    /// If there is a link of the name, or the kernel refuses: `EOPNOTSUPP` where it has no
+    /// WireGuard.
     pub fn add_wireguard(&mut self, name: &str, mtu: u32) -> Result<()> {
         let request = wireguard_link(name, mtu);
         self.act(request, "make the tunnel", name)
@@ -169,7 +173,8 @@ impl Links {
         self.act(request, "switch on", &format!("link {index}"))
     }
 
-    /// Leaves a note with a link (`ip link show` tells it as `alias`), in place of an earlier one; at most 255 bytes.
+    /// Leaves a note with a link (`ip link show` tells it as `alias`), in place of an earlier one;
+    /// at most 255 bytes.
     ///
     /// # Errors
     /// If there is none, or the kernel refuses.
@@ -193,7 +198,8 @@ impl Links {
         }
     }
 
-    /// Gives a link that is on an address; nothing changes where it has it. The address is in use when the call returns.
+    /// Gives a link that is on an address; nothing changes where it has it. The address is in use
+    /// when the call returns.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -217,7 +223,8 @@ impl Links {
         }
     }
 
-    /// Waits until the kernel takes packets for an address of IPv6: a worker of its own makes the route for that.
+    /// Waits until the kernel takes packets for an address of IPv6: a worker of its own makes the
+    /// route for that.
     fn wait_for(&mut self, address: IpAddr) -> Result<()> {
         let begun = Instant::now();
         while !self.is_own(address)? {
@@ -253,7 +260,8 @@ impl Links {
         }
     }
 
-    /// Adds a route, in place of one to the same addresses, also by another link: no packet is without a way meanwhile.
+    /// Adds a route, in place of one to the same addresses, also by another link: no packet is
+    /// without a way meanwhile.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -335,8 +343,8 @@ impl Links {
         self.0.send(&[request], "list", "routes")
     }
 
-    /// Fixes a neighbour's Ethernet address: the kernel asks nobody for it (ARP, neighbour discovery), and no
-    /// answer changes it.
+    /// Fixes a neighbour's Ethernet address: the kernel asks nobody for it (ARP, neighbour
+    /// discovery), and no answer changes it.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -511,7 +519,8 @@ mod tests {
         assert_eq!(bytes, expected.concat());
     }
 
-    /// Of each family: this end's address, the other's, all addresses, and a range behind the other end.
+    /// Of each family: this end's address, the other's, all addresses, and a range behind the other
+    /// end.
     const ENDS: [[&str; 4]; 2] = [
         ["10.0.0.1", "10.0.0.2", "0.0.0.0", "10.9.9.0"],
         ["fd00::1", "fd00::2", "::", "fd09::100"],

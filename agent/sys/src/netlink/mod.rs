@@ -1,4 +1,5 @@
-//! Netlink sockets: requests to the kernel's routing and packet filter, each answered before the call returns.
+//! Netlink sockets: requests to the kernel's routing and packet filter, each answered before the
+//! call returns.
 //!
 //! A socket speaks for the network namespace of the thread that opened it, from whichever thread it
 //! is used later. The layouts are written by [`message`], which is pure; [`links`], [`filter`] and
@@ -90,7 +91,8 @@ impl Socket {
         Ok(Self { fd, sequence: 0 })
     }
 
-    /// Sends messages as one datagram and waits until the kernel took the last, which asks for an answer.
+    /// Sends messages as one datagram and waits until the kernel took the last, which asks for an
+    /// answer.
     ///
     /// # Errors
     /// The first refusal, with `what` and `subject`.

@@ -15,9 +15,11 @@ use config_tpm::Digest;
 pub(super) enum Found<'a> {
     /// This Machine, which lists it or is bound to it ([`holds`]).
     Known(&'a Machine),
-    /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate makes the EK its own.
+    /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate
+    /// makes the EK its own.
     ByIssuer(&'a Machine),
-    /// No Machine (a stranger). Where the rule leaves the decision to a person or nobody, this Machine would be created.
+    /// No Machine (a stranger). Where the rule leaves the decision to a person or nobody, this
+    /// Machine would be created.
     Stranger(Box<Machine>),
 }
 
@@ -34,7 +36,8 @@ impl Found<'_> {
         matches!(self, Found::Stranger(_))
     }
 
-    /// Whether the EK is the Machine's by its list or binding, and not only by an issuer's certificate.
+    /// Whether the EK is the Machine's by its list or binding, and not only by an issuer's
+    /// certificate.
     pub(super) fn is_own(&self) -> bool {
         matches!(self, Found::Known(_))
     }
@@ -47,7 +50,8 @@ impl Found<'_> {
     }
 }
 
-/// Finds the Machine of an EK. The claimed name chooses only between machines that the key already fits.
+/// Finds the Machine of an EK. The claimed name chooses only between machines that the key already
+/// fits.
 pub(super) fn find<'a>(
     ek: &Digest,
     claims: &Claims,
@@ -106,9 +110,10 @@ pub(super) fn find<'a>(
     Ok(Found::Known(machine))
 }
 
-/// Checks that the Machine's spec still names this EK, whatever it was bound to before. A rule that enforces its verdict requires an
-/// admin's entry: a hash or an issuer. `seen`, written when a machine was admitted without a decision, is no such entry. For an
-/// issuer [`endorsement`] checks the certificate.
+/// Checks that the Machine's spec still names this EK, whatever it was bound to before. A rule that
+/// enforces its verdict requires an admin's entry: a hash or an issuer. `seen`, written when a
+/// machine was admitted without a decision, is no such entry. For an issuer [`endorsement`] checks
+/// the certificate.
 pub(super) fn holds(
     machine: &Machine,
     ek: &Digest,
@@ -188,7 +193,8 @@ pub(super) fn kept_back(
         && certificate.is_some_and(|der| check_ek_certificate(der, spki, &issuers, now).is_ok())
 }
 
-/// Finds a Machine that trusts an issuer instead of listing hashes, by the claimed name; else the caller is a stranger.
+/// Finds a Machine that trusts an issuer instead of listing hashes, by the claimed name; else the
+/// caller is a stranger.
 fn by_name<'a>(
     ek: &Digest,
     claims: &Claims,
@@ -215,7 +221,8 @@ fn by_name<'a>(
     }
 }
 
-/// The Machine that would be created for a stranger: its name must be free, its role one that the rule admits.
+/// The Machine that would be created for a stranger: its name must be free, its role one that the
+/// rule admits.
 fn stranger(
     ek: &Digest,
     claims: &Claims,
@@ -457,7 +464,8 @@ fn endorsed(
     (maker, settle(rule.ek_require, passed, failed, checks))
 }
 
-/// Records the checks of an endorsement key, and stops at the first that failed, unless the rule is content with any that passed.
+/// Records the checks of an endorsement key, and stops at the first that failed, unless the rule is
+/// content with any that passed.
 fn settle(
     require: Require,
     passed: Vec<(&'static str, String, String)>,

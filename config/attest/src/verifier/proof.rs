@@ -19,12 +19,13 @@ use config_tpm::{
 use std::collections::BTreeMap;
 use subtle::ConstantTimeEq as _;
 
-/// Holding one proves: the TPM with this EK made the proof for this exchange, and the machine's state was checked. The certificate
-/// requests are not checked yet.
+/// Holding one proves: the TPM with this EK made the proof for this exchange, and the machine's
+/// state was checked. The certificate requests are not checked yet.
 #[derive(Debug)]
 pub struct Attested {
     pub(super) proven: Option<ProvenMachine>,
-    /// The EK is the Machine's own, by its binding or its list, and not only vouched for by an issuer.
+    /// The EK is the Machine's own, by its binding or its list, and not only vouched for by an
+    /// issuer.
     pub(super) own: bool,
     pub(super) machine: Machine,
     pub(super) pending: Pending,

@@ -1,6 +1,7 @@
 //! Evidence kept for dry runs: what another rule would decide on it.
 //!
-//! Possession is not checked again, as it depends on no rule. All other checks are the code of an exchange.
+//! Possession is not checked again, as it depends on no rule. All other checks are the code of an
+//! exchange.
 
 use super::claimant::names;
 use super::prior_approval::prior_approval;
@@ -18,7 +19,8 @@ use config_tpm::Digest;
 /// Longest event log that is kept, in bytes; a real one has some 15 KiB.
 const KEPT_LOG: usize = 64 * 1024;
 
-/// The evidence of one exchange. Holding one proves nothing: keep it only where the exchange's verdict shows possession.
+/// The evidence of one exchange. Holding one proves nothing: keep it only where the exchange's
+/// verdict shows possession.
 #[derive(Debug, Clone)]
 pub struct RecordedEvidence {
     ek_hash: Digest,
@@ -75,7 +77,8 @@ impl RecordedEvidence {
         self.evidence.proof.event_log.as_bytes().len() + certificate + 8 * 1024
     }
 
-    /// The decision of `reference.rule` if the machine joined with this evidence at `now` (Unix seconds).
+    /// The decision of `reference.rule` if the machine joined with this evidence at `now` (Unix
+    /// seconds).
     pub fn dry_run(&self, reference: &Reference<'_>, now: u64) -> DryRunVerdict {
         let mut checks = Checks::default();
         let outcome = self.walk(reference, now, &mut checks);

@@ -1,4 +1,5 @@
-//! A software TPM for one test, spoken to with raw commands, so that nothing stands between the verifier and the TPM's bytes.
+//! A software TPM for one test, spoken to with raw commands, so that nothing stands between the
+//! verifier and the TPM's bytes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -72,7 +73,8 @@ impl Vtpm {
                 .expect("a guard")
                 .spawn();
             let mut process = process.expect("swtpm must be in PATH: install the package swtpm");
-            // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
+            // The pid file appears once both ports are bound; a taken port ends the process and
+            // another pair is tried.
             while Instant::now() < deadline {
                 let pid = std::fs::read_to_string(dir.path().join("pid"));
                 if pid.is_ok_and(|pid| pid.trim() == process.id().to_string()) {
@@ -108,7 +110,8 @@ impl Vtpm {
         self.dir.path().join(name)
     }
 
-    /// Runs one of tpm2-tools against this TPM, in the test's directory. This closes our own connection.
+    /// Runs one of tpm2-tools against this TPM, in the test's directory. This closes our own
+    /// connection.
     pub(crate) fn tool(&mut self, name: &str, arguments: &[&str]) -> Vec<u8> {
         self.stream = None;
         let tcti = format!("swtpm:host=127.0.0.1,port={}", self.port);
@@ -120,7 +123,8 @@ impl Vtpm {
         run(&mut command, "tpm2-tools")
     }
 
-    /// Sends a command until the TPM no longer asks for a retry; returns what follows the response's header.
+    /// Sends a command until the TPM no longer asks for a retry; returns what follows the
+    /// response's header.
     fn send(&mut self, tag: u16, code: u32, body: &[u8]) -> Vec<u8> {
         const TPM_RC_RETRY: u32 = 0x922;
         for _ in 0..5 {
@@ -153,8 +157,8 @@ impl Vtpm {
         (result, rest)
     }
 
-    /// A command with sessions: handles, one authorization each, parameters. Returns the response's handle part of
-    /// `out_handles` handles and its parameters.
+    /// A command with sessions: handles, one authorization each, parameters. Returns the response's
+    /// handle part of `out_handles` handles and its parameters.
     fn authorized(
         &mut self,
         code: u32,
@@ -202,7 +206,8 @@ impl Vtpm {
         self.authorized(0x182, &[u32::from(pcr)], &[PASSWORD], &parameters);
     }
 
-    /// TPM2_ActivateCredential by the EK's policy (PolicySecret of the endorsement hierarchy), or by its empty auth.
+    /// TPM2_ActivateCredential by the EK's policy (PolicySecret of the endorsement hierarchy), or
+    /// by its empty auth.
     pub(crate) fn activate(
         &mut self,
         ak: u32,

@@ -1,5 +1,5 @@
-//! `pratique bootstrap`: attests a fresh master with the verifier that later attests nodes, and only then takes the
-//! admin's certificate from it and gives it its first objects.
+//! `pratique bootstrap`: attests a fresh master with the verifier that later attests nodes, and
+//! only then takes the admin's certificate from it and gives it its first objects.
 
 pub(crate) mod expect;
 mod objects;
@@ -38,7 +38,8 @@ pub(crate) struct BootstrapArgs {
     /// The master's address.
     #[arg(long, value_name = "https://HOST:PORT")]
     endpoint: String,
-    /// File with the master's endorsement key: its certificate, public key or TPM public area. Repeat for each.
+    /// File with the master's endorsement key: its certificate, public key or TPM public area.
+    /// Repeat for each.
     #[arg(long, value_name = "FILE")]
     ek: Vec<PathBuf>,
     /// Hash of the master's endorsement key, instead of a file.

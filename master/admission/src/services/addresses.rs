@@ -67,7 +67,8 @@ pub(super) async fn give(
                 ),
                 None => allocation.take_any(family, known).await?,
             };
-            // Allocation unchanged, so that the range is not deleted while an address is taken from it.
+            // Allocation unchanged, so that the range is not deleted while an address is taken from
+            // it.
             admitted.hold(range);
             allocation.write_address(address)?;
             if asked.is_none() {

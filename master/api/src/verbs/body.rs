@@ -34,7 +34,8 @@ impl Call {
         }
     }
 
-    /// The body, which was read before the verb was called, within limits: see [`master_listener::Bodies`].
+    /// The body, which was read before the verb was called, within limits: see
+    /// [`master_listener::Bodies`].
     pub(super) async fn bytes(&self, content: Body) -> Result<Bytes, ApiError> {
         let early =
             |error: BodyError| ApiError::new(Reason::BadRequest, format!("no body: {error}"));

@@ -1,4 +1,5 @@
-//! The log of a container, streamed from the kubelet of its node, over WebSocket where the client asks for one.
+//! The log of a container, streamed from the kubelet of its node, over WebSocket where the client
+//! asks for one.
 
 use super::{Call, gateway};
 use crate::hooks::NodeTarget;

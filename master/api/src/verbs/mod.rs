@@ -181,7 +181,8 @@ impl Call {
         }
     }
 
-    /// A function that sends an answer over the WebSocket that the client asks for, or returns it unchanged if it asks for none.
+    /// A function that sends an answer over the WebSocket that the client asks for, or returns it
+    /// unchanged if it asks for none.
     fn carrier(
         &self,
         what: Carried,

@@ -1,4 +1,5 @@
-//! Watch: the store's events as lines of JSON, selected, with bookmarks; over WebSocket a message for each line.
+//! Watch: the store's events as lines of JSON, selected, with bookmarks; over WebSocket a message
+//! for each line.
 //!
 //! A watch is the body of its answer: it works only while its client reads. It ends at its time
 //! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
@@ -171,7 +172,8 @@ async fn beginning(
     })
 }
 
-/// How long the watch lasts: as requested, or [`DURATION`] with jitter, so that watches do not end all at once.
+/// How long the watch lasts: as requested, or [`DURATION`] with jitter, so that watches do not end
+/// all at once.
 fn life(call: &Call) -> Result<Duration, ApiError> {
     let timeout = call
         .query

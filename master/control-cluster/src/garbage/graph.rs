@@ -262,8 +262,8 @@ impl Graph {
         }
     }
 
-    /// Notes what the change of an object may mean for it and for its owners. One that begins to block an owner concerns
-    /// the others that this one owns, too.
+    /// Notes what the change of an object may mean for it and for its owners. One that begins to
+    /// block an owner concerns the others that this one owns, too.
     fn touch_around(&mut self, uid: Uid, before: &[OwnerRef], after: &[OwnerRef]) {
         self.touch(uid);
         for owner in before.iter().chain(after) {

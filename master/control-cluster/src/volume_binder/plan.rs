@@ -87,7 +87,8 @@ pub enum Step {
     Tell(News),
 }
 
-/// Why a claim that asks for more than its volume has stays as it is: the master resizes none, its class's driver may.
+/// Why a claim that asks for more than its volume has stays as it is: the master resizes none, its
+/// class's driver may.
 fn grows() -> News {
     News {
         warning: false,
@@ -108,7 +109,8 @@ pub enum Other {
         /// Whether the controller chose it, not a person.
         chosen: bool,
     },
-    /// Its claim has another volume: it is for no claim any more, or for any of the name that a person wrote.
+    /// Its claim has another volume: it is for no claim any more, or for any of the name that a
+    /// person wrote.
     Free {
         /// Whether nothing stays of the claim.
         whole: bool,

@@ -34,11 +34,11 @@ struct Group {
     endpoints: BTreeMap<String, Endpoint>,
 }
 
-/// What is to be done for a service, so that its slices hold each of its endpoints once: first what comes, then what
-/// changes, then what goes, so that no endpoint is missing in between.
+/// What is to be done for a service, so that its slices hold each of its endpoints once: first what
+/// comes, then what changes, then what goes, so that no endpoint is missing in between.
 ///
-/// Guarantees: no slice holds more than [`MOST`]; a slice whose endpoints stay as they are is not written; each family has a
-/// slice, be it empty.
+/// Guarantees: no slice holds more than [`MOST`]; a slice whose endpoints stay as they are is not
+/// written; each family has a slice, be it empty.
 pub fn reconcile(facts: &Facts) -> Vec<Action> {
     let mut work = Work {
         facts,
@@ -223,8 +223,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// When the first of those changes came about that no slice shows yet: pods that became ready or not, or the service itself;
-/// none where pods only went.
+/// When the first of those changes came about that no slice shows yet: pods that became ready or
+/// not, or the service itself; none where pods only went.
 fn trigger(facts: &Facts) -> Option<String> {
     let shown = facts.slices.iter().flat_map(|(_, slice)| &slice.endpoints);
     let shown = shown.filter_map(|one| {
@@ -368,8 +368,9 @@ fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
     }
 }
 
-/// For which zones and nodes an endpoint is meant, where the service wishes for near ones (KEP-4444, KEP-3015). What is not
-/// known of its node is left out: a node without a zone has its own callers all the same.
+/// For which zones and nodes an endpoint is meant, where the service wishes for near ones
+/// (KEP-4444, KEP-3015). What is not known of its node is left out: a node without a zone has its
+/// own callers all the same.
 fn hints(
     service: &ServiceView,
     ready: bool,

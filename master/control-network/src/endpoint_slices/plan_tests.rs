@@ -340,7 +340,8 @@ fn a_change_of_one_pod_writes_one_slice() {
 }
 
 proptest! {
-    /// Whatever came and went before, slices hold what they should after one round, and a second round has nothing to do.
+    /// Whatever came and went before, slices hold what they should after one round, and a second
+    /// round has nothing to do.
     #[test]
     fn slices_hold_each_endpoint_once(rounds in proptest::collection::vec(
         (proptest::collection::btree_set(0_u8..=255, 0..256), any::<bool>(), any::<bool>()), 1..6,

@@ -24,7 +24,8 @@ pub(super) async fn sign(
         Ok(None) => return Ok(Ok(None)),
         Err(error) => return Ok(Err(error)),
     };
-    // Read from the API: the admin may have created the Machine a moment ago, before the watch delivers it.
+    // Read from the API: the admin may have created the Machine a moment ago, before the watch
+    // delivers it.
     let params = ListParams::default();
     let machines = writer.client().list::<Machine>(None, &params).await?;
     let own: Vec<&Machine> = machines

@@ -8,7 +8,8 @@ const SINCE: &str = "2026-11-24T15:00:00Z";
 /// Characters of a subject at most, so that `git log --oneline` shows it whole.
 const LONGEST: usize = 72;
 
-/// Checks the subjects of the commits that lead to this tree. A tree without its history (an archive) has none.
+/// Checks the subjects of the commits that lead to this tree. A tree without its history (an
+/// archive) has none.
 pub(super) fn commits(root: &Path, faults: &mut Vec<String>) {
     let log = Command::new("git")
         .args(["log", "--no-merges", "--format=%h %s", "--since", SINCE])

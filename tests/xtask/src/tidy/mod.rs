@@ -32,7 +32,8 @@ const LARGEST_ROOM: usize = 8_000;
 const LARGEST_CIRCLE: usize = 5;
 /// The one room that may say `unsafe`.
 const UNSAFE_ROOM: &str = "agent/sys";
-/// The program with which tests attack a machine from inside a container; no crate, and compiled by those tests alone.
+/// The program with which tests attack a machine from inside a container; no crate, and compiled by
+/// those tests alone.
 const HOSTILE: &str = "tests/cluster/hostile/";
 /// What `config` must not know: it does no I/O, reads no clock and runs in no runtime.
 const NOT_IN_CONFIG: &[&str] = &[
@@ -45,7 +46,8 @@ const NOT_IN_CONFIG: &[&str] = &[
     "Instant::now",
     "tokio::",
 ];
-/// The way to a server of which nothing is proven, and the rooms that may name it: its own, and that of probes and hooks.
+/// The way to a server of which nothing is proven, and the rooms that may name it: its own, and
+/// that of probes and hooks.
 const UNPROVEN: (&str, [&str; 2]) = ("unproven_probe_server", ["config/tls/", "agent/handlers/"]);
 /// Where the stories are listed that `cargo xtask test` doesn't run.
 const STORIES: &str = "tests/cluster/tests/stories/main.rs";
@@ -125,8 +127,8 @@ fn top_level(root: &Path, faults: &mut Vec<String>) {
     }
 }
 
-/// A room is small enough to be read, and its files depend on one another in one direction, up to small
-/// circles.
+/// A room is small enough to be read, and its files depend on one another in one direction, up to
+/// small circles.
 fn limits(address: &str, extent: &Extent, faults: &mut Vec<String>) {
     if extent.lines > LARGEST_ROOM {
         faults.push(format!(
@@ -254,7 +256,8 @@ fn tail(stories: &str) -> BTreeSet<&str> {
     names.filter_map(|name| name.rsplit("::").next()).collect()
 }
 
-/// Every row of a table whose second column is `test` names tests that exist, and marks those that `cargo xtask test` doesn't run.
+/// Every row of a table whose second column is `test` names tests that exist, and marks those that
+/// `cargo xtask test` doesn't run.
 fn promises(
     file: &str,
     document: &str,
