@@ -24,7 +24,7 @@ const COMPONENT: &str = "kubelet";
 
 /// One thing that happened.
 #[derive(Debug, Clone)]
-struct News {
+struct Occurrence {
     about: ObjectReference,
     warning: bool,
     reason: &'static str,
@@ -35,7 +35,7 @@ struct News {
 /// Queues events for the writer task.
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<News>,
+    queue: mpsc::Sender<Occurrence>,
 }
 
 impl Recorder {
@@ -86,7 +86,7 @@ impl Recorder {
     /// Records an event of an object.
     pub fn tell(&self, about: ObjectReference, warning: bool, reason: &'static str, message: &str) {
         let message = message.chars().take(MAX_MESSAGE).collect();
-        let news = News {
+        let news = Occurrence {
             about,
             warning,
             reason,
@@ -159,7 +159,7 @@ fn pod_reference(pod: &Pod) -> ObjectReference {
 /// The events that wait.
 #[derive(Debug)]
 pub struct Queue {
-    receiver: mpsc::Receiver<News>,
+    receiver: mpsc::Receiver<Occurrence>,
 }
 
 /// What repetitions of an event have in common: whose it is, reason and message.
@@ -217,7 +217,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
     }
 }
 
-fn event(news: News, name: String, namespace: String, node: &str) -> Event {
+fn event(news: Occurrence, name: String, namespace: String, node: &str) -> Event {
     Event {
         metadata: ObjectMeta {
             name: Some(name),

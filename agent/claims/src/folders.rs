@@ -22,7 +22,7 @@ const SHARED: u32 = 0o2777;
 /// is emptied.
 const MOST_NAMES: u64 = 1_000_000;
 /// Folders that are removed at once; each has a thread.
-const MOST_REMOVALS: usize = 8;
+const MAX_REMOVALS: usize = 8;
 
 /// Why a folder can't be made, found or removed.
 #[derive(Debug, thiserror::Error)]
@@ -31,12 +31,12 @@ pub enum FolderError {
     #[error("{0:?} can't be the name of a volume")]
     Name(String),
     /// There is less room than the claim asks for.
-    #[error("{free} bytes are free for volumes, and {asked} are asked for")]
+    #[error("{free} bytes are free for volumes, and {requested} are asked for")]
     Full {
         /// Bytes that are free.
         free: u64,
         /// Bytes that are asked for.
-        asked: u64,
+        requested: u64,
     },
     /// The volume's folder is missing on this machine.
     #[error(
@@ -105,7 +105,10 @@ impl Folders {
         }
         let free = free(&self.root).map_err(fault)?;
         if free < bytes {
-            return Err(FolderError::Full { free, asked: bytes });
+            return Err(FolderError::Full {
+                free,
+                requested: bytes,
+            });
         }
         // It gets its name last, when it is complete.
         let make = || {
@@ -181,7 +184,7 @@ impl Folders {
 
     fn begin<'a>(&'a self, name: &'a str) -> Result<Removal<'a>, FolderError> {
         let mut going = self.going();
-        if going.len() >= MOST_REMOVALS || !going.insert(name.to_owned()) {
+        if going.len() >= MAX_REMOVALS || !going.insert(name.to_owned()) {
             return Err(FolderError::Going(name.to_owned()));
         }
         Ok(Removal(self, name))
@@ -307,13 +310,10 @@ mod tests {
         }
         folders.remove_within("pvc-1", 20).unwrap();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
-        let names: Vec<String> = (0..=MOST_REMOVALS).map(|n| format!("pvc-{n}")).collect();
+        let names: Vec<String> = (0..=MAX_REMOVALS).map(|n| format!("pvc-{n}")).collect();
         let begun = names.iter().map(|name| folders.begin(name));
         let begun: Vec<_> = begun.collect();
-        assert_eq!(
-            begun.iter().filter(|one| one.is_ok()).count(),
-            MOST_REMOVALS
-        );
+        assert_eq!(begun.iter().filter(|one| one.is_ok()).count(), MAX_REMOVALS);
         drop(begun);
         assert!(folders.begin("pvc-1").is_ok());
     }

@@ -92,7 +92,7 @@ pub async fn ask(server: &Server, floor: Duration) -> Result<Sample, AskError> {
         Instant::now(),
     );
     socket.send(&sntp::request(nonce)).await?;
-    let mut buffer = [0; sntp::MOST + 1];
+    let mut buffer = [0; sntp::MAX_ANSWER + 1];
     for _ in 0..PACKETS {
         let length = timeout_at(deadline, socket.recv(&mut buffer))
             .await

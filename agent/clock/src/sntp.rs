@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Bytes of a packet without extensions.
 pub const PACKET: usize = 48;
 /// Largest answer that is read; extensions after the packet are ignored.
-pub const MOST: usize = 512;
+pub const MAX_ANSWER: usize = 512;
 /// Seconds from 1900, where NTP begins, to 1970.
 const UNIX: u64 = 2_208_988_800;
 /// Seconds of an era: NTP's seconds have 32 bits.
@@ -23,7 +23,7 @@ pub enum Fault {
     #[error("the answer has {0} bytes, an SNTP packet has {PACKET}")]
     Truncated(usize),
     /// More bytes than an answer may have.
-    #[error("the answer has {0} bytes, more than {MOST}")]
+    #[error("the answer has {0} bytes, more than {MAX_ANSWER}")]
     TooLong(usize),
     /// Not an answer of a server, or of another version.
     #[error("the answer is not a server's of version 3 or 4")]
@@ -79,7 +79,7 @@ pub fn read(
     took: Duration,
     floor: Duration,
 ) -> Result<Sample, Fault> {
-    if bytes.len() > MOST {
+    if bytes.len() > MAX_ANSWER {
         return Err(Fault::TooLong(bytes.len()));
     }
     let Some(packet) = bytes.first_chunk::<PACKET>() else {
@@ -202,7 +202,10 @@ mod tests {
     #[test]
     fn each_wrong_answer_is_refused_for_its_reason() {
         assert_eq!(heard(&[0; 47]), Err(Fault::Truncated(47)));
-        assert_eq!(heard(&[0; MOST + 1]), Err(Fault::TooLong(MOST + 1)));
+        assert_eq!(
+            heard(&[0; MAX_ANSWER + 1]),
+            Err(Fault::TooLong(MAX_ANSWER + 1))
+        );
         assert_eq!(
             changed(|packet| packet[0] = 0b00_100_011),
             Err(Fault::Mode),

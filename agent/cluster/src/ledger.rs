@@ -12,7 +12,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Largest file that is read: a node has far fewer pods than fit.
-const LARGEST: u64 = 4 << 20;
+const MAX_FILE: u64 = 4 << 20;
 
 /// The table and its file.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ fn read(path: &Path) -> Result<Table, String> {
         Err(error) => return Err(error.to_string()),
     };
     let mut bytes = Vec::new();
-    file.take(LARGEST)
+    file.take(MAX_FILE)
         .read_to_end(&mut bytes)
         .map_err(|error| error.to_string())?;
     let table: Table = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;

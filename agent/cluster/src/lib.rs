@@ -6,9 +6,9 @@
 //! ([`Step`]) of which the last writes a record. A folder without a record is what a crash left,
 //! and the next start takes it away; one with a record is adopted as it is.
 //!
-//! Every pod has a cable of its own to the node and no segment is shared: what a pod sends goes to
-//! the node's routes and nowhere else, so there is no neighbour to be deceived by ARP. The node
-//! fixes both ends' Ethernet addresses, and [`rules`] let out of a cable only what carries its
+//! Every pod has a veth pair of its own to the node and no segment is shared: what a pod sends goes
+//! to the node's routes and nowhere else, so there is no neighbour to be deceived by ARP. The node
+//! fixes both ends' Ethernet addresses, and [`rules`] let out of a veth pair only what carries its
 //! pod's address.
 //!
 //! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`]

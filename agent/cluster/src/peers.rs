@@ -128,7 +128,7 @@ pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
 mod tests {
     use super::*;
     use agent_sys::namespace::{Kind, hold, in_new, release};
-    use agent_sys::netlink::links::Cable;
+    use agent_sys::netlink::links::VethPair;
     use std::fs::File;
     use std::os::fd::AsFd as _;
 
@@ -186,7 +186,7 @@ mod tests {
         let far = File::open(&place).unwrap();
         in_new(&[Kind::Network], || {
             let mut links = Links::open()?;
-            links.lay(&Cable {
+            links.add_veth_pair(&VethPair {
                 name: "segment",
                 mac: [2, 0, 0, 0, 0, 1],
                 far_name: "eth0",

@@ -2,11 +2,11 @@
 //! addresses that pods have, put in place as a whole at the start and changed by single keys
 //! afterwards.
 //!
-//! - `from-pods`: what comes out of a pod's cable carries the pod's own address. The machine's
-//!   loopback addresses are not for pods, although cables let the machine's own programs call from
-//!   there. Link-local addresses and those at which clouds keep metadata and agents are not for
-//!   pods, but for names (port 53): who may ask there is the machine, whose identity and user-data
-//!   they hand out. Pods on the machine's network are the machine in this.
+//! - `from-pods`: what comes out of a pod's veth pair carries the pod's own address. The machine's
+//!   loopback addresses are not for pods, although veth pairs let the machine's own programs call
+//!   from there. Link-local addresses and those at which clouds keep metadata and agents are not
+//!   for pods, but for names (port 53): who may ask there is the machine, whose identity and
+//!   user-data they hand out. Pods on the machine's network are the machine in this.
 //! - `through`: what fits no connection that is known is dropped; pods may connect anywhere;
 //!   connections from outside to pods are dropped; all other forwarding is dropped
 //! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
@@ -17,7 +17,7 @@
 //! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way
 //!   to a pod.
 //!
-//! Neighbour discovery of IPv6 is no exception: both ends of a cable have each other's Ethernet
+//! Neighbour discovery of IPv6 is no exception: both ends of a veth pair have each other's Ethernet
 //! address fixed and no link-local address, so that neither has anything to ask, and what a pod
 //! announces is dropped.
 
@@ -35,7 +35,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The table.
 pub const TABLE: &str = "pratique-pods";
-/// The set of cables and the addresses behind them.
+/// The set of veth pairs and the addresses behind them.
 pub const PODS: &str = "pods";
 /// The set of other nodes' addresses and ranges, each with its mask.
 pub const PEERS: &str = "peers";
@@ -45,7 +45,7 @@ pub const TUNNELS: [&str; 2] = [TUNNEL, "pratique-wg1"];
 pub const TUNNEL: &str = "pratique-wg";
 /// The link on which the machine speaks to itself.
 const OWN_LINK: &str = "lo";
-/// What the names of pods' cables begin with.
+/// What the names of pods' veth pairs begin with.
 pub const LINKS: &str = POD_LINKS;
 
 /// Addresses outside of the cluster that only the machine may ask, but for names.
@@ -146,7 +146,7 @@ struct Rules {
 /// The whole table of a family, in place of an earlier one, in one batch. What is of the other
 /// family is left out.
 ///
-/// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them.
+/// `ranges`: this node's ranges of pod addresses. `pods`: veth pairs and the addresses behind them.
 /// `peers`: addresses of other nodes and their pods, which speak to pods here without a change of
 /// addresses. `alone`: the machine serves nothing but Kubernetes, so that it passes on no other
 /// packets. `tunnel`: peers are reached by [`TUNNELS`] only.
@@ -209,7 +209,7 @@ pub fn all(
         own: of_family(ranges).into_iter().collect(),
         sizes: peers.iter().map(|(_, prefix)| *prefix).collect(),
     };
-    changes.extend(rules.out_of_cables());
+    changes.extend(rules.out_of_pods());
     if tunnel {
         changes.extend(rules.of_the_tunnel());
     }
@@ -234,7 +234,7 @@ fn mask(family: Family, prefix: u8) -> Vec<u8> {
     }
 }
 
-/// Lets a pod's packets out of its cable, in the table of the address's family.
+/// Lets a pod's packets out of its veth pair, in the table of the address's family.
 pub fn admit(link: &str, address: IpAddr) -> Change {
     Change::AddElements {
         table: TABLE,
@@ -367,7 +367,7 @@ impl Rules {
         self.address_in(self.family.source(), range, true)
     }
 
-    fn out_of_cables(&self) -> Vec<Change> {
+    fn out_of_pods(&self) -> Vec<Change> {
         let with = |parts: &[Vec<Step>]| rule("from-pods", parts);
         let foreign = vec![
             self.load(self.family.source(), BEHIND_NAME),

@@ -91,13 +91,13 @@ pub enum Step {
     Namespaces,
     /// Its memory for `/dev/shm`.
     Memory,
-    /// The packet filter knows its cable and address.
+    /// The packet filter knows its veth pair and address.
     Rules,
-    /// Its cable.
-    Cable,
-    /// The node's end of the cable.
+    /// Its veth pair.
+    VethPair,
+    /// The node's end of the veth pair.
     NearEnd,
-    /// The pod's end of the cable.
+    /// The pod's end of the veth pair.
     FarEnd,
     /// Its record: it is whole.
     Record,
@@ -112,7 +112,7 @@ impl Step {
         Self::Namespaces,
         Self::Memory,
         Self::Rules,
-        Self::Cable,
+        Self::VethPair,
         Self::NearEnd,
         Self::FarEnd,
         Self::Record,
@@ -121,14 +121,14 @@ impl Step {
     /// Whether a sandbox without a network of its own leaves it out.
     pub(crate) fn is_of_network(self) -> bool {
         match self {
-            Self::Address | Self::Rules | Self::Cable | Self::NearEnd | Self::FarEnd => true,
+            Self::Address | Self::Rules | Self::VethPair | Self::NearEnd | Self::FarEnd => true,
             Self::Folder | Self::Ids | Self::Namespaces | Self::Memory | Self::Record => false,
         }
     }
 }
 
-/// The name of the node's end of a pod's cable: it follows from the uid, so that what a crash left
-/// is found by it.
+/// The name of the node's end of a pod's veth pair: it follows from the uid, so that what a crash
+/// left is found by it.
 pub fn link_name(uid: &str) -> String {
     let [first, ..] = halves(uid);
     let digits = format!("{first:016x}");
@@ -137,7 +137,7 @@ pub fn link_name(uid: &str) -> String {
     format!("{LINKS}{part}")
 }
 
-/// Ethernet addresses of a cable's ends, the node's first: locally administered, of one station
+/// Ethernet addresses of a veth pair's ends, the node's first: locally administered, of one station
 /// (IEEE 802).
 pub(crate) fn macs(uid: &str) -> (Mac, Mac) {
     let [_, second] = halves(uid);

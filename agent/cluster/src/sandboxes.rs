@@ -12,7 +12,7 @@ use agent_sys::mount::{detach, is_in_memory, is_mount_point};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Change, Filter};
-use agent_sys::netlink::links::{Cable, Links, Route};
+use agent_sys::netlink::links::{Links, Route, VethPair};
 use agent_sys::netlink::wireguard::Key;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,9 +29,9 @@ const POD_LINK: &str = "eth0";
 /// Largest packet where no default route says what the machine's links take: Ethernet's.
 const DEFAULT_MTU: u32 = 1500;
 /// Largest record that is read.
-const LARGEST_RECORD: u64 = 64 * 1024;
+const MAX_RECORD: u64 = 64 * 1024;
 
-/// Settings of the node's end of a cable: packets from it are passed on, and none whose answer
+/// Settings of the node's end of a veth pair: packets from it are passed on, and none whose answer
 /// would go elsewhere.
 const NEAR_SETTINGS: [(&str, &str); 4] = [
     ("forwarding", "1"),
@@ -39,7 +39,7 @@ const NEAR_SETTINGS: [(&str, &str); 4] = [
     ("send_redirects", "0"),
     ("accept_redirects", "0"),
 ];
-/// Settings of IPv6 at either end of a cable and at the tunnel: no address comes by itself, not
+/// Settings of IPv6 at either end of a veth pair and at the tunnel: no address comes by itself, not
 /// even a link-local one, and no router is believed. The first comes before the second, which lets
 /// IPv6 in.
 const IPV6_SETTINGS: [(&str, &str); 5] = [
@@ -70,7 +70,7 @@ struct Rules {
     /// One for each family of which the node has a range; none before that.
     filters: BTreeMap<Family, Filter>,
     ranges: Vec<Cidr>,
-    /// Addresses by the cable behind which they are.
+    /// Addresses by the veth pair behind which they are.
     pods: BTreeMap<String, Vec<IpAddr>>,
     peers: Vec<Cidr>,
 }
@@ -350,7 +350,7 @@ impl Sandboxes {
             Step::Namespaces => make_namespaces(sandbox),
             Step::Memory => make_memory(sandbox),
             Step::Rules => self.admit(sandbox),
-            Step::Cable => self.lay_cable(sandbox),
+            Step::VethPair => self.add_veth_pair(sandbox),
             Step::NearEnd => self.set_near_end(sandbox),
             Step::FarEnd => self.set_far_end(sandbox),
             Step::Record => self.record(sandbox),
@@ -384,7 +384,7 @@ impl Sandboxes {
         lock(&self.rules).ranges.iter().map(gateway).collect()
     }
 
-    fn lay_cable(&self, sandbox: &Sandbox) -> Result<(), Error> {
+    fn add_veth_pair(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let uid = &sandbox.wanted.uid;
         let (mac, far_mac) = macs(uid);
         let path = sandbox.folder.join(Kind::Network.name());
@@ -392,7 +392,7 @@ impl Sandboxes {
         let mut links = Links::open()?;
         let around = if self.places.tunnel { OVERHEAD } else { 0 };
         let mtu = mtu(&mut links)?.saturating_sub(around);
-        links.lay(&Cable {
+        links.add_veth_pair(&VethPair {
             name: &link_name(uid),
             mac,
             far_name: POD_LINK,
@@ -483,7 +483,7 @@ impl Sandboxes {
         let folder = self.places.run.join(uid);
         let mut bytes = Vec::new();
         let file = File::open(folder.join(RECORD)).ok()?;
-        file.take(LARGEST_RECORD).read_to_end(&mut bytes).ok()?;
+        file.take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
         let read: Sandbox = serde_json::from_slice(&bytes).ok()?;
         let sandbox = Sandbox { folder, ..read };
         let kinds = sandbox.wanted.kinds();
@@ -492,9 +492,9 @@ impl Sandboxes {
                 .held(*kind)
                 .is_some_and(|path| namespace::is_held(&path))
         };
-        let cable = !sandbox.wanted.network || has_link(&link_name(uid));
+        let pair = !sandbox.wanted.network || has_link(&link_name(uid));
         let ids = sandbox.wanted.users == sandbox.first_id.is_some();
-        let whole = ids && kinds.iter().all(held) && cable;
+        let whole = ids && kinds.iter().all(held) && pair;
         (sandbox.wanted.uid == uid && whole).then_some(sandbox)
     }
 
@@ -514,7 +514,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Removes cables whose pods have no sandbox.
+    /// Removes veth pairs whose pods have no sandbox.
     fn remove_strays(&self) -> Result<(), Error> {
         let known = lock(&self.rules).pods.clone();
         let mut links = Links::open()?;

@@ -250,7 +250,8 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         let served = within(&b, || TcpListener::bind(("0.0.0.0", 9)).unwrap());
-        // A connection is tried again until the cables carry packets; from then on none is lost.
+        // A connection is tried again until the veth pairs carry packets; from then on none is
+        // lost.
         assert!(within(&a, || connects(at_b, 9)));
         served.accept().unwrap();
         let own = a.addresses[0];

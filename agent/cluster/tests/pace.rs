@@ -1,5 +1,5 @@
-//! What pods' sandboxes, their cables and network policies cost a node. Run by hand, it measures;
-//! in the test command a few show that it runs. Needs root.
+//! What pods' sandboxes, their veth pairs and network policies cost a node. Run by hand, it
+//! measures; in the test command a few show that it runs. Needs root.
 //!
 //! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 PACE_MIB=4096 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
 //! Processor time is that of the process, as namespaces are made on threads of their own.

@@ -14,7 +14,7 @@ use agent_cluster::{Places, Sandboxes};
 use agent_proxy::{Node, View};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
-use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Mac, Route};
+use agent_sys::netlink::links::{LOOPBACK, Links, Mac, Route, VethPair};
 use agent_sys::netlink::wireguard::{Change, Key, WireGuard};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -95,7 +95,7 @@ fn index(links: &mut Links, name: &str) -> u32 {
     link.expect("the link").index
 }
 
-/// A machine with a cable to the node; both know where the other is, and the machine knows the
+/// A machine with a veth pair to the node; both know where the other is, and the machine knows the
 /// node's keys.
 fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
     let place = dir.join(name(number));
@@ -106,7 +106,7 @@ fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
     let near = format!("to-{number}");
     let mut links = Links::open().expect("links");
     links
-        .lay(&Cable {
+        .add_veth_pair(&VethPair {
             name: &near,
             mac: macs[0],
             far_name: "eth0",
@@ -114,7 +114,7 @@ fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
             far: far.as_fd(),
             mtu: 1500,
         })
-        .expect("a cable");
+        .expect("a veth pair");
     lead(&mut links, &near, address(number), macs[1]);
     let inside = || {
         let mut links = Links::open()?;

@@ -17,4 +17,4 @@ mod upstream;
 
 pub use capabilities::{Capabilities, capabilities, capability_fault, withheld};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
-pub use seccomp::{Asked, Seccomp, filter};
+pub use seccomp::{FilterOptions, Seccomp, filter};

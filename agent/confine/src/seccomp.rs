@@ -35,9 +35,9 @@ pub enum Seccomp {
     Unconfined,
 }
 
-/// What a filter depends on.
+/// What the filter of a container depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct FilterOptions<'a> {
     /// The pod's profile.
     pub profile: Seccomp,
     /// Capabilities that the container has, with their prefix.
@@ -46,7 +46,7 @@ pub struct Asked<'a> {
     pub host_pid: bool,
 }
 
-impl Asked<'_> {
+impl FilterOptions<'_> {
     fn unconfined(self) -> bool {
         self.profile == Seccomp::Unconfined
     }
@@ -71,14 +71,14 @@ impl Asked<'_> {
 }
 
 /// The filter of a container.
-pub fn filter(asked: Asked<'_>) -> Value {
+pub fn filter(options: FilterOptions<'_>) -> Value {
     let allowed: Vec<&str> = CALLS
         .iter()
-        .filter(|(_, who, _)| asked.allows(*who))
+        .filter(|(_, who, _)| options.allows(*who))
         .flat_map(|(.., names)| names.split_ascii_whitespace())
         .collect();
     let mut rules = vec![json!({"names": allowed, "action": "SCMP_ACT_ALLOW"})];
-    rules.extend(examined(asked));
+    rules.extend(examined(options));
     rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
@@ -91,21 +91,21 @@ pub fn filter(asked: Asked<'_>) -> Value {
 /// Calls that are allowed by their first argument. Each comparison names what is allowed: one that
 /// names what is refused (`not AF_VSOCK`) would be passed by with a bit in the upper half of the
 /// register.
-fn examined(asked: Asked<'_>) -> Vec<Value> {
+fn examined(options: FilterOptions<'_>) -> Vec<Value> {
     let first = |value: u64, two: u64, op: &str| json!([{"index": 0, "value": value, "valueTwo": two, "op": op}]);
     let allow = |name: &str, args: Value| json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args});
     let whole = |name: &str| json!({"names": [name], "action": "SCMP_ACT_ALLOW"});
     let mut rules = vec![allow("clone", first(CLONE_NEW, 0, "SCMP_CMP_MASKED_EQ"))];
     let families = (0..AF_MAX).filter(|family| *family != AF_VSOCK);
     rules.extend(families.map(|family| allow("socket", first(INT, family, "SCMP_CMP_MASKED_EQ"))));
-    if asked.unconfined() {
+    if options.unconfined() {
         rules.push(whole("personality"));
     } else {
         rules.extend(
             PERSONALITIES.map(|value| allow("personality", first(value, 0, "SCMP_CMP_EQ"))),
         );
     }
-    rules.push(if asked.host_pid {
+    rules.push(if options.host_pid {
         allow("prlimit64", first(0, 0, "SCMP_CMP_EQ"))
     } else {
         whole("prlimit64")
@@ -123,7 +123,7 @@ mod tests {
             .iter()
             .map(|name| format!("CAP_{name}"))
             .collect();
-        filter(Asked {
+        filter(FilterOptions {
             profile,
             capabilities: &capabilities,
             host_pid,

@@ -5,7 +5,7 @@
 //! under Linux 4.8 or later, whatever their arguments, and those that it may make with some
 //! ([`BY_ARGUMENT`]).
 
-use crate::seccomp::{Asked, Seccomp, filter};
+use crate::seccomp::{FilterOptions, Seccomp, filter};
 use std::collections::BTreeSet;
 
 const NAMES: &str = "accept accept4 access adjtimex alarm arch_prctl bind brk capget capset chdir chmod chown chown32 chroot \
@@ -95,7 +95,7 @@ fn words(text: &str) -> BTreeSet<&str> {
 
 /// The calls of our filter: allowed whatever their arguments, and allowed with some.
 fn ours(host_pid: bool) -> (BTreeSet<String>, BTreeSet<String>) {
-    let filter = filter(Asked {
+    let filter = filter(FilterOptions {
         profile: Seccomp::RuntimeDefault,
         capabilities: &["CAP_SYS_CHROOT".to_owned()],
         host_pid,

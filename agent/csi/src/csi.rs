@@ -360,7 +360,7 @@ impl Csi {
         let patch = json!({"status": {"capacity": {"storage": size}, "conditions": others,
             "allocatedResourceStatuses": null}});
         let at = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}/status");
-        let told = send(&*self.api, Method::PATCH, at, MERGE, &patch).await;
-        told.map_err(|error| format!("cannot tell the volume's size: {}", error.chain()))
+        let answer = send(&*self.api, Method::PATCH, at, MERGE, &patch).await;
+        answer.map_err(|error| format!("cannot tell the volume's size: {}", error.chain()))
     }
 }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// Most volumes; more than any machine can mount.
-const MOST: usize = 4096;
+const MAX_VOLUMES: usize = 4096;
 /// Bytes of a file: a volume that 500 pods share has 40 KiB.
-const LONGEST: u64 = 256 << 10;
+const MAX_FILE: u64 = 256 << 10;
 /// What a file is called before it is complete.
 const NEW: &str = ".new";
 
@@ -50,15 +50,18 @@ impl Ledger {
             return Vec::new();
         };
         let mut found = Vec::new();
-        for name in folder.names(MOST).unwrap_or_default() {
+        for name in folder.names(MAX_VOLUMES).unwrap_or_default() {
             if name == NEW {
                 continue;
             }
-            let read = folder.read(Path::new(&name), LONGEST);
+            let read = folder.read(Path::new(&name), MAX_FILE);
             let volume = read.and_then(|bytes| Ok(serde_json::from_slice::<Volume>(&bytes)?));
             match volume {
                 Ok(volume) if is_name(&volume.driver) => found.push(volume),
-                Ok(volume) => tracing::warn!(driver = volume.driver, "no name of a CSI driver"),
+                Ok(volume) => tracing::warn!(
+                    driver = volume.driver,
+                    "ignoring a recorded volume: its driver has an invalid name"
+                ),
                 Err(error) => {
                     tracing::warn!(?name, %error, "cannot read what is known of a driver's volume");
                 }

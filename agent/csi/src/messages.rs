@@ -75,7 +75,7 @@ pub struct NodeServiceCapability {
     pub rpc: Option<NodeServiceRpc>,
 }
 
-/// Which.
+/// A capability of the node service.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeServiceRpc {
     /// See [`capability`].

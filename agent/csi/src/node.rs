@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// fit.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Writes in a row at most; two are enough where nobody else writes.
-const MOST_WRITES: usize = 4;
+const MAX_WRITES: usize = 4;
 
 /// Keeps the objects as the registered drivers are, for ever.
 pub(crate) async fn keep(registry: Arc<Registry>, node: String, api: Arc<dyn Api>) {
@@ -78,7 +78,7 @@ fn next(now: &[CSINodeDriver], wanted: &[CSINodeDriver]) -> Option<Vec<CSINodeDr
 async fn write(api: &dyn Api, node: &str, wanted: &[CSINodeDriver]) -> Result<(), ApiError> {
     let all = "/apis/storage.k8s.io/v1/csinodes";
     let path = format!("{all}/{node}");
-    for _ in 0..MOST_WRITES {
+    for _ in 0..MAX_WRITES {
         match get::<CSINode>(api, path.clone()).await {
             Ok(mut found) => {
                 let Some(drivers) = next(&found.spec.drivers, wanted) else {

@@ -12,7 +12,7 @@ const PLUGINS: &str = "plugins";
 /// Longest name of a driver (CSI specification).
 const LONGEST_NAME: usize = 63;
 /// Longest path of a Unix socket, in bytes.
-const LONGEST_SOCKET: usize = 107;
+const MAX_SOCKET: usize = 107;
 
 /// Where a machine's drivers and volumes are, and whether it has any.
 #[derive(Debug, Clone)]
@@ -85,18 +85,18 @@ pub(crate) const STAGED: &str = "globalmount";
 ///
 /// # Errors
 /// It is not where a driver's socket may be.
-pub(crate) fn endpoint(data: &Path, told: &str, registration: &Path) -> Result<PathBuf, String> {
-    if told.is_empty() {
+pub(crate) fn endpoint(data: &Path, claimed: &str, registration: &Path) -> Result<PathBuf, String> {
+    if claimed.is_empty() {
         return Ok(registration.to_owned());
     }
-    let path = Path::new(told);
+    let path = Path::new(claimed);
     let below = path.strip_prefix(data).ok().filter(|below| {
         let plain = below
             .components()
             .all(|part| matches!(part, Component::Normal(_)));
         plain && (below.starts_with(PLUGINS) || below.starts_with(REGISTRATION))
     });
-    let below = below.filter(|_| told.len() <= LONGEST_SOCKET);
+    let below = below.filter(|_| claimed.len() <= MAX_SOCKET);
     below.map(Path::to_owned).ok_or_else(|| {
         let folder = data.join(PLUGINS);
         format!("its socket must be below {}", folder.display())
@@ -139,13 +139,13 @@ mod tests {
     fn a_socket_is_below_the_folder_of_plugins() {
         let data = Path::new("/var/lib/kubelet");
         let own = Path::new("plugins_registry/d-reg.sock");
-        let found = |told: &str| endpoint(data, told, own);
+        let found = |claimed: &str| endpoint(data, claimed, own);
         assert_eq!(
             found("/var/lib/kubelet/plugins/d/csi.sock"),
             Ok("plugins/d/csi.sock".into())
         );
         assert_eq!(found(""), Ok(own.into()));
-        for told in [
+        for claimed in [
             "/run/containerd/containerd.sock",
             "/var/lib/kubelet/plugins/../../../../run/x",
             "/var/lib/kubelet/pods/u/csi.sock",
@@ -153,7 +153,7 @@ mod tests {
             &format!("/var/lib/kubelet/plugins/{}", "x".repeat(100)),
         ] {
             assert!(
-                found(told)
+                found(claimed)
                     .unwrap_err()
                     .contains("/var/lib/kubelet/plugins")
             );

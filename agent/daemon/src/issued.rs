@@ -41,7 +41,7 @@ pub(crate) async fn operate(
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, machine, image, on_machine, &mut tasks) => ready?,
-        () = ending.asked() => return Ok(None),
+        () = ending.signal_came() => return Ok(None),
     };
     let location = location(machine, found)?;
     state_cluster::bind(&arguments.data, &location.pins)?;

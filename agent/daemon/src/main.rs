@@ -161,8 +161,9 @@ async fn perform(command: Command) -> Result<u8, error::Error> {
     }
 }
 
-/// Raises the limit of open files: the kernel's own is 1,024, or 4,096 for those who ask.
-fn more_descriptors() {
+/// Raises the soft and the hard limit of open files: the kernel's are 1,024 and 4,096. The agent is
+/// root; the master raises only its soft limit.
+fn raise_open_files_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let of_files = Resource::RLIMIT_NOFILE;
     let raised = getrlimit(of_files).and_then(|(_, most)| {
@@ -190,7 +191,7 @@ fn main() -> ExitCode {
         tracing::error!("{}", config_errors::chain(&error));
         return ExitCode::FAILURE;
     }
-    more_descriptors();
+    raise_open_files_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS)

@@ -49,7 +49,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<Option<Order>, Error>
                     chain(&error)
                 ),
             );
-            ending.asked().await;
+            ending.signal_came().await;
             Ok(None)
         }
         outcome => outcome,
@@ -96,7 +96,7 @@ async fn operate(
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, &machine, &image, on_machine, &mut tasks) => ready?,
-        () = ending.asked() => return Ok(None),
+        () = ending.signal_came() => return Ok(None),
     };
     let doubt = found
         .as_ref()
@@ -105,7 +105,7 @@ async fn operate(
     // Cancel-safe: a dropped enrolment leaves only a half-open session at the master.
     let (identity, keeper) = tokio::select! {
         enrolled = enroll(arguments, &machine, found, name, &image, means) => enrolled?,
-        () = ending.asked() => return Ok(None),
+        () = ending.signal_came() => return Ok(None),
         Some(part) = tasks.join_next() => {
             let part = part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into())));
             return part.map(|()| None);

@@ -55,7 +55,7 @@ pub enum Milestone<'a> {
     },
     /// An attempt failed without a verdict.
     Failed {
-        /// Why.
+        /// The cause.
         error: &'a Error,
         /// When the next attempt comes.
         again: Duration,

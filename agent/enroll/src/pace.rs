@@ -8,7 +8,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest wait at a join: a machine that an admin has just put into the inventory should join
 /// soon.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Shortest time between two renewals, even if the master asks for less.
 const RENEWAL_FLOOR: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new() -> Self {
-        Self::up_to(LONGEST)
+        Self::up_to(MAX_WAIT)
     }
 
     fn up_to(longest: Duration) -> Self {
@@ -80,7 +80,7 @@ impl Cadence {
     /// From certificates that the master gave at `now`.
     pub fn new(now: Duration, renew_after_seconds: u64, chance: f64) -> Self {
         let third = Duration::from_secs(renew_after_seconds).clamp(RENEWAL_FLOOR, RENEWAL_CEILING);
-        let backoff = Backoff::up_to((third / 20).clamp(FIRST, LONGEST));
+        let backoff = Backoff::up_to((third / 20).clamp(FIRST, MAX_WAIT));
         Self {
             due: now + renewal(third, chance),
             end: now + third * 3,
@@ -136,8 +136,8 @@ mod tests {
         let mut backoff = Backoff::new();
         let waits: Vec<Duration> = (0..12).map(|_| backoff.step()).collect();
         assert!(waits[0] >= FIRST / 2 && waits[0] <= FIRST, "{waits:?}");
-        assert!(waits.iter().all(|wait| *wait <= LONGEST));
-        assert!(waits[11] >= LONGEST / 2);
+        assert!(waits.iter().all(|wait| *wait <= MAX_WAIT));
+        assert!(waits[11] >= MAX_WAIT / 2);
     }
 
     #[test]

@@ -36,9 +36,9 @@ pub enum ProveError {
     /// A log cannot be read.
     #[error("{} cannot be read", path.display())]
     Log {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -32,7 +32,7 @@ fn form<const KEYS: usize>() -> (&'static str, &'static str) {
 }
 
 /// Longest chain that is verified.
-const LONGEST_CHAIN: usize = 6;
+const MAX_CHAIN: usize = 6;
 
 /// Keys of a tunnel's links. Holding one proves that the node published them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub fn verify<const KEYS: usize>(
         return Err(malformed());
     };
     let keys = read_keys::<KEYS>(keys).ok_or_else(malformed)?;
-    if chain.len() > LONGEST_CHAIN {
+    if chain.len() > MAX_CHAIN {
         return Err(malformed());
     }
     let chain: Vec<CertificateDer<'_>> = chain
@@ -184,14 +184,14 @@ mod tests {
     struct Cluster(CertifiedIssuer<'static, KeyPair>);
 
     /// What a certificate says; each field can be wrong.
-    struct Said {
+    struct Fields {
         user: &'static str,
         group: &'static str,
         usage: ExtendedKeyUsagePurpose,
         machine: bool,
     }
 
-    const GOOD: Said = Said {
+    const GOOD: Fields = Fields {
         user: "system:node:a",
         group: "system:nodes",
         usage: ExtendedKeyUsagePurpose::ClientAuth,
@@ -210,17 +210,17 @@ mod tests {
             vec![self.0.der().clone()]
         }
 
-        fn identity(&self, said: Said) -> Slot {
+        fn identity(&self, fields: Fields) -> Slot {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::default();
             params.distinguished_name = DistinguishedName::new();
             let name = &mut params.distinguished_name;
-            name.push(DnType::OrganizationName, said.group);
-            name.push(DnType::CommonName, said.user);
-            params.extended_key_usages = vec![said.usage];
+            name.push(DnType::OrganizationName, fields.group);
+            name.push(DnType::CommonName, fields.user);
+            params.extended_key_usages = vec![fields.usage];
             params.not_before = rcgen::date_time_ymd(2026, 1, 1);
             params.not_after = rcgen::date_time_ymd(2026, 1, 2);
-            if said.machine {
+            if fields.machine {
                 let extension =
                     CustomExtension::from_oid_content(&NODE_EXTENSION_OID, vec![0x30, 0]);
                 params.custom_extensions = vec![extension];
@@ -262,22 +262,22 @@ mod tests {
     #[test]
     fn a_node_cannot_publish_for_another() {
         let cluster = Cluster::new();
-        let wrong = |said: Said, node: &str| {
-            let text = publish(&cluster.identity(said), node, &[[7; 32]]).unwrap();
+        let wrong = |fields: Fields, node: &str| {
+            let text = publish(&cluster.identity(fields), node, &[[7; 32]]).unwrap();
             judged(&cluster, &text, node, NOW + 1)
         };
         assert_eq!(
             wrong(GOOD, "b"),
             "the certificate is not the node's, but of system:node:a"
         );
-        let group = Said {
+        let group = Fields {
             group: "devs",
             ..GOOD
         };
         assert!(wrong(group, "a").starts_with("the certificate is not the node's"));
-        let user = Said { user: "a", ..GOOD };
+        let user = Fields { user: "a", ..GOOD };
         assert!(wrong(user, "a").starts_with("the certificate is not the node's"));
-        let machine = Said {
+        let machine = Fields {
             machine: false,
             ..GOOD
         };
@@ -285,7 +285,7 @@ mod tests {
             wrong(machine, "a"),
             "the certificate was not issued to a Machine"
         );
-        let usage = Said {
+        let usage = Fields {
             usage: ExtendedKeyUsagePurpose::ServerAuth,
             ..GOOD
         };
@@ -350,7 +350,7 @@ mod tests {
         let text = publish(&cluster.identity(GOOD), "a", &[[7; 32]]).unwrap();
         let leaf = text.rsplit('.').next().unwrap();
         let short = text.replace(&STANDARD.encode([7; 32]), &STANDARD.encode([7; 31]));
-        let long = format!("{text}{}", format!(".{leaf}").repeat(LONGEST_CHAIN));
+        let long = format!("{text}{}", format!(".{leaf}").repeat(MAX_CHAIN));
         let bad = [
             "",
             "v1",

@@ -11,9 +11,9 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 
 /// Lookups at once, also those that nobody waits for any more; of the 512 threads for what blocks.
-const MOST: usize = 16;
+const MAX_LOOKUPS: usize = 16;
 
-static LOOKUPS: Lookups = Lookups(Semaphore::const_new(MOST));
+static LOOKUPS: Lookups = Lookups(Semaphore::const_new(MAX_LOOKUPS));
 
 struct Lookups(Semaphore);
 

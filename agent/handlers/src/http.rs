@@ -24,7 +24,7 @@ use tokio_rustls::client::TlsStream;
 /// Redirects that are followed at most (upstream's).
 const MAX_REDIRECTS: usize = 10;
 /// Bytes of a redirect's body that are read (upstream's).
-const LONGEST_BODY: usize = 10 << 10;
+const MAX_BODY: usize = 10 << 10;
 /// The answers whose `location` is gone to.
 const REDIRECTS: [StatusCode; 5] = [
     StatusCode::MOVED_PERMANENTLY,
@@ -183,8 +183,8 @@ async fn exchange(
 async fn beginning(mut body: Body) -> String {
     let mut bytes = Vec::new();
     while let Ok(Some(piece)) = body.piece().await {
-        bytes.extend_from_slice(&piece[..piece.len().min(LONGEST_BODY - bytes.len())]);
-        if bytes.len() == LONGEST_BODY {
+        bytes.extend_from_slice(&piece[..piece.len().min(MAX_BODY - bytes.len())]);
+        if bytes.len() == MAX_BODY {
             break;
         }
     }

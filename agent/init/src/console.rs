@@ -28,11 +28,11 @@ const FALLBACK: &str = "/dev/console";
 /// 19200 bits a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Most consoles; more than a machine has.
-const MOST: usize = 8;
+const MAX_CONSOLES: usize = 8;
 /// The kernel's log.
 const LOG: &str = "/dev/kmsg";
 /// Most bytes of a line there: the kernel refuses records of more than 1024.
-const LONGEST: usize = 900;
+const MAX_LINE: usize = 900;
 
 /// All consoles of the machine; a machine without one boots all the same. Clones write to the same
 /// consoles, line by line.
@@ -75,7 +75,7 @@ impl Console {
             stalled: false,
             missed: 0,
         };
-        let outlets = files.into_iter().take(MOST).map(outlet).collect();
+        let outlets = files.into_iter().take(MAX_CONSOLES).map(outlet).collect();
         Self {
             outlets: Arc::new(Mutex::new(outlets)),
             log,
@@ -106,7 +106,7 @@ impl Console {
     /// 6), which a kernel with `quiet` does not print.
     fn keep(&self, text: &str) {
         let mut line = format!("<{}>{TAG}{}", (DAEMON << 3) | 6, clean(text));
-        let end = (0..=LONGEST).rev().find(|end| line.is_char_boundary(*end));
+        let end = (0..=MAX_LINE).rev().find(|end| line.is_char_boundary(*end));
         line.truncate(end.unwrap_or_default());
         // Without a newline the kernel waits for the rest, and readers don't see the record before
         // the next one.
@@ -209,7 +209,7 @@ pub fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Console, LONGEST, clean, names};
+    use super::{Console, MAX_LINE, clean, names};
     use std::fs::File;
     use std::io::Read as _;
     use std::os::fd::OwnedFd;
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(kept, "<30>init: pratique: held\u{fffd}[2J\n");
         console.line(&"\u{e9}".repeat(2000));
         let kept = std::fs::read(log.path()).unwrap().len() - kept.len();
-        assert!((LONGEST..=LONGEST + 1).contains(&kept), "{kept}");
+        assert!((MAX_LINE..=MAX_LINE + 1).contains(&kept), "{kept}");
     }
 
     #[test]

@@ -75,9 +75,9 @@ pub struct Wanted<'a> {
 /// Bytes to write at a byte offset of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// Where.
+    /// The offset in bytes.
     pub offset: u64,
-    /// What.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 

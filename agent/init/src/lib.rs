@@ -54,7 +54,7 @@ pub mod source;
 pub mod spcr;
 pub mod stage2;
 pub mod state;
+mod state_text;
 pub mod supervisor;
-mod told;
 pub mod unlock;
 pub mod user_data;

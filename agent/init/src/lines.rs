@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-pub use config_machine::journal::LONGEST;
+pub use config_machine::journal::MAX_TEXT;
 
 const BURST: u32 = 200;
 const PER_SECOND: u32 = 50;
 
-/// Cuts a byte stream into lines of at most [`LONGEST`] bytes, without newlines; a longer line
+/// Cuts a byte stream into lines of at most [`MAX_TEXT`] bytes, without newlines; a longer line
 /// becomes several.
 #[derive(Debug, Default)]
 pub struct Splitter {
@@ -24,7 +24,7 @@ impl Splitter {
                 continue;
             }
             self.rest.push(*byte);
-            if self.rest.len() >= LONGEST {
+            if self.rest.len() >= MAX_TEXT {
                 lines.push(std::mem::take(&mut self.rest));
             }
         }
@@ -107,7 +107,7 @@ impl Rotation {
 
 #[cfg(test)]
 mod tests {
-    use super::{Gate, LONGEST, Rotation, Splitter};
+    use super::{Gate, MAX_TEXT, Rotation, Splitter};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -149,7 +149,7 @@ mod tests {
             let mut splitter = Splitter::default();
             let mut lines: Vec<Vec<u8>> = stream.as_bytes().chunks(cut).flat_map(|bytes| splitter.push(bytes)).collect();
             lines.extend(splitter.finish());
-            prop_assert!(lines.iter().all(|line| line.len() <= LONGEST));
+            prop_assert!(lines.iter().all(|line| line.len() <= MAX_TEXT));
             prop_assert_eq!(lines.concat(), stream.replace('\n', "").into_bytes());
         }
     }

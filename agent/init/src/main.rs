@@ -15,10 +15,10 @@ fn main() -> ExitCode {
     services::reboot_on_panic();
     // The argument alone does not decide: the kernel also passes words of its command line to the
     // first stage.
-    let asked = std::env::args()
+    let is_stage2 = std::env::args()
         .nth(1)
         .is_some_and(|argument| argument == "stage2");
-    if asked && agent_sys::mount::root_is_erofs() {
+    if is_stage2 && agent_sys::mount::root_is_erofs() {
         let console = Console::open();
         stage2::run(&console)
     } else {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use agent_sys::module::load;
 
 /// Most modules that a list may name.
-const MOST: usize = 512;
+const MAX_MODULES: usize = 512;
 
 /// The files that a list names, one a line, relative ones below `base`; empty lines and `#`
 /// comments are skipped.
@@ -14,7 +14,10 @@ pub fn files(list: &str, base: &Path) -> Vec<PathBuf> {
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    names.take(MOST).map(|name| base.join(name)).collect()
+    names
+        .take(MAX_MODULES)
+        .map(|name| base.join(name))
+        .collect()
 }
 
 /// Drivers of Hyper-V, which log errors on any other machine, and the vendor name of Hyper-V

@@ -35,7 +35,7 @@ const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/io.pratique/config/r
 const IMAGE: &str = "/etc/pratique/user-data";
 const SMBIOS_ENTRIES: &str = "/sys/firmware/dmi/entries";
 /// Most type 11 structures that are read; machines have one or two.
-const MOST_STRUCTURES: usize = 64;
+const MAX_STRUCTURES: usize = 64;
 /// Most bytes of one structure: base64 of the largest configuration and some.
 const STRUCTURE_BYTES: u64 = 128 << 10;
 
@@ -114,7 +114,7 @@ fn smbios_strings() -> Result<Vec<Vec<u8>>, SmbiosError> {
     let entries = fs::read_dir(SMBIOS_ENTRIES).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("11-"));
     let mut all = Vec::new();
-    for entry in ours.take(MOST_STRUCTURES) {
+    for entry in ours.take(MAX_STRUCTURES) {
         let mut raw = Vec::new();
         let read = File::open(entry.path().join("raw"))
             .and_then(|file| file.take(STRUCTURE_BYTES).read_to_end(&mut raw));

@@ -20,7 +20,7 @@ use crate::settings::{self, Image};
 use crate::state::Opened;
 use crate::supervisor::Terms;
 use crate::user_data::SourceError;
-use crate::{allowed, cloud, hardening, measure, modules, source, state, told};
+use crate::{allowed, cloud, hardening, measure, modules, source, state, state_text};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
@@ -62,7 +62,7 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let hash = settings::root_hash(&command_line).unwrap_or_default();
     let state = state::open(console, &hash, image.role == "master")?;
-    console.milestone(&told::mounted());
+    console.milestone(&state_text::mounted());
     let count = services::unhealthy_boots();
     if count >= UNHEALTHY_LIMIT {
         services::forget_unhealthy_boots();

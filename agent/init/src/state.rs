@@ -30,8 +30,8 @@ use crate::fatal::{Fatal, Then};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
-use crate::told::{made, record, told};
-use crate::unlock::{self, Asked, UnlockError};
+use crate::state_text::{made, opened_line, record};
+use crate::unlock::{self, UnlockError, WaitingAgent};
 use crate::{allowed, ext4, generation};
 
 /// The finished partition's label.
@@ -44,7 +44,7 @@ const LINUX_DATA: Guid = Guid([
     0x0F, 0xC6, 0x3D, 0xAF, 0x84, 0x83, 0x47, 0x72, 0x8E, 0x79, 0x3D, 0x69, 0xD8, 0x47, 0x7D, 0xE4,
 ]);
 /// Smallest state: room for one container image and the logs.
-const LEAST_BYTES: u64 = 256 << 20;
+const MIN_BYTES: u64 = 256 << 20;
 const NODE_LIMIT: Duration = Duration::from_secs(10);
 const MKE2FS: &str = "/usr/sbin/mke2fs";
 const MKE2FS_OUTPUT: usize = 2048;
@@ -182,14 +182,14 @@ pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Ope
 
 fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
     let place = place(root_hash).map_err(fatal)?;
-    let asked = unlock::ask(
+    let agent = unlock::ask(
         console,
         &place.device.node(),
         &place.root.hashes.node(),
         place.fresh,
     )
     .map_err(later)?;
-    let report = asked.report.clone();
+    let report = agent.report.clone();
     let recorded = record(&report, &place.device.node());
     let mut brought_by = None;
     match &report {
@@ -200,8 +200,8 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             ..
         } => {
             brought_by = *admin;
-            own_state(console, asked, &place, (key, *generation), master)?;
-            console.milestone(&told(&report));
+            own_state(console, agent, &place, (key, *generation), master)?;
+            console.milestone(&opened_line(&report));
         }
         Report::Recovered {
             key,
@@ -210,8 +210,8 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             keys,
         } => {
             brought_by = Some(*admin);
-            recovered_state(console, asked, &place, (key, *generation), keys)?;
-            console.milestone(&told(&report));
+            recovered_state(console, agent, &place, (key, *generation), keys)?;
+            console.milestone(&opened_line(&report));
         }
         Report::Made {
             key,
@@ -219,11 +219,11 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             reason,
             renewals,
         } => {
-            new_state(console, asked, &place, (key, recovery))?;
+            new_state(console, agent, &place, (key, recovery))?;
             console.line(&made(*reason, *renewals));
         }
         Report::Temporary { reason, .. } if keeps_the_disk(*reason, &place) => {
-            asked.finish(console, None).map_err(later)?;
+            agent.finish(console, None).map_err(later)?;
             mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
             console.line(&format!(
                 "pratique: WARNING STATE: the state is in memory and lasts only until the next reboot: {reason}; the state on the \
@@ -231,14 +231,14 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             ));
         }
         Report::Temporary { key, reason } => {
-            asked.finish(console, None).map_err(later)?;
+            agent.finish(console, None).map_err(later)?;
             formatted(&place, key, None)?;
             console.line(&format!(
                 "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
             ));
         }
         Report::Refused { reason } => {
-            asked.finish(console, None).map_err(later)?;
+            agent.finish(console, None).map_err(later)?;
             return Err(refused(*reason));
         }
     }
@@ -253,22 +253,22 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
 /// Makes the file system of a new state, and has the agent note that it is finished.
 fn new_state(
     console: &Console,
-    asked: Asked,
+    agent: WaitingAgent,
     place: &Place,
     (key, recovery): (&VolumeKey, &WrappingKey),
 ) -> Result<(), Fatal> {
     if let Err(fatal) = formatted(place, key, Some(recovery)) {
-        drop(asked.finish(console, None));
+        drop(agent.finish(console, None));
         return Err(fatal);
     }
-    moved(console, asked.finish(console, Some(Answer { admitted: 0 })))
+    moved(console, agent.finish(console, Some(Answer { admitted: 0 })))
 }
 
 /// Mounts the state of this machine, by its key and its header's generation, and has the agent move
 /// it to the next generation.
 fn own_state(
     console: &Console,
-    asked: Asked,
+    agent: WaitingAgent,
     place: &Place,
     (key, generation): (&VolumeKey, u64),
     master: bool,
@@ -276,18 +276,18 @@ fn own_state(
     let node = decrypt(place, key)?;
     if let Err(cause) = usable(&node, generation) {
         // The agent writes the next generation's header before it exits; the mark overwrites it.
-        drop(asked.finish(console, None));
+        drop(agent.finish(console, None));
         return Err(damaged(place, master, cause));
     }
     let admitted = admitted();
-    moved(console, asked.finish(console, Some(Answer { admitted })))
+    moved(console, agent.finish(console, Some(Answer { admitted })))
 }
 
 /// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys
 /// into it.
 fn recovered_state(
     console: &Console,
-    asked: Asked,
+    agent: WaitingAgent,
     place: &Place,
     (key, generation): (&VolumeKey, u64),
     keys: &[u8],
@@ -298,11 +298,11 @@ fn recovered_state(
         .and_then(|()| take_over(keys).map_err(Cause::from))
         .and_then(|()| allowed::forget(Path::new(allowed::LIST)).map_err(Cause::from));
     if let Err(cause) = ready {
-        drop(asked.finish(console, None));
+        drop(agent.finish(console, None));
         return Err(Fatal::hold("STATE", CURE, cause));
     }
     // By now the state is bound to this board, or a reboot recovers it again.
-    asked
+    agent
         .finish(console, Some(Answer { admitted: 0 }))
         .map_err(later)
 }
@@ -515,7 +515,7 @@ fn add(root: &mut RootDisk) -> Result<Partition, StateError> {
         kind: LINUX_DATA,
         id: random_guid(&name)?,
         name: UNFINISHED,
-        least_bytes: LEAST_BYTES,
+        least_bytes: MIN_BYTES,
     };
     let (table, part) = root
         .table

@@ -62,8 +62,8 @@ pub enum UnlockError {
 
 /// The running agent, which waits for init's answer to its report.
 #[derive(Debug)]
-pub struct Asked {
-    /// What it said.
+pub struct WaitingAgent {
+    /// Its report.
     pub report: Report,
     agent: Agent,
 }
@@ -89,7 +89,7 @@ pub fn ask(
     partition: &str,
     approvals: &str,
     fresh: bool,
-) -> Result<Asked, UnlockError> {
+) -> Result<WaitingAgent, UnlockError> {
     let made = fs::create_dir_all(GROUP).is_ok();
     let mut arguments = [
         "state-key",
@@ -115,7 +115,7 @@ pub fn ask(
         ProgramOutput::new(console, "state-key"),
     );
     match agent.report(&mut shown) {
-        Ok(report) => Ok(Asked { report, agent }),
+        Ok(report) => Ok(WaitingAgent { report, agent }),
         Err(cause) => {
             agent.stop();
             Err(cause)
@@ -123,7 +123,7 @@ pub fn ask(
     }
 }
 
-impl Asked {
+impl WaitingAgent {
     /// Sends the answer, if there is one, and waits for the agent's exit.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// The kernel's longest record with its dictionary; it refuses a read into less.
-const LONGEST: usize = 8192;
+const MAX_RECORD: usize = 8192;
 const OVERWRITTEN: &str = "(records of the kernel's log were overwritten before they were read)";
 
 /// A record of the kernel's log.
@@ -85,7 +85,7 @@ impl KernelLog {
             service,
             epoch,
             last: epoch,
-            buffer: vec![0; LONGEST],
+            buffer: vec![0; MAX_RECORD],
         }
     }
 

@@ -125,10 +125,10 @@ impl Candidate {
                 continue;
             };
             let (name, used) = (&container.name, quantity(used));
-            let asked = quantity(share.request);
+            let requested = quantity(share.request);
             write!(
                 text,
-                "Container {name} was using {used}, request is {asked}, has larger consumption of {resource}. "
+                "Container {name} was using {used}, request is {requested}, has larger consumption of {resource}. "
             )
             .ok();
         }

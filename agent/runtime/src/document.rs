@@ -81,7 +81,7 @@ pub(crate) fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, Error> {
 impl Configuration {
     /// Refuses an image for another platform; one that names none is taken.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let fits = |said: &str, own: &str| said.is_empty() || said == own;
+        let fits = |named: &str, own: &str| named.is_empty() || named == own;
         if fits(&self.os, "linux") && fits(&self.architecture, architecture()) {
             return Ok(());
         }

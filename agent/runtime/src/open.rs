@@ -14,10 +14,9 @@ use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Sender};
 use tokio::time::{sleep, timeout};
 
-/// Longest wait for the shim to open the process's input; it does so before it answers to the
-/// start.
+/// Longest wait for the shim to open the process's input; it opens it before it answers the start.
 const INPUT_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks whether it has.
+/// The pause between two attempts to open it.
 const INPUT_LOOK: Duration = Duration::from_millis(1);
 
 /// Starts a process in a running container.
@@ -107,8 +106,8 @@ fn make<'a>(folder: &Path, fifos: impl Iterator<Item = &'a PathBuf>) -> std::io:
     Ok(())
 }
 
-/// Opens the process's input for writing, once the shim reads it: what is written before would be
-/// lost where the input ends at once.
+/// Opens the process's input for writing, once the shim reads it: bytes that are written before
+/// that are lost if the input ends at once.
 async fn open_input(path: &Path) -> std::io::Result<Sender> {
     let opened = timeout(INPUT_LIMIT, async {
         loop {

@@ -3,7 +3,7 @@
 
 use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
 use crate::users::Identity;
-use agent_confine::{Asked, Device, READ_ONLY, Tpms, filter};
+use agent_confine::{Device, FilterOptions, READ_ONLY, Tpms, filter};
 use agent_sys::attach::Propagation;
 use agent_sys::namespace::IDS;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The greatest id of a user or group that a pod can name (upstream's), and images can't exceed:
 /// pods with user namespaces have the ids above.
-const MOST_ID: u32 = (1 << 31) - 1;
+const MAX_ID: u32 = (1 << 31) - 1;
 /// Period of CPU limits in microseconds, the kernel's default.
 const CPU_PERIOD: u64 = 100_000;
 
@@ -85,12 +85,12 @@ pub(crate) fn runtime_spec(
         linux["devices"] = json!(agent_confine::nodes(&host.devices));
     } else {
         linux["readonlyPaths"] = json!(READ_ONLY);
-        let asked = Asked {
+        let options = FilterOptions {
             profile: spec.seccomp,
             capabilities: &capabilities,
             host_pid: spec.shared.pid,
         };
-        linux["seccomp"] = filter(asked);
+        linux["seccomp"] = filter(options);
     }
     Ok(json!({
         "ociVersion": "1.1.0",
@@ -125,7 +125,7 @@ fn process(
     let User { uid, gid, groups } = identity.user(spec);
     let (who, most) = match spec.pod.users {
         Some(_) => ("a pod with hostUsers: false", IDS - 1),
-        None => ("a pod", MOST_ID),
+        None => ("a pod", MAX_ID),
     };
     let mut ids = [uid, gid].into_iter().chain(groups.iter().copied());
     if let Some(id) = ids.find(|id| *id > most) {

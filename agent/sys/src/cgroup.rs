@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Bytes of a file at most; the longest that the kernel writes here is `memory.stat`, some 2 KiB.
-const LONGEST: u64 = 64 << 10;
+const MAX_FILE: u64 = 64 << 10;
 
 /// What a pod's group limits.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
@@ -130,8 +130,10 @@ impl Groups {
     pub fn read(&self, controller: &str, path: &str, file: &str) -> io::Result<String> {
         let place = self.tree(controller).join(inside(path)?).join(file);
         let mut text = String::new();
-        File::open(place)?.take(LONGEST).read_to_string(&mut text)?;
-        if text.len() as u64 == LONGEST {
+        File::open(place)?
+            .take(MAX_FILE)
+            .read_to_string(&mut text)?;
+        if text.len() as u64 == MAX_FILE {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         Ok(text)

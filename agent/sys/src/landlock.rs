@@ -90,8 +90,8 @@ impl Domain {
 }
 
 /// Starts programs until the last handle of the domain is dropped.
-fn serve(asked: &Receiver<Errand>) {
-    for (program, answer) in asked {
+fn serve(errands: &Receiver<Errand>) {
+    for (program, answer) in errands {
         drop(answer.send(process::start(&program)));
     }
 }

@@ -97,10 +97,10 @@ impl Device {
 
     /// A list of the TPM's capabilities; `None` if its answer is not understood.
     fn capability(&mut self, kind: CapabilityType) -> Option<CapabilityData> {
-        let told = self
+        let listed = self
             .context
             .execute_without_session(|context| context.get_capability(kind, 0, CAPABILITIES));
-        told.ok().map(|(data, _)| data)
+        listed.ok().map(|(data, _)| data)
     }
 
     /// Makes a primary key, hands it to `f`, and flushes it.

@@ -85,7 +85,7 @@ impl Verdict {
 pub enum Refusal {
     /// Nothing was proved: it may be counted and recorded, and changes no Machine.
     Anonymous {
-        /// Why.
+        /// The code of the reason.
         code: Code,
         /// The checks and claims of the exchange.
         verdict: Verdict,
@@ -110,7 +110,7 @@ impl Refusal {
         }
     }
 
-    /// Why.
+    /// The code of the reason.
     pub fn code(&self) -> Code {
         match self {
             Self::Anonymous { code, .. } | Self::Proven { code, .. } => *code,

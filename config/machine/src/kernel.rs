@@ -52,7 +52,7 @@ pub enum Source {
 pub struct Word {
     /// The word as it is written there.
     pub word: &'static str,
-    /// Why.
+    /// The reason, for a person.
     pub why: &'static str,
     /// Who recommends it.
     pub source: Source,
@@ -76,7 +76,7 @@ pub struct Sysctl {
     pub value: &'static str,
     /// What init does if it is not in force.
     pub weight: Weight,
-    /// Why.
+    /// The reason, for a person.
     pub why: &'static str,
     /// Who recommends it.
     pub source: Source,
@@ -250,7 +250,7 @@ pub const SECURITY_MODULES: &str = "/sys/kernel/security/lsm";
 pub struct Module {
     /// Its name in [`SECURITY_MODULES`].
     pub name: &'static str,
-    /// Why.
+    /// The reason, for a person.
     pub why: &'static str,
 }
 

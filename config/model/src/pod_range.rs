@@ -9,8 +9,8 @@ use crate::service_range::Placed;
 
 /// Longest prefixes of a node's range: below it there is no room for the node's own address and a
 /// pod's.
-const LONGEST_IPV4: u8 = 30;
-const LONGEST_IPV6: u8 = 126;
+const MAX_IPV4: u8 = 30;
+const MAX_IPV6: u8 = 126;
 
 /// A range of pod addresses and the size of the part that each node gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,17 +126,9 @@ fn part(
     sink: &mut Sink<'_>,
 ) -> Option<PodRange> {
     let (mask, default, longest) = if range.address.is_ipv4() {
-        (
-            &written.node_cidr_mask_ipv4,
-            NODE_CIDR_MASK_IPV4,
-            LONGEST_IPV4,
-        )
+        (&written.node_cidr_mask_ipv4, NODE_CIDR_MASK_IPV4, MAX_IPV4)
     } else {
-        (
-            &written.node_cidr_mask_ipv6,
-            NODE_CIDR_MASK_IPV6,
-            LONGEST_IPV6,
-        )
+        (&written.node_cidr_mask_ipv6, NODE_CIDR_MASK_IPV6, MAX_IPV6)
     };
     if let Some(place) = place.filter(|_| range.prefix > longest) {
         let expected = format!("a prefix length of {longest} at most");

@@ -57,9 +57,9 @@ impl Version {
     }
 }
 
-/// What a client says to a command.
+/// A message of a client to its command.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum ClientMessage<'a> {
     /// Bytes for its input.
     Input(&'a [u8]),
     /// Its input has ended.
@@ -128,7 +128,12 @@ impl Input {
 
     /// Takes a piece of a message: whether it starts and ends the message, as
     /// [`crate::websocket::Event::Data`] tells.
-    pub fn take<'a>(&mut self, starts: bool, mut bytes: &'a [u8], ends: bool) -> Option<Said<'a>> {
+    pub fn take<'a>(
+        &mut self,
+        starts: bool,
+        mut bytes: &'a [u8],
+        ends: bool,
+    ) -> Option<ClientMessage<'a>> {
         if starts {
             self.message = Message::Nothing;
         }
@@ -142,33 +147,33 @@ impl Input {
             };
         }
         match &mut self.message {
-            Message::Input if !bytes.is_empty() && !self.ended => Some(Said::Input(bytes)),
+            Message::Input if !bytes.is_empty() && !self.ended => Some(ClientMessage::Input(bytes)),
             Message::Whole(channel, known) => {
                 let room = MAX_RESIZE - known.len();
                 known.extend_from_slice(&bytes[..room.min(bytes.len())]);
-                let said = ends.then(|| whole(*channel, known)).flatten();
-                if said != Some(Said::EndOfInput) {
-                    return said;
+                let message = ends.then(|| whole(*channel, known)).flatten();
+                if message != Some(ClientMessage::EndOfInput) {
+                    return message;
                 }
                 // It ends once.
-                (!std::mem::replace(&mut self.ended, true)).then_some(Said::EndOfInput)
+                (!std::mem::replace(&mut self.ended, true)).then_some(ClientMessage::EndOfInput)
             }
             Message::Nothing | Message::Input | Message::Ignored => None,
         }
     }
 }
 
-fn whole(channel: u8, known: &[u8]) -> Option<Said<'static>> {
+fn whole(channel: u8, known: &[u8]) -> Option<ClientMessage<'static>> {
     if channel == CLOSE {
-        return (known == [STDIN]).then_some(Said::EndOfInput);
+        return (known == [STDIN]).then_some(ClientMessage::EndOfInput);
     }
     size(known)
 }
 
 /// Reads the size of a terminal.
-pub(crate) fn size(text: &[u8]) -> Option<Said<'static>> {
+pub(crate) fn size(text: &[u8]) -> Option<ClientMessage<'static>> {
     let Size { width, height } = serde_json::from_slice(text).ok()?;
-    Some(Said::Size { width, height })
+    Some(ClientMessage::Size { width, height })
 }
 
 /// The `Status` of a command that ended with an exit code.
@@ -248,8 +253,11 @@ mod tests {
     #[test]
     fn each_channel_of_a_client_is_understood_and_others_are_passed_over() {
         let mut input = Input::new(Version::V5);
-        assert_eq!(input.take(true, b"\x00ab", true), Some(Said::Input(b"ab")));
-        let size = Said::Size {
+        assert_eq!(
+            input.take(true, b"\x00ab", true),
+            Some(ClientMessage::Input(b"ab"))
+        );
+        let size = ClientMessage::Size {
             width: 80,
             height: 24,
         };
@@ -269,7 +277,10 @@ mod tests {
         ] {
             assert_eq!(input.take(true, ignored, true), None, "{ignored:?}");
         }
-        assert_eq!(input.take(true, b"\xff\x00", true), Some(Said::EndOfInput));
+        assert_eq!(
+            input.take(true, b"\xff\x00", true),
+            Some(ClientMessage::EndOfInput)
+        );
         assert_eq!(input.take(true, b"\xff\x00", true), None, "it ends once");
         assert_eq!(input.take(true, b"\x00more", true), None, "after the end");
         let mut old = Input::new(Version::V4);
@@ -310,7 +321,7 @@ mod tests {
             let (mut input, mut read) = (Input::new(Version::V4), Vec::new());
             let last = message.len().div_ceil(cut) - 1;
             for (number, piece) in message.chunks(cut).enumerate() {
-                if let Some(Said::Input(bytes)) = input.take(number == 0, piece, number == last) {
+                if let Some(ClientMessage::Input(bytes)) = input.take(number == 0, piece, number == last) {
                     read.extend_from_slice(bytes);
                 }
             }

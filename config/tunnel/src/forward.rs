@@ -15,7 +15,7 @@ pub const PROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
 pub const PLAIN: &str = "portforward.k8s.io";
 /// Most streams of a client that wait for the other stream of their pair. kubectl opens both, one
 /// after another.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 /// Longest request id; kubectl uses a counter.
 const MAX_ID: usize = 64;
 
@@ -157,10 +157,10 @@ impl Streams for Session {
         headers: &Headers,
         ends: bool,
     ) -> Result<Option<Event<'a>>, Refused> {
-        let (role, port, id) = asked(headers).ok_or(Refused)?;
+        let (role, port, id) = stream_request(headers).ok_or(Refused)?;
         let fits = match self.waiting.get(id) {
             Some(half) => half.role != role,
-            None => self.waiting.len() < MOST_WAITING,
+            None => self.waiting.len() < MAX_WAITING,
         };
         // A client that ends a stream of data as it opens it can't know whether anybody reads it.
         if !fits || (ends && role == Role::Data) {
@@ -225,7 +225,7 @@ impl Streams for Session {
 }
 
 /// What a stream is for, by the names of Kubernetes' headers.
-fn asked(headers: &Headers) -> Option<(Role, u16, &str)> {
+fn stream_request(headers: &Headers) -> Option<(Role, u16, &str)> {
     let role = match headers.get("streamtype")? {
         "error" => Role::Error,
         "data" => Role::Data,
@@ -364,7 +364,7 @@ mod tests {
                 &number.to_string(),
             );
         }
-        assert_eq!(talk.session.waiting.len(), MOST_WAITING);
+        assert_eq!(talk.session.waiting.len(), MAX_WAITING);
     }
 
     #[test]

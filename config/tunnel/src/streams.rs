@@ -8,7 +8,7 @@
 //!
 //! Enter by [`Session`]: it decodes what the client sends, and encodes output and status.
 
-use crate::command::{ERROR, MAX_RESIZE, RESIZE, STDERR, STDIN, STDOUT, Said, size};
+use crate::command::{ClientMessage, ERROR, MAX_RESIZE, RESIZE, STDERR, STDIN, STDOUT, size};
 use crate::spdy::{self, Fault, Frames, Headers, Refused, Streams};
 
 /// The one supported version, which ends with a `Status`; all clients since Kubernetes 1.4 offer
@@ -53,7 +53,7 @@ impl Session {
         &mut self,
         input: &'a [u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, Option<Said<'a>>), Fault> {
+    ) -> Result<(usize, Option<ClientMessage<'a>>), Fault> {
         spdy::take(self, input, out)
     }
 
@@ -66,7 +66,7 @@ impl Session {
 
     /// Sizes are JSON objects one after another. They hold no objects themselves, so each ends at
     /// the first closing brace.
-    fn resize(&mut self, bytes: &[u8]) -> Option<Said<'static>> {
+    fn resize(&mut self, bytes: &[u8]) -> Option<ClientMessage<'static>> {
         let mut last = None;
         for byte in bytes {
             if self.size.len() < MAX_RESIZE {
@@ -113,14 +113,14 @@ impl Session {
 }
 
 impl Streams for Session {
-    type Event<'a> = Said<'a>;
+    type Event<'a> = ClientMessage<'a>;
 
     fn frames(&mut self) -> &mut Frames {
         &mut self.frames
     }
 
-    fn due<'a>(&mut self) -> Option<Said<'a>> {
-        std::mem::take(&mut self.ending).then_some(Said::EndOfInput)
+    fn due<'a>(&mut self) -> Option<ClientMessage<'a>> {
+        std::mem::take(&mut self.ending).then_some(ClientMessage::EndOfInput)
     }
 
     /// A new stream becomes that of the channel that it names; each channel has one, and once only.
@@ -129,7 +129,7 @@ impl Streams for Session {
         stream: u32,
         headers: &Headers,
         ends: bool,
-    ) -> Result<Option<Said<'a>>, Refused> {
+    ) -> Result<Option<ClientMessage<'a>>, Refused> {
         let name = headers.get("streamtype");
         let at = NAMES.iter().position(|own| Some(*own) == name);
         let place = at.and_then(|at| self.streams.get_mut(at));
@@ -143,15 +143,15 @@ impl Streams for Session {
         stream: u32,
         bytes: &'a [u8],
         ends: bool,
-    ) -> Result<Option<Said<'a>>, Refused> {
+    ) -> Result<Option<ClientMessage<'a>>, Refused> {
         Ok(match self.channel(stream) {
             Some(STDIN) if !self.input_ended => {
                 self.input_ended = ends;
                 if bytes.is_empty() {
-                    ends.then_some(Said::EndOfInput)
+                    ends.then_some(ClientMessage::EndOfInput)
                 } else {
                     self.ending = ends;
-                    Some(Said::Input(bytes))
+                    Some(ClientMessage::Input(bytes))
                 }
             }
             Some(RESIZE) => self.resize(bytes),
@@ -161,11 +161,11 @@ impl Streams for Session {
         })
     }
 
-    fn reset<'a>(&mut self, stream: u32, _out: &mut Vec<u8>) -> Option<Said<'a>> {
+    fn reset<'a>(&mut self, stream: u32, _out: &mut Vec<u8>) -> Option<ClientMessage<'a>> {
         let channel = self.channel(stream)?;
         self.streams[usize::from(channel)] = Stream::Over;
         let ends = channel == STDIN && !std::mem::replace(&mut self.input_ended, true);
-        ends.then_some(Said::EndOfInput)
+        ends.then_some(ClientMessage::EndOfInput)
     }
 }
 
@@ -293,9 +293,9 @@ mod tests {
             let (mut read, mut ends) = (Vec::new(), 0);
             for piece in bytes.chunks(cut) {
                 talk.each(piece, |said| match said {
-                    Said::Input(bytes) => read.extend_from_slice(bytes),
-                    Said::EndOfInput => ends += 1,
-                    Said::Size { .. } => unreachable!("no size was sent"),
+                    ClientMessage::Input(bytes) => read.extend_from_slice(bytes),
+                    ClientMessage::EndOfInput => ends += 1,
+                    ClientMessage::Size { .. } => unreachable!("no size was sent"),
                 });
             }
             prop_assert_eq!((read, ends), (pieces.concat(), 1));

@@ -212,10 +212,10 @@ impl Decoder {
             self.frame = Some(frame);
             return Ok((used, None));
         }
-        let said = &self.control[..at + count];
+        let content = &self.control[..at + count];
         let event = match frame.opcode {
-            0x8 => Event::Close(said.first_chunk().map(|code| u16::from_be_bytes(*code))),
-            0x9 => Event::Ping(said),
+            0x8 => Event::Close(content.first_chunk().map(|code| u16::from_be_bytes(*code))),
+            0x9 => Event::Ping(content),
             _ => Event::Pong,
         };
         Ok((used, Some(event)))

@@ -97,7 +97,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Entry {
-    /// What.
+    /// The kind of record.
     pub kind: Kind,
     /// The Machine's name, or the object's.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -13,7 +13,7 @@ pub enum FatError {
         what: String,
         /// The volume's size.
         size: usize,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },

@@ -33,7 +33,7 @@ pub enum FetchError {
     Apt {
         /// The set.
         set: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: AptError,
     },
@@ -43,9 +43,9 @@ pub enum FetchError {
     /// The cache can't be used.
     #[error("cannot use the package cache at {path}")]
     Cache {
-        /// Where.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },

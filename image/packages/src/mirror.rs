@@ -40,9 +40,9 @@ pub enum MirrorError {
     /// A file could not be read.
     #[error("cannot read {path}")]
     Read {
-        /// Which.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },

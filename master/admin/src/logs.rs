@@ -14,7 +14,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 /// Longest line that is held for its end; a node's are shorter.
-const LONGEST_LINE: usize = 64 << 10;
+const MAX_LINE: usize = 64 << 10;
 /// Largest refusal that is read.
 const REFUSAL: usize = 16 << 10;
 
@@ -118,15 +118,17 @@ async fn ask(api: &mut Api, args: &LogsArgs, query: &str) -> Result<Body> {
     if status.is_success() {
         return Ok(body);
     }
-    let said = body.within(REFUSAL).await.unwrap_or_default();
-    Err(refused(node, status, &said))
+    let body = body.within(REFUSAL).await.unwrap_or_default();
+    Err(refused(node, status, &body))
 }
 
 /// A refusal with what to do about it.
-fn refused(node: &str, status: StatusCode, said: &[u8]) -> Error {
-    let told: serde_json::Value = serde_json::from_slice(said).unwrap_or_default();
-    let message = told.get("message").and_then(serde_json::Value::as_str);
-    let message = message.map_or_else(|| String::from_utf8_lossy(said), Into::into);
+fn refused(node: &str, status: StatusCode, body: &[u8]) -> Error {
+    let status_object: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = status_object
+        .get("message")
+        .and_then(serde_json::Value::as_str);
+    let message = message.map_or_else(|| String::from_utf8_lossy(body), Into::into);
     let message = clean(message.trim());
     let cure = match status {
         StatusCode::BAD_REQUEST => {
@@ -197,7 +199,7 @@ impl Lines {
                     rest,
                 )))
             }
-            None if self.0.len() > LONGEST_LINE => self.rest(),
+            None if self.0.len() > MAX_LINE => self.rest(),
             None => String::new(),
         }
     }
@@ -324,7 +326,7 @@ mod tests {
         let mut lines = Lines::default();
         for _ in 0..100 {
             lines.more(&Bytes::from(vec![b'x'; 4096]));
-            assert!(lines.0.len() <= LONGEST_LINE + 4096);
+            assert!(lines.0.len() <= MAX_LINE + 4096);
         }
     }
 }

@@ -146,7 +146,7 @@ fn text(rotation: &Rotation) -> String {
             "both count since {since}; in user-data until the old one is ended:"
         ));
         lines.push(format!("ca_pins = [{}]", pins.join(", ")));
-        let told = |waiting: &UnreadyNode| format!("  {}: {}", waiting.name, waiting.why);
+        let line = |waiting: &UnreadyNode| format!("  {}: {}", waiting.name, waiting.why);
         if rotation.waiting.is_empty() {
             lines.push(
                 "every node is ready for the new root: `pratique root finish` ends the old one"
@@ -157,11 +157,11 @@ fn text(rotation: &Rotation) -> String {
                 "{} not ready for the new root:",
                 rotation.waiting.len()
             ));
-            lines.extend(rotation.waiting.iter().map(told));
+            lines.extend(rotation.waiting.iter().map(line));
         }
         if !rotation.aside.is_empty() {
             lines.push("not waited for:".to_owned());
-            lines.extend(rotation.aside.iter().map(told));
+            lines.extend(rotation.aside.iter().map(line));
         }
     }
     lines.join("\n")

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Entries remembered at most. At one more all are forgotten, and those in use are read again.
-const MOST: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 
 /// Remembers what was read of an entry until the entry is written again.
 ///
@@ -33,7 +33,7 @@ impl<T: Clone> Memo<T> {
         drop(known);
         let found = read(entry);
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST {
+        if known.len() >= MAX_ENTRIES {
             known.clear();
         }
         known.insert(entry.key.clone(), (entry.modified, found.clone()));
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn no_more_are_remembered_than_the_limit() {
         let memo = Memo::default();
-        for number in 0..=MOST {
+        for number in 0..=MAX_ENTRIES {
             memo.of(&entry(&number.to_string(), 1), |_| ());
         }
         assert_eq!(memo.0.read().unwrap().len(), 1);

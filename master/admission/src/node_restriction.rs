@@ -165,8 +165,8 @@ fn certificate_request(request: &Request<'_>, fields: &Fields, name: &str) -> Re
         users: vec![request.user.name.clone()],
         groups: vec![identity::NODES_GROUP.to_owned()],
     };
-    let asked = spec.and_then(|spec| Subject::of_request(text(spec, "request")));
-    if asked == Some(own) {
+    let requested = spec.and_then(|spec| Subject::of_request(text(spec, "request")));
+    if requested == Some(own) {
         return Ok(());
     }
     let subject = format!("O={}, CN={}", identity::NODES_GROUP, request.user.name);

@@ -248,7 +248,7 @@ impl ApiServer {
             .ok()
             .flatten()
             .filter(|_| !target.is_stream());
-        let asked = ResourceRequest {
+        let resource_request = ResourceRequest {
             target,
             query,
             kind,
@@ -261,19 +261,20 @@ impl ApiServer {
             caller,
         };
         let answer = match limit {
-            None => self.resource(asked, user, peer, content).await,
-            Some(limit) => {
-                tokio::time::timeout(limit, Box::pin(self.resource(asked, user, peer, content)))
-                    .await
-                    .unwrap_or_else(|_elapsed| Err(out_of_time()))
-            }
+            None => self.resource(resource_request, user, peer, content).await,
+            Some(limit) => tokio::time::timeout(
+                limit,
+                Box::pin(self.resource(resource_request, user, peer, content)),
+            )
+            .await
+            .unwrap_or_else(|_elapsed| Err(out_of_time())),
         };
         (about, answer)
     }
 
     async fn resource(
         &self,
-        asked: ResourceRequest,
+        resource_request: ResourceRequest,
         user: UserInfo,
         peer: Peer,
         content: Body,
@@ -289,7 +290,7 @@ impl ApiServer {
             headers,
             upgrade,
             caller,
-        } = asked;
+        } = resource_request;
         let selector = match (&kind, target.verb) {
             (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
                 Selector::parse(kind, query.get("labelSelector"), query.get("fieldSelector"))?

@@ -381,8 +381,8 @@ fn misnamed(object: &ImageRelease, known: &KnownRelease) -> Option<String> {
 }
 
 /// Whether the known version is newer than the reported one.
-fn is_newer(known: &Machine, told: &Machine) -> bool {
-    revision(&known.metadata) > revision(&told.metadata)
+fn is_newer(known: &Machine, other: &Machine) -> bool {
+    revision(&known.metadata) > revision(&other.metadata)
 }
 
 /// The resource version as a number: in this API revisions are totally ordered.

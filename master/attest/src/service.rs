@@ -14,7 +14,7 @@ use crate::records::Records;
 use crate::session_tables::SessionTables;
 
 use crate::request_queue::RequestQueue;
-use crate::rule_changes::told;
+use crate::rule_changes::changed;
 use crate::settings::AttestationConfig;
 use crate::{figures, requests, ring, statuses};
 use config_errors::chain;
@@ -151,11 +151,11 @@ impl AttestationService {
         };
         self.bootstrap.seed_until_done().await;
         self.journal.started(&self.authority.pins()).await;
-        let (tell, told) = mpsc::channel(DECISIONS);
+        let (tell, decisions) = mpsc::channel(DECISIONS);
         tokio::join!(
             self.follow_machines(tell),
             self.follow_nodes(),
-            self.tell_decisions(told),
+            self.tell_decisions(decisions),
             self.follow_releases(),
             self.follow_policies(),
             statuses::keep_statuses(&self.client, &self.inventory, &self.exchange),
@@ -246,8 +246,8 @@ impl AttestationService {
         }
     }
 
-    async fn tell_decisions(&self, mut told: mpsc::Receiver<Decided>) {
-        while let Some((old, new)) = told.recv().await {
+    async fn tell_decisions(&self, mut decisions: mpsc::Receiver<Decided>) {
+        while let Some((old, new)) = decisions.recv().await {
             self.journal
                 .machine_edited(old.as_ref(), new.as_ref())
                 .await;
@@ -262,10 +262,10 @@ impl AttestationService {
             let change = follower.next().await;
             let known = self.inventory.releases().into_iter();
             let known: Vec<_> = known.map(|release| release.object).collect();
-            let told = told(&known, &change, |old, new| old.spec == new.spec);
+            let changed = changed(&known, &change, |old, new| old.spec == new.spec);
             self.inventory.take_release(change);
             // The first list repeats what an earlier process has recorded.
-            for (release, gone) in told.into_iter().filter(|_| began) {
+            for (release, gone) in changed.into_iter().filter(|_| began) {
                 self.journal.release_changed(&release, gone).await;
             }
             began = true;
@@ -279,10 +279,10 @@ impl AttestationService {
         loop {
             let change = follower.next().await;
             let known = self.inventory.policies();
-            let told = told(&known, &change, |old, new| old.spec == new.spec);
+            let changed = changed(&known, &change, |old, new| old.spec == new.spec);
             self.inventory.take_policy(change);
             // The first list repeats what an earlier process has recorded.
-            for (policy, gone) in told.into_iter().filter(|_| began) {
+            for (policy, gone) in changed.into_iter().filter(|_| began) {
                 self.journal.policy_changed(&policy, gone).await;
             }
             began = true;

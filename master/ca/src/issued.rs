@@ -150,15 +150,15 @@ impl Authority {
     /// is before the authority's keys, or the certificate cannot be built.
     pub fn issue_static(
         &self,
-        asked: &StaticRequest,
+        request: &StaticRequest,
         machine: &Machine,
         now: SystemTime,
     ) -> Result<Issued> {
         self.sign_leaf(
-            &asked.profile(machine)?,
-            &asked.request.spki,
+            &request.profile(machine)?,
+            &request.request.spki,
             now,
-            asked.life,
+            request.life,
         )
     }
 }

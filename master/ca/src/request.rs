@@ -203,9 +203,9 @@ pub(crate) fn requested_life(
     (shortest, longest): (u64, u64),
     otherwise: u64,
 ) -> Duration {
-    let asked = object.spec.expiration_seconds;
-    let asked = asked.and_then(|seconds| u64::try_from(seconds).ok());
-    Duration::from_secs(asked.unwrap_or(otherwise).clamp(shortest, longest))
+    let requested = object.spec.expiration_seconds;
+    let requested = requested.and_then(|seconds| u64::try_from(seconds).ok());
+    Duration::from_secs(requested.unwrap_or(otherwise).clamp(shortest, longest))
 }
 
 /// The request of an object that is approved, not denied, not failed and without a certificate;

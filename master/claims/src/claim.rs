@@ -117,7 +117,7 @@ impl View for Claim {
             size: storage(
                 spec.resources
                     .as_ref()
-                    .and_then(|asked| asked.requests.as_ref()),
+                    .and_then(|resources| resources.requests.as_ref()),
             )
             .unwrap_or_default(),
             modes: spec.access_modes.unwrap_or_default(),

@@ -128,7 +128,7 @@ impl Recorder {
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(&key);
             if error.reason == Reason::Invalid {
-                tracing::warn!(reason = happening.reason, %error, "an event is not one: a fault of its writer");
+                tracing::warn!(reason = happening.reason, %error, "dropped an invalid event: its component made it wrongly");
             } else {
                 tracing::debug!(reason = happening.reason, %error, "cannot write an event");
             }

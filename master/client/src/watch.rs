@@ -160,7 +160,7 @@ fn decode<T: FromJson>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
     let event = |event: fn(T) -> WatchEvent<T>, object| match readable(object) {
         Some(object) => event(object),
         // The object is left out; the bookmark only moves the watch's revision forward.
-        None => WatchEvent::Bookmark(told(object).resource_version),
+        None => WatchEvent::Bookmark(readable_meta(object).resource_version),
     };
     Ok(match Line::read(line)? {
         Line::Added(object) => event(WatchEvent::Added, object),
@@ -173,12 +173,12 @@ fn decode<T: FromJson>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
 /// A deletion is known by the object's identity alone: a follower must not keep an object because
 /// its last state is unreadable.
 fn gone(object: &str) -> Gone {
-    let Told {
+    let ReadableMeta {
         namespace,
         name,
         uid,
         resource_version,
-    } = told(object);
+    } = readable_meta(object);
     Gone {
         key: Key { namespace, name },
         uid,
@@ -195,10 +195,10 @@ pub(crate) fn readable<T: FromJson>(object: &str) -> Option<T> {
 }
 
 fn warn_unreadable(kind: &str, object: &str, error: &serde_json::Error) {
-    let Told {
+    let ReadableMeta {
         namespace, name, ..
-    } = told(object);
-    // The error's own words may quote what is secret.
+    } = readable_meta(object);
+    // The error's own text may quote a secret.
     let column = error.column();
     tracing::error!(
         kind,
@@ -212,17 +212,17 @@ fn warn_unreadable(kind: &str, object: &str, error: &serde_json::Error) {
 /// The part of an object's metadata that can be read even if the rest can't.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Told {
+struct ReadableMeta {
     namespace: String,
     name: String,
     uid: String,
     resource_version: String,
 }
 
-fn told(object: &str) -> Told {
+fn readable_meta(object: &str) -> ReadableMeta {
     #[derive(Default, Deserialize)]
     struct Object {
-        metadata: Told,
+        metadata: ReadableMeta,
     }
     let object: Object = serde_json::from_str(object).unwrap_or_default();
     object.metadata

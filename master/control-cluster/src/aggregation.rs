@@ -66,7 +66,7 @@ pub struct Facts {
 /// The role gets the rules that it gathers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Aggregate {
-    /// Which.
+    /// The object's name.
     pub name: String,
     /// Its resource version: not written if it changed.
     pub version: String,

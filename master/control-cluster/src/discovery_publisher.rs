@@ -30,9 +30,9 @@ const BACKDATED: u64 = 60;
 /// First wait after a publication that failed.
 const FIRST: Duration = Duration::from_secs(5);
 /// Longest wait after publications that failed.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(300);
 /// Most endpoints and registrations, as of the document.
-const MOST: usize = config_discovery::MAX_LIST;
+const MAX_ENTRIES: usize = config_discovery::MAX_LIST;
 
 /// The endpoints at which to publish the cluster, and the settings.
 #[derive(Clone, Default, PartialEq)]
@@ -238,7 +238,7 @@ impl DiscoveryPublisher {
                     Some(Last::Failed(failed, _, wait)) if *failed == target => *wait * 2,
                     Some(_) | None => FIRST,
                 };
-                let wait = wait.min(LONGEST);
+                let wait = wait.min(MAX_WAIT);
                 tracing::warn!(
                     error,
                     again_in = wait.as_secs(),
@@ -393,9 +393,9 @@ fn target(secret: &Registrations, own: &[Endpoint], pins: &[Pin]) -> Result<Targ
         };
         endpoints = list.split(',').map(parse).collect::<Result<_, _>>()?;
     }
-    if registrations.len() > MOST || endpoints.is_empty() || endpoints.len() > MOST {
+    if registrations.len() > MAX_ENTRIES || endpoints.is_empty() || endpoints.len() > MAX_ENTRIES {
         return Err(format!(
-            "{at}: found {} clusters and {} endpoints, expected 1 to {MOST} of each",
+            "{at}: found {} clusters and {} endpoints, expected 1 to {MAX_ENTRIES} of each",
             registrations.len(),
             endpoints.len()
         ));

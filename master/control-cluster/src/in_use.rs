@@ -75,7 +75,7 @@ pub struct InUse {
 pub enum Facts {
     /// A claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its facts.
         claim: Arc<ClaimView>,
@@ -84,7 +84,7 @@ pub enum Facts {
     },
     /// A volume.
     Volume {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its facts.
         volume: Arc<VolumeView>,
@@ -96,14 +96,14 @@ pub enum Facts {
 pub enum Release {
     /// A claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its UID.
         uid: String,
     },
     /// A volume.
     Volume {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its UID.
         uid: String,

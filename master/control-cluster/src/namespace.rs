@@ -60,7 +60,7 @@ pub struct Facts {
 /// One round: deletes the content, and the namespace once it is empty.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Empty {
-    /// Which.
+    /// The object's name.
     pub name: String,
     /// Its UID.
     pub uid: String,

@@ -63,7 +63,7 @@ pub struct Facts {
 /// The certificate is published.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Publish {
-    /// Where.
+    /// The namespace.
     pub namespace: String,
     /// Whether there is one already, which is wrong.
     pub exists: bool,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// This controller, by upstream's name.
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 /// Most endpoints of a slice (upstream's, and the API's).
-const MOST: usize = 1000;
+const MAX_ENDPOINTS: usize = 1000;
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// What kubectl writes for itself.
@@ -272,7 +272,7 @@ fn wanted(subsets: &[EndpointSubset]) -> Vec<EndpointSlice> {
                 endpoints: Some(endpoints.to_vec()),
                 ports: Some(ports.clone()),
             };
-            all.chunks(MOST).map(slice).collect::<Vec<_>>()
+            all.chunks(MAX_ENDPOINTS).map(slice).collect::<Vec<_>>()
         };
     groups.into_iter().flat_map(slices).collect()
 }

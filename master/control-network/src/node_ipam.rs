@@ -49,7 +49,7 @@ pub struct Facts {
 pub enum Action {
     /// It gets its ranges.
     Give {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its UID.
         uid: String,
@@ -58,7 +58,7 @@ pub enum Action {
     },
     /// An event says that nothing is free for it.
     Tell {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its UID.
         uid: String,

@@ -53,7 +53,7 @@ pub struct Facts {
 /// The pod goes at once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Collect {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID.
     pub uid: String,

@@ -44,7 +44,7 @@ pub struct Facts {
 /// The pod gets an event with the reason, and is deleted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Evict {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID.
     pub uid: String,

@@ -21,7 +21,7 @@ type Times = Vec<(Instant, i32)>;
 /// a recommendation.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
-    asked: Times,
+    recommended: Times,
     added: Times,
     removed: Times,
 }
@@ -83,8 +83,8 @@ impl Memory {
     /// The current number at the start counts as a recommendation, so that a restart does not scale
     /// down at once.
     pub fn begin(&mut self, current: i32, now: Instant) {
-        if self.asked.is_empty() {
-            self.asked.push((now, current));
+        if self.recommended.is_empty() {
+            self.recommended.push((now, current));
         }
     }
 
@@ -98,8 +98,8 @@ impl Memory {
     }
 
     fn ask(&mut self, wanted: i32, now: Instant) {
-        self.asked.push((now, wanted));
-        for all in [&mut self.asked, &mut self.added, &mut self.removed] {
+        self.recommended.push((now, wanted));
+        for all in [&mut self.recommended, &mut self.added, &mut self.removed] {
             all.retain(|(at, _)| now.saturating_duration_since(*at) < REMEMBERED);
         }
     }
@@ -115,7 +115,7 @@ impl Memory {
         let least = spec.min_replicas.unwrap_or(1);
         let rules = spec.behavior.as_ref();
         let Some(rules) = rules else {
-            let stable = recent(&self.asked, STABLE, now)
+            let stable = recent(&self.recommended, STABLE, now)
                 .chain([wanted])
                 .max()
                 .unwrap_or(wanted);
@@ -173,7 +173,7 @@ impl Memory {
                 Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
             })
         };
-        let of = |window| recent(&self.asked, window, now).chain([wanted]);
+        let of = |window| recent(&self.recommended, window, now).chain([wanted]);
         let least = of(window(up, Duration::ZERO)).min().unwrap_or(wanted);
         let most = of(window(down, STABLE)).max().unwrap_or(wanted);
         current.max(least).min(most)

@@ -124,7 +124,7 @@ fn main() -> ExitCode {
     // The cluster's keys are in its memory: no other process reads it, and no core of it is written
     // (prctl(2), PR_SET_DUMPABLE).
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        tracing::error!("cannot keep its memory to itself: {error}");
+        tracing::error!("cannot keep other processes from reading the memory: {error}");
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -50,7 +50,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = settings::load(&args.config)?;
     let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));
     check_admin(args.state_of.as_deref(), admin_key)?;
-    let descriptors = more_descriptors();
+    let descriptors = raise_open_files_limit();
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
@@ -160,9 +160,9 @@ fn write_admin_kubeconfig(
     Ok(())
 }
 
-/// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs
-/// only. How many there are now.
-fn more_descriptors() -> u64 {
+/// Raises the soft limit of open files and returns it: each connection takes a descriptor, and the
+/// usual soft limit of 1,024 is there for old programs alone.
+fn raise_open_files_limit() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most.min(DESCRIPTORS), most));

@@ -7,7 +7,7 @@
 use crate::front::Front;
 
 /// Longest tag that is looked into; a longer one passes as it is.
-const LONGEST: usize = 32 << 10;
+const MAX_TAG: usize = 32 << 10;
 
 /// Attributes that hold a link, by the tags that have them (HTML 4.01 and HTML).
 const LINKS: [(&str, &[&str]); 22] = [
@@ -144,7 +144,7 @@ impl Links {
             return Some(1);
         }
         let whole = self.tag.read(rest);
-        if !whole && rest.len() <= LONGEST {
+        if !whole && rest.len() <= MAX_TAG {
             return None;
         }
         let tag = std::mem::take(&mut self.tag);
@@ -373,7 +373,7 @@ mod tests {
         let mut came = links.feed(b"<a href=\"").len();
         for _ in 0..100 {
             came += links.feed(&[b'x'; 1024]).len();
-            assert!(links.held.len() <= LONGEST + 1024);
+            assert!(links.held.len() <= MAX_TAG + 1024);
         }
         assert_eq!(came + links.finish().len(), 9 + 100 * 1024);
     }

@@ -73,15 +73,15 @@ impl Socket {
     ///
     /// # Errors
     /// The handshake is not that of RFC 6455 (400), or names no protocol that is served (403).
-    pub fn asked(
+    pub fn requested(
         carried: Carried,
         (method, headers): (&Method, &HeaderMap),
         upgrade: Option<&OnUpgrade>,
     ) -> Result<Option<Self>, ApiError> {
-        let asked = method == Method::GET
+        let is_upgrade = method == Method::GET
             && value(headers, &UPGRADE).eq_ignore_ascii_case("websocket")
             && list(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade"));
-        if !asked {
+        if !is_upgrade {
             return Ok(None);
         }
         let (messages, protocol) = agree(carried, headers)?;

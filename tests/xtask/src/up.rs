@@ -19,7 +19,7 @@ const REGISTRY_PORT: u16 = 15000;
 /// Host port that a discovery endpoint would have.
 const DISCOVERY_PORT: u16 = 15080;
 /// The most workers that the segment has slots for.
-pub(crate) const MOST_WORKERS: i64 = 4;
+pub(crate) const MAX_WORKERS: i64 = 4;
 
 /// A record of what runs, so that `down` and `status` find it.
 #[derive(Debug, Serialize, Deserialize)]

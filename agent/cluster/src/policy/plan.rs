@@ -16,7 +16,7 @@
 //! elements of sets.
 
 use super::blocks::blocks;
-use super::budget::{Budget, MOST, of_rule, of_set};
+use super::budget::{Budget, MAX_BYTES, of_rule, of_set};
 use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
 use super::name::named;
 use super::part::{Part, Plan, drops};
@@ -373,20 +373,20 @@ impl Maker<'_> {
         policies: &[(&Key, &Arc<Policy>)],
         side: Side,
     ) -> Option<Arc<str>> {
-        let mut asked: Vec<Arc<str>> = Vec::new();
+        let mut branches: Vec<Arc<str>> = Vec::new();
         for (key, policy) in policies {
-            asked.extend(self.branch(part, key, policy, pod, side));
+            branches.extend(self.branch(part, key, policy, pod, side));
         }
-        if asked.is_empty() || part.is_over() {
+        if branches.is_empty() || part.is_over() {
             return None;
         }
-        let name = named("chain", &asked);
+        let name = named("chain", &branches);
         if !part.chains.contains_key(&name) {
             let ask = |branch: &Arc<str>| {
                 let branch = branch.to_string().into();
                 vec![Step::Verdict(Verdict::Jump(branch))]
             };
-            let mut rules: Rules = asked.iter().map(ask).collect();
+            let mut rules: Rules = branches.iter().map(ask).collect();
             rules.push(drops());
             part.add_chain(&name, &Arc::new(rules));
         }
@@ -536,7 +536,7 @@ impl Branch {
         let written = written
             .filter(|rule| seen.insert(rule.clone()))
             .take_while(|rule| {
-                let is_open = bytes <= MOST;
+                let is_open = bytes <= MAX_BYTES;
                 bytes += of_rule(rule);
                 is_open
             });

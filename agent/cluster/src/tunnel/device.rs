@@ -34,7 +34,7 @@ pub(crate) struct Device {
     /// where they are not.
     ready: Vec<IpAddr>,
     /// Where the peers of each link were said to be.
-    told: [BTreeMap<Key, SocketAddr>; 2],
+    endpoints: [BTreeMap<Key, SocketAddr>; 2],
 }
 
 impl Device {
@@ -80,7 +80,7 @@ impl Device {
         if links.named(name)?.is_none() {
             let size = mtu(links)?.saturating_sub(OVERHEAD);
             links.add_wireguard(name, size)?;
-            slot.of_mut(&mut self.told).clear();
+            slot.of_mut(&mut self.endpoints).clear();
         }
         let link = found(links, slot)?;
         let tunnel = kernel.read(link.index)?;
@@ -110,9 +110,9 @@ impl Device {
     /// more go first, of both links.
     pub(crate) fn set_peers(&mut self, seen: &Seen, plan: &Plan) -> Result<()> {
         let all = Slot::ALL.map(|slot| {
-            let told = slot.of(&self.told);
+            let endpoints = slot.of(&self.endpoints);
             let tunnel = &slot.of(&seen.links).tunnel;
-            differences(tunnel, told, slot.of(&plan.peers))
+            differences(tunnel, endpoints, slot.of(&plan.peers))
         });
         let is_removal = |change: &Change| matches!(change, Change::Remove(_));
         for removals in [true, false] {
@@ -138,12 +138,12 @@ impl Device {
         }
         let index = found(&mut Links::open()?, slot)?.index;
         WireGuard::open()?.change(index, &changes)?;
-        let told = slot.of_mut(&mut self.told);
+        let endpoints = slot.of_mut(&mut self.endpoints);
         for change in changes {
             match change {
-                Change::Remove(key) => drop(told.remove(&key)),
+                Change::Remove(key) => drop(endpoints.remove(&key)),
                 Change::Put { key, endpoint, .. } => {
-                    told.extend(endpoint.map(|endpoint| (key, endpoint)));
+                    endpoints.extend(endpoint.map(|endpoint| (key, endpoint)));
                 }
                 Change::Wake { .. } => {}
             }
@@ -235,7 +235,7 @@ pub(crate) fn set_routes(planned: &BTreeMap<Range, Slot>) -> Result<()> {
 mod tests {
     use super::*;
     use agent_sys::namespace::{Kind, hold, in_new, release};
-    use agent_sys::netlink::links::Cable;
+    use agent_sys::netlink::links::VethPair;
     use std::fs::File;
     use std::net::Ipv6Addr;
     use std::os::fd::AsFd as _;
@@ -265,7 +265,7 @@ mod tests {
         in_new(&[Kind::Network], || {
             let mut links = Links::open()?;
             for (number, name) in (1..).zip(TUNNELS) {
-                links.lay(&Cable {
+                links.add_veth_pair(&VethPair {
                     name,
                     mac: [2, 0, 0, 0, number, 1],
                     far_name: name,

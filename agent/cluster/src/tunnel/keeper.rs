@@ -150,9 +150,9 @@ struct State {
     memory: Memory,
 }
 
-/// What the log was told, so that it is told once.
+/// What was logged last, so that each change is logged once.
 #[derive(Debug, Default)]
-struct Told {
+struct Logged {
     members: Members,
     waits: Option<String>,
     failure: Option<String>,
@@ -164,7 +164,7 @@ impl Keeper {
         let mut changes = self.view.changes();
         let state = Arc::new(Mutex::new(State::default()));
         let mut judged = Judged::default();
-        let mut told = Told::default();
+        let mut logged = Logged::default();
         // What was planned for, and when the kernel is looked at again though nothing has changed.
         let (mut done, mut next): (Option<Vec<Node>>, Instant) = (None, Instant::now() + LOOK);
         loop {
@@ -175,12 +175,12 @@ impl Keeper {
             {
                 // What nodes are to each other changes with them alone, not with the time.
                 let members = if done.as_ref() == Some(&nodes) {
-                    told.members.clone()
+                    logged.members.clone()
                 } else {
                     members(&self.own, &nodes)
                 };
                 let outcome = self.step(&state, members.clone()).await;
-                let pause = told.tell(members, outcome.as_ref());
+                let pause = logged.log(members, outcome.as_ref());
                 done = outcome.is_ok().then_some(nodes);
                 next = Instant::now() + pause;
                 if let Ok((_, keys)) = outcome {
@@ -224,9 +224,9 @@ impl Keeper {
     }
 }
 
-impl Told {
+impl Logged {
     /// Tells the log what is new; the pause until the next look.
-    fn tell(&mut self, members: Members, outcome: Result<&(Plan, [Key; 2]), &String>) -> Duration {
+    fn log(&mut self, members: Members, outcome: Result<&(Plan, [Key; 2]), &String>) -> Duration {
         let (plan, _) = match outcome {
             Ok(done) => done,
             Err(reason) => {

@@ -1,6 +1,6 @@
 //! Who is a peer, and what is behind it (pure).
 
-use agent_sys::netlink::wireguard::{Change, Key, MOST_RANGES, Range, Tunnel};
+use agent_sys::netlink::wireguard::{Change, Key, MAX_RANGES, Range, Tunnel};
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -89,7 +89,7 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
             .iter()
             .filter(|range| is_foreign(range) && holder(range));
         let ranges = ranges.map(|range| (range.network(), range.prefix));
-        let ranges: Vec<Range> = ranges.take(MOST_RANGES).collect();
+        let ranges: Vec<Range> = ranges.take(MAX_RANGES).collect();
         let mut own = node.keys.iter().flatten();
         let refusal = if own.any(|key| keys.get(key) != Some(&1)) {
             Some("one of its keys is published more than once")
@@ -168,7 +168,7 @@ fn address(
 /// the kernel itself follows a peer that moves, so its own are not looked at.
 pub(crate) fn differences(
     seen: &Tunnel,
-    told: &BTreeMap<Key, SocketAddr>,
+    endpoints: &BTreeMap<Key, SocketAddr>,
     peers: &BTreeMap<Key, Peer>,
 ) -> Vec<Change> {
     let gone = seen.peers.keys().filter(|key| !peers.contains_key(*key));
@@ -176,7 +176,7 @@ pub(crate) fn differences(
     for (key, peer) in peers {
         let has = seen.peers.get(key);
         let same = has.is_some_and(|has| set(&has.ranges) == set(&peer.ranges));
-        let stays = told.get(key) == Some(&peer.endpoint);
+        let stays = endpoints.get(key) == Some(&peer.endpoint);
         if !same || !stays {
             changes.push(Change::Put {
                 key: *key,
@@ -304,12 +304,12 @@ mod tests {
     }
 
     /// The kernel, as WireGuard treats peers: a range has one holder, the last that was given it.
-    fn apply(tunnel: &mut Tunnel, told: &mut BTreeMap<Key, SocketAddr>, changes: Vec<Change>) {
+    fn apply(tunnel: &mut Tunnel, endpoints: &mut BTreeMap<Key, SocketAddr>, changes: Vec<Change>) {
         for change in changes {
             match change {
                 Change::Remove(key) => {
                     tunnel.peers.remove(&key);
-                    told.remove(&key);
+                    endpoints.remove(&key);
                 }
                 Change::Put {
                     key,
@@ -321,7 +321,7 @@ mod tests {
                         other.ranges.retain(|range| !ranges.contains(range));
                     }
                     tunnel.peers.entry(key).or_default().ranges = ranges;
-                    told.extend(endpoint.map(|endpoint| (key, endpoint)));
+                    endpoints.extend(endpoint.map(|endpoint| (key, endpoint)));
                 }
                 Change::Wake { .. } => {}
             }

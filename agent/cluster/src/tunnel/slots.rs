@@ -53,7 +53,7 @@ const DOUBT: u64 = 100;
 const SETTLED: u64 = 180;
 
 /// Periods after which a key is renewed whatever peers do: none can keep others at an old key.
-const LONGEST: u64 = 4;
+const MAX_PERIODS: u64 = 4;
 
 /// One of a node's two links, and the same one of every other node's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -340,7 +340,7 @@ fn renewal(waits: Option<String>, moving: bool, seen: &Seen, clock: Clock) -> Re
     let slot = clock.preferred().other();
     let born = slot.of(&seen.links).birth.at;
     let due = clock.due().is_some_and(|at| clock.now >= at && born < at);
-    let end = clock.period.map(|period| born + LONGEST * period);
+    let end = clock.period.map(|period| born + MAX_PERIODS * period);
     let waits = waits.filter(|_| end.is_none_or(|end| clock.now < end));
     match waits {
         _ if !due || moving => Renewal::NotDue,

@@ -585,8 +585,11 @@ fn silent_peers_hold_no_renewal_up_and_without_a_period_there_is_none() {
         planned(&members, &seen, at(NOW), &mut Memory::default()).renewal
     };
     let waits = Renewal::Waits("n1".to_owned());
-    assert_eq!(renewal(LONGEST * PERIOD - 1), waits);
-    assert_eq!(renewal(LONGEST * PERIOD), Renewal::Due(preferred.other()));
+    assert_eq!(renewal(MAX_PERIODS * PERIOD - 1), waits);
+    assert_eq!(
+        renewal(MAX_PERIODS * PERIOD),
+        Renewal::Due(preferred.other())
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// Most bytes of one batch that the kernel takes: it allows a socket twice the room that was asked
 /// for, and needs a few.
-pub const LARGEST_BATCH: usize = 2 * SEND_ROOM - 64;
+pub const MAX_BATCH: usize = 2 * SEND_ROOM - 64;
 
 /// Bytes of a batch of these changes.
 pub fn encoded_length(family: Family, changes: &[Change]) -> usize {
@@ -254,7 +254,7 @@ pub enum Change {
         name: &'static str,
         /// Its kind.
         kind: ChainKind,
-        /// Where.
+        /// The hook that the chain is attached to.
         hook: Hook,
         /// Its place among the chains there, the lowest first.
         priority: i32,
@@ -629,7 +629,7 @@ mod tests {
                 vec![Change::ClearChain { table, name }; count]
             };
             let one = encoded_length(Family::V4, &clear(2)) - encoded_length(Family::V4, &clear(1));
-            let most = (LARGEST_BATCH - encoded_length(Family::V4, &clear(1))) / one;
+            let most = (MAX_BATCH - encoded_length(Family::V4, &clear(1))) / one;
             filter.apply(&clear(most))?;
             let error = filter.apply(&clear(most + 4)).unwrap_err();
             assert_eq!(error.errno(), Some(libc::EMSGSIZE), "{error}");

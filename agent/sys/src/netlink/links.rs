@@ -23,8 +23,8 @@ const VETH_INFO_PEER: u16 = 1;
 /// `NUD_PERMANENT`: the kernel neither resolves a neighbour nor accepts another answer
 /// (linux/neighbour.h).
 const PERMANENT: u16 = 0x80;
-/// `IFA_F_NODAD`: an address of IPv6 is in use at once, since nobody else on a cable or tunnel can
-/// have it.
+/// `IFA_F_NODAD`: an address of IPv6 is in use at once, since nobody else on a veth pair or tunnel
+/// can have it.
 const AT_ONCE: u32 = 0x02;
 /// `IFA_F_NOPREFIXROUTE`: one that stands alone brings no route, as with IPv4.
 const WITHOUT_ROUTE: u32 = 0x200;
@@ -37,9 +37,10 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// A virtual cable: one end in the socket's namespace, the other in a pod's.
+/// A pair of virtual Ethernet links (veth(4)): one end in the socket's namespace, the other in a
+/// pod's.
 #[derive(Debug)]
-pub struct Cable<'a> {
+pub struct VethPair<'a> {
     /// Name of the near end, at most 15 bytes.
     pub name: &'a str,
     /// Address of the near end.
@@ -124,28 +125,28 @@ impl Links {
         Ok(self.routes()?.iter().filter_map(default_link).collect())
     }
 
-    /// Lays a cable between this namespace and another. Both ends are off.
+    /// Adds a veth pair between this namespace and another. Both ends are off.
     ///
     /// # Errors
     /// If there is a link of the name, or the kernel refuses.
-    pub fn lay(&mut self, cable: &Cable<'_>) -> Result<()> {
+    pub fn add_veth_pair(&mut self, pair: &VethPair<'_>) -> Result<()> {
         let far = Attributes::new()
-            .text(libc::IFLA_IFNAME, cable.far_name)
-            .bytes(libc::IFLA_ADDRESS, &cable.far_mac)
-            .number(libc::IFLA_MTU, cable.mtu)
-            .bytes(libc::IFLA_NET_NS_FD, &cable.far.as_raw_fd().to_ne_bytes());
+            .text(libc::IFLA_IFNAME, pair.far_name)
+            .bytes(libc::IFLA_ADDRESS, &pair.far_mac)
+            .number(libc::IFLA_MTU, pair.mtu)
+            .bytes(libc::IFLA_NET_NS_FD, &pair.far.as_raw_fd().to_ne_bytes());
         let data = Attributes::new().nest_with_header(VETH_INFO_PEER, &link_header(0, 0, 0), &far);
         let kind = Attributes::new()
             .text(libc::IFLA_INFO_KIND, "veth")
             .nest(libc::IFLA_INFO_DATA, &data);
         let near = Attributes::new()
-            .text(libc::IFLA_IFNAME, cable.name)
-            .bytes(libc::IFLA_ADDRESS, &cable.mac)
-            .number(libc::IFLA_MTU, cable.mtu)
+            .text(libc::IFLA_IFNAME, pair.name)
+            .bytes(libc::IFLA_ADDRESS, &pair.mac)
+            .number(libc::IFLA_MTU, pair.mtu)
             .nest(libc::IFLA_LINKINFO, &kind);
         let flags = CREATE | EXCLUSIVE;
         let request = Message::new(libc::RTM_NEWLINK, flags, &link_header(0, 0, 0), near);
-        self.act(request, "lay the cable", cable.name)
+        self.act(request, "add the veth pair", pair.name)
     }
 
     /// Makes a WireGuard tunnel's link, without a key or peers. It is off.
@@ -184,7 +185,7 @@ impl Links {
         self.act(request, "leave a note with", &format!("link {index}"))
     }
 
-    /// Removes a link, and with a cable's end the other; true where there was one.
+    /// Removes a link, and with a veth pair's end the other; true where there was one.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -534,7 +535,7 @@ mod tests {
         let far = File::open(&place).unwrap();
         in_new(&[Kind::Network], || {
             let mut here = Links::open()?;
-            let cable = Cable {
+            let pair = VethPair {
                 name: "near",
                 mac: [2, 0, 0, 0, 0, 1],
                 far_name: "eth0",
@@ -542,8 +543,8 @@ mod tests {
                 far: far.as_fd(),
                 mtu: 1400,
             };
-            here.lay(&cable)?;
-            assert!(here.lay(&cable).is_err(), "a name is taken once");
+            here.add_veth_pair(&pair)?;
+            assert!(here.add_veth_pair(&pair).is_err(), "a name is taken once");
             let near = here.named("near")?.unwrap();
             assert_eq!((near.mtu, near.note.as_str()), (1400, ""));
             here.switch_on(near.index)?;

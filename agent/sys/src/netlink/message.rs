@@ -71,7 +71,7 @@ impl Attributes {
         self.bytes(kind | NESTED, &inside.0)
     }
 
-    /// Adds one that holds others behind a header of their own, as the other end of a virtual cable
+    /// Adds one that holds others behind a header of their own, as the other end of a veth pair
     /// is described.
     #[must_use]
     pub fn nest_with_header(self, kind: u16, header: &[u8], inside: &Self) -> Self {

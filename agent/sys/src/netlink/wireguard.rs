@@ -57,11 +57,11 @@ const ALLOWED_PREFIX: u16 = 3;
 /// Bytes of the message that sets a private key: netlink's header, the part's, the link's number,
 /// the key.
 const KEY_MESSAGE: usize = 16 + HEADER + 8 + 36;
-/// Peers in one request: an attribute is at most 64 KiB long, and a peer with [`MOST_RANGES`]
+/// Peers in one request: an attribute is at most 64 KiB long, and a peer with [`MAX_RANGES`]
 /// ranges takes less than 1 KiB.
 const PEERS_AT_ONCE: usize = 60;
 /// Most ranges that a peer is given.
-pub const MOST_RANGES: usize = 24;
+pub const MAX_RANGES: usize = 24;
 
 /// A range of addresses: one of them, and how many bits all have in common.
 pub type Range = (IpAddr, u8);
@@ -75,7 +75,7 @@ pub enum Change {
         key: Key,
         /// Where it is; none leaves what is known.
         endpoint: Option<SocketAddr>,
-        /// The addresses behind it, at most [`MOST_RANGES`]. Ranges of another peer move to this
+        /// The addresses behind it, at most [`MAX_RANGES`]. Ranges of another peer move to this
         /// one.
         ranges: Vec<Range>,
         /// Seconds without a packet after which it is sent an empty one. A peer that had none is
@@ -279,7 +279,7 @@ fn entries(change: &Change) -> Vec<Attributes> {
                 attributes = attributes.bytes(PEER_ENDPOINT, &socket_address(*endpoint));
             }
             let attributes = attributes.bytes(PEER_KEEPALIVE, &keepalive.to_ne_bytes());
-            let ranges = ranges.iter().take(MOST_RANGES);
+            let ranges = ranges.iter().take(MAX_RANGES);
             let allowed = ranges.fold(Attributes::new(), |all, range| all.nest(0, &allowed(range)));
             vec![attributes.nest(PEER_ALLOWED, &allowed)]
         }
@@ -498,7 +498,7 @@ mod tests {
         let mut tunnel = Tunnel::default();
         take(&read[0], &mut tunnel);
         let ranges = tunnel.peers.values().map(|peer| peer.ranges.len());
-        assert_eq!(ranges.sum::<usize>(), PEERS_AT_ONCE * MOST_RANGES);
+        assert_eq!(ranges.sum::<usize>(), PEERS_AT_ONCE * MAX_RANGES);
     }
 
     #[test]

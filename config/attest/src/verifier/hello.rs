@@ -279,20 +279,21 @@ impl<'a> Draft<'a> {
             .map(config_protocol::wire::Blob::as_bytes);
         let waits = self.purpose == Purpose::Join
             && identity::kept_back(&ek_hash, &spki, certificate, reference, now);
-        let mut said = Checks::default();
-        let found = identity::find(&ek_hash, self.claims, reference, &mut said).and_then(|found| {
-            identity::admissible(
-                found.machine(),
-                &ek_hash,
-                self.claims,
-                reference,
-                now,
-                &mut said,
-            )?;
-            Ok(found)
-        });
+        let mut checks = Checks::default();
+        let found =
+            identity::find(&ek_hash, self.claims, reference, &mut checks).and_then(|found| {
+                identity::admissible(
+                    found.machine(),
+                    &ek_hash,
+                    self.claims,
+                    reference,
+                    now,
+                    &mut checks,
+                )?;
+                Ok(found)
+            });
         if found.is_ok() || !waits {
-            self.checks.extend(std::mem::take(&mut said));
+            self.checks.extend(std::mem::take(&mut checks));
         }
         let found = match found {
             Err(stop) if !waits => return Err(stop),
@@ -307,7 +308,7 @@ impl<'a> Draft<'a> {
                 certificate,
                 reference,
                 now,
-                &mut said,
+                &mut checks,
             )?;
             Ok((
                 Then::of(found.machine(), reference),
@@ -315,7 +316,7 @@ impl<'a> Draft<'a> {
                 issuer,
             ))
         });
-        self.checks.extend(said);
+        self.checks.extend(checks);
         match outcome {
             Ok((then, subject, issuer)) => Ok((keyed, subject, issuer, then)),
             Err(Stop(code)) if waits => Ok((

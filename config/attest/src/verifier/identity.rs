@@ -120,16 +120,16 @@ pub(super) fn holds(
     reference: &Reference<'_>,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
-    let said = &machine.spec.ek;
-    let good = match said.match_of(&ek.to_text()) {
+    let spec = &machine.spec.ek;
+    let good = match spec.match_of(&ek.to_text()) {
         Some(EkMatch::Hash | EkMatch::Issuer) => true,
         Some(EkMatch::Seen) => !reference.rule.enforces(),
         None => false,
     };
-    let wanted = if !said.hashes.is_empty() {
-        said.hashes.join(", ")
-    } else if !said.issuers.is_empty() {
-        format!("a key of {}", said.issuers.join(", "))
+    let wanted = if !spec.hashes.is_empty() {
+        spec.hashes.join(", ")
+    } else if !spec.issuers.is_empty() {
+        format!("a key of {}", spec.issuers.join(", "))
     } else {
         "its hash in spec.ek.hashes, or its issuer in spec.ek.issuers: an admin has listed neither"
             .to_owned()
@@ -148,12 +148,12 @@ pub(super) fn holds(
 /// Checks a board that belongs to the Machine by its issuer: the issuer must be the one that had
 /// signed for it at its last proof, if it was bound then.
 fn signed_for(machine: &Machine, ek: &Digest, checks: &mut Checks) -> Result<(), Stop> {
-    let (said, status) = (&machine.spec.ek, machine.status.clone().unwrap_or_default());
+    let (spec, status) = (&machine.spec.ek, machine.status.clone().unwrap_or_default());
     let was_bound = status.bound_ek == Some(ek.to_text());
-    if !was_bound || bound_ek(machine).is_some() || said.issuers.is_empty() {
+    if !was_bound || bound_ek(machine).is_some() || spec.issuers.is_empty() {
         return Ok(());
     }
-    let wanted = said.issuers.join(", ");
+    let wanted = spec.issuers.join(", ");
     let found = status.ek_issuer.as_deref().unwrap_or("none of them");
     Err(checks.fail(
         "issuer of the Machine",

@@ -137,7 +137,7 @@ pub(crate) fn check_proof(
     let proven = proven_of(pending.subject());
     let outcome =
         wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
-            let state = said(
+            let state = quoted_state(
                 &pending,
                 &quote,
                 proof,
@@ -446,7 +446,7 @@ fn wanted_still(
 }
 
 /// Checks what the quote attests, and whether the machine may still join.
-fn said(
+fn quoted_state(
     pending: &Pending,
     quote: &Attest,
     proof: &Proof,
@@ -466,7 +466,7 @@ fn said(
     )?;
     registers(quote, &proof.pcrs, checks)?;
     certification(pending, proof, checks)?;
-    let said = state::StateEvidence {
+    let evidence = state::StateEvidence {
         purpose: pending.purpose(),
         then: pending.counters(),
         clock: quote.clock_info,
@@ -477,7 +477,7 @@ fn said(
         config: proof.config_event.as_ref(),
         claims: pending.claims(),
     };
-    state::check(&said, machine, reference, now, checks)
+    state::check(&evidence, machine, reference, now, checks)
 }
 
 /// Checks that the values sent are exactly the quoted ones.

@@ -122,7 +122,7 @@ impl RecordedEvidence {
         let proof = &self.evidence.proof;
         let quote = Attest::parse(proof.quote.attest.as_bytes())
             .map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
-        let said = state::StateEvidence {
+        let evidence = state::StateEvidence {
             purpose: Purpose::Join,
             then: known(machine).and_then(|status| status.counters),
             clock: quote.clock_info,
@@ -133,7 +133,7 @@ impl RecordedEvidence {
             config: proof.config_event.as_ref(),
             claims: &self.claims,
         };
-        state::check(&said, machine, reference, now, checks)?;
+        state::check(&evidence, machine, reference, now, checks)?;
         let asks = RequestContext {
             claims: &self.claims,
             derived: Some(name::derived(&self.ek_hash)),

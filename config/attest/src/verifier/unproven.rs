@@ -151,7 +151,7 @@ fn form(hello: &Hello, reference: &Reference<'_>, checks: &mut Checks) -> Result
         "over the limits, or not printable"
     };
     checks.must("claims", Code::Malformed, good, "within the limits", found)?;
-    said(reference, checks)?;
+    rule_admits(reference, checks)?;
     let spki = hello.key.as_bytes();
     let good = is_canonical_p256(spki);
     let found = if good {
@@ -169,7 +169,7 @@ fn form(hello: &Hello, reference: &Reference<'_>, checks: &mut Checks) -> Result
 }
 
 /// Checks that the rule admits machines without a TPM.
-fn said(reference: &Reference<'_>, checks: &mut Checks) -> Result<(), Stop> {
+fn rule_admits(reference: &Reference<'_>, checks: &mut Checks) -> Result<(), Stop> {
     let rule = reference.rule;
     let found = format!("rule `{}` does not say it", rule.name());
     let found = if rule.admits_without_tpm() {
@@ -446,9 +446,9 @@ pub fn check_unproven(
     let own_word = recorded_key(&machine) == Some(key.to_text().as_str());
     let proven = if own_word { proven_of(&subject) } else { None };
     not_proven(&mut checks);
-    let mut said = Checks::default();
-    super::privileged::check(&claims, reference.rule, &mut said);
-    checks.judged(said, false);
+    let mut privileged = Checks::default();
+    super::privileged::check(&claims, reference.rule, &mut privileged);
+    checks.judged(privileged, false);
     match check_requests(&asks, &machine, reference, now, &mut checks) {
         Ok(requested) => {
             let keyed = KeyHolder {
@@ -562,7 +562,7 @@ fn look_again(
     checks: &mut Checks,
 ) -> Result<Machine, Stop> {
     let claims = &pending.hello.claims;
-    said(reference, checks)?;
+    rule_admits(reference, checks)?;
     let found = find(claims, reference, checks)?;
     let same = match (&pending.hello.subject, &found) {
         (Subject::Known(id), Found::Known(machine)) => machine_id(machine) == *id,

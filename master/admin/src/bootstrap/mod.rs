@@ -121,7 +121,7 @@ struct Proven {
 async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, BootstrapHello)> {
     let start = Instant::now();
     let config = tls::unproven()?;
-    let mut told = false;
+    let mut printed = false;
     loop {
         let outcome = match Connection::open(endpoint, config.clone()).await {
             Ok(mut connection) => {
@@ -135,9 +135,9 @@ async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, B
             Err(
                 Error::Connect { .. } | Error::Http { .. } | Error::Refused { status: 503, .. },
             ) if start.elapsed() < patience => {
-                if !told {
+                if !printed {
                     tell(&format!("waiting for the master at {}", endpoint.url));
-                    told = true;
+                    printed = true;
                 }
                 tokio::time::sleep(PAUSE).await;
             }

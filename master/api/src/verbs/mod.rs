@@ -187,7 +187,7 @@ impl Call {
         &self,
         what: Carried,
     ) -> Result<impl FnOnce(Response<Body>) -> Response<Body> + use<>, ApiError> {
-        let socket = Socket::asked(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
+        let socket = Socket::requested(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
         let socket = socket.map(|socket| (socket, self.clone()));
         Ok(move |answer| match socket {
             Some((socket, call)) => {

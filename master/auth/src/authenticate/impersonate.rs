@@ -178,10 +178,10 @@ fn acted(wanted: Wanted) -> UserInfo {
     } else {
         identity::AUTHENTICATED_GROUP
     };
-    let said = |group: &String| {
+    let is_implied = |group: &String| {
         group == identity::AUTHENTICATED_GROUP || group == identity::UNAUTHENTICATED_GROUP
     };
-    if !groups.iter().any(said) {
+    if !groups.iter().any(is_implied) {
         groups.push(always.to_owned());
     }
     UserInfo {

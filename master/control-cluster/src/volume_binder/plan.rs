@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub enum Facts {
     /// A claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its facts.
         claim: Arc<Claim>,
@@ -28,7 +28,7 @@ pub enum Facts {
     },
     /// A volume.
     Volume {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its facts.
         volume: Arc<Volume>,
@@ -53,7 +53,7 @@ pub struct News {
 pub enum Step {
     /// It is bound to this volume permanently.
     Name {
-        /// Which.
+        /// The volume's name.
         volume: String,
         /// Whether the controller chose it, not a person.
         chosen: bool,
@@ -102,7 +102,7 @@ fn grows() -> News {
 pub enum Other {
     /// It is for this claim and for no other.
     Keep {
-        /// Which.
+        /// The claim's key.
         claim: Key,
         /// The claim's UID.
         uid: String,
@@ -136,20 +136,20 @@ pub enum Other {
 pub enum Action {
     /// Of a claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// As it was seen.
         version: String,
-        /// What.
+        /// The step.
         step: Step,
     },
     /// Of a volume.
     Volume {
-        /// Which.
+        /// The object's name.
         name: String,
         /// As it was seen.
         version: String,
-        /// What.
+        /// The step.
         step: Other,
     },
 }

@@ -8,7 +8,7 @@
 mod plan;
 pub(crate) mod views;
 
-pub use plan::{Action, MANAGER, MOST, SERVICE_NAME, endpoints, reconcile};
+pub use plan::{Action, MANAGER, MAX_ENDPOINTS, SERVICE_NAME, endpoints, reconcile};
 pub(crate) use plan::{HEADLESS, MANAGED_BY};
 pub use views::{Backend, PortView, ServiceView, SliceView, Target, ZoneView};
 

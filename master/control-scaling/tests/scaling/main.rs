@@ -17,7 +17,7 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::{SignedDuration, Timestamp};
 use master_control_scaling::{
-    Ask, Fault, Memory, Proposal, Sample, Samples, Seen, Target, Tolerance, decide, propose,
+    Ask, Fault, Memory, Observed, Proposal, Sample, Samples, Target, Tolerance, decide, propose,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -357,15 +357,18 @@ impl Scaler {
             utilization: None,
             average: 0,
         });
-        let seen = Seen {
+        let observed = Observed {
             replicas: self.replicas,
             readings: Ok(vec![reading]),
         };
-        let decision = decide(&self.spec, &seen, &mut self.memory, now);
+        let decision = decide(&self.spec, &observed, &mut self.memory, now);
         let to = decision.replicas.unwrap();
         self.memory.scaled(self.replicas, to, now);
         self.replicas = to;
-        (to, decision.said.iter().map(|said| said.reason).collect())
+        (
+            to,
+            decision.conditions.iter().map(|one| one.reason).collect(),
+        )
     }
 }
 
@@ -461,18 +464,18 @@ fn failing_metrics_never_scale_down_and_are_reported() {
         })
     };
     let decided = |first, second| {
-        let seen = Seen {
+        let observed = Observed {
             replicas: 4,
             readings: Ok(vec![first, second]),
         };
-        decide(&both, &seen, &mut Memory::default(), Instant::now())
+        decide(&both, &observed, &mut Memory::default(), Instant::now())
     };
     let none = decided(Err(fault()), reading(2));
     assert_eq!(none.replicas, None);
     let active = none
-        .said
+        .conditions
         .iter()
-        .find(|said| said.kind == "ScalingActive")
+        .find(|one| one.kind == "ScalingActive")
         .unwrap();
     let words = "the HPA was unable to compute the replica count: why";
     assert_eq!(
@@ -491,13 +494,13 @@ fn failing_metrics_never_scale_down_and_are_reported() {
 #[test]
 fn bounds_precede_metrics_and_zero_replicas_disable_scaling() {
     for (replicas, expected) in [(0, 0), (1, 2), (9, 7)] {
-        let seen = Seen {
+        let observed = Observed {
             replicas,
             readings: Ok(Vec::new()),
         };
         let found = decide(
             &spec(2, 7, Value::Null),
-            &seen,
+            &observed,
             &mut Memory::default(),
             Instant::now(),
         );
