@@ -1,8 +1,11 @@
 //! The controllers against the real API server over the real store, in one process.
+
 mod garbage;
 mod jobs;
 mod kept;
+mod machines;
 mod nodes;
+mod rights;
 
 use config_kube::identity::{CONTROLLER_MANAGER_USER, NODE_LEASE_NAMESPACE};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
