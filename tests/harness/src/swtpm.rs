@@ -45,6 +45,11 @@ impl Swtpm {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
 
+    /// The port on loopback that takes commands.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The certificate of the authority that issued the EK certificates, as PEM.
     pub fn issuer_pem(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("ca/issuercert.pem"))
