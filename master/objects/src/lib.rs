@@ -1,8 +1,8 @@
 //! Objects in the store: their stored form, reads of them, generated names, and what a deletion
 //! does to one.
 //!
-//! The stored form is encoded once, metadata first, without the fields that path and
-//! revision supply.
+//! The stored form is encoded once, metadata first, without the fields that path and revision
+//! supply.
 //!
 //! Stored bytes are `{"metadata":{…},…}` without `kind`, `apiVersion` and
 //! `metadata.resourceVersion`. An answer is a short head with these three and the stored bytes from
