@@ -25,7 +25,7 @@ const COMPONENT: &str = "kubelet";
 
 /// One thing that happened.
 #[derive(Debug, Clone)]
-struct News {
+struct Occurrence {
     about: ObjectReference,
     warning: bool,
     reason: Cow<'static, str>,
@@ -36,7 +36,7 @@ struct News {
 /// Queues events for the writer task.
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    queue: mpsc::Sender<News>,
+    queue: mpsc::Sender<Occurrence>,
 }
 
 impl Recorder {
@@ -98,7 +98,7 @@ impl Recorder {
         message: &str,
     ) {
         let message = message.chars().take(MAX_MESSAGE).collect();
-        let news = News {
+        let news = Occurrence {
             about,
             warning,
             reason: reason.into(),
@@ -171,7 +171,7 @@ fn pod_reference(pod: &Pod) -> ObjectReference {
 /// The events that wait.
 #[derive(Debug)]
 pub struct Queue {
-    receiver: mpsc::Receiver<News>,
+    receiver: mpsc::Receiver<Occurrence>,
 }
 
 /// What repetitions of an event have in common: whose it is, reason and message.
@@ -229,7 +229,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
     }
 }
 
-fn event(news: News, name: String, namespace: String, node: &str) -> Event {
+fn event(news: Occurrence, name: String, namespace: String, node: &str) -> Event {
     Event {
         metadata: ObjectMeta {
             name: Some(name),

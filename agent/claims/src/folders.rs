@@ -11,16 +11,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const GOING: &str = ".going-";
 /// Prefix of a folder's name while it is made.
 const COMING: &str = ".coming";
-/// Permission bits of a new folder: pods run as any user, and the parent folder keeps everyone else out.
+/// Permission bits of a new folder: pods run as any user, and the parent folder keeps everyone else
+/// out.
 const OPEN: u32 = 0o777;
 /// Permission bits of the parent folder.
 const CLOSED: u32 = 0o700;
 /// The same if the pod names a group: new files inside belong to that group.
 const SHARED: u32 = 0o2777;
-/// Names that one call removes at most: a pod that still has the folder may fill it as fast as it is emptied.
+/// Names that one call removes at most: a pod that still has the folder may fill it as fast as it
+/// is emptied.
 const MOST_NAMES: u64 = 1_000_000;
 /// Folders that are removed at once; each has a thread.
-const MOST_REMOVALS: usize = 8;
+const MAX_REMOVALS: usize = 8;
 
 /// Why a folder can't be made, found or removed.
 #[derive(Debug, thiserror::Error)]
@@ -29,12 +31,12 @@ pub enum FolderError {
     #[error("{0:?} can't be the name of a volume")]
     Name(String),
     /// There is less room than the claim asks for.
-    #[error("{free} bytes are free for volumes, and {asked} are asked for")]
+    #[error("{free} bytes are free for volumes, and {requested} are asked for")]
     Full {
         /// Bytes that are free.
         free: u64,
         /// Bytes that are asked for.
-        asked: u64,
+        requested: u64,
     },
     /// The volume's folder is missing on this machine.
     #[error(
@@ -54,7 +56,8 @@ pub enum FolderError {
 #[derive(Debug)]
 pub struct Folders {
     root: PathBuf,
-    /// Folders are made, and get and lose their names, one after another. None is emptied meanwhile.
+    /// Folders are made, and get and lose their names, one after another. None is emptied
+    /// meanwhile.
     turn: Mutex<()>,
     /// Volumes whose folders are being removed.
     going: Mutex<BTreeSet<String>>,
@@ -102,7 +105,10 @@ impl Folders {
         }
         let free = free(&self.root).map_err(fault)?;
         if free < bytes {
-            return Err(FolderError::Full { free, asked: bytes });
+            return Err(FolderError::Full {
+                free,
+                requested: bytes,
+            });
         }
         // It gets its name last, when it is complete.
         let make = || {
@@ -138,8 +144,8 @@ impl Folders {
         }
     }
 
-    /// Removes a volume's folder with its content; it is no error if there is none. The next call continues an interrupted
-    /// removal. It holds up no other folder, however long it takes.
+    /// Removes a volume's folder with its content; it is no error if there is none. The next call
+    /// continues an interrupted removal. It holds up no other folder, however long it takes.
     ///
     /// # Errors
     /// [`FolderError::Going`] where not all of it is removed yet, or if something of it can't be removed.
@@ -178,7 +184,7 @@ impl Folders {
 
     fn begin<'a>(&'a self, name: &'a str) -> Result<Removal<'a>, FolderError> {
         let mut going = self.going();
-        if going.len() >= MOST_REMOVALS || !going.insert(name.to_owned()) {
+        if going.len() >= MAX_REMOVALS || !going.insert(name.to_owned()) {
             return Err(FolderError::Going(name.to_owned()));
         }
         Ok(Removal(self, name))
@@ -304,13 +310,10 @@ mod tests {
         }
         folders.remove_within("pvc-1", 20).unwrap();
         assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
-        let names: Vec<String> = (0..=MOST_REMOVALS).map(|n| format!("pvc-{n}")).collect();
+        let names: Vec<String> = (0..=MAX_REMOVALS).map(|n| format!("pvc-{n}")).collect();
         let begun = names.iter().map(|name| folders.begin(name));
         let begun: Vec<_> = begun.collect();
-        assert_eq!(
-            begun.iter().filter(|one| one.is_ok()).count(),
-            MOST_REMOVALS
-        );
+        assert_eq!(begun.iter().filter(|one| one.is_ok()).count(), MAX_REMOVALS);
         drop(begun);
         assert!(folders.begin("pvc-1").is_ok());
     }

@@ -1,5 +1,5 @@
-//! Files and folders of the machine that pods may mount: those that its configuration lists, and for plug-ins the folder of the
-//! machine's volumes.
+//! Files and folders of the machine that pods may mount: those that its configuration lists, and
+//! for plug-ins the folder of the machine's volumes.
 
 use agent_sys::beneath::{Beneath, Links, Place};
 use config_kube::k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod};
@@ -12,7 +12,8 @@ use std::path::Path;
 pub enum Right {
     /// The machine's configuration lists it.
     Listed,
-    /// The pod brings a plug-in, such as a CSI driver: its author is root of the machine, as its configuration allows.
+    /// The pod brings a plug-in, such as a CSI driver: its author is root of the machine, as its
+    /// configuration allows.
     PlugIn,
 }
 
@@ -30,7 +31,8 @@ pub struct HostPaths<'a> {
 }
 
 impl HostPaths<'_> {
-    /// A file or folder of the machine, made where the pod asks for that and may write, checked where it is.
+    /// A file or folder of the machine, made where the pod asks for that and may write, checked
+    /// where it is.
     ///
     /// # Errors
     /// Why the pod does not get it.
@@ -92,7 +94,8 @@ impl HostPaths<'_> {
         }
     }
 
-    /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't get.
+    /// Why the node doesn't give the pod a path of the machine, if it asks for one that it doesn't
+    /// get.
     pub fn fault(&self, pod: &Pod, right: Right) -> Option<String> {
         let spec = pod.spec.as_ref()?;
         let lasting = || {
@@ -120,8 +123,8 @@ impl HostPaths<'_> {
         })
     }
 
-    /// Whether the machine's configuration lets pods mount a path. The agent's own folders are never in it, wherever they are, but for
-    /// that of the machine's volumes, which plug-ins get.
+    /// Whether the machine's configuration lets pods mount a path. The agent's own folders are
+    /// never in it, wherever they are, but for that of the machine's volumes, which plug-ins get.
     fn allowed(&self, path: &str, right: Right, writable: bool) -> Result<(), Refused> {
         if right == Right::PlugIn
             && path.parse::<PlainPath>().is_ok()

@@ -1,9 +1,9 @@
 //! Persistent volumes on this machine.
 //!
 //! A claim leads to its volume ([`resolve`], pure), and a volume to a folder ([`Folders`]) or to a
-//! path of the machine ([`HostPaths`]). Folders are made and removed only on the master's request and never by a
-//! mount: if the folder of a volume is missing, its data is lost, and an empty folder would hide
-//! that. No tasks, no channels.
+//! path of the machine ([`HostPaths`]). Folders are made and removed only on the master's request
+//! and never by a mount: if the folder of a volume is missing, its data is lost, and an empty
+//! folder would hide that. No tasks, no channels.
 
 mod folders;
 mod host_paths;

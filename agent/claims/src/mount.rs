@@ -97,7 +97,8 @@ pub fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
 }
 
 impl Folders {
-    /// What is mounted for a pod's claim, which is bound to this volume; none where that is a driver's to mount.
+    /// What is mounted for a pod's claim, which is bound to this volume; none where that is a
+    /// driver's to mount.
     ///
     /// # Errors
     /// Why nothing is mounted, in upstream's words; for example that the data is lost.

@@ -23,7 +23,7 @@ pub enum Found {
     Folder(String),
     /// A path of the machine, which its configuration must list.
     Path {
-        /// Which.
+        /// The path.
         path: String,
         /// Upstream's type of a hostPath; empty for none.
         kind: String,

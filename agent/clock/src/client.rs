@@ -60,7 +60,8 @@ pub enum AskError {
     Fault(#[from] Fault),
 }
 
-/// Asks a server; its seconds are of the era that is nearest to `floor` (since 1970) and what follows it.
+/// Asks a server; its seconds are of the era that is nearest to `floor` (since 1970) and what
+/// follows it.
 ///
 /// Packets that are no answer to this request are skipped, as anyone can send them; one from the
 /// server ends the wait.
@@ -91,7 +92,7 @@ pub async fn ask(server: &Server, floor: Duration) -> Result<Sample, AskError> {
         Instant::now(),
     );
     socket.send(&sntp::request(nonce)).await?;
-    let mut buffer = [0; sntp::MOST + 1];
+    let mut buffer = [0; sntp::MAX_ANSWER + 1];
     for _ in 0..PACKETS {
         let length = timeout_at(deadline, socket.recv(&mut buffer))
             .await

@@ -5,12 +5,13 @@ use std::time::Duration;
 /// Bytes of a packet without extensions.
 pub const PACKET: usize = 48;
 /// Largest answer that is read; extensions after the packet are ignored.
-pub const MOST: usize = 512;
+pub const MAX_ANSWER: usize = 512;
 /// Seconds from 1900, where NTP begins, to 1970.
 const UNIX: u64 = 2_208_988_800;
 /// Seconds of an era: NTP's seconds have 32 bits.
 const ERA: u64 = 1 << 32;
-/// No answer is good that is farther from its reference clock than this (RFC 5905: MAXDIST, with room for bad networks).
+/// No answer is good that is farther from its reference clock than this (RFC 5905: MAXDIST, with
+/// room for bad networks).
 const DISTANCE: Duration = Duration::from_secs(3);
 /// No answer is good that took longer.
 const DELAY: Duration = Duration::from_secs(3);
@@ -22,7 +23,7 @@ pub enum Fault {
     #[error("the answer has {0} bytes, an SNTP packet has {PACKET}")]
     Truncated(usize),
     /// More bytes than an answer may have.
-    #[error("the answer has {0} bytes, more than {MOST}")]
+    #[error("the answer has {0} bytes, more than {MAX_ANSWER}")]
     TooLong(usize),
     /// Not an answer of a server, or of another version.
     #[error("the answer is not a server's of version 3 or 4")]
@@ -53,7 +54,8 @@ pub struct Sample {
     pub delay: Duration,
 }
 
-/// A request. Its transmit time is a random number: it tells nobody the machine's clock, and a sender that has not seen it cannot answer.
+/// A request. Its transmit time is a random number: it tells nobody the machine's clock, and a
+/// sender that has not seen it cannot answer.
 pub fn request(nonce: u64) -> [u8; PACKET] {
     let mut packet = [0; PACKET];
     // No leap warning, version 4, client.
@@ -62,11 +64,11 @@ pub fn request(nonce: u64) -> [u8; PACKET] {
     packet
 }
 
-/// Reads an answer to the request with this nonce, sent at `sent` and answered after `took`; times are since 1970. Seconds
-/// are of the era that is nearest to `floor` and what follows it.
+/// Reads an answer to the request with this nonce, sent at `sent` and answered after `took`; times
+/// are since 1970. Seconds are of the era that is nearest to `floor` and what follows it.
 ///
-/// Total over all bytes. The origin is checked first, so that a sender who did not see the request is ignored, even with a
-/// kiss of death.
+/// Total over all bytes. The origin is checked first, so that a sender who did not see the request
+/// is ignored, even with a kiss of death.
 ///
 /// # Errors
 /// [`Fault`]: the bytes are no answer to this request, or the server says that its time is not to be used.
@@ -77,7 +79,7 @@ pub fn read(
     took: Duration,
     floor: Duration,
 ) -> Result<Sample, Fault> {
-    if bytes.len() > MOST {
+    if bytes.len() > MAX_ANSWER {
         return Err(Fault::TooLong(bytes.len()));
     }
     let Some(packet) = bytes.first_chunk::<PACKET>() else {
@@ -138,7 +140,8 @@ fn short(packet: &[u8; PACKET], at: usize) -> Duration {
     Duration::from_nanos((u64::from(raw) * 1_000_000_000) >> 16)
 }
 
-/// Seconds and fractions of 32 bits each, since 1970, in the era that is nearest to `floor` and what follows it.
+/// Seconds and fractions of 32 bits each, since 1970, in the era that is nearest to `floor` and
+/// what follows it.
 fn moment(stamp: u64, floor: Duration) -> Duration {
     let seconds = ((stamp >> 32) + ERA - UNIX) % ERA;
     let eras = floor
@@ -199,7 +202,10 @@ mod tests {
     #[test]
     fn each_wrong_answer_is_refused_for_its_reason() {
         assert_eq!(heard(&[0; 47]), Err(Fault::Truncated(47)));
-        assert_eq!(heard(&[0; MOST + 1]), Err(Fault::TooLong(MOST + 1)));
+        assert_eq!(
+            heard(&[0; MAX_ANSWER + 1]),
+            Err(Fault::TooLong(MAX_ANSWER + 1))
+        );
         assert_eq!(
             changed(|packet| packet[0] = 0b00_100_011),
             Err(Fault::Mode),

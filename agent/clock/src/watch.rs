@@ -1,4 +1,5 @@
-//! The clock of an enrolled machine, held against what the master tells over its authenticated connection.
+//! The clock of an enrolled machine, held against what the master tells over its authenticated
+//! connection.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ const NOISE: i64 = 3 * 1_000_000_000;
 const DOUBT: i64 = 30 * 1_000_000_000;
 /// Servers that differ by more from the master are not listened to.
 const TRUST: i64 = 10 * 1_000_000_000;
-/// Most that one round slews, nanoseconds: the kernel moves the clock by a two-thousandth, so this takes half an hour.
+/// Most that one round slews, nanoseconds: the kernel moves the clock by a two-thousandth, so this
+/// takes half an hour.
 const SLEW: i64 = 1_000_000_000;
 
 /// What to do, and what to say.
@@ -20,7 +22,8 @@ pub struct Advice {
     pub doubt: Option<String>,
 }
 
-/// What is known of the clock since the machine enrolled. Offsets are what the clock must be moved by, nanoseconds.
+/// What is known of the clock since the machine enrolled. Offsets are what the clock must be moved
+/// by, nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Watch {
     master: Option<i64>,
@@ -43,7 +46,8 @@ impl Watch {
         }
     }
 
-    /// Servers agreed on an offset. They are finer than the master's seconds, and may not contradict them.
+    /// Servers agreed on an offset. They are finer than the master's seconds, and may not
+    /// contradict them.
     pub fn servers(&self, offset: i64) -> Advice {
         let slew = offset.clamp(-SLEW, SLEW);
         let Some(master) = self.master else {

@@ -1,4 +1,5 @@
-//! Time servers that lie, on loopback: each is refused for its reason, and a good one is accepted (the negative control).
+//! Time servers that lie, on loopback: each is refused for its reason, and a good one is accepted
+//! (the negative control).
 
 #![allow(
     clippy::unwrap_used,
@@ -94,7 +95,8 @@ async fn each_lie_is_refused_for_its_reason() {
     ));
 }
 
-/// An attacker who does not see the request can neither tell a time nor keep the machine waiting for ever.
+/// An attacker who does not see the request can neither tell a time nor keep the machine waiting
+/// for ever.
 #[tokio::test]
 async fn a_flood_of_guesses_is_not_heard_and_ends() {
     let flood = server(|packet| {

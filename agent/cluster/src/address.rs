@@ -1,9 +1,9 @@
-//! Which pod has which address: a table that gives each address to one pod at a time (pure). Ranges of ids ([`Users`]) stand
-//! in it, too, so that both are given and come back together.
+//! Which pod has which address: a table that gives each address to one pod at a time (pure). Ranges
+//! of ids ([`Users`]) stand in it, too, so that both are given and come back together.
 //!
-//! Guarantees: no address is given to two pods, none is given that lies outside of the ranges or is reserved, and a pod
-//! that asks again has what it had. An address that came back is given again only after all others of its range: peers
-//! may remember who had it.
+//! Guarantees: no address is given to two pods, none is given that lies outside of the ranges or is
+//! reserved, and a pod that asks again has what it had. An address that came back is given again
+//! only after all others of its range: peers may remember who had it.
 
 use crate::error::Error;
 use crate::users::Users;
@@ -37,7 +37,8 @@ impl Table {
         given.chain(self.users.uids())
     }
 
-    /// Gives a pod one address of each range; what it has already and fits the ranges, it keeps. True if something changed.
+    /// Gives a pod one address of each range; what it has already and fits the ranges, it keeps.
+    /// True if something changed.
     ///
     /// # Errors
     /// If there is no range, or one of them is full; then nothing has changed.
@@ -65,7 +66,8 @@ impl Table {
         Ok(true)
     }
 
-    /// Notes what a pod is seen to have; true if that is news. Where another has one of these addresses, nothing is noted.
+    /// Notes what a pod is seen to have; true if that is news. Where another has one of these
+    /// addresses, nothing is noted.
     pub fn keep(&mut self, uid: &str, addresses: &[IpAddr]) -> bool {
         let own = addresses.to_vec();
         let taken = self
@@ -109,8 +111,9 @@ fn next_free(range: &Cidr, last: Option<IpAddr>, taken: &BTreeSet<IpAddr>) -> Op
         .find(|address| !taken.contains(address))
 }
 
-/// The first and the last address of a range that a pod can get; the first is greater where there is none. No pod gets the
-/// network's own, the node's ([`gateway`]), and the last, which may be a broadcast address to others.
+/// The first and the last address of a range that a pod can get; the first is greater where there
+/// is none. No pod gets the network's own, the node's ([`gateway`]), and the last, which may be a
+/// broadcast address to others.
 fn ends(range: &Cidr) -> (u128, u128) {
     let bits = if range.address.is_ipv4() { 32 } else { 128 };
     let host = u32::from(bits_left(bits, range.prefix));
@@ -132,7 +135,8 @@ pub fn room(range: &Cidr) -> u128 {
     last.saturating_add(1).saturating_sub(first)
 }
 
-/// The node's own address in a range: pods send to it what is not for themselves, and see it where the node speaks to them.
+/// The node's own address in a range: pods send to it what is not for themselves, and see it where
+/// the node speaks to them.
 ///
 /// # Errors
 /// If the range has no room for a node and a pod.

@@ -1,8 +1,9 @@
 //! The table of addresses and ids on the disk: each is written down before it is used.
 //!
-//! Guarantee: after a crash or a power cut the file is the one before a change or the one after it, never a part, and
-//! whatever was given before the crash is in it. What can't be read is told and replaced by an empty table: after a power
-//! cut no pod runs, and after a crash the records of the sandboxes that still run are taken up again.
+//! Guarantee: after a crash or a power cut the file is the one before a change or the one after it,
+//! never a part, and whatever was given before the crash is in it. What can't be read is told and
+//! replaced by an empty table: after a power cut no pod runs, and after a crash the records of the
+//! sandboxes that still run are taken up again.
 
 use crate::address::Table;
 use crate::error::Error;
@@ -11,7 +12,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Largest file that is read: a node has far fewer pods than fit.
-const LARGEST: u64 = 4 << 20;
+const MAX_FILE: u64 = 4 << 20;
 
 /// The table and its file.
 #[derive(Debug)]
@@ -30,7 +31,8 @@ impl Ledger {
         Self { path, table }
     }
 
-    /// Changes the table; the change holds also after a power cut when this returns. After an error nothing has changed.
+    /// Changes the table; the change holds also after a power cut when this returns. After an error
+    /// nothing has changed.
     pub(crate) fn change<T>(
         &mut self,
         change: impl FnOnce(&mut Table) -> Result<(T, bool), Error>,
@@ -52,7 +54,7 @@ fn read(path: &Path) -> Result<Table, String> {
         Err(error) => return Err(error.to_string()),
     };
     let mut bytes = Vec::new();
-    file.take(LARGEST)
+    file.take(MAX_FILE)
         .read_to_end(&mut bytes)
         .map_err(|error| error.to_string())?;
     let table: Table = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;

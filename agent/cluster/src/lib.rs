@@ -1,20 +1,23 @@
 //! The pod network of one node: sandboxes, their addresses, and the packet filter's rules.
 //!
-//! Enter by [`Sandboxes`]: one for the agent, opened before the first pod. A sandbox is what the containers of a pod share:
-//! network, IPC and UTS namespaces, held by mounts below one folder in memory, without a process; a link, an address, and
-//! memory for `/dev/shm`. Each is made in steps ([`Step`]) of which the last writes a record. A folder without a record is
-//! what a crash left, and the next start takes it away; one with a record is adopted as it is.
+//! Enter by [`Sandboxes`]: one for the agent, opened before the first pod. A sandbox is what the
+//! containers of a pod share: network, IPC and UTS namespaces, held by mounts below one folder in
+//! memory, without a process; a link, an address, and memory for `/dev/shm`. Each is made in steps
+//! ([`Step`]) of which the last writes a record. A folder without a record is what a crash left,
+//! and the next start takes it away; one with a record is adopted as it is.
 //!
-//! Every pod has a cable of its own to the node and no segment is shared: what a pod sends goes to the node's routes and
-//! nowhere else, so there is no neighbour to be deceived by ARP. The node fixes both ends' Ethernet addresses, and
-//! [`rules`] let out of a cable only what carries its pod's address.
+//! Every pod has a veth pair of its own to the node and no segment is shared: what a pod sends goes
+//! to the node's routes and nowhere else, so there is no neighbour to be deceived by ARP. The node
+//! fixes both ends' Ethernet addresses, and [`rules`] let out of a veth pair only what carries its
+//! pod's address.
 //!
-//! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`] (what the packet filter holds),
-//! [`policy`] (what network policies make of it), [`settings`] (which kernel settings are safe). Calls block for a few milliseconds,
-//! and an event loop makes them on threads for that.
+//! Decisions are pure: [`address`] (which pod has which address), [`users`] (which ids), [`rules`]
+//! (what the packet filter holds), [`policy`] (what network policies make of it), [`settings`]
+//! (which kernel settings are safe). Calls block for a few milliseconds, and an event loop makes
+//! them on threads for that.
 //!
-//! Tasks: [`policy::Keeper::run`], [`policy::name_namespaces`], [`tunnel::Keeper::run`] and [`keep_routes`] follow what the kubelet's
-//! watches know of the cluster.
+//! Tasks: [`policy::Keeper::run`], [`policy::name_namespaces`], [`tunnel::Keeper::run`] and
+//! [`keep_routes`] follow what the kubelet's watches know of the cluster.
 
 pub mod address;
 mod error;

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 /// Memory of a pod's `/dev/shm`, which counts against the limits of who fills it (upstream's).
 const SHM_OPTIONS: &str = "mode=1777,size=65536k";
-/// Settings of every pod's own network: the port and group limits of other engines (containerd 2, CRI-O), by which programs
-/// that listen below 1024 or ping need no capability.
+/// Settings of every pod's own network: the port and group limits of other engines (containerd 2,
+/// CRI-O), by which programs that listen below 1024 or ping need no capability.
 const POD_SETTINGS: [(&str, &str); 2] = [
     ("net/ipv4/ip_unprivileged_port_start", "0"),
     ("net/ipv4/ping_group_range", "0 2147483647"),
@@ -30,7 +30,8 @@ pub(crate) fn make_namespaces(sandbox: &Sandbox) -> Result<(), Error> {
     };
     if let Some(first) = sandbox.first_id {
         namespace::hold_owned(first, &places().collect::<Vec<_>>())?;
-        // The machine's root may set them from outside of the user namespace, which no thread can enter.
+        // The machine's root may set them from outside of the user namespace, which no thread can
+        // enter.
         let entered = places().filter(|(kind, _)| *kind != Kind::User);
         namespace::inside(&entered.collect::<Vec<_>>(), || set_namespaces(sandbox))?;
     } else {

@@ -1,4 +1,5 @@
-//! Routes to other nodes' pods over a trusted L2 segment: one route for each of their ranges, by the node's address.
+//! Routes to other nodes' pods over a trusted L2 segment: one route for each of their ranges, by
+//! the node's address.
 
 use crate::error::Error;
 use agent_sys::netlink::Family;
@@ -27,7 +28,8 @@ pub struct Unreached {
     pub reason: String,
 }
 
-/// The routes that peers need, by destination; each with the peer's name. Of two peers with one range, the first has it.
+/// The routes that peers need, by destination; each with the peer's name. Of two peers with one
+/// range, the first has it.
 fn wanted(peers: &[Peer]) -> BTreeMap<(IpAddr, u8), (IpAddr, &str)> {
     let mut all = BTreeMap::new();
     for peer in peers {
@@ -43,7 +45,8 @@ fn wanted(peers: &[Peer]) -> BTreeMap<(IpAddr, u8), (IpAddr, &str)> {
     all
 }
 
-/// Whether a range is one that a node can have: none that would take the default route, or the machine's own addresses.
+/// Whether a range is one that a node can have: none that would take the default route, or the
+/// machine's own addresses.
 pub(crate) fn is_routed(range: &Cidr) -> bool {
     let taken = match range.network() {
         IpAddr::V4(network) => network.is_link_local(),
@@ -125,7 +128,7 @@ pub(crate) fn route(peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
 mod tests {
     use super::*;
     use agent_sys::namespace::{Kind, hold, in_new, release};
-    use agent_sys::netlink::links::Cable;
+    use agent_sys::netlink::links::VethPair;
     use std::fs::File;
     use std::os::fd::AsFd as _;
 
@@ -183,7 +186,7 @@ mod tests {
         let far = File::open(&place).unwrap();
         in_new(&[Kind::Network], || {
             let mut links = Links::open()?;
-            links.lay(&Cable {
+            links.add_veth_pair(&VethPair {
                 name: "segment",
                 mac: [2, 0, 0, 0, 0, 1],
                 far_name: "eth0",

@@ -15,19 +15,19 @@ const RETRY_ROUTES: Duration = Duration::from_secs(10);
 pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
     let mut changes = view.changes();
     let mut known: Vec<Peer> = Vec::new();
-    let mut told: Vec<Unreached> = Vec::new();
+    let mut logged: Vec<Unreached> = Vec::new();
     loop {
         let peers = peers(&changes.borrow_and_update(), &own);
-        if let Some(peers) = peers.filter(|peers| *peers != known || !told.is_empty()) {
+        if let Some(peers) = peers.filter(|peers| *peers != known || !logged.is_empty()) {
             let (sandboxes, given) = (Arc::clone(&sandboxes), peers.clone());
             let outcome = tokio::task::spawn_blocking(move || sandboxes.give_peers(&given)).await;
             match outcome {
                 Ok(Ok(unreached)) => {
-                    for one in unreached.iter().filter(|one| !told.contains(one)) {
+                    for one in unreached.iter().filter(|one| !logged.contains(one)) {
                         let (node, reason) = (&one.name, &one.reason);
                         tracing::warn!(node, reason, "no route to a node's pods");
                     }
-                    (known, told) = (peers, unreached);
+                    (known, logged) = (peers, unreached);
                 }
                 Ok(Err(error)) => {
                     tracing::error!(
@@ -45,7 +45,7 @@ pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
             outcome = changes.changed() => if outcome.is_err() {
                 return;
             },
-            () = tokio::time::sleep(RETRY_ROUTES), if !told.is_empty() => {}
+            () = tokio::time::sleep(RETRY_ROUTES), if !logged.is_empty() => {}
         }
     }
 }

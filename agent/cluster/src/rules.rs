@@ -1,19 +1,25 @@
-//! What the packet filter holds for pods (pure): one table of this agent's own for each family of addresses that pods have, put
-//! in place as a whole at the start and changed by single keys afterwards.
+//! What the packet filter holds for pods (pure): one table of this agent's own for each family of
+//! addresses that pods have, put in place as a whole at the start and changed by single keys
+//! afterwards.
 //!
-//! - `from-pods`: what comes out of a pod's cable carries the pod's own address. The machine's loopback addresses are not for
-//!   pods, although cables let the machine's own programs call from there. Link-local addresses and those at which
-//!   clouds keep metadata and agents are not for pods, but for names (port 53): who may ask there is the machine, whose
-//!   identity and user-data they hand out. Pods on the machine's network are the machine in this.
-//! - `through`: what fits no connection that is known is dropped; pods may connect anywhere; connections from outside to pods are dropped; all other
-//!   forwarding is dropped
-//! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by the tunnel or not at all.
-//!   `from-pods` then lets in what carries an address of a pod by the tunnel only, which has proved whose it is.
-//! - `into-the-tunnel`, there too: what the machine sends as itself to their pods has its address in its range.
-//! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way to a pod.
+//! - `from-pods`: what comes out of a pod's veth pair carries the pod's own address. The machine's
+//!   loopback addresses are not for pods, although veth pairs let the machine's own programs call
+//!   from there. Link-local addresses and those at which clouds keep metadata and agents are not
+//!   for pods, but for names (port 53): who may ask there is the machine, whose identity and
+//!   user-data they hand out. Pods on the machine's network are the machine in this.
+//! - `through`: what fits no connection that is known is dropped; pods may connect anywhere;
+//!   connections from outside to pods are dropped; all other forwarding is dropped
+//! - `in-the-clear`, where other machines are reached by a tunnel: what is for their pods leaves by
+//!   the tunnel or not at all. `from-pods` then lets in what carries an address of a pod by the
+//!   tunnel only, which has proved whose it is.
+//! - `into-the-tunnel`, there too: what the machine sends as itself to their pods has its address
+//!   in its range.
+//! - `outside`: what leaves the cluster has the machine's address, since nobody there knows the way
+//!   to a pod.
 //!
-//! Neighbour discovery of IPv6 is no exception: both ends of a cable have each other's Ethernet address fixed and no
-//! link-local address, so that neither has anything to ask, and what a pod announces is dropped.
+//! Neighbour discovery of IPv6 is no exception: both ends of a veth pair have each other's Ethernet
+//! address fixed and no link-local address, so that neither has anything to ask, and what a pod
+//! announces is dropped.
 
 use crate::address::gateway;
 use agent_proxy::table::{LEAVES_AS_NODE, POD_LINKS};
@@ -29,7 +35,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The table.
 pub const TABLE: &str = "pratique-pods";
-/// The set of cables and the addresses behind them.
+/// The set of veth pairs and the addresses behind them.
 pub const PODS: &str = "pods";
 /// The set of other nodes' addresses and ranges, each with its mask.
 pub const PEERS: &str = "peers";
@@ -39,7 +45,7 @@ pub const TUNNELS: [&str; 2] = [TUNNEL, "pratique-wg1"];
 pub const TUNNEL: &str = "pratique-wg";
 /// The link on which the machine speaks to itself.
 const OWN_LINK: &str = "lo";
-/// What the names of pods' cables begin with.
+/// What the names of pods' veth pairs begin with.
 pub const LINKS: &str = POD_LINKS;
 
 /// Addresses outside of the cluster that only the machine may ask, but for names.
@@ -60,7 +66,8 @@ pub const MACHINE_ONLY: [(Ipv4Addr, u8, &str); 3] = [
         "the metadata service of Alibaba Cloud",
     ),
 ];
-/// The same of IPv6; those of [`MACHINE_ONLY`] behind a translator's prefix ([`TRANSLATED`]) belong to them.
+/// The same of IPv6; those of [`MACHINE_ONLY`] behind a translator's prefix ([`TRANSLATED`]) belong
+/// to them.
 pub const MACHINE_ONLY_V6: [(Ipv6Addr, u8, &str); 3] = [
     (
         Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0),
@@ -78,7 +85,8 @@ pub const MACHINE_ONLY_V6: [(Ipv6Addr, u8, &str); 3] = [
         "the metadata service of Google Compute Engine",
     ),
 ];
-/// The prefix by which a translator leads to addresses of IPv4 (RFC 6052, section 2.1): they are the last 32 bits.
+/// The prefix by which a translator leads to addresses of IPv4 (RFC 6052, section 2.1): they are
+/// the last 32 bits.
 const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
 
 /// The ranges of addresses that only the machine may ask.
@@ -135,11 +143,13 @@ struct Rules {
     sizes: BTreeSet<u8>,
 }
 
-/// The whole table of a family, in place of an earlier one, in one batch. What is of the other family is left out.
+/// The whole table of a family, in place of an earlier one, in one batch. What is of the other
+/// family is left out.
 ///
-/// `ranges`: this node's ranges of pod addresses. `pods`: cables and the addresses behind them. `peers`: addresses of other
-/// nodes and their pods, which speak to pods here without a change of addresses. `alone`: the machine serves nothing but
-/// Kubernetes, so that it passes on no other packets. `tunnel`: peers are reached by [`TUNNELS`] only.
+/// `ranges`: this node's ranges of pod addresses. `pods`: veth pairs and the addresses behind them.
+/// `peers`: addresses of other nodes and their pods, which speak to pods here without a change of
+/// addresses. `alone`: the machine serves nothing but Kubernetes, so that it passes on no other
+/// packets. `tunnel`: peers are reached by [`TUNNELS`] only.
 pub fn all(
     family: Family,
     ranges: &[Cidr],
@@ -199,7 +209,7 @@ pub fn all(
         own: of_family(ranges).into_iter().collect(),
         sizes: peers.iter().map(|(_, prefix)| *prefix).collect(),
     };
-    changes.extend(rules.out_of_cables());
+    changes.extend(rules.out_of_pods());
     if tunnel {
         changes.extend(rules.of_the_tunnel());
     }
@@ -224,7 +234,7 @@ fn mask(family: Family, prefix: u8) -> Vec<u8> {
     }
 }
 
-/// Lets a pod's packets out of its cable, in the table of the address's family.
+/// Lets a pod's packets out of its veth pair, in the table of the address's family.
 pub fn admit(link: &str, address: IpAddr) -> Change {
     Change::AddElements {
         table: TABLE,
@@ -309,7 +319,8 @@ impl Rules {
         }
     }
 
-    /// Steps that hold for packets whose address at `offset` is of a peer whose range has a prefix of this length.
+    /// Steps that hold for packets whose address at `offset` is of a peer whose range has a prefix
+    /// of this length.
     fn of_a_peer(&self, offset: u32, prefix: u8) -> Vec<Step> {
         let mask = mask(self.family, prefix);
         let behind = self.family.bytes() / 4;
@@ -356,7 +367,7 @@ impl Rules {
         self.address_in(self.family.source(), range, true)
     }
 
-    fn out_of_cables(&self) -> Vec<Change> {
+    fn out_of_pods(&self) -> Vec<Change> {
         let with = |parts: &[Vec<Step>]| rule("from-pods", parts);
         let foreign = vec![
             self.load(self.family.source(), BEHIND_NAME),
@@ -418,9 +429,10 @@ impl Rules {
         rules
     }
 
-    /// What the machine itself sends to other machines' pods, or as itself for a client of a node's port, has its address in its
-    /// range of pods' addresses: others than those the peers take from nobody. Both links have that address, and the kernel is
-    /// told it: with [`Step::Masquerade`] a connection would end as soon as its packets leave by the other link.
+    /// What the machine itself sends to other machines' pods, or as itself for a client of a node's
+    /// port, has its address in its range of pods' addresses: others than those the peers take from
+    /// nobody. Both links have that address, and the kernel is told it: with [`Step::Masquerade`] a
+    /// connection would end as soon as its packets leave by the other link.
     fn as_the_node(&self) -> Vec<Change> {
         let name = "into-the-tunnel";
         let addresses = self.own.iter().filter_map(|(address, prefix)| {
@@ -465,7 +477,8 @@ impl Rules {
         let to_a_pod = || vec![Step::LoadOutName(0), Step::Is(0, LINKS.as_bytes().to_vec())];
         let with = |parts: &[Vec<Step>]| rule("through", parts);
         let mut rules = vec![
-            // Such a packet's addresses are not changed back: its receiver would reset a connection that goes on.
+            // Such a packet's addresses are not changed back: its receiver would reset a connection
+            // that goes on.
             with(&[of_none, end(Verdict::Drop)]),
             with(&[from_a_pod(), accept()]),
             with(&[known, accept()]),

@@ -1,4 +1,5 @@
-//! A sandbox: a pod's requirements, the steps in which it is made, its record, and names that follow from its uid.
+//! A sandbox: a pod's requirements, the steps in which it is made, its record, and names that
+//! follow from its uid.
 
 use agent_sys::namespace::Kind;
 use agent_sys::netlink::links::Mac;
@@ -49,7 +50,8 @@ pub struct Sandbox {
     pub wanted: Wanted,
     /// Its addresses; none on the machine's network.
     pub addresses: Vec<IpAddr>,
-    /// The first of the machine's ids that are its own users' and groups' ([`agent_sys::namespace::IDS`] of them).
+    /// The first of the machine's ids that are its own users' and groups'
+    /// ([`agent_sys::namespace::IDS`] of them).
     #[serde(default)]
     pub first_id: Option<u32>,
     /// Where it is held.
@@ -75,7 +77,8 @@ pub(crate) const SHM: &str = "shm";
 pub(crate) const RECORD: &str = "record.json";
 pub(crate) const NEW_RECORD: &str = "record.new";
 
-/// The steps in which a sandbox is made. An end after any of them leaves nothing that the next start does not find.
+/// The steps in which a sandbox is made. An end after any of them leaves nothing that the next
+/// start does not find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Its folder.
@@ -88,13 +91,13 @@ pub enum Step {
     Namespaces,
     /// Its memory for `/dev/shm`.
     Memory,
-    /// The packet filter knows its cable and address.
+    /// The packet filter knows its veth pair and address.
     Rules,
-    /// Its cable.
-    Cable,
-    /// The node's end of the cable.
+    /// Its veth pair.
+    VethPair,
+    /// The node's end of the veth pair.
     NearEnd,
-    /// The pod's end of the cable.
+    /// The pod's end of the veth pair.
     FarEnd,
     /// Its record: it is whole.
     Record,
@@ -109,7 +112,7 @@ impl Step {
         Self::Namespaces,
         Self::Memory,
         Self::Rules,
-        Self::Cable,
+        Self::VethPair,
         Self::NearEnd,
         Self::FarEnd,
         Self::Record,
@@ -118,13 +121,14 @@ impl Step {
     /// Whether a sandbox without a network of its own leaves it out.
     pub(crate) fn is_of_network(self) -> bool {
         match self {
-            Self::Address | Self::Rules | Self::Cable | Self::NearEnd | Self::FarEnd => true,
+            Self::Address | Self::Rules | Self::VethPair | Self::NearEnd | Self::FarEnd => true,
             Self::Folder | Self::Ids | Self::Namespaces | Self::Memory | Self::Record => false,
         }
     }
 }
 
-/// The name of the node's end of a pod's cable: it follows from the uid, so that what a crash left is found by it.
+/// The name of the node's end of a pod's veth pair: it follows from the uid, so that what a crash
+/// left is found by it.
 pub fn link_name(uid: &str) -> String {
     let [first, ..] = halves(uid);
     let digits = format!("{first:016x}");
@@ -133,7 +137,8 @@ pub fn link_name(uid: &str) -> String {
     format!("{LINKS}{part}")
 }
 
-/// Ethernet addresses of a cable's ends, the node's first: locally administered, of one station (IEEE 802).
+/// Ethernet addresses of a veth pair's ends, the node's first: locally administered, of one station
+/// (IEEE 802).
 pub(crate) fn macs(uid: &str) -> (Mac, Mac) {
     let [_, second] = halves(uid);
     let [own @ .., last] = second.to_be_bytes();

@@ -12,7 +12,7 @@ use agent_sys::mount::{detach, is_in_memory, is_mount_point};
 use agent_sys::namespace::{self, Kind};
 use agent_sys::netlink::Family;
 use agent_sys::netlink::filter::{Change, Filter};
-use agent_sys::netlink::links::{Cable, Links, Route};
+use agent_sys::netlink::links::{Links, Route, VethPair};
 use agent_sys::netlink::wireguard::Key;
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,17 +29,19 @@ const POD_LINK: &str = "eth0";
 /// Largest packet where no default route says what the machine's links take: Ethernet's.
 const DEFAULT_MTU: u32 = 1500;
 /// Largest record that is read.
-const LARGEST_RECORD: u64 = 64 * 1024;
+const MAX_RECORD: u64 = 64 * 1024;
 
-/// Settings of the node's end of a cable: packets from it are passed on, and none whose answer would go elsewhere.
+/// Settings of the node's end of a veth pair: packets from it are passed on, and none whose answer
+/// would go elsewhere.
 const NEAR_SETTINGS: [(&str, &str); 4] = [
     ("forwarding", "1"),
     ("rp_filter", "1"),
     ("send_redirects", "0"),
     ("accept_redirects", "0"),
 ];
-/// Settings of IPv6 at either end of a cable and at the tunnel: no address comes by itself, not even a link-local one, and no
-/// router is believed. The first comes before the second, which lets IPv6 in.
+/// Settings of IPv6 at either end of a veth pair and at the tunnel: no address comes by itself, not
+/// even a link-local one, and no router is believed. The first comes before the second, which lets
+/// IPv6 in.
 const IPV6_SETTINGS: [(&str, &str); 5] = [
     ("addr_gen_mode", "1"),
     ("disable_ipv6", "0"),
@@ -51,7 +53,8 @@ const IPV6_SETTINGS: [(&str, &str); 5] = [
 /// Where things are kept.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// Folder of the sandboxes, in memory, where mounts are seen by the container engine: `/run/pratique/pods`.
+    /// Folder of the sandboxes, in memory, where mounts are seen by the container engine:
+    /// `/run/pratique/pods`.
     pub run: PathBuf,
     /// The table of addresses, on the disk: `/var/lib/pratique/pod-addresses.json`.
     pub ledger: PathBuf,
@@ -67,7 +70,7 @@ struct Rules {
     /// One for each family of which the node has a range; none before that.
     filters: BTreeMap<Family, Filter>,
     ranges: Vec<Cidr>,
-    /// Addresses by the cable behind which they are.
+    /// Addresses by the veth pair behind which they are.
     pods: BTreeMap<String, Vec<IpAddr>>,
     peers: Vec<Cidr>,
 }
@@ -120,8 +123,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sandboxes {
-    /// Finds the sandboxes of an earlier agent: whole ones are adopted, what a crash left is taken away. What the packet
-    /// filter holds stays in force until [`Self::give_ranges`].
+    /// Finds the sandboxes of an earlier agent: whole ones are adopted, what a crash left is taken
+    /// away. What the packet filter holds stays in force until [`Self::give_ranges`].
     ///
     /// # Errors
     /// If the folder can't be made or read, or something in it can't be taken away.
@@ -148,11 +151,12 @@ impl Sandboxes {
         Ok(own)
     }
 
-    /// The node's ranges of pod addresses, as its Node says. Puts the packet filter's table in place and lets the machine
-    /// pass packets on.
+    /// The node's ranges of pod addresses, as its Node says. Puts the packet filter's table in
+    /// place and lets the machine pass packets on.
     ///
     /// # Errors
-    /// If a range can't hold pods, or the kernel refuses; then pods keep what they have, and no new one gets an address.
+    /// If a range can't hold pods, or the kernel refuses; then pods keep what they have, and no new
+    /// one gets an address.
     pub fn give_ranges(&self, ranges: &[Cidr]) -> Result<(), Error> {
         let mut rules = lock(&self.rules);
         if !rules.filters.is_empty() && rules.ranges == ranges {
@@ -162,7 +166,8 @@ impl Sandboxes {
             gateway(range)?;
         }
         if self.places.tunnel && rules.filters.is_empty() {
-            // An earlier agent's: they stay let in, and kept to the tunnel, until the nodes are known again.
+            // An earlier agent's: they stay let in, and kept to the tunnel, until the nodes are
+            // known again.
             rules.peers = led_into_the_tunnel()?;
         }
         let before = std::mem::replace(&mut rules.ranges, ranges.to_vec());
@@ -182,20 +187,21 @@ impl Sandboxes {
         Ok(outcome?)
     }
 
-    /// Other nodes with their ranges of pod addresses: routes lead there, and their pods and they themselves may speak to
-    /// pods here. Those that were given before and are not among these go.
+    /// Other nodes with their ranges of pod addresses: routes lead there, and their pods and they
+    /// themselves may speak to pods here. Those that were given before and are not among these go.
     ///
     /// # Errors
-    /// If the kernel refuses; to be tried again. A node that is not on a segment of this one can't be a router, which is
-    /// told for it alone.
+    /// If the kernel refuses; to be tried again. A node that is not on a segment of this one can't
+    /// be a router, which is told for it alone.
     pub fn give_peers(&self, peers: &[Peer]) -> Result<Vec<Unreached>, Error> {
         let unreached = peers::route(peers)?;
         self.let_in(peers::addresses(peers))?;
         Ok(unreached)
     }
 
-    /// Makes the tunnel to other machines' pods as it is planned from what the kernel holds, and renews a key where that is due;
-    /// the node's public keys. Peers that are none any more go first.
+    /// Makes the tunnel to other machines' pods as it is planned from what the kernel holds, and
+    /// renews a key where that is due; the node's public keys. Peers that are none any more go
+    /// first.
     ///
     /// # Errors
     /// If the node has no range of pod addresses yet, or the kernel refuses; to be tried again.
@@ -235,7 +241,8 @@ impl Sandboxes {
         if rules.peers != peers {
             let before = std::mem::replace(&mut rules.peers, peers);
             if let Err(error) = rules.put(&self.places) {
-                // What came into force of it goes with the next try, which puts all tables in place.
+                // What came into force of it goes with the next try, which puts all tables in
+                // place.
                 rules.peers = before;
                 return Err(error.into());
             }
@@ -259,8 +266,8 @@ impl Sandboxes {
     /// The sandbox of a pod, made where there is none.
     ///
     /// # Errors
-    /// If the node has no range yet, no address is free, or the kernel refuses a step; what was made by then goes with the
-    /// next try or with [`Self::remove`].
+    /// If the node has no range yet, no address is free, or the kernel refuses a step; what was
+    /// made by then goes with the next try or with [`Self::remove`].
     pub fn make(&self, wanted: &Wanted) -> Result<Sandbox, Error> {
         if let Some(made) = self.find(&wanted.uid) {
             return Ok(made);
@@ -282,7 +289,8 @@ impl Sandboxes {
             .collect()
     }
 
-    /// Removes a pod's sandbox and gives its addresses and ids back. Namespaces live on as long as a process is in them.
+    /// Removes a pod's sandbox and gives its addresses and ids back. Namespaces live on as long as
+    /// a process is in them.
     ///
     /// # Errors
     /// If something can't be removed; to be tried again.
@@ -342,7 +350,7 @@ impl Sandboxes {
             Step::Namespaces => make_namespaces(sandbox),
             Step::Memory => make_memory(sandbox),
             Step::Rules => self.admit(sandbox),
-            Step::Cable => self.lay_cable(sandbox),
+            Step::VethPair => self.add_veth_pair(sandbox),
             Step::NearEnd => self.set_near_end(sandbox),
             Step::FarEnd => self.set_far_end(sandbox),
             Step::Record => self.record(sandbox),
@@ -360,7 +368,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place anew.
+    /// Changes one key. Where the kernel's table is not as it should be, all of it is put in place
+    /// anew.
     fn apply(&self, rules: &mut Rules, family: Family, change: Change) -> Result<(), Error> {
         let filter = rules.filters.get_mut(&family).ok_or(Error::NoRange)?;
         if filter.apply(&[change]).is_err() {
@@ -375,7 +384,7 @@ impl Sandboxes {
         lock(&self.rules).ranges.iter().map(gateway).collect()
     }
 
-    fn lay_cable(&self, sandbox: &Sandbox) -> Result<(), Error> {
+    fn add_veth_pair(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let uid = &sandbox.wanted.uid;
         let (mac, far_mac) = macs(uid);
         let path = sandbox.folder.join(Kind::Network.name());
@@ -383,7 +392,7 @@ impl Sandboxes {
         let mut links = Links::open()?;
         let around = if self.places.tunnel { OVERHEAD } else { 0 };
         let mtu = mtu(&mut links)?.saturating_sub(around);
-        links.lay(&Cable {
+        links.add_veth_pair(&VethPair {
             name: &link_name(uid),
             mac,
             far_name: POD_LINK,
@@ -397,7 +406,8 @@ impl Sandboxes {
     fn set_near_end(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let name = link_name(&sandbox.wanted.uid);
         set_link(&name)?;
-        // The machine's programs call ports of pods at its loopback addresses, too. Pods are kept from those by the rules.
+        // The machine's programs call ports of pods at its loopback addresses, too. Pods are kept
+        // from those by the rules.
         namespace::set(&format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
         let gateways = self.gateways()?;
         set_ipv6(&name, &gateways)?;
@@ -473,7 +483,7 @@ impl Sandboxes {
         let folder = self.places.run.join(uid);
         let mut bytes = Vec::new();
         let file = File::open(folder.join(RECORD)).ok()?;
-        file.take(LARGEST_RECORD).read_to_end(&mut bytes).ok()?;
+        file.take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
         let read: Sandbox = serde_json::from_slice(&bytes).ok()?;
         let sandbox = Sandbox { folder, ..read };
         let kinds = sandbox.wanted.kinds();
@@ -482,9 +492,9 @@ impl Sandboxes {
                 .held(*kind)
                 .is_some_and(|path| namespace::is_held(&path))
         };
-        let cable = !sandbox.wanted.network || has_link(&link_name(uid));
+        let pair = !sandbox.wanted.network || has_link(&link_name(uid));
         let ids = sandbox.wanted.users == sandbox.first_id.is_some();
-        let whole = ids && kinds.iter().all(held) && cable;
+        let whole = ids && kinds.iter().all(held) && pair;
         (sandbox.wanted.uid == uid && whole).then_some(sandbox)
     }
 
@@ -504,7 +514,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Removes cables whose pods have no sandbox.
+    /// Removes veth pairs whose pods have no sandbox.
     fn remove_strays(&self) -> Result<(), Error> {
         let known = lock(&self.rules).pods.clone();
         let mut links = Links::open()?;
@@ -516,7 +526,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Takes away all of a pod's sandbox but its addresses, the record first, so that no part of it is believed whole.
+    /// Takes away all of a pod's sandbox but its addresses, the record first, so that no part of it
+    /// is believed whole.
     fn clear(&self, uid: &str) -> Result<(), Error> {
         lock(&self.made).remove(uid);
         let folder = self.places.run.join(uid);
@@ -570,8 +581,9 @@ pub(crate) fn set_link(name: &str) -> agent_sys::Result<()> {
     Ok(())
 }
 
-/// Lets IPv6 into a link where one of the addresses on it is of that family. Else it has none: addresses of IPv6 come to a link
-/// by themselves, and the node's own services would be reached by them.
+/// Lets IPv6 into a link where one of the addresses on it is of that family. Else it has none:
+/// addresses of IPv6 come to a link by themselves, and the node's own services would be reached by
+/// them.
 pub(crate) fn set_ipv6(link: &str, addresses: &[IpAddr]) -> agent_sys::Result<()> {
     let setting = |name: &str| format!("net/ipv6/conf/{link}/{name}");
     if addresses.iter().any(IpAddr::is_ipv6) {
@@ -606,8 +618,9 @@ fn pass_on(family: Family) -> agent_sys::Result<()> {
     }
 }
 
-/// A machine that passes on packets of IPv6 believes no router any more and forgets its routes, unless its links are told to go
-/// on (`accept_ra` 2 in the place of 1): its own addresses and its way out may come from one.
+/// A machine that passes on packets of IPv6 believes no router any more and forgets its routes,
+/// unless its links are told to go on (`accept_ra` 2 in the place of 1): its own addresses and its
+/// way out may come from one.
 fn believe_routers() -> agent_sys::Result<()> {
     let folder = Path::new("/proc/sys/net/ipv6/conf");
     let fault = |error| agent_sys::Error::new("list", folder.display().to_string(), error);

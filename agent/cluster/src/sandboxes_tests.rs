@@ -1,4 +1,5 @@
-//! Sandboxes against the kernel of this host, in a network namespace that stands for the machine. Needs root.
+//! Sandboxes against the kernel of this host, in a network namespace that stands for the machine.
+//! Needs root.
 
 use super::*;
 use agent_sys::netlink::links::LOOPBACK;
@@ -249,7 +250,8 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         let served = within(&b, || TcpListener::bind(("0.0.0.0", 9)).unwrap());
-        // A connection is tried again until the cables carry packets; from then on none is lost.
+        // A connection is tried again until the veth pairs carry packets; from then on none is
+        // lost.
         assert!(within(&a, || connects(at_b, 9)));
         served.accept().unwrap();
         let own = a.addresses[0];
@@ -261,7 +263,8 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
         };
         for foreign in ["10.1.0.77", "10.1.0.1", "192.0.2.1"] {
             let foreign: IpAddr = foreign.parse().unwrap();
-            // As root of its own network the pod takes another address and speaks with it, then with its own.
+            // As root of its own network the pod takes another address and speaks with it, then
+            // with its own.
             within(&a, || {
                 let mut links = Links::open().unwrap();
                 let index = index_of(&mut links, POD_LINK).unwrap();
@@ -272,7 +275,8 @@ fn a_pod_can_neither_speak_with_another_address_nor_reach_what_is_the_machines()
             let (_, first) = heard.recv_from(&mut [0; 8]).unwrap();
             assert_eq!(first.ip(), own, "{foreign} was heard");
         }
-        // From the other pod, whose network nobody changed: what listens on the machine's loopback, and what stands for a cloud's metadata service.
+        // From the other pod, whose network nobody changed: what listens on the machine's loopback,
+        // and what stands for a cloud's metadata service.
         let loopback = TcpListener::bind(("127.0.0.1", 8080)).unwrap();
         let mut links = Links::open().unwrap();
         let metadata: IpAddr = "169.254.169.254".parse().unwrap();

@@ -1,6 +1,7 @@
 //! Kernel settings of sandboxes: which are safe, and their names (pure).
 
-/// Kernel settings that a pod may choose: they are of its own namespaces, and harm nobody else (upstream's safe ones).
+/// Kernel settings that a pod may choose: they are of its own namespaces, and harm nobody else
+/// (upstream's safe ones).
 pub const SAFE: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -21,8 +22,9 @@ pub fn path(name: &str) -> String {
     swapped(&dotted(name))
 }
 
-/// A setting's name with dots between its parts, as `sysctl` has them: what separates the first two does so everywhere, and the
-/// other sign is a dot within a part (`net/ipv4/conf/eth0.1/forwarding`).
+/// A setting's name with dots between its parts, as `sysctl` has them: what separates the first two
+/// does so everywhere, and the other sign is a dot within a part
+/// (`net/ipv4/conf/eth0.1/forwarding`).
 pub fn dotted(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(at) if name.get(at..).is_some_and(|rest| rest.starts_with('/')) => swapped(name),

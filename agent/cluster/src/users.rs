@@ -1,22 +1,24 @@
 //! Which pod has which range of the machine's user and group ids (pure).
 //!
-//! A pod with a user namespace (`hostUsers: false`, KEP-127) has ids 0 to 65,535 of its own, which are a range of as many ids to
-//! the machine. Guarantees: no two pods have ranges that overlap, none has an id that the machine's own users or other pods can be
-//! given, which are below [`LOWEST`], and a pod that asks again has what it had. A range that is taken back is free: nothing of its pod runs any more,
-//! and what its files are owned by is seen by no other pod.
+//! A pod with a user namespace (`hostUsers: false`, KEP-127) has ids 0 to 65,535 of its own, which
+//! are a range of as many ids to the machine. Guarantees: no two pods have ranges that overlap,
+//! none has an id that the machine's own users or other pods can be given, which are below
+//! [`LOWEST`], and a pod that asks again has what it had. A range that is taken back is free:
+//! nothing of its pod runs any more, and what its files are owned by is seen by no other pod.
 
 use crate::error::Error;
 use agent_sys::namespace::IDS;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most pods with a user namespace at a time, far more than a machine runs. Machines' kernels allow as many
-/// (`user.max_user_namespaces`).
+/// Most pods with a user namespace at a time, far more than a machine runs. Machines' kernels allow
+/// as many (`user.max_user_namespaces`).
 pub const RANGES: u32 = 1024;
 
-/// Below the first range: one above the greatest id that a pod without a user namespace can be given (`runAsUser`, upstream's limit).
-/// crun 1.21 gives the machine's own `/dev/null` to the user that it starts a container as; were that a user of such a pod, its
-/// root could close it to all others.
+/// Below the first range: one above the greatest id that a pod without a user namespace can be
+/// given (`runAsUser`, upstream's limit). crun 1.21 gives the machine's own `/dev/null` to the user
+/// that it starts a container as; were that a user of such a pod, its root could close it to all
+/// others.
 pub const LOWEST: u32 = 1 << 31;
 
 /// Who has what: the number of the range, from 0 on, by the pod's uid.
@@ -50,7 +52,8 @@ impl Users {
         Ok(true)
     }
 
-    /// Notes what a pod is seen to have; true if that is news. Where it is another's, or no range, nothing is noted.
+    /// Notes what a pod is seen to have; true if that is news. Where it is another's, or no range,
+    /// nothing is noted.
     pub fn keep(&mut self, uid: &str, first: u32) -> bool {
         let Some(beyond) = first.checked_sub(LOWEST) else {
             return false;

@@ -1,5 +1,5 @@
-//! What pods' sandboxes, their cables and network policies cost a node. Run by hand, it measures; in the test command a few show that it runs.
-//! Needs root.
+//! What pods' sandboxes, their veth pairs and network policies cost a node. Run by hand, it
+//! measures; in the test command a few show that it runs. Needs root.
 //!
 //! `PACE_SANDBOXES=100 PACE_PODS=100 PACE_ELSEWHERE=10000 PACE_POLICIES=1000 PACE_CHANGES=200 PACE_MIB=1024 PACE_TURNS=15 cargo test --release -p agent-cluster --test pace -- --nocapture --test-threads 1`.
 //! Processor time is that of the process, as namespaces are made on threads of their own.
@@ -230,7 +230,8 @@ fn pod(at: usize, like: usize, address: IpAddr) -> (String, Arc<Pod>) {
     (uid, Arc::new(pod))
 }
 
-/// A policy for the pods of one application in one of so many namespaces, from pods and a block of addresses to two ports.
+/// A policy for the pods of one application in one of so many namespaces, from pods and a block of
+/// addresses to two ports.
 fn policy(at: usize, namespaces: usize, port: u16) -> ((String, String), Arc<Policy>) {
     let app = |at: usize| json!({"matchLabels": {"app": format!("app-{}", at % APPS)}});
     let from: Value = json!([

@@ -1,9 +1,10 @@
-//! What other machines cost a node as peers of its tunnel: those that answer are network namespaces with two WireGuard links of
-//! their own, so that it takes a kernel with WireGuard; others are keys at addresses where nobody is. Where there is none, this says so and shows nothing: `cargo xtask bench peers` runs it in
-//! a machine with the images' kernel. Needs root.
+//! What other machines cost a node as peers of its tunnel: those that answer are network namespaces
+//! with two WireGuard links of their own, so that it takes a kernel with WireGuard; others are keys
+//! at addresses where nobody is. Where there is none, this says so and shows nothing:
+//! `cargo xtask bench peers` runs it in a machine with the images' kernel. Needs root.
 //!
-//! Wall times are those of the machine, which may be emulated; processor time is that of the agent's own process, without what the
-//! kernel does for packets.
+//! Wall times are those of the machine, which may be emulated; processor time is that of the
+//! agent's own process, without what the kernel does for packets.
 
 #![allow(clippy::print_stdout, reason = "it shows what it measures")]
 
@@ -13,7 +14,7 @@ use agent_cluster::{Places, Sandboxes};
 use agent_proxy::{Node, View};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
-use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Mac, Route};
+use agent_sys::netlink::links::{LOOPBACK, Links, Mac, Route, VethPair};
 use agent_sys::netlink::wireguard::{Change, Key, WireGuard};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -94,7 +95,8 @@ fn index(links: &mut Links, name: &str) -> u32 {
     link.expect("the link").index
 }
 
-/// A machine with a cable to the node; both know where the other is, and the machine knows the node's keys.
+/// A machine with a veth pair to the node; both know where the other is, and the machine knows the
+/// node's keys.
 fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
     let place = dir.join(name(number));
     in_new(&[Kind::Network], || hold(Kind::Network, &place)).expect("a namespace");
@@ -104,7 +106,7 @@ fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
     let near = format!("to-{number}");
     let mut links = Links::open().expect("links");
     links
-        .lay(&Cable {
+        .add_veth_pair(&VethPair {
             name: &near,
             mac: macs[0],
             far_name: "eth0",
@@ -112,7 +114,7 @@ fn machine(dir: &Path, number: u16, node: [Key; 2]) -> Machine {
             far: far.as_fd(),
             mtu: 1500,
         })
-        .expect("a cable");
+        .expect("a veth pair");
     lead(&mut links, &near, address(number), macs[1]);
     let inside = || {
         let mut links = Links::open()?;

@@ -1,14 +1,16 @@
 //! Every system call of Linux 6.12 on x86, by purpose, and who may make it.
 //!
-//! The filters are made from this table by allowing: a call that is not in it, or that a later kernel brings, is refused.
-//! Calls that only 32-bit programs make stand beside their 64-bit forms, since such programs run, too.
+//! The filters are made from this table by allowing: a call that is not in it, or that a later
+//! kernel brings, is refused. Calls that only 32-bit programs make stand beside their 64-bit forms,
+//! since such programs run, too.
 
 /// Who may make a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     /// Every container.
     All,
-    /// Containers with this capability, and those that ask for `Unconfined`: without the capability the kernel refuses.
+    /// Containers with this capability, and those that ask for `Unconfined`: without the capability
+    /// the kernel refuses.
     With(&'static str),
     /// Containers that ask for `Unconfined`.
     Unconfined,
@@ -24,7 +26,8 @@ pub(crate) enum Who {
 
 use Who::{All, Examined, Nobody, OwnProcesses, Unconfined, UnconfinedOwnProcesses, With};
 
-/// Calls with one purpose: what it is, and where nobody may make them, why; who may make them; their names.
+/// Calls with one purpose: what it is, and where nobody may make them, why; who may make them;
+/// their names.
 pub(crate) const CALLS: &[(&str, Who, &str)] = &[
     (
         "files: open, read, write, seek, map",
@@ -58,8 +61,9 @@ pub(crate) const CALLS: &[(&str, Who, &str)] = &[
         "socketpair bind listen accept accept4 connect shutdown getsockname getpeername getsockopt setsockopt send sendto \
          sendmsg sendmmsg recv recvfrom recvmsg recvmmsg recvmmsg_time64 socketcall",
     ),
-    // 32-bit programs make sockets by socketcall, too, whose arguments no filter sees; C libraries of that kind need it. No
-    // image's kernel has the family that is left out, and none can load it (image_build::modules).
+    // 32-bit programs make sockets by socketcall, too, whose arguments no filter sees; C libraries
+    // of that kind need it. No image's kernel has the family that is left out, and none can load it
+    // (image_build::modules).
     (
         "network: all families but AF_VSOCK, which reaches the host of a virtual machine",
         Examined,
@@ -230,7 +234,8 @@ mod tests {
                 assert!(seen.insert(name), "{name} of {purpose:?} comes twice");
             }
         }
-        // unistd_64.h and unistd_32.h of Linux 6.12 together, with the two that only socketcall of 32-bit programs has.
+        // unistd_64.h and unistd_32.h of Linux 6.12 together, with the two that only socketcall of
+        // 32-bit programs has.
         assert_eq!(seen.len(), 464);
     }
 }

@@ -1,13 +1,16 @@
-//! Capabilities: which a container has by default, which it may ask for, and which no pod spec gets.
+//! Capabilities: which a container has by default, which it may ask for, and which no pod spec
+//! gets.
 //!
-//! The table decides each capability of Linux 6.12 with its reason. Two questions decide: can its holder reach the
-//! machine, its TPM, its kernel or another pod, from inside its own file system, devices and control group? And can it
-//! leave something behind that outlives the pod? What a yes answers is [`Grant::Never`].
+//! The table decides each capability of Linux 6.12 with its reason. Two questions decide: can its
+//! holder reach the machine, its TPM, its kernel or another pod, from inside its own file system,
+//! devices and control group? And can it leave something behind that outlives the pod? What a yes
+//! answers is [`Grant::Never`].
 //!
-//! The rest of the floor stands on this table. A process of the machine (init, agent, containerd) holds all
-//! capabilities, and the kernel lets nobody look into a process that permits more than the one who looks
-//! (`cap_ptrace_access_check`): since no container holds all, none reads or controls the machine's processes, also where
-//! it shares their process ids. And the programs that filter devices can be detached only with capabilities of that class.
+//! The rest of the floor stands on this table. A process of the machine (init, agent, containerd)
+//! holds all capabilities, and the kernel lets nobody look into a process that permits more than
+//! the one who looks (`cap_ptrace_access_check`): since no container holds all, none reads or
+//! controls the machine's processes, also where it shares their process ids. And the programs that
+//! filter devices can be detached only with capabilities of that class.
 
 /// Capabilities beyond or below the default set, without the `CAP_` prefix; `ALL` means all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,13 +28,15 @@ pub(crate) enum Grant {
     Default,
     /// If the pod names it, or `ALL`.
     OnRequest,
-    /// Whatever the pod says; only a privileged container has it, on a machine whose configuration allows those.
+    /// Whatever the pod says; only a privileged container has it, on a machine whose configuration
+    /// allows those.
     Never,
 }
 
 use Grant::{Default, Never, OnRequest};
 
-/// All capabilities of Linux 6.12 in the order of their numbers (capability.h), each with what decides about it.
+/// All capabilities of Linux 6.12 in the order of their numbers (capability.h), each with what
+/// decides about it.
 pub(crate) const TABLE: [(&str, Grant, &str); 41] = [
     (
         "CHOWN",
@@ -210,7 +215,8 @@ fn names(list: &[String], name: &str) -> bool {
         .any(|entry| entry == "ALL" || entry == name)
 }
 
-/// Why a container that adds these capabilities can't be run: one of them is never given, or there is none of that name.
+/// Why a container that adds these capabilities can't be run: one of them is never given, or there
+/// is none of that name.
 pub fn capability_fault(add: &[String]) -> Option<String> {
     add.iter()
         .map(|entry| plain(entry))
@@ -236,8 +242,8 @@ pub fn withheld(add: &[String]) -> Vec<&'static str> {
         .collect()
 }
 
-/// The capabilities of a container, sorted, with their prefix; none beyond `available`, a set of bits. A privileged container
-/// has all that are there.
+/// The capabilities of a container, sorted, with their prefix; none beyond `available`, a set of
+/// bits. A privileged container has all that are there.
 pub fn capabilities(wanted: &Capabilities, privileged: bool, available: u64) -> Vec<String> {
     let mut all: Vec<String> = TABLE
         .iter()

@@ -1,11 +1,12 @@
 //! The floor under containers: capabilities, system calls and paths of the kernel.
 //!
-//! A machine that was proved must stay what was proved, whatever its pods do. [`capabilities()`] decides what no pod spec gets,
-//! [`filter`] which calls no container makes, and what is [`masked`] here no container sees. A privileged container has none of
+//! A machine that was proved must stay what was proved, whatever its pods do. [`capabilities()`]
+//! decides which capabilities no pod spec gets, [`filter`] which system calls no container makes,
+//! and [`masked`] which paths of the kernel no container sees. A privileged container has none of
 //! this; a machine runs one only where its measured configuration says so.
 //!
-//! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by these functions: `agent_runtime`
-//! writes what they answer into a container's specification.
+//! No tasks; of the machine it reads `/sys` and `/dev` ([`Tpms::find`], [`devices`]). Enter by
+//! these functions: `agent_runtime` writes what they answer into a container's specification.
 
 mod calls;
 mod capabilities;
@@ -16,4 +17,4 @@ mod upstream;
 
 pub use capabilities::{Capabilities, capabilities, capability_fault, withheld};
 pub use paths::{Device, READ_ONLY, Tpms, device_rules, devices, masked, nodes};
-pub use seccomp::{Asked, Seccomp, filter};
+pub use seccomp::{FilterOptions, Seccomp, filter};

@@ -1,7 +1,8 @@
 //! Paths of the kernel that containers do not see or write, and the devices of the machine.
 //!
-//! A container has no device but those that the OCI specification gives to all (null, zero, tty …). A privileged one has the
-//! machine's, without the TPM's: its nodes are left out, and the device filter refuses nodes that are made by hand.
+//! A container has no device but those that the OCI specification gives to all (null, zero, tty …).
+//! A privileged one has the machine's, without the TPM's: its nodes are left out, and the device
+//! filter refuses nodes that are made by hand.
 
 use nix::sys::stat::{major, minor};
 use serde_json::{Value, json};
@@ -40,7 +41,8 @@ pub const READ_ONLY: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
-/// `/dev/tpm0` (Documentation/admin-guide/devices.txt); the numbers of others, and of `/dev/tpmrm…`, the kernel chooses.
+/// `/dev/tpm0` (Documentation/admin-guide/devices.txt); the numbers of others, and of
+/// `/dev/tpmrm…`, the kernel chooses.
 const FIRST_TPM: (u64, u64) = (10, 224);
 /// Names under `/dev` that are the TPM's, by how they begin.
 const TPM_NAMES: [&str; 2] = ["tpm", "vtpm"];
@@ -183,7 +185,8 @@ pub fn nodes(devices: &[Device]) -> Vec<Value> {
     devices.iter().map(node).collect()
 }
 
-/// The rules of the device filter: nothing beyond the specification's own or, privileged, all but the TPMs.
+/// The rules of the device filter: nothing beyond the specification's own or, privileged, all but
+/// the TPMs.
 pub fn device_rules(tpms: &Tpms, privileged: bool) -> Vec<Value> {
     let mut rules = vec![json!({"allow": privileged, "access": "rwm"})];
     if privileged {

@@ -1,8 +1,9 @@
 //! System call filters in the form of the OCI runtime specification.
 //!
-//! Guarantee: every filter refuses what is not allowed by name, for 64-bit, 32-bit and x32 programs alike; a pod that asks for
-//! `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls. Assumption: the runtime's libseccomp leaves out names that an
-//! architecture, or it itself, doesn't know, which refuses them.
+//! Guarantee: every filter refuses what is not allowed by name, for 64-bit, 32-bit and x32 programs
+//! alike; a pod that asks for `Unconfined` gets a longer list and never [`Who::Nobody`]'s calls.
+//! Assumption: the runtime's libseccomp leaves out names that an architecture, or it itself,
+//! doesn't know, which refuses them.
 
 use super::calls::{CALLS, Who};
 use serde_json::{Value, json};
@@ -12,16 +13,19 @@ const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 /// Flags of `clone` that make namespaces (sched.h, `CLONE_NEW…`).
 const CLONE_NEW: u64 = 0x7e02_0000;
-/// The family of sockets between a virtual machine and its host, and the number of families (socket.h).
+/// The family of sockets between a virtual machine and its host, and the number of families
+/// (socket.h).
 const AF_VSOCK: u64 = 40;
 const AF_MAX: u64 = 46;
-/// What the kernel reads of an `int`; the upper half of the register is the caller's and means nothing.
+/// What the kernel reads of an `int`; the upper half of the register is the caller's and means
+/// nothing.
 const INT: u64 = 0xffff_ffff;
-/// Execution domains (personality.h): Linux, 32 bits (`PER_LINUX32`), each also with 2.6 as its version (`UNAME26`), and the
-/// question which it is. Others turn off what keeps memory safe.
+/// Execution domains (personality.h): Linux, 32 bits (`PER_LINUX32`), each also with 2.6 as its
+/// version (`UNAME26`), and the question which it is. Others turn off what keeps memory safe.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// Which system calls a container may make. Neither list has those by which a container could act on the machine.
+/// Which system calls a container may make. Neither list has those by which a container could act
+/// on the machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Seccomp {
     /// What programs need, and what the container's capabilities allow.
@@ -31,9 +35,9 @@ pub enum Seccomp {
     Unconfined,
 }
 
-/// What a filter depends on.
+/// What the filter of a container depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct FilterOptions<'a> {
     /// The pod's profile.
     pub profile: Seccomp,
     /// Capabilities that the container has, with their prefix.
@@ -42,7 +46,7 @@ pub struct Asked<'a> {
     pub host_pid: bool,
 }
 
-impl Asked<'_> {
+impl FilterOptions<'_> {
     fn unconfined(self) -> bool {
         self.profile == Seccomp::Unconfined
     }
@@ -67,14 +71,14 @@ impl Asked<'_> {
 }
 
 /// The filter of a container.
-pub fn filter(asked: Asked<'_>) -> Value {
+pub fn filter(options: FilterOptions<'_>) -> Value {
     let allowed: Vec<&str> = CALLS
         .iter()
-        .filter(|(_, who, _)| asked.allows(*who))
+        .filter(|(_, who, _)| options.allows(*who))
         .flat_map(|(.., names)| names.split_ascii_whitespace())
         .collect();
     let mut rules = vec![json!({"names": allowed, "action": "SCMP_ACT_ALLOW"})];
-    rules.extend(examined(asked));
+    rules.extend(examined(options));
     rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
@@ -84,23 +88,24 @@ pub fn filter(asked: Asked<'_>) -> Value {
     })
 }
 
-/// Calls that are allowed by their first argument. Each comparison names what is allowed: one that names what is refused
-/// (`not AF_VSOCK`) would be passed by with a bit in the upper half of the register.
-fn examined(asked: Asked<'_>) -> Vec<Value> {
+/// Calls that are allowed by their first argument. Each comparison names what is allowed: one that
+/// names what is refused (`not AF_VSOCK`) would be passed by with a bit in the upper half of the
+/// register.
+fn examined(options: FilterOptions<'_>) -> Vec<Value> {
     let first = |value: u64, two: u64, op: &str| json!([{"index": 0, "value": value, "valueTwo": two, "op": op}]);
     let allow = |name: &str, args: Value| json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args});
     let whole = |name: &str| json!({"names": [name], "action": "SCMP_ACT_ALLOW"});
     let mut rules = vec![allow("clone", first(CLONE_NEW, 0, "SCMP_CMP_MASKED_EQ"))];
     let families = (0..AF_MAX).filter(|family| *family != AF_VSOCK);
     rules.extend(families.map(|family| allow("socket", first(INT, family, "SCMP_CMP_MASKED_EQ"))));
-    if asked.unconfined() {
+    if options.unconfined() {
         rules.push(whole("personality"));
     } else {
         rules.extend(
             PERSONALITIES.map(|value| allow("personality", first(value, 0, "SCMP_CMP_EQ"))),
         );
     }
-    rules.push(if asked.host_pid {
+    rules.push(if options.host_pid {
         allow("prlimit64", first(0, 0, "SCMP_CMP_EQ"))
     } else {
         whole("prlimit64")
@@ -118,14 +123,15 @@ mod tests {
             .iter()
             .map(|name| format!("CAP_{name}"))
             .collect();
-        filter(Asked {
+        filter(FilterOptions {
             profile,
             capabilities: &capabilities,
             host_pid,
         })
     }
 
-    /// The names that a filter allows without a look at their arguments, and those that it allows by them.
+    /// The names that a filter allows without a look at their arguments, and those that it allows
+    /// by them.
     fn allowed(filter: &Value) -> (BTreeSet<String>, BTreeSet<String>) {
         let rules = filter["syscalls"]
             .as_array()

@@ -1,10 +1,11 @@
 //! Upstream's default filter beside ours: each difference with its reason.
 //!
 //! [`NAMES`] are facts of containerd's profile (contrib/seccomp/seccomp_default.go at 96929a5d3102bdc9d5d108c104ddb38c8991a789, of
-//! series 1.7): the calls that a container with Kubernetes' default capabilities may make on amd64 under Linux 4.8 or later, whatever
-//! their arguments, and those that it may make with some ([`BY_ARGUMENT`]).
+//! series 1.7): the calls that a container with Kubernetes' default capabilities may make on amd64
+//! under Linux 4.8 or later, whatever their arguments, and those that it may make with some
+//! ([`BY_ARGUMENT`]).
 
-use crate::seccomp::{Asked, Seccomp, filter};
+use crate::seccomp::{FilterOptions, Seccomp, filter};
 use std::collections::BTreeSet;
 
 const NAMES: &str = "accept accept4 access adjtimex alarm arch_prctl bind brk capget capset chdir chmod chown chown32 chroot \
@@ -94,7 +95,7 @@ fn words(text: &str) -> BTreeSet<&str> {
 
 /// The calls of our filter: allowed whatever their arguments, and allowed with some.
 fn ours(host_pid: bool) -> (BTreeSet<String>, BTreeSet<String>) {
-    let filter = filter(Asked {
+    let filter = filter(FilterOptions {
         profile: Seccomp::RuntimeDefault,
         capabilities: &["CAP_SYS_CHROOT".to_owned()],
         host_pid,

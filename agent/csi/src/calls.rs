@@ -1,5 +1,5 @@
-//! The calls of one volume, made with what is at hand: from a request to the messages, and from the disk to the folders that they
-//! name.
+//! The calls of one volume, made with what is at hand: from a request to the messages, and from the
+//! disk to the folders that they name.
 
 use crate::driver::Driver;
 use crate::messages::{

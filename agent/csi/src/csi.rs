@@ -1,4 +1,5 @@
-//! The volumes of drivers on this machine: one call at a time for each, on the way that [`crate::volume`] plans.
+//! The volumes of drivers on this machine: one call at a time for each, on the way that
+//! [`crate::volume`] plans.
 
 use crate::calls::{Calls, is_mounted};
 use crate::driver::Driver;
@@ -117,8 +118,8 @@ impl Csi {
         self.known().users.keys().cloned().collect()
     }
 
-    /// Where a pod's volume is mounted, below the folder of the machine's volumes. The driver is asked for what is missing: calling
-    /// it again costs little.
+    /// Where a pod's volume is mounted, below the folder of the machine's volumes. The driver is
+    /// asked for what is missing: calling it again costs little.
     ///
     /// # Errors
     /// Why it isn't mounted, for a person.
@@ -150,8 +151,8 @@ impl Csi {
         Ok(folder.join(MOUNT))
     }
 
-    /// Unmounts all volumes of a pod whose containers are gone. Returns at once where it has none, and in a few seconds otherwise:
-    /// the work goes on, and the next call tells what came of it.
+    /// Unmounts all volumes of a pod whose containers are gone. Returns at once where it has none,
+    /// and in a few seconds otherwise: the work goes on, and the next call tells what came of it.
     ///
     /// # Errors
     /// Why something of it is, or may be, still mounted.
@@ -359,7 +360,7 @@ impl Csi {
         let patch = json!({"status": {"capacity": {"storage": size}, "conditions": others,
             "allocatedResourceStatuses": null}});
         let at = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}/status");
-        let told = send(&*self.api, Method::PATCH, at, MERGE, &patch).await;
-        told.map_err(|error| format!("cannot tell the volume's size: {}", error.chain()))
+        let answer = send(&*self.api, Method::PATCH, at, MERGE, &patch).await;
+        answer.map_err(|error| format!("cannot tell the volume's size: {}", error.chain()))
     }
 }

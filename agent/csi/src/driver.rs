@@ -1,4 +1,4 @@
-//! A driver of this machine: how it is met, and its node service.
+//! A driver of this machine: its registration, and the calls of its node service.
 
 use crate::grpc::{CallError, Socket, call, cut};
 use crate::messages::{
@@ -16,27 +16,27 @@ use std::time::Duration;
 
 /// How long a plugin may take to say what it is, and to hear what came of it (upstream's).
 const GREETING: Duration = Duration::from_secs(10);
-/// Bytes of a driver's name of the node (CSI specification).
-const LONGEST_NODE_ID: usize = 256;
+/// Longest id of a node, in bytes (CSI specification).
+const MAX_NODE_ID: usize = 256;
 /// Most keys of a topology.
-const MOST_SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 
-/// A driver that was met.
+/// A driver that has said what it is and what it can do.
 #[derive(Debug)]
 pub(crate) struct Driver {
     /// Its name.
     pub(crate) name: String,
-    /// Its name of this node.
+    /// The id that it gives this node.
     pub(crate) node_id: String,
-    /// Most of its volumes; none for no limit.
+    /// Most of its volumes on this node; none for no limit.
     pub(crate) most: Option<i32>,
     /// Where it says that the node is, by labels of nodes.
     pub(crate) topology: BTreeMap<String, String>,
     /// What its node service can do.
     pub(crate) abilities: Abilities,
-    /// Where it answers.
+    /// The socket of its node service.
     socket: Socket,
-    /// How long it may take over a call.
+    /// Longest wait for an answer.
     limit: Duration,
 }
 
@@ -48,14 +48,14 @@ pub(crate) fn registration(data: &Path, name: &str) -> Socket {
     }
 }
 
-/// Asks what is at a registration's socket, and the driver behind it what it can do.
+/// Asks the plugin at a registration socket what it is, and the driver behind it what it can do.
 ///
 /// # Errors
 /// For a person: it is no driver, or none that the node works with.
-pub(crate) async fn meet(at: &Socket, limit: Duration) -> Result<Driver, String> {
-    let told = |error: CallError| error.to_string();
+pub(crate) async fn identify(at: &Socket, limit: Duration) -> Result<Driver, String> {
+    let text = |error: CallError| error.to_string();
     let info = "/pluginregistration.Registration/GetInfo";
-    let info: PluginInfo = call(at, info, &Empty {}, GREETING).await.map_err(told)?;
+    let info: PluginInfo = call(at, info, &Empty {}, GREETING).await.map_err(text)?;
     if info.kind != "CSIPlugin" {
         let kind = cut(&info.kind);
         return Err(format!(
@@ -79,16 +79,19 @@ pub(crate) async fn meet(at: &Socket, limit: Duration) -> Result<Driver, String>
         root: at.root.clone(),
         path: endpoint(&at.root, &info.endpoint, &at.path)?,
     };
-    let asked = "/csi.v1.Node/NodeGetInfo";
-    let node: NodeGetInfoResponse = call(&socket, asked, &Empty {}, limit).await.map_err(told)?;
-    let asked = "/csi.v1.Node/NodeGetCapabilities";
-    let able: NodeGetCapabilitiesResponse =
-        call(&socket, asked, &Empty {}, limit).await.map_err(told)?;
-    if node.node_id.is_empty() || node.node_id.len() > LONGEST_NODE_ID {
+    let method = "/csi.v1.Node/NodeGetInfo";
+    let node: NodeGetInfoResponse = call(&socket, method, &Empty {}, limit)
+        .await
+        .map_err(text)?;
+    let method = "/csi.v1.Node/NodeGetCapabilities";
+    let able: NodeGetCapabilitiesResponse = call(&socket, method, &Empty {}, limit)
+        .await
+        .map_err(text)?;
+    if node.node_id.is_empty() || node.node_id.len() > MAX_NODE_ID {
         return Err("it gave the node no id, or one that is too long".to_owned());
     }
     let segments = node.accessible_topology.unwrap_or_default().segments;
-    if segments.len() > MOST_SEGMENTS {
+    if segments.len() > MAX_SEGMENTS {
         return Err(format!("its topology has {} keys", segments.len()));
     }
     let most = i32::try_from(node.max_volumes_per_node).unwrap_or(i32::MAX);
@@ -103,8 +106,8 @@ pub(crate) async fn meet(at: &Socket, limit: Duration) -> Result<Driver, String>
     })
 }
 
-/// Tells a plugin what came of its registration.
-pub(crate) async fn tell(at: &Socket, fault: Option<&str>) -> Result<(), CallError> {
+/// Tells a plugin whether it is registered and, if it is not, why.
+pub(crate) async fn notify(at: &Socket, fault: Option<&str>) -> Result<(), CallError> {
     let status = RegistrationStatus {
         plugin_registered: fault.is_none(),
         error: fault.unwrap_or_default().to_owned(),
@@ -115,9 +118,12 @@ pub(crate) async fn tell(at: &Socket, fault: Option<&str>) -> Result<(), CallErr
         .map(drop)
 }
 
-fn abilities(told: &NodeGetCapabilitiesResponse) -> Abilities {
+fn abilities(response: &NodeGetCapabilitiesResponse) -> Abilities {
     let has = |wanted: i32| {
-        let mut all = told.capabilities.iter().filter_map(|one| one.rpc.as_ref());
+        let mut all = response
+            .capabilities
+            .iter()
+            .filter_map(|one| one.rpc.as_ref());
         all.any(|rpc| rpc.kind == wanted)
     };
     Abilities {
@@ -128,8 +134,9 @@ fn abilities(told: &NodeGetCapabilitiesResponse) -> Abilities {
     }
 }
 
-/// Whether a Node has the labels of a driver's topology. A node does not label itself here: labels come from the master, by the
-/// policy's rules. So such a driver works on nodes that have its labels already.
+/// Whether a Node has the labels of a driver's topology. A node does not label itself here: labels
+/// come from the master, by the policy's rules. So such a driver works on nodes that have its
+/// labels already.
 ///
 /// # Errors
 /// Names the labels that it lacks.

@@ -1,4 +1,5 @@
-//! Work that goes on while nobody waits for it, at most once for each name, with pauses that grow after failures.
+//! Work that goes on while nobody waits for it, at most once for each name, with pauses that grow
+//! after failures.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -36,7 +37,8 @@ fn words(ended: Result<Result<(), String>, JoinError>) -> Result<(), String> {
 }
 
 impl Jobs {
-    /// The outcome of the work of this name within `patience`: it is begun where it is due and does not go on already.
+    /// The outcome of the work of this name within `patience`: it is begun where it is due and does
+    /// not go on already.
     ///
     /// # Errors
     /// Why it failed, now or the last time, or that it goes on.

@@ -1,7 +1,7 @@
 //! The volumes of drivers on the disk: a file for each, in a folder that no pod can mount.
 //!
-//! A file has its whole content before it has its name, and its folder is written out: what an agent finds after a crash is the
-//! last state before a call, or the one after it.
+//! A file has its whole content before it has its name, and its folder is written out: what an
+//! agent finds after a crash is the last state before a call, or the one after it.
 
 use crate::paths::is_name;
 use crate::volume::Volume;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// Most volumes; more than any machine can mount.
-const MOST: usize = 4096;
+const MAX_VOLUMES: usize = 4096;
 /// Bytes of a file: a volume that 500 pods share has 40 KiB.
-const LONGEST: u64 = 256 << 10;
+const MAX_FILE: u64 = 256 << 10;
 /// What a file is called before it is complete.
 const NEW: &str = ".new";
 
@@ -26,7 +26,8 @@ pub(crate) struct Ledger {
     turn: Mutex<()>,
 }
 
-/// The name of a volume in folders: the same for the same driver and handle, whatever bytes the handle has.
+/// The name of a volume in folders: the same for the same driver and handle, whatever bytes the
+/// handle has.
 pub(crate) fn key(driver: &str, handle: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(driver.as_bytes());
@@ -49,15 +50,18 @@ impl Ledger {
             return Vec::new();
         };
         let mut found = Vec::new();
-        for name in folder.names(MOST).unwrap_or_default() {
+        for name in folder.names(MAX_VOLUMES).unwrap_or_default() {
             if name == NEW {
                 continue;
             }
-            let read = folder.read(Path::new(&name), LONGEST);
+            let read = folder.read(Path::new(&name), MAX_FILE);
             let volume = read.and_then(|bytes| Ok(serde_json::from_slice::<Volume>(&bytes)?));
             match volume {
                 Ok(volume) if is_name(&volume.driver) => found.push(volume),
-                Ok(volume) => tracing::warn!(driver = volume.driver, "no name of a CSI driver"),
+                Ok(volume) => tracing::warn!(
+                    driver = volume.driver,
+                    "ignoring a recorded volume: its driver has an invalid name"
+                ),
                 Err(error) => {
                     tracing::warn!(?name, %error, "cannot read what is known of a driver's volume");
                 }

@@ -1,5 +1,6 @@
-//! The messages of the plugin registration (`pluginregistration`, v1) and of CSI's node service (`csi.v1.Node`) that are in
-//! use, with the fields that are in use; numbers are those of kubelet's `pluginregistration/v1` and of the CSI specification.
+//! The messages of the plugin registration (`pluginregistration`, v1) and of CSI's node service
+//! (`csi.v1.Node`) that are in use, with the fields that are in use; numbers are those of kubelet's
+//! `pluginregistration/v1` and of the CSI specification.
 
 use prost::Message;
 use std::collections::HashMap;
@@ -74,7 +75,7 @@ pub struct NodeServiceCapability {
     pub rpc: Option<NodeServiceRpc>,
 }
 
-/// Which.
+/// A capability of the node service.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeServiceRpc {
     /// See [`capability`].

@@ -1,4 +1,5 @@
-//! What the cluster knows of the node's drivers: its CSINode object, and upstream's annotation of the Node.
+//! What the cluster knows of the node's drivers: its CSINode object, and upstream's annotation of
+//! the Node.
 //!
 //! The labels of a driver's topology are not written: see [`crate::driver::fits`].
 
@@ -19,14 +20,16 @@ const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 const MERGE: &str = "application/merge-patch+json";
 /// Pause after the master could not be reached.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long drivers have after the agent's start to register again, before the object is made to fit.
+/// How long drivers have after the agent's start to register again, before the object is made to
+/// fit.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Writes in a row at most; two are enough where nobody else writes.
-const MOST_WRITES: usize = 4;
+const MAX_WRITES: usize = 4;
 
 /// Keeps the objects as the registered drivers are, for ever.
 pub(crate) async fn keep(registry: Arc<Registry>, node: String, api: Arc<dyn Api>) {
-    // An agent that begins again knows no driver yet: what its predecessor wrote stays until they have had time to register.
+    // An agent that begins again knows no driver yet: what its predecessor wrote stays until they
+    // have had time to register.
     tokio::time::timeout(SETTLE, registry.changed.notified())
         .await
         .ok();
@@ -56,8 +59,8 @@ fn entry(driver: &Driver) -> CSINodeDriver {
     }
 }
 
-/// The next list of drivers on the way to the wanted one; none where it is reached. An entry may come and go, but not change: one
-/// that is to change goes first.
+/// The next list of drivers on the way to the wanted one; none where it is reached. An entry may
+/// come and go, but not change: one that is to change goes first.
 fn next(now: &[CSINodeDriver], wanted: &[CSINodeDriver]) -> Option<Vec<CSINodeDriver>> {
     let as_wanted = |one: &&CSINodeDriver| {
         let same = wanted.iter().find(|other| other.name == one.name);
@@ -75,7 +78,7 @@ fn next(now: &[CSINodeDriver], wanted: &[CSINodeDriver]) -> Option<Vec<CSINodeDr
 async fn write(api: &dyn Api, node: &str, wanted: &[CSINodeDriver]) -> Result<(), ApiError> {
     let all = "/apis/storage.k8s.io/v1/csinodes";
     let path = format!("{all}/{node}");
-    for _ in 0..MOST_WRITES {
+    for _ in 0..MAX_WRITES {
         match get::<CSINode>(api, path.clone()).await {
             Ok(mut found) => {
                 let Some(drivers) = next(&found.spec.drivers, wanted) else {

@@ -1,4 +1,5 @@
-//! The pod's group for what is in a volume (upstream's `fsGroup`), where its driver leaves that to the node.
+//! The pod's group for what is in a volume (upstream's `fsGroup`), where its driver leaves that to
+//! the node.
 
 use agent_sys::beneath::{Beneath, Links};
 use nix::fcntl::AtFlags;
@@ -9,16 +10,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What the group may do with a file, and in addition with a folder, whose new files get the group (upstream's).
+/// What the group may do with a file, and in addition with a folder, whose new files get the group
+/// (upstream's).
 const FILE: u32 = 0o660;
 const FOLDER: u32 = 0o2110;
 /// Most files and folders of a volume.
-const MOST: u64 = 4_000_000;
+const MAX_FILES: u64 = 4_000_000;
 /// Names of a folder that are read at once.
 const MOST_NAMES: usize = 1_000_000;
 
-/// Gives all in the folder at `path` below `root` the group; links are not followed. With `only_on_mismatch` nothing is done where
-/// the folder has it already.
+/// Gives all in the folder at `path` below `root` the group; links are not followed. With
+/// `only_on_mismatch` nothing is done where the folder has it already.
 ///
 /// # Errors
 /// The system's, or there is more in the volume than the node goes through.
@@ -29,13 +31,13 @@ pub(crate) fn give(root: &Path, path: &Path, group: u32, only_on_mismatch: bool)
     if only_on_mismatch && own.gid() == group && own.mode() & whole == whole {
         return Ok(());
     }
-    let mut left = MOST;
+    let mut left = MAX_FILES;
     let mut folders = vec![PathBuf::new()];
     while let Some(at) = folders.pop() {
         let folder = volume.dir(&at)?;
         for name in folder.names(MOST_NAMES)? {
             left = left.checked_sub(1).ok_or_else(|| {
-                io::Error::other(format!("it has more than {MOST} files and folders"))
+                io::Error::other(format!("it has more than {MAX_FILES} files and folders"))
             })?;
             let gid = Some(Gid::from_raw(group));
             fchownat(

@@ -1,4 +1,5 @@
-//! Names of drivers, and where drivers and their volumes are below the folder of the machine's volumes (upstream's places). Pure.
+//! Names of drivers, and where drivers and their volumes are below the folder of the machine's
+//! volumes (upstream's places). Pure.
 
 use sha2::{Digest, Sha256};
 use std::path::{Component, Path, PathBuf};
@@ -11,12 +12,13 @@ const PLUGINS: &str = "plugins";
 /// Longest name of a driver (CSI specification).
 const LONGEST_NAME: usize = 63;
 /// Longest path of a Unix socket, in bytes.
-const LONGEST_SOCKET: usize = 107;
+const MAX_SOCKET: usize = 107;
 
 /// Where a machine's drivers and volumes are, and whether it has any.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// The folder of the machine's volumes, in which drivers look for their own: `/var/lib/kubelet`.
+    /// The folder of the machine's volumes, in which drivers look for their own:
+    /// `/var/lib/kubelet`.
     pub data: PathBuf,
     /// The name of the Node.
     pub node: String,
@@ -31,7 +33,8 @@ impl Places {
     pub const CALL_LIMIT: Duration = Duration::from_secs(120);
 }
 
-/// Whether a driver may be called so (CSI specification, `GetPluginInfoResponse`); the name is one plain name in a folder then.
+/// Whether a driver may be called so (CSI specification, `GetPluginInfoResponse`); the name is one
+/// plain name in a folder then.
 pub(crate) fn is_name(name: &str) -> bool {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let (first, last) = (name.bytes().next(), name.bytes().next_back());
@@ -39,7 +42,8 @@ pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= LONGEST_NAME && edge(first) && edge(last) && name.bytes().all(plain)
 }
 
-/// Whether a name of a pod, a volume or a secret is one plain name in a folder and in a path of the API.
+/// Whether a name of a pod, a volume or a secret is one plain name in a folder and in a path of the
+/// API.
 pub(crate) fn is_plain(name: &str) -> bool {
     config_kube::local_volume::is_name(name)
 }
@@ -76,22 +80,23 @@ pub(crate) fn stage_folder(driver: &str, handle: &str) -> PathBuf {
 /// What a staged volume is called in its folder.
 pub(crate) const STAGED: &str = "globalmount";
 
-/// The driver's own socket, below the folder of the machine's volumes, as its registration tells it.
+/// The driver's own socket, below the folder of the machine's volumes, as its registration tells
+/// it.
 ///
 /// # Errors
 /// It is not where a driver's socket may be.
-pub(crate) fn endpoint(data: &Path, told: &str, registration: &Path) -> Result<PathBuf, String> {
-    if told.is_empty() {
+pub(crate) fn endpoint(data: &Path, claimed: &str, registration: &Path) -> Result<PathBuf, String> {
+    if claimed.is_empty() {
         return Ok(registration.to_owned());
     }
-    let path = Path::new(told);
+    let path = Path::new(claimed);
     let below = path.strip_prefix(data).ok().filter(|below| {
         let plain = below
             .components()
             .all(|part| matches!(part, Component::Normal(_)));
         plain && (below.starts_with(PLUGINS) || below.starts_with(REGISTRATION))
     });
-    let below = below.filter(|_| told.len() <= LONGEST_SOCKET);
+    let below = below.filter(|_| claimed.len() <= MAX_SOCKET);
     below.map(Path::to_owned).ok_or_else(|| {
         let folder = data.join(PLUGINS);
         format!("its socket must be below {}", folder.display())
@@ -134,13 +139,13 @@ mod tests {
     fn a_socket_is_below_the_folder_of_plugins() {
         let data = Path::new("/var/lib/kubelet");
         let own = Path::new("plugins_registry/d-reg.sock");
-        let found = |told: &str| endpoint(data, told, own);
+        let found = |claimed: &str| endpoint(data, claimed, own);
         assert_eq!(
             found("/var/lib/kubelet/plugins/d/csi.sock"),
             Ok("plugins/d/csi.sock".into())
         );
         assert_eq!(found(""), Ok(own.into()));
-        for told in [
+        for claimed in [
             "/run/containerd/containerd.sock",
             "/var/lib/kubelet/plugins/../../../../run/x",
             "/var/lib/kubelet/pods/u/csi.sock",
@@ -148,7 +153,7 @@ mod tests {
             &format!("/var/lib/kubelet/plugins/{}", "x".repeat(100)),
         ] {
             assert!(
-                found(told)
+                found(claimed)
                     .unwrap_err()
                     .contains("/var/lib/kubelet/plugins")
             );

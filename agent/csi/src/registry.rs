@@ -1,9 +1,11 @@
-//! The drivers of this machine: who has a socket in the registration's folder, and is one that the node works with.
+//! The drivers of this machine: who has a socket in the registration's folder, and is one that the
+//! node works with.
 //!
-//! The folder is looked at every second; it belongs to pods, so that no more than [`MOST`] names of it are read, and a plugin that
-//! hangs or answers nonsense is met again after a pause that grows. A driver whose socket is gone is gone.
+//! The folder is looked at every second; it belongs to pods, so that no more than [`MAX_NAMES`]
+//! names of it are read, and a plugin that hangs or answers nonsense is met again after a pause
+//! that grows. A driver whose socket is gone is gone.
 
-use crate::driver::{Driver, fits, meet, registration, tell};
+use crate::driver::{Driver, fits, identify, notify, registration};
 use crate::paths::{Places, REGISTRATION};
 use agent_api::{Api, get};
 use agent_sys::beneath::{Beneath, Links};
@@ -18,7 +20,7 @@ use tokio::task::JoinSet;
 /// Between two looks at the folder.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Most names in the folder that are looked at, and so most drivers.
-const MOST: usize = 64;
+const MAX_NAMES: usize = 64;
 /// Pauses before a plugin that was refused is met again: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
@@ -45,15 +47,15 @@ struct Known {
 
 /// A socket that was seen.
 #[derive(Debug)]
-struct Seen {
+struct SeenSocket {
     id: Id,
     /// None while it is being met, or once it is registered.
     again: Option<Instant>,
     pause: Duration,
 }
 
-/// What came of meeting a plugin.
-struct Met {
+/// The outcome of a plugin's registration.
+struct Meeting {
     socket: String,
     id: Id,
     outcome: Result<(), String>,
@@ -83,8 +85,8 @@ impl Registry {
 
     /// Looks for ever.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
-        let mut meetings: JoinSet<Met> = JoinSet::new();
+        let mut seen: BTreeMap<String, SeenSocket> = BTreeMap::new();
+        let mut meetings: JoinSet<Meeting> = JoinSet::new();
         loop {
             self.look(&mut seen, &mut meetings);
             tokio::select! {
@@ -100,7 +102,11 @@ impl Registry {
     }
 
     /// Compares the folder with what is known, and meets who is new, or due again.
-    fn look(self: &Arc<Self>, seen: &mut BTreeMap<String, Seen>, meetings: &mut JoinSet<Met>) {
+    fn look(
+        self: &Arc<Self>,
+        seen: &mut BTreeMap<String, SeenSocket>,
+        meetings: &mut JoinSet<Meeting>,
+    ) {
         let there = sockets(&self.places.data);
         seen.retain(|socket, known| {
             let stays = there.get(socket) == Some(&known.id);
@@ -110,7 +116,7 @@ impl Registry {
             stays
         });
         for (socket, id) in there {
-            let known = seen.entry(socket.clone()).or_insert(Seen {
+            let known = seen.entry(socket.clone()).or_insert(SeenSocket {
                 id,
                 again: Some(Instant::now()),
                 pause: FIRST_PAUSE,
@@ -120,7 +126,7 @@ impl Registry {
                 let registry = self.clone();
                 meetings.spawn(async move {
                     let outcome = registry.meet(&socket).await;
-                    Met {
+                    Meeting {
                         socket,
                         id,
                         outcome,
@@ -130,8 +136,8 @@ impl Registry {
         }
     }
 
-    fn note(&self, seen: &mut BTreeMap<String, Seen>, met: Met) {
-        let Met {
+    fn note(&self, seen: &mut BTreeMap<String, SeenSocket>, met: Meeting) {
+        let Meeting {
             socket,
             id,
             outcome,
@@ -156,12 +162,12 @@ impl Registry {
     /// Meets a plugin, and tells it what came of that.
     async fn meet(&self, socket: &str) -> Result<(), String> {
         let at = registration(&self.places.data, socket);
-        let outcome = match meet(&at, self.places.call_limit).await {
+        let outcome = match identify(&at, self.places.call_limit).await {
             Ok(driver) => self.register(socket, driver).await,
             Err(reason) => Err(reason),
         };
         let fault = outcome.as_ref().err().map(String::as_str);
-        if let Err(error) = tell(&at, fault).await {
+        if let Err(error) = notify(&at, fault).await {
             tracing::debug!(socket, %error, "a plugin does not hear what came of its registration");
         }
         outcome
@@ -211,7 +217,7 @@ fn sockets(data: &Path) -> BTreeMap<String, Id> {
     let Ok(folder) = folder else {
         return BTreeMap::new();
     };
-    let names = folder.names(MOST).unwrap_or_default();
+    let names = folder.names(MAX_NAMES).unwrap_or_default();
     let found = names.into_iter().filter_map(|name| {
         let place = folder.place(Path::new(&name), Links::Refused).ok()?;
         let name = name.into_string().ok()?;

@@ -1,4 +1,5 @@
-//! From a pod's volume, its PersistentVolume and the driver's CSIDriver to what the driver is told. Pure.
+//! From a pod's volume, its PersistentVolume and the driver's CSIDriver to what the driver is told.
+//! Pure.
 //!
 //! What the node does not do for a driver is refused here, with the reason.
 
@@ -152,7 +153,8 @@ pub(crate) fn accept(name: &str, rules: Option<&CSIDriver>, inline: bool) -> Res
                 "volume mode \"Persistent\" not supported by driver {name} (only supports inline volumes)"
             ));
         }
-        // As upstream, a driver without a CSIDriver object attaches. Inline volumes are never attached.
+        // As upstream, a driver without a CSIDriver object attaches. Inline volumes are never
+        // attached.
         if spec.is_none_or(|spec| spec.attach_required != Some(false)) {
             return Err(format!(
                 "driver {name} attaches volumes, which is not available yet: only drivers whose CSIDriver object says \

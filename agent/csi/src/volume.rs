@@ -1,9 +1,11 @@
 //! One volume of a driver on this machine, and which call comes next for it. Pure.
 //!
-//! A call may be made and its answer be lost: the driver hangs, the agent ends, the power goes. So a volume notes that a call
-//! begins before it is made, and that it is done after the driver has said so. What has only begun counts as there when it is to
-//! go, and as missing when it is to be there; CSI's calls may be repeated. Guarantees, whatever is lost and whenever:
-//! - a volume that is staged is published only after that, and unstaged only when it is published nowhere;
+//! A call may be made and its answer be lost: the driver hangs, the agent ends, the power goes. So
+//! a volume notes that a call begins before it is made, and that it is done after the driver has
+//! said so. What has only begun counts as there when it is to go, and as missing when it is to be
+//! there; CSI's calls may be repeated. Guarantees, whatever is lost and whenever:
+//! - a volume that is staged is published only after that, and unstaged only when it is published
+//!   nowhere;
 //! - what was begun is undone before it is forgotten.
 
 use serde::{Deserialize, Serialize};
@@ -115,7 +117,8 @@ impl Volume {
         }
     }
 
-    /// After a boot no mount is left, but the driver may keep its own notes: all is done again, or undone.
+    /// After a boot no mount is left, but the driver may keep its own notes: all is done again, or
+    /// undone.
     pub(crate) fn enter(&mut self, boot: &str) {
         if self.boot == boot {
             return;
@@ -244,8 +247,9 @@ mod tests {
     }
 
     proptest! {
-        /// Pods come and go in any order, calls fail, are lost, and the machine boots: the driver is never asked out of order,
-        /// what is wanted is there after the first call sequence without a fault, and at the end nothing is left.
+        /// Pods come and go in any order, calls fail, are lost, and the machine boots: the driver
+        /// is never asked out of order, what is wanted is there after the first call sequence
+        /// without a fault, and at the end nothing is left.
         #[test]
         fn the_order_of_calls_holds_and_nothing_is_leaked(
             stages in any::<bool>(),

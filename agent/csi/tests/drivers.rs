@@ -1,4 +1,5 @@
-//! Volumes of a driver in the test's own process: what it is asked for, in which order, and what a bad one can do.
+//! Volumes of a driver in the test's own process: what it is asked for, in which order, and what a
+//! bad one can do.
 
 #![allow(
     clippy::unwrap_used,

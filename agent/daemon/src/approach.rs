@@ -1,4 +1,5 @@
-//! The steps before the first request to the master: the network, the time, and the master's address.
+//! The steps before the first request to the master: the network, the time, and the master's
+//! address.
 
 use crate::RunArguments;
 use crate::discovery::{self, Location};
@@ -20,8 +21,8 @@ pub(crate) struct Approach {
 /// Brings up the network (on a machine), sets the clock and finds the master; spawns a task for
 /// each that keeps it up to date.
 ///
-/// Cancel-safe: the network's task goes on in its set, or ends with it; a clock is set whole or not at all; and a search
-/// for the master that is dropped has found nothing.
+/// Cancel-safe: the network's task goes on in its set, or ends with it; a clock is set whole or not
+/// at all; and a search for the master that is dropped has found nothing.
 pub(crate) async fn approach(
     arguments: &RunArguments,
     machine: &MachineConfig,

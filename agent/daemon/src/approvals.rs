@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
-/// Reads the approvals from the end of the image's verity partition; `None` for an image that no release key signed.
+/// Reads the approvals from the end of the image's verity partition; `None` for an image that no
+/// release key signed.
 ///
 /// # Errors
 ///

@@ -56,7 +56,8 @@ struct Machine {
 }
 
 impl Attestor {
-    /// Binds the socket with access for its owner only. A socket left by an earlier agent is replaced.
+    /// Binds the socket with access for its owner only. A socket left by an earlier agent is
+    /// replaced.
     pub(crate) fn bind(
         path: &Path,
         prover: Prover,
@@ -112,7 +113,8 @@ impl Attestor {
     }
 }
 
-/// One request and its answer. A client that connects and sends nothing only checks whether the socket is there.
+/// One request and its answer. A client that connects and sends nothing only checks whether the
+/// socket is there.
 async fn connection(stream: UnixStream, machine: Arc<Machine>) -> io::Result<()> {
     let caller = stream.peer_cred()?.uid();
     let (input, mut output) = stream.into_split();

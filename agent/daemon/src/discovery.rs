@@ -5,7 +5,7 @@ use crate::RunArguments;
 use crate::console::{refused, say};
 use crate::error::Error;
 use crate::settings::endpoint;
-use agent_discover::{Finder, News, Report};
+use agent_discover::{Finder, Progress, Report};
 use agent_enroll::{Endpoint, Endpoints, Pin, Pins};
 use config_discovery::Document;
 use config_errors::chain;
@@ -88,31 +88,31 @@ fn usable(document: &Document) -> Result<(Vec<Endpoint>, Vec<Pin>), Error> {
 }
 
 /// Prints discovery progress to the console.
-fn news(news: &News<'_>) {
+fn news(news: &Progress<'_>) {
     match news {
-        News::Failed { uri, failure } => {
+        Progress::Failed { uri, failure } => {
             let text = format!("discovery at {uri}: {}; {}", chain(failure), failure.cure());
             match failure.code() {
                 Some(code) => refused(code, &text),
                 None => say(&text),
             }
         }
-        News::Again { wait } => {
+        Progress::Again { wait } => {
             say(&format!(
                 "no endpoint gave a document that can be used (next attempt in {} s)",
                 wait.as_secs().max(1)
             ));
         }
-        News::FirstUse { key } => say(&format!(
+        Progress::FirstUse { key } => say(&format!(
             "INSECURE: discovery trusts the first key that it saw, {key}, permanently; name it in `discovery.pins` instead"
         )),
-        News::Forgotten { error } => {
+        Progress::Forgotten { error } => {
             say(&format!(
                 "{}: the saved state of discovery is dropped, and only the configuration counts",
                 chain(error)
             ));
         }
-        News::Found {
+        Progress::Found {
             document,
             remembered,
         } => {

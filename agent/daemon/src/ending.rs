@@ -20,7 +20,7 @@ impl Ending {
     }
 
     /// Waits until one of the signals has come.
-    pub(crate) async fn asked(&mut self) {
+    pub(crate) async fn signal_came(&mut self) {
         // Cancel-safe: both arms only wait, and a received signal ends every later wait.
         tokio::select! {
             _ = self.term.recv() => {}

@@ -25,7 +25,8 @@ const DAY: u64 = 86_400;
 /// The Node's condition.
 const CONDITION: &str = "CertificateExpiring";
 
-/// Runs the node until it is asked to end, or its master orders the end of the machine, which it returns then.
+/// Runs the node until it is asked to end, or its master orders the end of the machine, which it
+/// returns then.
 pub(crate) async fn operate(
     arguments: &RunArguments,
     machine: &MachineConfig,
@@ -40,7 +41,7 @@ pub(crate) async fn operate(
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, machine, image, on_machine, &mut tasks) => ready?,
-        () = ending.asked() => return Ok(None),
+        () = ending.signal_came() => return Ok(None),
     };
     let location = location(machine, found)?;
     state_cluster::bind(&arguments.data, &location.pins)?;

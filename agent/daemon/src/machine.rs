@@ -71,8 +71,8 @@ impl ImageDescription {
     }
 }
 
-/// Addresses of the machine: those of the configuration first, in its order, then what the interfaces have, IPv4 first
-/// as upstream's kubelet prefers it.
+/// Addresses of the machine: those of the configuration first, in its order, then what the
+/// interfaces have, IPv4 first as upstream's kubelet prefers it.
 pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
     let fixed = machine
         .network
@@ -89,7 +89,8 @@ pub(crate) fn addresses(machine: &MachineConfig) -> Vec<IpAddr> {
     all
 }
 
-/// Addresses of the machine's network cards; on a host without cards, of all links but those of pods and tunnels.
+/// Addresses of the machine's network cards; on a host without cards, of all links but those of
+/// pods and tunnels.
 fn assigned() -> Vec<IpAddr> {
     let all: Vec<(String, IpAddr)> = getifaddrs()
         .into_iter()

@@ -1,9 +1,10 @@
 //! The agent: builds the node's parts, starts them and ends them in order.
 //!
 //! `agent run` reads the machine's configuration, brings up the network (on a machine), proves the
-//! machine to its master, and is then the node's kubelet until SIGTERM, or until its
-//! master orders the end of the machine: its exit code then tells init. On the first master's machine it also serves the attestor socket, through which the master, which does not open the
-//! TPM itself, seals its keys and proves itself to the admin.
+//! machine to its master, and is then the node's kubelet until SIGTERM, or until its master orders
+//! the end of the machine: its exit code then tells init. On the first master's machine it also
+//! serves the attestor socket, through which the master, which does not open the TPM itself, seals
+//! its keys and proves itself to the admin.
 //!
 //! init runs `agent metadata` to fetch the machine's user-data before there is a configuration.
 //!
@@ -51,7 +52,8 @@ use tracing_subscriber::EnvFilter;
 const WORKERS: usize = 2;
 /// Threads for calls that block: the TPM has one thread of its own, files need few.
 const BLOCKING_THREADS: usize = 8;
-/// Open files of the process: connections, and a descriptor for each mount of the containers that are being made.
+/// Open files of the process: connections, and a descriptor for each mount of the containers that
+/// are being made.
 const DESCRIPTORS: u64 = 65_536;
 
 /// The node agent of Pratique.
@@ -66,7 +68,8 @@ struct Arguments {
 enum Command {
     /// Prove the machine to its master and be its node.
     Run(Box<RunArguments>),
-    /// Fetch the machine's user-data from its cloud's metadata service, over a network that reaches nothing else.
+    /// Fetch the machine's user-data from its cloud's metadata service, over a network that reaches
+    /// nothing else.
     Metadata(metadata::MetadataArguments),
     /// Get the key of the machine's state from the TPM, and pass it to init.
     StateKey(state_key::StateKeyArguments),
@@ -114,7 +117,8 @@ pub(crate) struct RunArguments {
         hide = true
     )]
     pub(crate) event_log: PathBuf,
-    /// The record of the configuration event; `config-event.json` in the folder of `--run` by default.
+    /// The record of the configuration event; `config-event.json` in the folder of `--run` by
+    /// default.
     #[arg(long, hide = true)]
     pub(crate) config_event: Option<PathBuf>,
     /// The kernel's folder of devices (`/sys`).
@@ -123,8 +127,8 @@ pub(crate) struct RunArguments {
     /// The address of this machine's master, on the machine that founds the cluster.
     #[arg(long, default_value = "127.0.0.1:6443", hide = true)]
     pub(crate) own_master: std::net::SocketAddr,
-    /// Whether the agent's parent ends the machine when the agent's exit code asks for it, as init does. Default: the value of
-    /// `--manage-network`.
+    /// Whether the agent's parent ends the machine when the agent's exit code asks for it, as init
+    /// does. Default: the value of `--manage-network`.
     #[arg(long, hide = true)]
     pub(crate) ends_machine: Option<bool>,
     /// Port of the kubelet's API.
@@ -157,8 +161,9 @@ async fn perform(command: Command) -> Result<u8, error::Error> {
     }
 }
 
-/// Raises the limit of open files: the kernel's own is 1,024, or 4,096 for those who ask.
-fn more_descriptors() {
+/// Raises the soft and the hard limit of open files: the kernel's are 1,024 and 4,096. The agent is
+/// root; the master raises only its soft limit.
+fn raise_open_files_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let of_files = Resource::RLIMIT_NOFILE;
     let raised = getrlimit(of_files).and_then(|(_, most)| {
@@ -186,7 +191,7 @@ fn main() -> ExitCode {
         tracing::error!("{}", config_errors::chain(&error));
         return ExitCode::FAILURE;
     }
-    more_descriptors();
+    raise_open_files_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS)

@@ -1,5 +1,5 @@
-//! `agent metadata`: fetches the machine's user-data from its cloud's metadata service, for init, before anything else
-//! of the agent runs.
+//! `agent metadata`: fetches the machine's user-data from its cloud's metadata service, for init,
+//! before anything else of the agent runs.
 //!
 //! Two processes. The first brings up a network that reaches only the service, and takes it down
 //! again; the second, its child, has no privileges (user `nobody`) and speaks HTTP with the server.
@@ -167,8 +167,8 @@ pub(crate) async fn fetch(arguments: FetchArguments) -> Result<u8, Error> {
         let url = format!("{} http://{at}{}", request.method, request.path);
         let step = match timeout(ANSWER_LIMIT, exchange(at, &request)).await {
             Ok(Ok(answer)) => asking.answer(answer),
-            Ok(Err(Trouble::Answer(why))) => Step::Refused(why.to_owned()),
-            Ok(Err(Trouble::Connection(error))) => Step::Later(chain(error.as_ref())),
+            Ok(Err(ExchangeError::Answer(why))) => Step::Refused(why.to_owned()),
+            Ok(Err(ExchangeError::Connection(error))) => Step::Later(chain(error.as_ref())),
             Err(_elapsed) => {
                 Step::Later(format!("no whole answer in {} s", ANSWER_LIMIT.as_secs()))
             }
@@ -214,22 +214,22 @@ pub(crate) async fn fetch(arguments: FetchArguments) -> Result<u8, Error> {
     }
 }
 
-/// Why there is no answer.
-enum Trouble {
+/// Why a request has no usable answer.
+enum ExchangeError {
     /// No connection, or it broke.
     Connection(Box<dyn std::error::Error + Send + Sync>),
     /// It can't be used.
     Answer(&'static str),
 }
 
-impl<E: std::error::Error + Send + Sync + 'static> From<E> for Trouble {
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for ExchangeError {
     fn from(error: E) -> Self {
         Self::Connection(error.into())
     }
 }
 
 /// One request on a connection of its own.
-async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> {
+async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, ExchangeError> {
     let limits = Limits {
         // The caller's time limit, which includes the connection, ends it.
         time: FETCH_LIMIT,
@@ -240,18 +240,20 @@ async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> 
     let stream = TokioIo::new(TcpStream::connect(at).await?);
     let (executor, timer) = (TokioExecutor::new(), TokioTimer::new());
     let mut connection = Connection::open(stream, &executor, timer, limits).await?;
-    let mut asked = http::Request::builder()
+    let mut builder = http::Request::builder()
         .method(request.method)
         .uri(request.path);
-    asked = asked.header(HOST, host(at)).header(USER_AGENT, "pratique");
+    builder = builder
+        .header(HOST, host(at))
+        .header(USER_AGENT, "pratique");
     if let Some((name, value)) = &request.header {
-        asked = asked.header(*name, value);
+        builder = builder.header(*name, value);
     }
-    let answer = connection.send(asked.body(Bytes::new())?).await?;
+    let answer = connection.send(builder.body(Bytes::new())?).await?;
     let (head, body) = answer.into_parts();
     // An attacker could truncate a body that ends with the connection unnoticed.
     if body.length().is_none() && !head.headers.contains_key(TRANSFER_ENCODING) {
-        return Err(Trouble::Answer(
+        return Err(ExchangeError::Answer(
             "the answer does not say how long it is; check what answers",
         ));
     }
@@ -263,7 +265,7 @@ async fn exchange(at: SocketAddr, request: &Request) -> Result<Answer, Trouble> 
     let body = match body.whole().await {
         Ok(body) => body.to_vec(),
         Err(HttpError::TooLong(_)) => {
-            return Err(Trouble::Answer(
+            return Err(ExchangeError::Answer(
                 "the answer is longer than the 64 KiB that user-data may have",
             ));
         }

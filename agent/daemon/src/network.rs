@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Longest wait for all interfaces: a missing one must not keep the machine from its master for ever.
+/// Longest wait for all interfaces: a missing one must not keep the machine from its master for
+/// ever.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Spawns the network's task, and waits until the machine can be reached: until everything

@@ -229,7 +229,7 @@ async fn first_end(
 ) -> Result<End, Error> {
     // Cancel-safe: every arm only waits for an end.
     tokio::select! {
-        () = ending.asked() => Ok(End::Asked),
+        () = ending.signal_came() => Ok(End::Asked),
         Some(order) = ordered.recv() => Ok(End::Ordered(order)),
         Some(part) = tasks.join_next() => {
             part.unwrap_or_else(|error| Err(Error::Part("identity", error.into()))).map(|()| End::Done)

@@ -22,11 +22,11 @@ pub(crate) async fn keep_condition(
     certificate: Arc<Slot>,
     notices: Notices,
 ) -> Infallible {
-    let mut told = None;
+    let mut logged = None;
     loop {
         let now = root_readiness(&pins, &certificate);
         if let Some(readiness) = &now
-            && now != told
+            && now != logged
         {
             let notice = notice(readiness);
             // An old certificate will be renewed anyway, and a ready node need not print anything.
@@ -34,7 +34,7 @@ pub(crate) async fn keep_condition(
                 say(&notice.message);
             }
             notices.set(ROOT_UNKNOWN, notice);
-            told = now;
+            logged = now;
         }
         sleep(LOOK).await;
     }

@@ -22,7 +22,8 @@ use tokio::time::sleep;
 /// Time between two checks for the pins that this machine's master writes.
 const PIN_POLL: Duration = Duration::from_millis(250);
 
-/// Runs the agent until it is asked to end, or its master orders the end of the machine; returns that order.
+/// Runs the agent until it is asked to end, or its master orders the end of the machine; returns
+/// that order.
 ///
 /// On a machine, a failure that only another boot can fix (a faulty configuration, no TPM) is
 /// printed on the console and the agent stays, so that init does not restart it or reboot the
@@ -48,7 +49,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<Option<Order>, Error>
                     chain(&error)
                 ),
             );
-            ending.asked().await;
+            ending.signal_came().await;
             Ok(None)
         }
         outcome => outcome,
@@ -95,7 +96,7 @@ async fn operate(
     // Cancel-safe: see there.
     let Approach { clock, found } = tokio::select! {
         ready = approach(arguments, &machine, &image, on_machine, &mut tasks) => ready?,
-        () = ending.asked() => return Ok(None),
+        () = ending.signal_came() => return Ok(None),
     };
     let doubt = found
         .as_ref()
@@ -104,7 +105,7 @@ async fn operate(
     // Cancel-safe: a dropped enrolment leaves only a half-open session at the master.
     let (identity, keeper) = tokio::select! {
         enrolled = enroll(arguments, &machine, found, name, &image, means) => enrolled?,
-        () = ending.asked() => return Ok(None),
+        () = ending.signal_came() => return Ok(None),
         Some(part) = tasks.join_next() => {
             let part = part.unwrap_or_else(|error| Err(Error::Part("attestor", error.into())));
             return part.map(|()| None);
@@ -135,7 +136,8 @@ async fn operate(
     outcome
 }
 
-/// On a master's machine: publishes the recovery copy of the state's key, and the pin of the roots for the machine's own master.
+/// On a master's machine: publishes the recovery copy of the state's key, and the pin of the roots
+/// for the machine's own master.
 fn follow_own_master(
     arguments: &RunArguments,
     identity: &Identity,

@@ -21,7 +21,8 @@ const FILE: &str = "cluster-roots";
 /// Time between two checks for other roots.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Restricts the pins to those of the state's cluster; no restriction if the state belongs to none yet.
+/// Restricts the pins to those of the state's cluster; no restriction if the state belongs to none
+/// yet.
 ///
 /// # Errors
 /// [`Error::OtherCluster`] if the configuration pins none of its roots; [`Error::File`] if they

@@ -1,9 +1,10 @@
-//! `agent state-key`: asks the TPM for the key of the machine's state, for init, before the state is mounted.
+//! `agent state-key`: asks the TPM for the key of the machine's state, for init, before the state
+//! is mounted.
 //!
 //! The key goes only to init, by standard output. After mounting the state, init answers by
 //! standard input with the security version of the machine's last admission (zero for a state that
-//! was just made); then header and TPM move to the next generation. Afterwards init extends the cap register, so that nothing can get
-//! the key again in this boot.
+//! was just made); then header and TPM move to the next generation. Afterwards init extends the cap
+//! register, so that nothing can get the key again in this boot.
 //!
 //! The admin's one-off key in front of a master's state opens it on another board
 //! ([`crate::state_recovery`]).
@@ -70,13 +71,13 @@ fn run_with(
     let svn = store.unlock.svn;
     match found {
         Opening::Opened(opened) => {
-            let told = Report::Opened {
+            let report = Report::Opened {
                 key: opened.volume.clone(),
                 generation: opened.generation(),
                 renewals: opened.kept.renewals,
                 admin: opened.admin(),
             };
-            tell(output, &told)?;
+            tell(output, &report)?;
             // Without an answer the floor stays.
             let admitted = answer(input).map_or(0, |answer| answer.admitted).min(svn);
             opened
@@ -158,10 +159,10 @@ fn without(reason: Reason, image: &ImageDescription) -> Result<Report, Error> {
 }
 
 fn tell(output: &mut impl Write, report: &Report) -> Result<(), Error> {
-    let told = output
+    let written = output
         .write_all(report.to_text().as_bytes())
         .and_then(|()| output.flush());
-    told.map_err(fault("write", Path::new("standard output")))
+    written.map_err(fault("write", Path::new("standard output")))
 }
 
 /// One line from init; `None` if init closed the pipe or sent anything else.

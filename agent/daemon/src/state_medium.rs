@@ -1,4 +1,5 @@
-//! Where the state's header and key are: the partition's start and the TPM's slots, as the engine of `agent/volume` needs them.
+//! Where the state's header and key are: the partition's start and the TPM's slots, as the engine
+//! of `agent/volume` needs them.
 
 use crate::error::Error;
 use agent_tpm::{Slot, Tpm, Unlock};
@@ -15,7 +16,8 @@ pub(crate) fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -
     move |source| Error::File { what, path, source }
 }
 
-/// A failure that a person must fix keeps its class, and so the exit code by which init recognizes it.
+/// A failure that a person must fix keeps its class, and so the exit code by which init recognizes
+/// it.
 pub(crate) fn part(cause: Fault<agent_tpm::Error>) -> Error {
     use agent_tpm::Error::{Authorization, Full};
     match cause {

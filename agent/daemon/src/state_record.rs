@@ -31,7 +31,8 @@ struct Record {
     partition: String,
 }
 
-/// Sets the Node condition from init's report; does nothing if there is no report (tests on a host).
+/// Sets the Node condition from init's report; does nothing if there is no report (tests on a
+/// host).
 pub(crate) fn tell(run: &Path, notices: &Notices) {
     if let Some(record) = read(run) {
         tracing::info!(

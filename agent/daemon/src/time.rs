@@ -32,7 +32,8 @@ pub(crate) struct Clock {
     built: Duration,
     /// Whether this agent sets the clock; on a host it does not.
     ours: bool,
-    /// Whether the master is another machine: a comparison with the machine's own clock proves nothing.
+    /// Whether the master is another machine: a comparison with the machine's own clock proves
+    /// nothing.
     afar: bool,
     state: Mutex<State>,
     notices: Notices,

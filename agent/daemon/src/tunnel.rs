@@ -84,7 +84,8 @@ impl Tunnel {
     }
 }
 
-/// The keys that a node's texts prove. What agents of older versions read counts where there is nothing better.
+/// The keys that a node's texts prove. What agents of older versions read counts where there is
+/// nothing better.
 fn judge(
     node: &str,
     announced: &Announced,
@@ -115,8 +116,8 @@ fn judge(
 }
 
 impl Publisher {
-    /// Keeps the Node's annotations up to date for ever: after a renewal of a key or the certificate, and
-    /// after someone else changed them.
+    /// Keeps the Node's annotations up to date for ever: after a renewal of a key or the
+    /// certificate, and after someone else changed them.
     async fn run(mut self, view: View, mut keys: watch::Receiver<Option<Keys>>) {
         let mut changes = view.changes();
         loop {

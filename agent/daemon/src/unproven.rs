@@ -1,4 +1,5 @@
-//! Chooses how the machine attests: by its TPM or, on a machine without one whose user-data allows it, unproven.
+//! Chooses how the machine attests: by its TPM or, on a machine without one whose user-data allows
+//! it, unproven.
 //!
 //! A machine with a TPM never joins without it: the setting has no effect there, and a failing TPM
 //! is a failure. The key of a machine without one is made for this boot and never written to a

@@ -15,13 +15,13 @@ use tokio::time::{sleep, timeout};
 /// First wait after a round in which no endpoint gave a good document.
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest wait between rounds.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Shortest time between two rounds that start because no master is reachable.
 const CALM: Duration = Duration::from_secs(10);
 /// Longest time until the document is fetched again, however long it is valid.
 const REFRESH: Duration = Duration::from_secs(24 * 3600);
 /// Most endpoints that are asked in one round.
-const MOST_URIS: usize = 16;
+const MAX_URIS: usize = 16;
 
 /// Why an endpoint gave no document that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -69,12 +69,12 @@ impl Failure {
 
 /// Progress, for the console.
 #[derive(Debug)]
-pub enum News<'a> {
+pub enum Progress<'a> {
     /// An endpoint gave nothing that can be used.
     Failed {
-        /// Which.
+        /// The endpoint.
         uri: &'a DiscoveryUri,
-        /// Why.
+        /// The cause.
         failure: &'a Failure,
     },
     /// No endpoint gave a good document.
@@ -89,7 +89,7 @@ pub enum News<'a> {
     },
     /// The memory cannot be read, so it begins anew.
     Forgotten {
-        /// Why.
+        /// The cause.
         error: &'a MemoryError,
     },
     /// A document is good.
@@ -102,7 +102,7 @@ pub enum News<'a> {
 }
 
 /// Callback for progress; called from any task.
-pub type Report = Arc<dyn Fn(&News<'_>) + Send + Sync>;
+pub type Report = Arc<dyn Fn(&Progress<'_>) + Send + Sync>;
 
 /// Finds the master.
 pub struct Finder {
@@ -131,7 +131,7 @@ impl Finder {
             (Ok(found), _) => found,
             (Err(error), DiscoveryTrust::FirstUse) => return Err(error),
             (Err(error), DiscoveryTrust::Pins(_)) => {
-                report(&News::Forgotten { error: &error });
+                report(&Progress::Forgotten { error: &error });
                 Memory::empty(memory)
             }
         };
@@ -151,15 +151,15 @@ impl Finder {
                 return document;
             }
             if let Some(document) = self.remembered() {
-                (self.report)(&News::Found {
+                (self.report)(&Progress::Found {
                     document: &document,
                     remembered: true,
                 });
                 return document;
             }
-            (self.report)(&News::Again { wait });
+            (self.report)(&Progress::Again { wait });
             sleep(wait).await;
-            wait = (wait * 2).min(LONGEST);
+            wait = (wait * 2).min(MAX_WAIT);
         }
     }
 
@@ -183,7 +183,7 @@ impl Finder {
                     current = document;
                     None
                 }
-                None => Some((failed.unwrap_or(FIRST) * 2).min(LONGEST)),
+                None => Some((failed.unwrap_or(FIRST) * 2).min(MAX_WAIT)),
             };
             sleep(CALM).await;
         }
@@ -192,7 +192,7 @@ impl Finder {
     /// Asks the endpoints in turn: until one gives a good document, or all of them for the newest.
     async fn round(&mut self, all: bool) -> Option<Document> {
         let mut best: Option<Document> = None;
-        for uri in self.terms.uris.clone().iter().take(MOST_URIS) {
+        for uri in self.terms.uris.clone().iter().take(MAX_URIS) {
             let outcome = match fetch(uri).await {
                 Ok(signed) => self.accept(uri, &signed),
                 Err(error) => Err(error.into()),
@@ -209,14 +209,14 @@ impl Finder {
                         break;
                     }
                 }
-                Err(failure) => (self.report)(&News::Failed {
+                Err(failure) => (self.report)(&Progress::Failed {
                     uri,
                     failure: &failure,
                 }),
             }
         }
         if let Some(document) = &best {
-            (self.report)(&News::Found {
+            (self.report)(&Progress::Found {
                 document,
                 remembered: false,
             });
@@ -230,7 +230,7 @@ impl Finder {
         let verified = self.expecting(uri, |expected| check(signed, expected))?;
         self.memory.keep(uri, signed, &verified)?;
         if first {
-            (self.report)(&News::FirstUse {
+            (self.report)(&Progress::FirstUse {
                 key: verified.key(),
             });
         }
@@ -270,7 +270,7 @@ impl Finder {
 
 /// Half of the rest of a document's validity.
 fn until_refresh(document: &Document, now: u64) -> Duration {
-    Duration::from_secs(document.expires.saturating_sub(now) / 2).clamp(LONGEST, REFRESH)
+    Duration::from_secs(document.expires.saturating_sub(now) / 2).clamp(MAX_WAIT, REFRESH)
 }
 
 fn now() -> u64 {

@@ -13,5 +13,5 @@ mod finder;
 mod memory;
 
 pub use fetch::FetchError;
-pub use finder::{Failure, Finder, News, Report};
+pub use finder::{Failure, Finder, Progress, Report};
 pub use memory::{Memory, MemoryError};

@@ -145,7 +145,8 @@ impl Memory {
     }
 }
 
-/// Writes a temporary file, syncs and renames it, so that a power cut leaves the old or the new content.
+/// Writes a temporary file, syncs and renames it, so that a power cut leaves the old or the new
+/// content.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let neighbour = path.with_extension("new");
     let mut file = File::create(&neighbour)?;

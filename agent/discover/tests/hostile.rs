@@ -8,7 +8,7 @@
     reason = "tests may stop at the first surprise"
 )]
 
-use agent_discover::{Finder, News, Report};
+use agent_discover::{Finder, Progress, Report};
 use config_discovery::{Document, MAX_BYTES, pin_of};
 use config_model::discovery::{Discovery, DiscoveryTrust, DiscoveryUri};
 use config_model::format::Pin;
@@ -106,15 +106,15 @@ impl Endpoint {
 }
 
 /// The reports, a line each: the code or the text of a failure.
-fn line(news: &News<'_>) -> String {
+fn line(news: &Progress<'_>) -> String {
     match news {
-        News::Failed { failure, .. } => failure
+        Progress::Failed { failure, .. } => failure
             .code()
             .map_or_else(|| failure.to_string(), ToOwned::to_owned),
-        News::Again { .. } => "again".to_owned(),
-        News::FirstUse { key } => format!("first use {key}"),
-        News::Forgotten { .. } => "forgotten".to_owned(),
-        News::Found {
+        Progress::Again { .. } => "again".to_owned(),
+        Progress::FirstUse { key } => format!("first use {key}"),
+        Progress::Forgotten { .. } => "forgotten".to_owned(),
+        Progress::Found {
             document,
             remembered,
         } => format!("found {} {remembered}", document.generation),
@@ -153,7 +153,7 @@ impl Machine {
     /// A boot: the memory is read anew.
     fn boot(&self) -> (Finder, UnboundedReceiver<String>) {
         let (tell, told) = unbounded_channel();
-        let report: Report = Arc::new(move |news: &News<'_>| drop(tell.send(line(news))));
+        let report: Report = Arc::new(move |news: &Progress<'_>| drop(tell.send(line(news))));
         (
             Finder::new(self.terms.clone(), &self.memory(), report).unwrap(),
             told,

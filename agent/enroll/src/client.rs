@@ -48,8 +48,9 @@ pub struct Answer {
 
 /// The way to the master's API for one node; cheap to clone.
 ///
-/// Guarantees: the server is one that the pins allow; every connection is signed for by the node key; a request fails
-/// over to another endpoint only while it is being connected, so it is never sent twice.
+/// Guarantees: the server is one that the pins allow; every connection is signed for by the node
+/// key; a request fails over to another endpoint only while it is being connected, so it is never
+/// sent twice.
 #[derive(Debug, Clone)]
 pub struct MasterClient {
     shared: Arc<Shared>,
@@ -204,7 +205,8 @@ async fn whole(body: Incoming) -> Result<Bytes, Error> {
     }
 }
 
-/// Cuts a body into lines as it arrives. A last line without its end is dropped: the master was cut off in it.
+/// Cuts a body into lines as it arrives. A last line without its end is dropped: the master was cut
+/// off in it.
 fn lines(body: Incoming) -> Lines {
     let state = (body, BytesMut::new());
     Box::pin(stream::try_unfold(

@@ -29,7 +29,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// A host (DNS name or IP address, IPv6 without brackets) and a port. `None` where the host is neither.
+    /// A host (DNS name or IP address, IPv6 without brackets) and a port. `None` where the host is
+    /// neither.
     pub fn new(host: &str, port: u16) -> Option<Self> {
         let name = ServerName::try_from(host.to_owned()).ok()?;
         Some(Self {
@@ -154,7 +155,8 @@ impl Endpoint {
     }
 }
 
-/// How the server's certificate is outside of its validity, if the handshake failed for that reason.
+/// How the server's certificate is outside of its validity, if the handshake failed for that
+/// reason.
 fn of_another_time(error: &std::io::Error) -> Option<&'static str> {
     let rustls::Error::InvalidCertificate(why) =
         error.get_ref()?.downcast_ref::<rustls::Error>()?

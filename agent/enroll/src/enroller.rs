@@ -55,7 +55,7 @@ pub enum Milestone<'a> {
     },
     /// An attempt failed without a verdict.
     Failed {
-        /// Why.
+        /// The cause.
         error: &'a Error,
         /// When the next attempt comes.
         again: Duration,
@@ -171,7 +171,8 @@ impl Enroller {
         }
     }
 
-    /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a half-open session.
+    /// Tries to join until the master accepts. Cancel by dropping: nothing is left behind but a
+    /// half-open session.
     ///
     /// # Errors
     /// Only what another attempt cannot fix: the identity cannot be put in use, or no client can be

@@ -25,7 +25,7 @@ pub enum Error {
     Connect {
         /// The master's address.
         endpoint: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -34,7 +34,7 @@ pub enum Error {
     Handshake {
         /// The master's address.
         endpoint: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

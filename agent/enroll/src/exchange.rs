@@ -31,7 +31,8 @@ use tokio_rustls::client::TlsStream;
 
 /// Largest answer: certificates with their chains.
 const ANSWER_LIMIT: usize = 256 * 1024;
-/// Longest exchange; the master gives a challenge 30 s, and a TPM under emulation takes most of them.
+/// Longest exchange; the master gives a challenge 30 s, and a TPM under emulation takes most of
+/// them.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The node's claims and the masters that it enrols with.

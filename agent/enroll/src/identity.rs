@@ -10,7 +10,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// A certificate with its key that TLS reads at each handshake; empty until the first enrolment.
 ///
-/// Guarantee: a handshake sees one certificate with its own key, the old or the new, never a mixture.
+/// Guarantee: a handshake sees one certificate with its own key, the old or the new, never a
+/// mixture.
 #[derive(Debug, Default)]
 pub struct Slot {
     current: RwLock<Option<Arc<CertifiedKey>>>,

@@ -69,7 +69,8 @@ pub struct Ending {
 /// Puts an issued identity in use. Blocks during the TPM's import.
 ///
 /// # Errors
-/// The certificate is for another key, the TPM does not import the key, or the TLS library refuses it.
+/// The certificate is for another key, the TPM does not import the key, or the TLS library refuses
+/// it.
 pub fn put_in_use(
     issued: Issued,
     endpoints: Endpoints,
@@ -196,22 +197,24 @@ fn now() -> u64 {
 
 /// Warns once a day from two weeks before the expiry, and at the expiry. Runs until it is dropped.
 pub async fn watch(ending: Ending, tell: impl Fn(Duration) + Send) -> std::convert::Infallible {
-    let mut told: Option<u64> = None;
+    let mut logged: Option<u64> = None;
     loop {
         let left = ending.not_after.saturating_sub(now());
-        if let Some(left) = due(left, told) {
-            told = Some(left);
+        if let Some(left) = due(left, logged) {
+            logged = Some(left);
             tell(Duration::from_secs(left));
         }
         sleep(LOOK).await;
     }
 }
 
-/// Whether to warn `left` seconds before the expiry, if the last warning came with `told` seconds left.
-fn due(left: u64, told: Option<u64>) -> Option<u64> {
-    let first = told.is_none() && left <= NOTICE.as_secs();
-    let again = told
-        .is_some_and(|told| told > 0 && (left == 0 || told - left.min(told) >= DAILY.as_secs()));
+/// Whether to warn `left` seconds before the expiry, if the last warning came with `told` seconds
+/// left.
+fn due(left: u64, logged: Option<u64>) -> Option<u64> {
+    let first = logged.is_none() && left <= NOTICE.as_secs();
+    let again = logged.is_some_and(|logged| {
+        logged > 0 && (left == 0 || logged - left.min(logged) >= DAILY.as_secs())
+    });
     (first || again).then_some(left)
 }
 

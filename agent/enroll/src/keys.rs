@@ -1,4 +1,5 @@
-//! The node key, inside the TPM or in memory, as a TLS client key and as the signer of a certificate request.
+//! The node key, inside the TPM or in memory, as a TLS client key and as the signer of a
+//! certificate request.
 
 use agent_tpm::{Tpm, WrappedKey};
 use p256::ecdsa::Signature;
@@ -14,7 +15,8 @@ use zeroize::Zeroizing;
 /// Length of an uncompressed P-256 point, the end of its `SubjectPublicKeyInfo`.
 const POINT_LENGTH: usize = 65;
 
-/// The node key: in the TPM, where every signature is one request to its thread, or in memory where there is no TPM.
+/// The node key: in the TPM, where every signature is one request to its thread, or in memory where
+/// there is no TPM.
 #[derive(Debug, Clone)]
 pub struct NodeKey {
     spki: Vec<u8>,
@@ -130,7 +132,8 @@ impl NodeKey {
     }
 }
 
-/// Runs a call that blocks for the length of a TPM command without delaying the runtime's other tasks.
+/// Runs a call that blocks for the length of a TPM command without delaying the runtime's other
+/// tasks.
 fn off_the_runtime<T>(call: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(call),

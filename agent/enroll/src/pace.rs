@@ -6,16 +6,17 @@ use std::time::Duration;
 
 /// First wait after a refusal or a failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// Longest wait at a join: a machine that an admin has just put into the inventory should join soon.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Longest wait at a join: a machine that an admin has just put into the inventory should join
+/// soon.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Shortest time between two renewals, even if the master asks for less.
 const RENEWAL_FLOOR: Duration = Duration::from_secs(2);
 /// Longest time between two renewals: certificates live a day at most.
 const RENEWAL_CEILING: Duration = Duration::from_secs(86_400);
 
-/// Waits that double from [`FIRST`] to the longest, each of them shortened by up to half at random so that machines
-/// that were refused together do not come back together.
+/// Waits that double from [`FIRST`] to the longest, each of them shortened by up to half at random
+/// so that machines that were refused together do not come back together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -24,7 +25,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new() -> Self {
-        Self::up_to(LONGEST)
+        Self::up_to(MAX_WAIT)
     }
 
     fn up_to(longest: Duration) -> Self {
@@ -61,8 +62,9 @@ pub enum Next {
 
 /// When a node renews, tries again, and joins anew.
 ///
-/// Guarantee: over an outage of the master of up to 60 % of the lifetime there is time for a try afterwards, at lifetimes of
-/// ten minutes and more; the renewal is never later than a third, and waits between tries are a twentieth of a third at most.
+/// Guarantee: over an outage of the master of up to 60 % of the lifetime there is time for a try
+/// afterwards, at lifetimes of ten minutes and more; the renewal is never later than a third, and
+/// waits between tries are a twentieth of a third at most.
 ///
 /// Times are those of the caller's monotonic clock, so that a wrong time of day does not matter.
 /// Randomness is a number from 0 to 1.
@@ -78,7 +80,7 @@ impl Cadence {
     /// From certificates that the master gave at `now`.
     pub fn new(now: Duration, renew_after_seconds: u64, chance: f64) -> Self {
         let third = Duration::from_secs(renew_after_seconds).clamp(RENEWAL_FLOOR, RENEWAL_CEILING);
-        let backoff = Backoff::up_to((third / 20).clamp(FIRST, LONGEST));
+        let backoff = Backoff::up_to((third / 20).clamp(FIRST, MAX_WAIT));
         Self {
             due: now + renewal(third, chance),
             end: now + third * 3,
@@ -117,7 +119,8 @@ pub(crate) fn spread(wait: Duration) -> Duration {
     wait.mul_f64(1.0 + fraction() / 2.0)
 }
 
-/// A random number from 0 to 1. If the system has no randomness there is no jitter, which does no harm.
+/// A random number from 0 to 1. If the system has no randomness there is no jitter, which does no
+/// harm.
 pub(crate) fn fraction() -> f64 {
     let mut bytes = [0; 4];
     SystemRandom::new().fill(&mut bytes).ok();
@@ -133,8 +136,8 @@ mod tests {
         let mut backoff = Backoff::new();
         let waits: Vec<Duration> = (0..12).map(|_| backoff.step()).collect();
         assert!(waits[0] >= FIRST / 2 && waits[0] <= FIRST, "{waits:?}");
-        assert!(waits.iter().all(|wait| *wait <= LONGEST));
-        assert!(waits[11] >= LONGEST / 2);
+        assert!(waits.iter().all(|wait| *wait <= MAX_WAIT));
+        assert!(waits[11] >= MAX_WAIT / 2);
     }
 
     #[test]

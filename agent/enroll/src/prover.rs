@@ -36,9 +36,9 @@ pub enum ProveError {
     /// A log cannot be read.
     #[error("{} cannot be read", path.display())]
     Log {
-        /// Which one.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -62,7 +62,8 @@ impl Prover {
         &self.tpm
     }
 
-    /// The endorsement key to show in attempt number `turn`: the preferred one first, then the others the TPM has.
+    /// The endorsement key to show in attempt number `turn`: the preferred one first, then the
+    /// others the TPM has.
     ///
     /// # Errors
     /// The TPM failed, or has no endorsement key.
@@ -128,8 +129,8 @@ impl Prover {
     /// Answers a challenge. `csr_hash` and `claims` are those that were announced with the keys.
     ///
     /// # Errors
-    /// The TPM failed or refuses the credential, the challenge asks for other registers, or the event log cannot be
-    /// read.
+    /// The TPM failed or refuses the credential, the challenge asks for other registers, or the
+    /// event log cannot be read.
     pub fn prove(
         &self,
         purpose: Purpose,

@@ -7,9 +7,10 @@
 //! machine for that node, and a user who may write Nodes can only remove a key, or restore an older
 //! one of the same node, whose private half no longer exists.
 //!
-//! Text: the version, the keys, the signature, and the certificate with its intermediates (DER), each but the first in standard
-//! base64, separated by dots. `v1` has the key of a tunnel's first link, `v2` those of both. Signed is the version's label
-//! ([`form`]), a zero byte, the node's name, a zero byte, and the keys.
+//! Text: the version, the keys, the signature, and the certificate with its intermediates (DER),
+//! each but the first in standard base64, separated by dots. `v1` has the key of a tunnel's first
+//! link, `v2` those of both. Signed is the version's label ([`form`]), a zero byte, the node's
+//! name, a zero byte, and the keys.
 
 use crate::identity::Slot;
 use crate::issued::names;
@@ -21,7 +22,8 @@ use rustls::SignatureScheme;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The version of a text with so many keys, and the prefix that separates its signatures from all others of the node key.
+/// The version of a text with so many keys, and the prefix that separates its signatures from all
+/// others of the node key.
 fn form<const KEYS: usize>() -> (&'static str, &'static str) {
     match KEYS {
         1 => ("v1", "pratique tunnel/v1"),
@@ -30,7 +32,7 @@ fn form<const KEYS: usize>() -> (&'static str, &'static str) {
 }
 
 /// Longest chain that is verified.
-const LONGEST_CHAIN: usize = 6;
+const MAX_CHAIN: usize = 6;
 
 /// Keys of a tunnel's links. Holding one proves that the node published them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +77,8 @@ fn message<const KEYS: usize>(node: &str, keys: &[[u8; 32]; KEYS]) -> Vec<u8> {
     [name, keys.concat()].concat()
 }
 
-/// The text with which a node publishes the key of its tunnel's first link, or those of both. Blocks during the TPM's signature.
+/// The text with which a node publishes the key of its tunnel's first link, or those of both.
+/// Blocks during the TPM's signature.
 ///
 /// # Errors
 /// If the node has no key that signs.
@@ -99,7 +102,8 @@ pub fn publish<const KEYS: usize>(
     Ok(words.join("."))
 }
 
-/// Verifies a text by the cluster's roots, and returns the keys that it proves to be of `node` at `now`.
+/// Verifies a text by the cluster's roots, and returns the keys that it proves to be of `node` at
+/// `now`.
 ///
 /// # Errors
 /// Why it proves none.
@@ -124,7 +128,7 @@ pub fn verify<const KEYS: usize>(
         return Err(malformed());
     };
     let keys = read_keys::<KEYS>(keys).ok_or_else(malformed)?;
-    if chain.len() > LONGEST_CHAIN {
+    if chain.len() > MAX_CHAIN {
         return Err(malformed());
     }
     let chain: Vec<CertificateDer<'_>> = chain
@@ -180,14 +184,14 @@ mod tests {
     struct Cluster(CertifiedIssuer<'static, KeyPair>);
 
     /// What a certificate says; each field can be wrong.
-    struct Said {
+    struct Fields {
         user: &'static str,
         group: &'static str,
         usage: ExtendedKeyUsagePurpose,
         machine: bool,
     }
 
-    const GOOD: Said = Said {
+    const GOOD: Fields = Fields {
         user: "system:node:a",
         group: "system:nodes",
         usage: ExtendedKeyUsagePurpose::ClientAuth,
@@ -206,17 +210,17 @@ mod tests {
             vec![self.0.der().clone()]
         }
 
-        fn identity(&self, said: Said) -> Slot {
+        fn identity(&self, fields: Fields) -> Slot {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::default();
             params.distinguished_name = DistinguishedName::new();
             let name = &mut params.distinguished_name;
-            name.push(DnType::OrganizationName, said.group);
-            name.push(DnType::CommonName, said.user);
-            params.extended_key_usages = vec![said.usage];
+            name.push(DnType::OrganizationName, fields.group);
+            name.push(DnType::CommonName, fields.user);
+            params.extended_key_usages = vec![fields.usage];
             params.not_before = rcgen::date_time_ymd(2026, 1, 1);
             params.not_after = rcgen::date_time_ymd(2026, 1, 2);
-            if said.machine {
+            if fields.machine {
                 let extension =
                     CustomExtension::from_oid_content(&NODE_EXTENSION_OID, vec![0x30, 0]);
                 params.custom_extensions = vec![extension];
@@ -258,22 +262,22 @@ mod tests {
     #[test]
     fn a_node_cannot_publish_for_another() {
         let cluster = Cluster::new();
-        let wrong = |said: Said, node: &str| {
-            let text = publish(&cluster.identity(said), node, &[[7; 32]]).unwrap();
+        let wrong = |fields: Fields, node: &str| {
+            let text = publish(&cluster.identity(fields), node, &[[7; 32]]).unwrap();
             judged(&cluster, &text, node, NOW + 1)
         };
         assert_eq!(
             wrong(GOOD, "b"),
             "the certificate is not the node's, but of system:node:a"
         );
-        let group = Said {
+        let group = Fields {
             group: "devs",
             ..GOOD
         };
         assert!(wrong(group, "a").starts_with("the certificate is not the node's"));
-        let user = Said { user: "a", ..GOOD };
+        let user = Fields { user: "a", ..GOOD };
         assert!(wrong(user, "a").starts_with("the certificate is not the node's"));
-        let machine = Said {
+        let machine = Fields {
             machine: false,
             ..GOOD
         };
@@ -281,7 +285,7 @@ mod tests {
             wrong(machine, "a"),
             "the certificate was not issued to a Machine"
         );
-        let usage = Said {
+        let usage = Fields {
             usage: ExtendedKeyUsagePurpose::ServerAuth,
             ..GOOD
         };
@@ -346,7 +350,7 @@ mod tests {
         let text = publish(&cluster.identity(GOOD), "a", &[[7; 32]]).unwrap();
         let leaf = text.rsplit('.').next().unwrap();
         let short = text.replace(&STANDARD.encode([7; 32]), &STANDARD.encode([7; 31]));
-        let long = format!("{text}{}", format!(".{leaf}").repeat(LONGEST_CHAIN));
+        let long = format!("{text}{}", format!(".{leaf}").repeat(MAX_CHAIN));
         let bad = [
             "",
             "v1",

@@ -1,8 +1,9 @@
 //! Connections to a host that a pod names.
 //!
-//! A name is looked up by the C library, on a thread that goes on when nobody waits any more, for as long as name servers
-//! take. A pod chooses the name, and may have its own server answer slowly; so lookups at once have a limit, or probes of one
-//! pod would come to hold all threads on which the agent reads files.
+//! A name is looked up by the C library, on a thread that goes on when nobody waits any more, for
+//! as long as name servers take. A pod chooses the name, and may have its own server answer slowly;
+//! so lookups at once have a limit, or probes of one pod would come to hold all threads on which
+//! the agent reads files.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,9 +11,9 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 
 /// Lookups at once, also those that nobody waits for any more; of the 512 threads for what blocks.
-const MOST: usize = 16;
+const MAX_LOOKUPS: usize = 16;
 
-static LOOKUPS: Lookups = Lookups(Semaphore::const_new(MOST));
+static LOOKUPS: Lookups = Lookups(Semaphore::const_new(MAX_LOOKUPS));
 
 struct Lookups(Semaphore);
 
@@ -31,7 +32,8 @@ pub(crate) async fn connect(place: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 impl Lookups {
-    /// Waits for a turn and for the answer. The turn ends with the lookup, also if the caller no longer waits.
+    /// Waits for a turn and for the answer. The turn ends with the lookup, also if the caller no
+    /// longer waits.
     async fn find(
         &'static self,
         lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,

@@ -24,7 +24,7 @@ use tokio_rustls::client::TlsStream;
 /// Redirects that are followed at most (upstream's).
 const MAX_REDIRECTS: usize = 10;
 /// Bytes of a redirect's body that are read (upstream's).
-const LONGEST_BODY: usize = 10 << 10;
+const MAX_BODY: usize = 10 << 10;
 /// The answers whose `location` is gone to.
 const REDIRECTS: [StatusCode; 5] = [
     StatusCode::MOVED_PERMANENTLY,
@@ -183,8 +183,8 @@ async fn exchange(
 async fn beginning(mut body: Body) -> String {
     let mut bytes = Vec::new();
     while let Ok(Some(piece)) = body.piece().await {
-        bytes.extend_from_slice(&piece[..piece.len().min(LONGEST_BODY - bytes.len())]);
-        if bytes.len() == LONGEST_BODY {
+        bytes.extend_from_slice(&piece[..piece.len().min(MAX_BODY - bytes.len())]);
+        if bytes.len() == MAX_BODY {
             break;
         }
     }
@@ -365,7 +365,8 @@ mod tests {
         assert!(why.ends_with("unsupported protocol scheme"), "{why}");
     }
 
-    /// A server that answers one request after the other with these, and then tells what was asked for.
+    /// A server that answers one request after the other with these, and then tells what was asked
+    /// for.
     async fn answering(answers: Vec<&'static str>) -> (u16, JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,5 +1,5 @@
-//! The place of a request over HTTP, and where a redirect leads from there (pure): probes follow redirects that stay at their
-//! host (upstream's rule).
+//! The place of a request over HTTP, and where a redirect leads from there (pure): probes follow
+//! redirects that stay at their host (upstream's rule).
 
 use config_kube::k8s_openapi::api::core::v1::HTTPGetAction;
 use http::Uri;
@@ -31,7 +31,8 @@ impl Place {
     }
 }
 
-/// The place that a redirect to `location` names, seen from `from`; none where it leads to another host, or to nowhere.
+/// The place that a redirect to `location` names, seen from `from`; none where it leads to another
+/// host, or to nowhere.
 pub(crate) fn next(from: &Place, location: &str) -> Option<Place> {
     let location = location.split('#').next().unwrap_or_default();
     let same = |path: String| Place {

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 const DIRECTORY: &str = "/dev/input";
 /// Most input devices listened to.
-const MOST: usize = 32;
+const MAX_DEVICES: usize = 32;
 const EVENT: usize = 24;
 const KEY: u16 = 1;
 const POWER: u16 = 116;
@@ -27,7 +27,7 @@ pub fn open() -> Vec<File> {
             .ok()
     };
     events
-        .take(MOST)
+        .take(MAX_DEVICES)
         .filter_map(|entry| open(entry.path()))
         .collect()
 }

@@ -1,11 +1,12 @@
-//! The consoles: milestones and failures, one line each, so that a person or a test can follow the boot on whatever the
-//! machine has: a screen, a serial line, the line that the firmware names.
+//! The consoles: milestones and failures, one line each, so that a person or a test can follow the
+//! boot on whatever the machine has: a screen, a serial line, the line that the firmware names.
 //!
 //! Guarantees: a console that blocks (flow control on a serial line, a stopped screen) costs
 //! [`PATIENCE`] once and then nothing until it accepts text again; missed lines are counted. No
 //! other console waits for it.
 //!
-//! Init's own lines also go into the kernel's log, where the agent finds them until the end of the boot.
+//! Init's own lines also go into the kernel's log, where the agent finds them until the end of the
+//! boot.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -23,14 +24,15 @@ use crate::spcr;
 const ACTIVE: &str = "/sys/class/tty/console/active";
 /// Used if there is no such list.
 const FALLBACK: &str = "/dev/console";
-/// How long a console may keep one line waiting: a serial line's buffer of 4 KiB takes this time at 19200 bits a second.
+/// How long a console may keep one line waiting: a serial line's buffer of 4 KiB takes this time at
+/// 19200 bits a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Most consoles; more than a machine has.
-const MOST: usize = 8;
+const MAX_CONSOLES: usize = 8;
 /// The kernel's log.
 const LOG: &str = "/dev/kmsg";
 /// Most bytes of a line there: the kernel refuses records of more than 1024.
-const LONGEST: usize = 900;
+const MAX_LINE: usize = 900;
 
 /// All consoles of the machine; a machine without one boots all the same. Clones write to the same
 /// consoles, line by line.
@@ -73,7 +75,7 @@ impl Console {
             stalled: false,
             missed: 0,
         };
-        let outlets = files.into_iter().take(MOST).map(outlet).collect();
+        let outlets = files.into_iter().take(MAX_CONSOLES).map(outlet).collect();
         Self {
             outlets: Arc::new(Mutex::new(outlets)),
             log,
@@ -93,7 +95,8 @@ impl Console {
         self.line(&fatal.line());
     }
 
-    /// Writes one line of init's own, cleaned of control characters, to every console and into the kernel's log.
+    /// Writes one line of init's own, cleaned of control characters, to every console and into the
+    /// kernel's log.
     pub fn line(&self, text: &str) {
         self.keep(text);
         self.show(text);
@@ -103,7 +106,7 @@ impl Console {
     /// 6), which a kernel with `quiet` does not print.
     fn keep(&self, text: &str) {
         let mut line = format!("<{}>{TAG}{}", (DAEMON << 3) | 6, clean(text));
-        let end = (0..=LONGEST).rev().find(|end| line.is_char_boundary(*end));
+        let end = (0..=MAX_LINE).rev().find(|end| line.is_char_boundary(*end));
         line.truncate(end.unwrap_or_default());
         // Without a newline the kernel waits for the rest, and readers don't see the record before
         // the next one.
@@ -206,7 +209,7 @@ pub fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Console, LONGEST, clean, names};
+    use super::{Console, MAX_LINE, clean, names};
     use std::fs::File;
     use std::io::Read as _;
     use std::os::fd::OwnedFd;
@@ -241,7 +244,7 @@ mod tests {
         assert_eq!(kept, "<30>init: pratique: held\u{fffd}[2J\n");
         console.line(&"\u{e9}".repeat(2000));
         let kept = std::fs::read(log.path()).unwrap().len() - kept.len();
-        assert!((LONGEST..=LONGEST + 1).contains(&kept), "{kept}");
+        assert!((MAX_LINE..=MAX_LINE + 1).contains(&kept), "{kept}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::guid::{Guid, of_root_hash};
 
 const CLASS: &str = "/sys/class/block";
 /// Most devices that are examined.
-const MOST: usize = 1024;
+const MAX_DEVICES: usize = 1024;
 /// Longest time between two scans, for devices whose event was missed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -40,7 +40,7 @@ pub fn list() -> Vec<Device> {
         .into_iter()
         .flatten()
         .flatten()
-        .take(MOST);
+        .take(MAX_DEVICES);
     let mut found: Vec<Device> = entries
         .filter_map(|entry| device(&entry.file_name().to_string_lossy()))
         .collect();

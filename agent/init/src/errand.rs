@@ -18,7 +18,7 @@ const PIDS: &str = "64";
 const LOOK: Duration = Duration::from_millis(50);
 /// Most reads of the output left in a program's pipe, which holds sixteen of them: its children may
 /// go on writing.
-const MOST_LEFT: usize = 16;
+const MAX_LEFT: usize = 16;
 /// How long a killed program may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 
@@ -161,7 +161,7 @@ pub(crate) fn listen(
 /// Shows the output that an exited program left in its pipe, which says why it exited, and a last
 /// line without a newline.
 pub(crate) fn drain(pipe: &mut Option<PipeReader>, shown: &mut ProgramOutput<'_>) {
-    for _ in 0..MOST_LEFT {
+    for _ in 0..MAX_LEFT {
         if !listen(pipe, shown, Duration::ZERO) {
             break;
         }

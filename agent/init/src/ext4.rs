@@ -9,7 +9,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// Where the superblock begins, in bytes (the kernel's `Documentation/filesystems/ext4/super.rst`; the fields below, too).
+/// Where the superblock begins, in bytes (the kernel's `Documentation/filesystems/ext4/super.rst`;
+/// the fields below, too).
 const SUPERBLOCK: u64 = 1024;
 /// `s_magic`, 16 bits, and its value.
 const MAGIC_AT: usize = 0x38;

@@ -35,7 +35,8 @@ pub enum GenerationError {
     File(#[source] io::Error),
 }
 
-/// Checks that the state in `folder` is not older than its header of generation `header`, and notes the next generation.
+/// Checks that the state in `folder` is not older than its header of generation `header`, and notes
+/// the next generation.
 ///
 /// # Errors
 /// [`GenerationError::Older`] where the state is older than its header, [`GenerationError::File`] where its file

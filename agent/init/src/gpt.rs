@@ -1,9 +1,11 @@
-//! GPT: reading a table from hostile bytes, adding the state partition at the real end of the disk, renaming.
+//! GPT: reading a table from hostile bytes, adding the state partition at the real end of the disk,
+//! renaming.
 //!
-//! Source: UEFI Specification 2.10, chapter 5.3. Pure: reading goes through a closure, changes come out as an ordered
-//! list of writes. Guarantees: nothing panics or allocates more than [`MAX_ENTRIES`] entries whatever the bytes are; a
-//! [`Table`] proves that its checksums held and that its partitions lie within the disk without overlap; a cut at
-//! any point of [`Table::writes`] leaves one valid copy, the old or the new.
+//! Source: UEFI Specification 2.10, chapter 5.3. Pure: reading goes through a closure, changes come
+//! out as an ordered list of writes. Guarantees: nothing panics or allocates more than
+//! [`MAX_ENTRIES`] entries whatever the bytes are; a [`Table`] proves that its checksums held and
+//! that its partitions lie within the disk without overlap; a cut at any point of [`Table::writes`]
+//! leaves one valid copy, the old or the new.
 
 use std::io;
 
@@ -73,9 +75,9 @@ pub struct Wanted<'a> {
 /// Bytes to write at a byte offset of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// Where.
+    /// The offset in bytes.
     pub offset: u64,
-    /// What.
+    /// The bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -189,8 +191,8 @@ impl Table {
             .filter_map(|(entry, number)| partition(entry, number))
     }
 
-    /// This table with `wanted` in the free room behind the last partition, up to the disk's real end, and the number
-    /// of its entry. Start and end are aligned to 1 MiB.
+    /// This table with `wanted` in the free room behind the last partition, up to the disk's real
+    /// end, and the number of its entry. Start and end are aligned to 1 MiB.
     ///
     /// # Errors
     /// [`GptError::NoRoom`] where less than `wanted.least_bytes` is free behind the last partition,
@@ -243,7 +245,8 @@ impl Table {
         table
     }
 
-    /// What to write, in this order and each synced before the next: the copy at the disk's end, then the primary.
+    /// What to write, in this order and each synced before the next: the copy at the disk's end,
+    /// then the primary.
     ///
     /// # Errors
     /// The disk is too small for the table and its copy.

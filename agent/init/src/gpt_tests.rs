@@ -17,7 +17,8 @@ fn geometry(sectors: u64) -> Geometry {
     }
 }
 
-/// A disk as the image build leaves it: two partitions, and `extra` sectors that appeared behind its end.
+/// A disk as the image build leaves it: two partitions, and `extra` sectors that appeared behind
+/// its end.
 fn disk(extra: u64) -> Vec<u8> {
     let mut entries = vec![[0; 128]; 128];
     for (at, (first, last)) in [(2048, 4095), (4096, 8191)].into_iter().enumerate() {
@@ -186,7 +187,8 @@ proptest! {
         }
     }
 
-    /// A header with valid checksums and hostile fields neither panics nor passes with partitions outside of the disk.
+    /// A header with valid checksums and hostile fields neither panics nor passes with partitions
+    /// outside of the disk.
     #[test]
     fn hostile_fields_with_good_checksums_stay_bounded(first in any::<u64>(), last in any::<u64>(), at in any::<u64>(), usable in any::<u64>(), count in any::<u32>()) {
         let mut table = read(&disk(0)).expect("valid");

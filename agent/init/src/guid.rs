@@ -56,7 +56,8 @@ impl fmt::Debug for Guid {
     }
 }
 
-/// The unique GUIDs of a root and its verity partition: the first and the last 128 bits of the root hash.
+/// The unique GUIDs of a root and its verity partition: the first and the last 128 bits of the root
+/// hash.
 ///
 /// Source: the Discoverable Partitions Specification, as systemd-veritysetup-generator applies it.
 pub fn of_root_hash(hash: &[u8; 32]) -> (Guid, Guid) {

@@ -1,4 +1,5 @@
-//! The kernel's settings: written from the table that image, init and tests share, read back, and proved.
+//! The kernel's settings: written from the table that image, init and tests share, read back, and
+//! proved.
 //!
 //! Only the value that the kernel reports afterwards counts. If a setting that protects the machine
 //! is not in force, no service starts. The cause can only be a kernel for which this image was not
@@ -102,7 +103,8 @@ pub fn set(settings: &Path, setting: &Sysctl) -> Result<(), NotHeld> {
     })
 }
 
-/// Writes a table of settings; returns those that are not in force afterwards, each with its weight.
+/// Writes a table of settings; returns those that are not in force afterwards, each with its
+/// weight.
 pub fn apply(settings: &Path, table: &[Sysctl]) -> Vec<(Weight, NotHeld)> {
     table
         .iter()

@@ -1,6 +1,7 @@
 //! The file system and the label of a volume, from its first bytes.
 //!
-//! Sources: Microsoft's FAT specification (boot sector), ECMA-119 (primary volume descriptor). Pure and total.
+//! Sources: Microsoft's FAT specification (boot sector), ECMA-119 (primary volume descriptor). Pure
+//! and total.
 
 /// A file system of a configuration volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,10 @@
-//! The container runtime as containerd's shim starts it: crun, with the specification of a new container from memory.
+//! The container runtime as containerd's shim starts it: crun, with the specification of a new
+//! container from memory.
 //!
-//! The shim starts this program in the place of crun, with runc's command line. A new container's specification is not the one
-//! that containerd put into the bundle, as that one has no process: the agent wrote the whole of it into a folder in memory
-//! ([`config_machine::specification`]). Everything else is left as the shim said it.
+//! The shim starts this program in the place of crun, with runc's command line. A new container's
+//! specification is not the one that containerd put into the bundle, as that one has no process:
+//! the agent wrote the whole of it into a folder in memory ([`config_machine::specification`]).
+//! Everything else is left as the shim said it.
 
 use config_machine::programs::CRUN;
 use config_machine::specification;
@@ -12,7 +14,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Options before the command's name that are followed by a value, as the shim gives them (go-runc 1.0, `Runc.args`).
+/// Options before the command's name that are followed by a value, as the shim gives them (go-runc
+/// 1.0, `Runc.args`).
 const WITH_VALUE: [&str; 3] = ["--root", "--log", "--log-format"];
 /// What a shell says of a program that it can't execute.
 const NOT_EXECUTED: u8 = 126;
@@ -31,7 +34,8 @@ pub fn crun(folder: &Path) -> ExitCode {
     ExitCode::from(NOT_EXECUTED)
 }
 
-/// The arguments for crun: what was given, and with `create` where the container's specification is.
+/// The arguments for crun: what was given, and with `create` where the container's specification
+/// is.
 fn arguments(given: Vec<OsString>, folder: &Path) -> Vec<OsString> {
     let mut all = given;
     let (Some(at), Some(id)) = (command(&all), all.last()) else {

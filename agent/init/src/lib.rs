@@ -7,22 +7,24 @@
 //! supervises containerd, agent and master. If the configuration comes from a metadata service,
 //! init starts the agent to fetch it ([`cloud`], [`errand`]).
 //!
-//! Where it is not the first process it is the container runtime that containerd's shim starts ([`launch`]): crun, given the
-//! specification of a container from memory.
+//! Where it is not the first process it is the container runtime that containerd's shim starts
+//! ([`launch`]): crun, given the specification of a container from memory.
 //!
 //! Guarantees:
-//! - Nothing of the configuration's content reaches the console; milestones and failures are one line each.
+//! - Nothing of the configuration's content reaches the console; milestones and failures are one
+//!   line each.
 //! - A configuration that could not be measured on a machine with a TPM is never used.
-//! - The supervisor never waits on the supervised: their output goes through a bounded queue to a writer thread,
-//!   and what doesn't fit is counted and dropped.
+//! - The supervisor never waits on the supervised: their output goes through a bounded queue to a
+//!   writer thread, and what doesn't fit is counted and dropped.
 //! - A panic reboots the machine.
 //! - No service starts before the kernel settings of [`config_machine::kernel`] are in force
 //!   ([`hardening`]).
 //! - Nothing on the state's file system can be executed, except in pods' own volumes ([`state`]).
 //!
-//! Tasks and channels: the main thread polls signals, service output, the power button and a timer ([`services`]);
-//! one writer thread takes lines from a bounded channel to log files and console ([`output`]). Decisions are pure
-//! functions: [`gpt`], [`smbios`], [`spcr`], [`label`], [`supervisor`], [`shutdown::unmount_order`].
+//! Tasks and channels: the main thread polls signals, service output, the power button and a timer
+//! ([`services`]); one writer thread takes lines from a bounded channel to log files and console
+//! ([`output`]). Decisions are pure functions: [`gpt`], [`smbios`], [`spcr`], [`label`],
+//! [`supervisor`], [`shutdown::unmount_order`].
 
 pub mod allowed;
 pub mod button;
@@ -52,7 +54,7 @@ pub mod source;
 pub mod spcr;
 pub mod stage2;
 pub mod state;
+mod state_text;
 pub mod supervisor;
-mod told;
 pub mod unlock;
 pub mod user_data;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-pub use config_machine::journal::LONGEST;
+pub use config_machine::journal::MAX_TEXT;
 
 const BURST: u32 = 200;
 const PER_SECOND: u32 = 50;
 
-/// Cuts a byte stream into lines of at most [`LONGEST`] bytes, without newlines; a longer line
+/// Cuts a byte stream into lines of at most [`MAX_TEXT`] bytes, without newlines; a longer line
 /// becomes several.
 #[derive(Debug, Default)]
 pub struct Splitter {
@@ -24,7 +24,7 @@ impl Splitter {
                 continue;
             }
             self.rest.push(*byte);
-            if self.rest.len() >= LONGEST {
+            if self.rest.len() >= MAX_TEXT {
                 lines.push(std::mem::take(&mut self.rest));
             }
         }
@@ -85,7 +85,8 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The renames, in order, to make before `more` bytes are added to a file of `size` bytes; none while it has room.
+    /// The renames, in order, to make before `more` bytes are added to a file of `size` bytes; none
+    /// while it has room.
     pub fn before(self, path: &str, size: u64, more: u64) -> Vec<(String, String)> {
         if size == 0 || size.saturating_add(more) <= self.limit {
             return Vec::new();
@@ -106,7 +107,7 @@ impl Rotation {
 
 #[cfg(test)]
 mod tests {
-    use super::{Gate, LONGEST, Rotation, Splitter};
+    use super::{Gate, MAX_TEXT, Rotation, Splitter};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -140,14 +141,15 @@ mod tests {
     }
 
     proptest! {
-        /// No byte is lost or invented but line ends, however the stream is cut, and no line is too long.
+        /// No byte is lost or invented but line ends, however the stream is cut, and no line is too
+        /// long.
         #[test]
         fn lines_hold_all_bytes(text in "[a-c\n]{0,300}", cut in 1_usize..50, long in 0_usize..10_000) {
             let stream = format!("{text}{}", "x".repeat(long));
             let mut splitter = Splitter::default();
             let mut lines: Vec<Vec<u8>> = stream.as_bytes().chunks(cut).flat_map(|bytes| splitter.push(bytes)).collect();
             lines.extend(splitter.finish());
-            prop_assert!(lines.iter().all(|line| line.len() <= LONGEST));
+            prop_assert!(lines.iter().all(|line| line.len() <= MAX_TEXT));
             prop_assert_eq!(lines.concat(), stream.replace('\n', "").into_bytes());
         }
     }

@@ -1,5 +1,5 @@
-//! `init`: PID 1 of the machine, in the initrd and, started again with `stage2`, on the verified root. As any other process it
-//! is the container runtime of containerd's shim.
+//! `init`: PID 1 of the machine, in the initrd and, started again with `stage2`, on the verified
+//! root. As any other process it is the container runtime of containerd's shim.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,10 +15,10 @@ fn main() -> ExitCode {
     services::reboot_on_panic();
     // The argument alone does not decide: the kernel also passes words of its command line to the
     // first stage.
-    let asked = std::env::args()
+    let is_stage2 = std::env::args()
         .nth(1)
         .is_some_and(|argument| argument == "stage2");
-    if asked && agent_sys::mount::root_is_erofs() {
+    if is_stage2 && agent_sys::mount::root_is_erofs() {
         let console = Console::open();
         stage2::run(&console)
     } else {

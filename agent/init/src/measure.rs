@@ -1,4 +1,5 @@
-//! The configuration's measurement: into PCR 13, exactly once in a boot, with a record for the agent.
+//! The configuration's measurement: into PCR 13, exactly once in a boot, with a record for the
+//! agent.
 //!
 //! The order makes a power cut at any point safe: a marker is made (only one process can), the PCR
 //! is extended, then the record and the configuration are written. A second attempt finds the
@@ -41,7 +42,8 @@ pub struct Measurement {
     pub measured: bool,
 }
 
-/// SHA-256 of the label's bytes, the configuration's length as 64 bits big-endian, and the configuration.
+/// SHA-256 of the label's bytes, the configuration's length as 64 bits big-endian, and the
+/// configuration.
 pub fn digest(found: &Found) -> [u8; 32] {
     let length = u64::try_from(found.bytes.len()).unwrap_or(u64::MAX);
     let hash = Sha256::new()
@@ -64,7 +66,8 @@ pub fn record(found: &Found, measurement: &Measurement) -> String {
 /// Measures the configuration, then writes it to `/run/pratique`.
 ///
 /// # Errors
-/// The configuration was measured in this boot already, the TPM refuses, or `/run/pratique` cannot be written.
+/// The configuration was measured in this boot already, the TPM refuses, or `/run/pratique` cannot
+/// be written.
 pub fn measure(found: &Found) -> Result<Measurement, Fatal> {
     let fatal = |cause: MeasureError| Fatal::hold("MEASURE", CURE, cause);
     write(MARKER, b"").map_err(|cause| fatal(MeasureError::Again(cause)))?;

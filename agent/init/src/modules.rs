@@ -5,18 +5,23 @@ use std::path::{Path, PathBuf};
 use agent_sys::module::load;
 
 /// Most modules that a list may name.
-const MOST: usize = 512;
+const MAX_MODULES: usize = 512;
 
-/// The files that a list names, one a line, relative ones below `base`; empty lines and `#` comments are skipped.
+/// The files that a list names, one a line, relative ones below `base`; empty lines and `#`
+/// comments are skipped.
 pub fn files(list: &str, base: &Path) -> Vec<PathBuf> {
     let names = list
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    names.take(MOST).map(|name| base.join(name)).collect()
+    names
+        .take(MAX_MODULES)
+        .map(|name| base.join(name))
+        .collect()
 }
 
-/// Drivers of Hyper-V, which log errors on any other machine, and the vendor name of Hyper-V machines.
+/// Drivers of Hyper-V, which log errors on any other machine, and the vendor name of Hyper-V
+/// machines.
 const HYPER_V: (&str, &str) = ("hv_", "Microsoft Corporation");
 
 /// AES with processor instructions; the module does not load on processors without them.

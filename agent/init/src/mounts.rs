@@ -79,8 +79,9 @@ pub const LATE: [Virtual; 7] = [
         "/sys/fs/cgroup",
         "cgroup2",
         SAFE,
-        // `favordynmods`: without it each start of a container and each command waits for a grace period of the kernel, 6 to 11 ms,
-        // before its process can be moved. With it a fork costs two memory barriers more.
+        // `favordynmods`: without it each start of a container and each command waits for a grace
+        // period of the kernel, 6 to 11 ms, before its process can be moved. With it a fork costs
+        // two memory barriers more.
         "nsdelegate,memory_recursiveprot,favordynmods",
     ),
     needed("/sys/kernel/security", "securityfs", SAFE, ""),

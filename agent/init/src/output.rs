@@ -13,7 +13,7 @@ use std::sync::mpsc::{
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use config_machine::journal::{BOOT_ID, Boot, FOLDER, KEPT, LARGEST, Stamp};
+use config_machine::journal::{BOOT_ID, Boot, FOLDER, KEPT, MAX_FILE, Stamp};
 
 use crate::console::Console;
 use crate::lines::{Gate, Rotation};
@@ -21,7 +21,7 @@ use crate::lines::{Gate, Rotation};
 /// Lines on their way; with the longest lines 4 MiB.
 const QUEUE: usize = 1024;
 const ROTATION: Rotation = Rotation {
-    limit: LARGEST,
+    limit: MAX_FILE,
     keep: KEPT,
 };
 /// Services whose lines `pratique: …` are shown as they are.

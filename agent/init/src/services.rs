@@ -29,9 +29,10 @@ const HEALTH_PERIOD: Duration = Duration::from_secs(5);
 const FORCE_LIMIT: Duration = Duration::from_secs(2);
 const READ_CHUNK: usize = 16 << 10;
 /// Most chunks read from one service before others have their turn.
-const MOST_CHUNKS: usize = 16;
+const MAX_CHUNKS: usize = 16;
 const COUNTER: &str = "/var/lib/pratique/init/unhealthy-boots";
-/// After this many consecutive boots in which init gave up on a service, services are not started again.
+/// After this many consecutive boots in which init gave up on a service, services are not started
+/// again.
 pub const UNHEALTHY_LIMIT: u32 = 3;
 
 const VERITY_CURE: &str = "everything is stopped; write the image again or replace the disk";
@@ -45,7 +46,8 @@ pub struct Service {
     pub program: Program,
     /// How it differs from other services.
     pub terms: Terms,
-    /// It runs programs of others: no signal of its own, nor of anything that it starts, reaches a service that is not contained.
+    /// It runs programs of others: no signal of its own, nor of anything that it starts, reaches a
+    /// service that is not contained.
     pub contained: bool,
 }
 
@@ -131,12 +133,12 @@ impl Driver<'_> {
         while let Some(heard) = self.signals.take() {
             match heard {
                 Heard::ChildEnded => {}
-                Heard::PowerOff => self.event(Event::Asked(End::PowerOff)),
-                Heard::Reboot => self.event(Event::Asked(End::Reboot)),
+                Heard::PowerOff => self.event(Event::EndRequested(End::PowerOff)),
+                Heard::Reboot => self.event(Event::EndRequested(End::Reboot)),
             }
         }
         if self.buttons.iter().any(button::pressed) {
-            self.event(Event::Asked(End::PowerOff));
+            self.event(Event::EndRequested(End::PowerOff));
         }
         self.read_output();
         while let Some((pid, how)) = process::reap() {
@@ -203,12 +205,12 @@ impl Driver<'_> {
                 Effect::Start(index) => self.start(index),
                 Effect::TellRestart(index, how, pause) => {
                     let name = self.name(index);
-                    let told = format!(
+                    let line = format!(
                         "ended ({how:?}), starting it again in {} s",
                         pause.as_secs()
                     );
-                    self.console.milestone(&format!("{name} {told}"));
-                    self.note(index, &told);
+                    self.console.milestone(&format!("{name} {line}"));
+                    self.note(index, &line);
                 }
                 Effect::TellStarted => self.console.milestone("services started"),
                 Effect::GaveUp(index) => self.gave_up(index),
@@ -308,7 +310,7 @@ impl Driver<'_> {
 /// Reads the available output; `false` once the other end is closed.
 fn read_pipe(pipe: &mut PipeReader, splitter: &mut Splitter, lines: &mut Vec<Vec<u8>>) -> bool {
     let mut buffer = [0; READ_CHUNK];
-    for _ in 0..MOST_CHUNKS {
+    for _ in 0..MAX_CHUNKS {
         match pipe.read(&mut buffer) {
             Ok(0) => {
                 lines.extend(splitter.finish());

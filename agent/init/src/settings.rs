@@ -54,7 +54,8 @@ pub fn claimed_name(configuration: &[u8]) -> Option<String> {
     is_host_name(name).then(|| name.to_owned())
 }
 
-/// Whether `name` is a host name of DNS labels (RFC 1123), at most 63 bytes, which is also the kernel's limit.
+/// Whether `name` is a host name of DNS labels (RFC 1123), at most 63 bytes, which is also the
+/// kernel's limit.
 fn is_host_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let label = |text: &str| {
@@ -63,7 +64,8 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= 63 && name.split('.').all(label)
 }
 
-/// The root hash on the kernel command line; `None` unless exactly one well-formed `pratique.roothash=` is there.
+/// The root hash on the kernel command line; `None` unless exactly one well-formed
+/// `pratique.roothash=` is there.
 ///
 /// A second one could only come from outside of the signed image, so neither is trusted.
 pub fn root_hash(command_line: &str) -> Option<[u8; 32]> {

@@ -7,9 +7,10 @@ use crate::console::Console;
 use crate::state;
 
 /// Most mounts that are examined; the kernel's own limit is 100,000.
-const MOST: usize = 100_000;
+const MAX_MOUNTS: usize = 100_000;
 
-/// The mount points at and below `roots` in the text of `/proc/self/mountinfo`, latest mounted first.
+/// The mount points at and below `roots` in the text of `/proc/self/mountinfo`, latest mounted
+/// first.
 pub fn unmount_order<'a>(mountinfo: &'a str, roots: &[&str]) -> Vec<String> {
     let target = |line: &'a str| line.split(' ').nth(4).map(unescaped);
     let below = |path: &String| {
@@ -19,7 +20,7 @@ pub fn unmount_order<'a>(mountinfo: &'a str, roots: &[&str]) -> Vec<String> {
     };
     let mut found: Vec<String> = mountinfo
         .lines()
-        .take(MOST)
+        .take(MAX_MOUNTS)
         .filter_map(target)
         .filter(below)
         .collect();

@@ -1,4 +1,5 @@
-//! Configuration in SMBIOS: an OEM string (structure type 11) `io.pratique.config=<base64 of the TOML>`.
+//! Configuration in SMBIOS: an OEM string (structure type 11)
+//! `io.pratique.config=<base64 of the TOML>`.
 //!
 //! Source: SMBIOS 3.7, chapters 6.1.3 (text strings) and 7.12. Pure and total.
 
@@ -32,7 +33,8 @@ pub fn configurations(raw: &[u8]) -> Result<Vec<Vec<u8>>, SmbiosError> {
         .collect()
 }
 
-/// The strings behind the formatted part of a type 11 structure; none for another type or a cut structure.
+/// The strings behind the formatted part of a type 11 structure; none for another type or a cut
+/// structure.
 fn strings(raw: &[u8]) -> Vec<&[u8]> {
     match raw {
         [OEM_STRINGS, length, ..] => {

@@ -1,5 +1,6 @@
-//! Where the machine's configuration comes from: a NoCloud volume, SMBIOS, fw_cfg or the image itself, exactly one of
-//! them; or, where there is none of these, the metadata service of the machine's cloud.
+//! Where the machine's configuration comes from: a NoCloud volume, SMBIOS, fw_cfg or the image
+//! itself, exactly one of them; or, where there is none of these, the metadata service of the
+//! machine's cloud.
 //!
 //! A machine that has a source of its own never asks a metadata service: an admin put the source
 //! there on purpose, and it needs no network. So the two can't contradict each other.
@@ -22,7 +23,8 @@ use crate::user_data::{Found, SourceError, read_file};
 
 /// How long a volume may take to appear.
 const APPEAR_LIMIT: Duration = Duration::from_secs(10);
-/// The same in a cloud with a metadata service, where a volume is the exception and the root's disk was there first.
+/// The same in a cloud with a metadata service, where a volume is the exception and the root's disk
+/// was there first.
 const APPEAR_LIMIT_IN_CLOUD: Duration = Duration::from_secs(2);
 const VOLUME_LABEL: &str = "CIDATA";
 const FILE: &str = "user-data";
@@ -33,12 +35,12 @@ const FW_CFG: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/io.pratique/config/r
 const IMAGE: &str = "/etc/pratique/user-data";
 const SMBIOS_ENTRIES: &str = "/sys/firmware/dmi/entries";
 /// Most type 11 structures that are read; machines have one or two.
-const MOST_STRUCTURES: usize = 64;
+const MAX_STRUCTURES: usize = 64;
 /// Most bytes of one structure: base64 of the largest configuration and some.
 const STRUCTURE_BYTES: u64 = 128 << 10;
 
-/// Finds the one configuration. Several sources are an error even if their bytes are the same; `service` is asked only
-/// where there is none.
+/// Finds the one configuration. Several sources are an error even if their bytes are the same;
+/// `service` is asked only where there is none.
 ///
 /// # Errors
 /// [`SourceError`] where there is none or more than one, or one that cannot be read.
@@ -112,7 +114,7 @@ fn smbios_strings() -> Result<Vec<Vec<u8>>, SmbiosError> {
     let entries = fs::read_dir(SMBIOS_ENTRIES).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("11-"));
     let mut all = Vec::new();
-    for entry in ours.take(MOST_STRUCTURES) {
+    for entry in ours.take(MAX_STRUCTURES) {
         let mut raw = Vec::new();
         let read = File::open(entry.path().join("raw"))
             .and_then(|file| file.take(STRUCTURE_BYTES).read_to_end(&mut raw));

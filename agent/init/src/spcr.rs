@@ -8,7 +8,8 @@ use std::path::Path;
 /// Where the kernel shows the table.
 const TABLE: &str = "/sys/firmware/acpi/tables/SPCR";
 const TERMINALS: &str = "/sys/class/tty";
-/// Offsets in the table: the base address (a generic address structure, ACPI 6.5, 5.2.3.2) and the speed.
+/// Offsets in the table: the base address (a generic address structure, ACPI 6.5, 5.2.3.2) and the
+/// speed.
 const ADDRESS_SPACE: usize = 40;
 const ADDRESS: std::ops::Range<usize> = 44..52;
 const SPEED: usize = 58;

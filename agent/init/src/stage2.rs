@@ -20,7 +20,7 @@ use crate::settings::{self, Image};
 use crate::state::Opened;
 use crate::supervisor::Terms;
 use crate::user_data::SourceError;
-use crate::{allowed, cloud, hardening, measure, modules, source, state, told};
+use crate::{allowed, cloud, hardening, measure, modules, source, state, state_text};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MODULE_LIST: &str = "/usr/lib/pratique/modules";
@@ -62,7 +62,7 @@ fn steps(console: &Console) -> Result<(Vec<Service>, Domain), Fatal> {
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let hash = settings::root_hash(&command_line).unwrap_or_default();
     let state = state::open(console, &hash, image.role == "master")?;
-    console.milestone(&told::mounted());
+    console.milestone(&state_text::mounted());
     let count = services::unhealthy_boots();
     if count >= UNHEALTHY_LIMIT {
         services::forget_unhealthy_boots();
@@ -248,7 +248,8 @@ fn service(name: &'static str, arguments: &[&str], oom_score: i16, terms: Terms)
     }
 }
 
-/// Lets control groups below the root, and below init's own, use every controller that the kernel has.
+/// Lets control groups below the root, and below init's own, use every controller that the kernel
+/// has.
 fn delegate_controllers() {
     drop(fs::create_dir_all(format!("{CGROUPS}/pratique")));
     for group in [CGROUPS.to_owned(), format!("{CGROUPS}/pratique")] {
@@ -263,13 +264,15 @@ fn delegate_controllers() {
     }
 }
 
-/// Writes the kernel's settings; if one that protects the machine is not in force, the boot ends here.
+/// Writes the kernel's settings; if one that protects the machine is not in force, the boot ends
+/// here.
 fn harden(console: &Console) -> Result<(), Fatal> {
     let mut first = None;
     for (weight, cause) in hardening::apply(Path::new(hardening::SETTINGS), &SYSCTLS) {
         match weight {
             Weight::Guard if first.is_none() => first = Some(cause),
-            // The first one stops the boot; the others are printed, so that one boot shows them all.
+            // The first one stops the boot; the others are printed, so that one boot shows them
+            // all.
             Weight::Guard | Weight::Service => console.line(&Fatal::warning("KERNEL", cause)),
         }
     }

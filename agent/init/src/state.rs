@@ -1,4 +1,5 @@
-//! The state partition: made on first boot behind the image, encrypted, opened with the TPM's key and mounted at `/var`.
+//! The state partition: made on first boot behind the image, encrypted, opened with the TPM's key
+//! and mounted at `/var`.
 //!
 //! Making it is two-phased by the partition's label, so that a power cut never leaves a half-made
 //! file system that is taken for a state: `pratique-state-new` (may be formatted again) becomes
@@ -29,8 +30,8 @@ use crate::fatal::{Fatal, Then};
 use crate::gpt::{GptError, Partition, Table, Wanted};
 use crate::guid::Guid;
 use crate::mounts::directory;
-use crate::told::{made, record, told};
-use crate::unlock::{self, Asked, UnlockError};
+use crate::state_text::{made, opened_line, record};
+use crate::unlock::{self, UnlockError, WaitingAgent};
 use crate::{allowed, ext4, generation};
 
 /// The finished partition's label.
@@ -43,7 +44,7 @@ const LINUX_DATA: Guid = Guid([
     0x0F, 0xC6, 0x3D, 0xAF, 0x84, 0x83, 0x47, 0x72, 0x8E, 0x79, 0x3D, 0x69, 0xD8, 0x47, 0x7D, 0xE4,
 ]);
 /// Smallest state: room for one container image and the logs.
-const LEAST_BYTES: u64 = 256 << 20;
+const MIN_BYTES: u64 = 256 << 20;
 const NODE_LIMIT: Duration = Duration::from_secs(10);
 const MKE2FS: &str = "/usr/sbin/mke2fs";
 const MKE2FS_OUTPUT: usize = 2048;
@@ -132,7 +133,8 @@ const MASTER_GONE: &str = "a master's state is never made anew by itself: put ba
                            `pratique-state`; where its disk comes from another board, `pratique recover-state` opens the state on this \
                            one; to begin a new cluster here, clear the TPM in the machine's firmware setup (the admin's guide has the \
                            steps)";
-/// The master's keys as they came with a state from another board, until the master has sealed them to this one's TPM.
+/// The master's keys as they came with a state from another board, until the master has sealed them
+/// to this one's TPM.
 pub const RECOVERED_KEYS: &str = "/var/lib/pratique/init/recovered-keys.pem";
 
 /// Why a volume that opened is not usable.
@@ -169,8 +171,8 @@ pub struct Opened {
 /// not open. In any case the key can't be used again in this boot.
 ///
 /// # Errors
-/// A disk, TPM or file system that failed, or a master's state that does not open: each says what this machine does
-/// next.
+/// A disk, TPM or file system that failed, or a master's state that does not open: each says what
+/// this machine does next.
 pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
     let outcome = opened(console, root_hash, master);
     let capped = unlock::cap().map_err(|cause| Fatal::retry("STATE", LATER, cause));
@@ -180,14 +182,14 @@ pub fn open(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Ope
 
 fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opened, Fatal> {
     let place = place(root_hash).map_err(fatal)?;
-    let asked = unlock::ask(
+    let agent = unlock::ask(
         console,
         &place.device.node(),
         &place.root.hashes.node(),
         place.fresh,
     )
     .map_err(later)?;
-    let report = asked.report.clone();
+    let report = agent.report.clone();
     let recorded = record(&report, &place.device.node());
     let mut brought_by = None;
     match &report {
@@ -198,8 +200,8 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             ..
         } => {
             brought_by = *admin;
-            own_state(console, asked, &place, (key, *generation), master)?;
-            console.milestone(&told(&report));
+            own_state(console, agent, &place, (key, *generation), master)?;
+            console.milestone(&opened_line(&report));
         }
         Report::Recovered {
             key,
@@ -208,8 +210,8 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             keys,
         } => {
             brought_by = Some(*admin);
-            recovered_state(console, asked, &place, (key, *generation), keys)?;
-            console.milestone(&told(&report));
+            recovered_state(console, agent, &place, (key, *generation), keys)?;
+            console.milestone(&opened_line(&report));
         }
         Report::Made {
             key,
@@ -217,11 +219,11 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             reason,
             renewals,
         } => {
-            new_state(console, asked, &place, (key, recovery))?;
+            new_state(console, agent, &place, (key, recovery))?;
             console.line(&made(*reason, *renewals));
         }
         Report::Temporary { reason, .. } if keeps_the_disk(*reason, &place) => {
-            asked.finish(console, None).map_err(later)?;
+            agent.finish(console, None).map_err(later)?;
             mounted("tmpfs", "tmpfs", MEMORY).map_err(system)?;
             console.line(&format!(
                 "pratique: WARNING STATE: the state is in memory and lasts only until the next reboot: {reason}; the state on the \
@@ -229,14 +231,14 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
             ));
         }
         Report::Temporary { key, reason } => {
-            asked.finish(console, None).map_err(later)?;
+            agent.finish(console, None).map_err(later)?;
             formatted(&place, key, None)?;
             console.line(&format!(
                 "pratique: WARNING STATE: the state lasts only until the next reboot: {reason}"
             ));
         }
         Report::Refused { reason } => {
-            asked.finish(console, None).map_err(later)?;
+            agent.finish(console, None).map_err(later)?;
             return Err(refused(*reason));
         }
     }
@@ -251,21 +253,22 @@ fn opened(console: &Console, root_hash: &[u8; 32], master: bool) -> Result<Opene
 /// Makes the file system of a new state, and has the agent note that it is finished.
 fn new_state(
     console: &Console,
-    asked: Asked,
+    agent: WaitingAgent,
     place: &Place,
     (key, recovery): (&VolumeKey, &WrappingKey),
 ) -> Result<(), Fatal> {
     if let Err(fatal) = formatted(place, key, Some(recovery)) {
-        drop(asked.finish(console, None));
+        drop(agent.finish(console, None));
         return Err(fatal);
     }
-    moved(console, asked.finish(console, Some(Answer { admitted: 0 })))
+    moved(console, agent.finish(console, Some(Answer { admitted: 0 })))
 }
 
-/// Mounts the state of this machine, by its key and its header's generation, and has the agent move it to the next generation.
+/// Mounts the state of this machine, by its key and its header's generation, and has the agent move
+/// it to the next generation.
 fn own_state(
     console: &Console,
-    asked: Asked,
+    agent: WaitingAgent,
     place: &Place,
     (key, generation): (&VolumeKey, u64),
     master: bool,
@@ -273,17 +276,18 @@ fn own_state(
     let node = decrypt(place, key)?;
     if let Err(cause) = usable(&node, generation) {
         // The agent writes the next generation's header before it exits; the mark overwrites it.
-        drop(asked.finish(console, None));
+        drop(agent.finish(console, None));
         return Err(damaged(place, master, cause));
     }
     let admitted = admitted();
-    moved(console, asked.finish(console, Some(Answer { admitted })))
+    moved(console, agent.finish(console, Some(Answer { admitted })))
 }
 
-/// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys into it.
+/// Mounts a state of another board that the admin's one-off key opened, and puts the master's keys
+/// into it.
 fn recovered_state(
     console: &Console,
-    asked: Asked,
+    agent: WaitingAgent,
     place: &Place,
     (key, generation): (&VolumeKey, u64),
     keys: &[u8],
@@ -294,11 +298,11 @@ fn recovered_state(
         .and_then(|()| take_over(keys).map_err(Cause::from))
         .and_then(|()| allowed::forget(Path::new(allowed::LIST)).map_err(Cause::from));
     if let Err(cause) = ready {
-        drop(asked.finish(console, None));
+        drop(agent.finish(console, None));
         return Err(Fatal::hold("STATE", CURE, cause));
     }
     // By now the state is bound to this board, or a reboot recovers it again.
-    asked
+    agent
         .finish(console, Some(Answer { admitted: 0 }))
         .map_err(later)
 }
@@ -432,8 +436,8 @@ fn mounted(node: &str, kind: &str, options: &str) -> Result<(), agent_sys::Error
         .try_for_each(|path| mount_again(path, VOLUME_LIMITS))
 }
 
-/// Mounts a volume that opened, and moves its files to the next generation unless they are older than their header. A file system in
-/// which the kernel found faults is not used.
+/// Mounts a volume that opened, and moves its files to the next generation unless they are older
+/// than their header. A file system in which the kernel found faults is not used.
 fn usable(node: &str, generation: u64) -> Result<(), Cause> {
     mounted(node, "ext4", DISK)?;
     ext4::without_faults(&File::open(node)?)?;
@@ -511,7 +515,7 @@ fn add(root: &mut RootDisk) -> Result<Partition, StateError> {
         kind: LINUX_DATA,
         id: random_guid(&name)?,
         name: UNFINISHED,
-        least_bytes: LEAST_BYTES,
+        least_bytes: MIN_BYTES,
     };
     let (table, part) = root
         .table

@@ -40,7 +40,7 @@ pub enum Event {
     /// A process was reaped, a service or not.
     Ended(i32, Ended),
     /// A signal or the power button asks for a shutdown.
-    Asked(End),
+    EndRequested(End),
     /// The kernel saw corruption of the root.
     Corrupted,
     /// No process but init is left.
@@ -169,7 +169,7 @@ impl Supervisor {
             Event::Started(index, pid) => self.started(now, index, pid),
             Event::NotStarted(index) => self.died(now, index, Ended::Code(127)),
             Event::Ended(pid, how) => self.ended(now, pid, how),
-            Event::Asked(end) => self.begin_end(now, Some(end)),
+            Event::EndRequested(end) => self.begin_end(now, Some(end)),
             Event::Corrupted => self.corrupted(now),
             Event::Alone => self.alone(),
             Event::Tick => self.tick(now),
@@ -334,12 +334,12 @@ impl Supervisor {
 
     /// Sends SIGTERM to the running services with these terms.
     fn ask(&self, which: fn(Terms) -> bool) -> Vec<Effect> {
-        let asked = self.services.iter().filter(|service| which(service.terms));
+        let concerned = self.services.iter().filter(|service| which(service.terms));
         let pid = |service: &Service| match service.life {
             Life::Running { pid, .. } => Some(Effect::Ask(pid)),
             Life::Starting | Life::Waiting { .. } | Life::Stopped => None,
         };
-        asked.filter_map(pid).collect()
+        concerned.filter_map(pid).collect()
     }
 
     fn ask_services(&mut self, now: Duration, end: Option<End>) -> Vec<Effect> {

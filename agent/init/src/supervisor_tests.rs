@@ -95,7 +95,7 @@ fn a_service_that_cannot_be_kept_alive_ends_in_a_counted_reboot() {
 #[test]
 fn a_shutdown_terms_services_then_all_then_kills() {
     let mut supervisor = running(2);
-    let effects = supervisor.step(at(5), Event::Asked(End::PowerOff));
+    let effects = supervisor.step(at(5), Event::EndRequested(End::PowerOff));
     assert_eq!(
         effects,
         [
@@ -118,7 +118,7 @@ fn a_shutdown_terms_services_then_all_then_kills() {
         supervisor.step(late, Event::Tick),
         [Effect::ForceAll, Effect::Finish(End::PowerOff)]
     );
-    assert_eq!(supervisor.step(late, Event::Asked(End::Reboot)), []);
+    assert_eq!(supervisor.step(late, Event::EndRequested(End::Reboot)), []);
 }
 
 /// containerd and the agent, which run.
@@ -132,12 +132,12 @@ fn machine() -> Supervisor {
 #[test]
 fn containerd_ends_after_the_agent_has_ended_the_containers() {
     let mut supervisor = machine();
-    let asked = supervisor.step(at(5), Event::Asked(End::PowerOff));
+    let asked = supervisor.step(at(5), Event::EndRequested(End::PowerOff));
     assert_eq!(asked, [Effect::TellEnd(End::PowerOff), Effect::Ask(101)]);
     assert_eq!(supervisor.deadline(), Some(at(5) + ASK_FIRST));
     assert_eq!(supervisor.step(at(60), Event::Tick), []);
     assert_eq!(
-        supervisor.step(at(60), Event::Asked(End::Reboot)),
+        supervisor.step(at(60), Event::EndRequested(End::Reboot)),
         [],
         "the first requested shutdown counts"
     );
@@ -170,7 +170,8 @@ fn an_agent_that_ends_with_an_orders_code_ends_the_machine_in_order() {
         );
         assert_eq!(supervisor.step(at(6), Event::Alone), [Effect::Finish(end)]);
     }
-    // The same code from another service, and other codes from the agent, are a death like any other.
+    // The same code from another service, and other codes from the agent, are a death like any
+    // other.
     for (pid, code) in [(100, 100), (101, 0), (101, 70), (101, 102)] {
         let effects = machine().step(at(5), Event::Ended(pid, Ended::Code(code)));
         assert!(
@@ -183,7 +184,7 @@ fn an_agent_that_ends_with_an_orders_code_ends_the_machine_in_order() {
 #[test]
 fn an_agent_that_does_not_end_in_time_is_not_waited_for() {
     let mut supervisor = machine();
-    supervisor.step(at(5), Event::Asked(End::Reboot));
+    supervisor.step(at(5), Event::EndRequested(End::Reboot));
     let late = at(5) + ASK_FIRST;
     assert_eq!(
         supervisor.step(late, Event::Tick),
@@ -207,7 +208,7 @@ fn on_a_corrupted_root_all_services_end_at_once() {
 #[test]
 fn a_shutdown_is_quick_if_all_processes_end() {
     let mut supervisor = running(1);
-    supervisor.step(at(5), Event::Asked(End::Reboot));
+    supervisor.step(at(5), Event::EndRequested(End::Reboot));
     assert_eq!(
         supervisor.step(at(6), Event::Ended(100, Ended::Code(0))),
         [Effect::AskAll]
@@ -242,7 +243,7 @@ fn corruption_stops_all_and_waits_for_a_shutdown() {
     );
     assert_eq!(supervisor.step(at(2), Event::Alone), []);
     assert_eq!(supervisor.step(at(9), Event::Corrupted), []);
-    let effects = supervisor.step(at(9), Event::Asked(End::PowerOff));
+    let effects = supervisor.step(at(9), Event::EndRequested(End::PowerOff));
     assert_eq!(effects, [Effect::TellEnd(End::PowerOff), Effect::AskAll]);
     assert_eq!(
         supervisor.step(at(9), Event::Alone),
@@ -267,7 +268,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ];
     prop_oneof![
         8 => (0_i32..40, how).prop_map(|(pid, how)| Event::Ended(pid, how)),
-        1 => end.prop_map(Event::Asked),
+        1 => end.prop_map(Event::EndRequested),
         1 => Just(Event::Corrupted),
         1 => Just(Event::Alone),
         8 => Just(Event::Tick),
@@ -288,13 +289,13 @@ proptest! {
             let event = match event {
                 // Pids that don't run are noise, as orphans are.
                 Event::Ended(pid, how) => { world.alive.retain(|(_, own)| *own != pid); Event::Ended(pid, how) }
-                Event::Started(..) | Event::NotStarted(_) | Event::Asked(_) | Event::Corrupted | Event::Alone | Event::Tick => event,
+                Event::Started(..) | Event::NotStarted(_) | Event::EndRequested(_) | Event::Corrupted | Event::Alone | Event::Tick => event,
             };
             let effects = supervisor.step(now, event);
             world.apply(&mut supervisor, now, effects);
             prop_assert!(supervisor.deadline().is_none_or(|due| due <= now + HEALTHY.max(LONGEST_PAUSE)));
         }
-        let effects = supervisor.step(now, Event::Asked(End::Reboot));
+        let effects = supervisor.step(now, Event::EndRequested(End::Reboot));
         world.apply(&mut supervisor, now, effects);
         for wait in [ASK_FIRST, ASK_SERVICES, ASK_ALL] {
             now += wait;

@@ -62,8 +62,8 @@ pub enum UnlockError {
 
 /// The running agent, which waits for init's answer to its report.
 #[derive(Debug)]
-pub struct Asked {
-    /// What it said.
+pub struct WaitingAgent {
+    /// Its report.
     pub report: Report,
     agent: Agent,
 }
@@ -79,8 +79,8 @@ struct Agent {
     end: Instant,
 }
 
-/// Asks for the key of the state on `partition`. `approvals` is the partition with the image's approvals; `fresh` says that
-/// the state's partition was made just now, or was never finished.
+/// Asks for the key of the state on `partition`. `approvals` is the partition with the image's
+/// approvals; `fresh` says that the state's partition was made just now, or was never finished.
 ///
 /// # Errors
 /// The agent cannot be started, ends, or answers something else than is asked for.
@@ -89,7 +89,7 @@ pub fn ask(
     partition: &str,
     approvals: &str,
     fresh: bool,
-) -> Result<Asked, UnlockError> {
+) -> Result<WaitingAgent, UnlockError> {
     let made = fs::create_dir_all(GROUP).is_ok();
     let mut arguments = [
         "state-key",
@@ -115,7 +115,7 @@ pub fn ask(
         ProgramOutput::new(console, "state-key"),
     );
     match agent.report(&mut shown) {
-        Ok(report) => Ok(Asked { report, agent }),
+        Ok(report) => Ok(WaitingAgent { report, agent }),
         Err(cause) => {
             agent.stop();
             Err(cause)
@@ -123,7 +123,7 @@ pub fn ask(
     }
 }
 
-impl Asked {
+impl WaitingAgent {
     /// Sends the answer, if there is one, and waits for the agent's exit.
     ///
     /// # Errors
@@ -231,12 +231,14 @@ impl Agent {
         );
         errand::listen(&mut self.output, shown, Duration::ZERO);
         if self.ended.is_none() {
-            // Nothing else was started yet, so any other child that exits is an orphan of the agent.
+            // Nothing else was started yet, so any other child that exits is an orphan of the
+            // agent.
             self.ended = process::reap()
                 .filter(|(pid, _)| *pid == self.pid)
                 .map(|(_, how)| how);
             if self.ended.is_some() {
-                // Its last lines, such as the reason of a failure, may have come after the read above.
+                // Its last lines, such as the reason of a failure, may have come after the read
+                // above.
                 errand::drain(&mut self.output, shown);
             }
         }

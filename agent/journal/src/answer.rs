@@ -35,7 +35,7 @@ const SEARCH: Duration = Duration::from_secs(25);
 /// Time between two checks for more lines.
 const LOOK: Duration = Duration::from_millis(200);
 /// Longest time for which a log is followed (upstream's limit for streams).
-const LONGEST_FOLLOW: Duration = Duration::from_secs(4 * 3600);
+const MAX_FOLLOW: Duration = Duration::from_secs(4 * 3600);
 
 /// Where the logs are.
 #[derive(Debug, Clone)]
@@ -95,11 +95,11 @@ impl Refusal {
             Self::Busy => (StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"),
             Self::Broken(_) => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
         };
-        let said = serde_json::json!({
+        let object = serde_json::json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.to_string(), "reason": reason, "code": status.as_u16(),
         });
-        answer(status, "application/json", said.to_string().into())
+        answer(status, "application/json", object.to_string().into())
     }
 }
 
@@ -119,7 +119,7 @@ impl Journal {
     pub async fn answer(&self, below: &[&str], query: &str) -> Response<Body> {
         let outcome = match (below, query) {
             ([] | [""], "") => self.listed().await,
-            ([] | [""], query) => self.asked(query).await,
+            ([] | [""], query) => self.answer_query(query).await,
             _ => Err(Refusal::NoFile(self.names().await)),
         };
         outcome.unwrap_or_else(|refusal| refusal.answer())
@@ -130,7 +130,7 @@ impl Journal {
         Ok(answer(StatusCode::OK, "text/plain", names.into()))
     }
 
-    async fn asked(&self, query: &str) -> Result<Response<Body>, Refusal> {
+    async fn answer_query(&self, query: &str) -> Result<Response<Body>, Refusal> {
         let query = match Query::parse(query) {
             Ok(query) => query,
             Err(fault @ (Fault::Service(_) | Fault::Nobody)) => {
@@ -309,7 +309,7 @@ impl Sending {
                     if query.until.is_some_and(|until| until < Timestamp::now()) {
                         return Ok(None);
                     }
-                    if self.begun.elapsed() >= LONGEST_FOLLOW {
+                    if self.begun.elapsed() >= MAX_FOLLOW {
                         let why = "(a log is followed for 4 h at most)\n";
                         return Ok(Some(self.cut(why)));
                     }

@@ -2,7 +2,7 @@
 
 use crate::source::{Line, Micros, Source, clean, micros, within};
 use agent_sys::beneath::Beneath;
-use config_machine::journal::{Boot, KEPT, LONGEST_STORED, Stamp};
+use config_machine::journal::{Boot, KEPT, MAX_STORED, Stamp};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -104,7 +104,7 @@ impl Files {
                 }
                 continue;
             };
-            let room = LONGEST_STORED.saturating_sub(self.partial.len());
+            let room = MAX_STORED.saturating_sub(self.partial.len());
             let mut rest = part.file.by_ref().take(room as u64);
             let count = rest.read_until(b'\n', &mut self.partial)?;
             if self.partial.last() == Some(&b'\n') {
@@ -191,7 +191,7 @@ impl Files {
     }
 
     /// A line for the answer; `None` if it is of another boot than the wanted one.
-    fn told(&mut self, line: &[u8]) -> Option<Line> {
+    fn line_for_answer(&mut self, line: &[u8]) -> Option<Line> {
         let split = Stamp::split(line);
         if self.boot.is_some() && self.boot != split.map(|(stamp, _)| stamp.boot) {
             return None;
@@ -224,7 +224,7 @@ impl Source for Files {
                     text: "(lines were removed from the log before they were read)".to_owned(),
                 }));
             }
-            if let Some(line) = self.told(&line) {
+            if let Some(line) = self.line_for_answer(&line) {
                 return Ok(Some(line));
             }
         }
@@ -356,17 +356,17 @@ mod tests {
         fs::write(&path, stamped(2, 1, "half")).unwrap();
         let mut files = log.open();
         assert_eq!(rest(&mut files), []);
-        log.put(&format!(" and half\n{}", "x".repeat(3 * LONGEST_STORED)));
+        log.put(&format!(" and half\n{}", "x".repeat(3 * MAX_STORED)));
         let lines = rest(&mut files);
         assert_eq!(lines[0].1, "half and half");
-        assert!(lines.iter().all(|(_, text)| text.len() <= LONGEST_STORED));
+        assert!(lines.iter().all(|(_, text)| text.len() <= MAX_STORED));
         assert_eq!(
             lines
                 .iter()
                 .skip(1)
                 .map(|(_, text)| text.len())
                 .sum::<usize>(),
-            3 * LONGEST_STORED
+            3 * MAX_STORED
         );
     }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// The kernel's longest record with its dictionary; it refuses a read into less.
-const LONGEST: usize = 8192;
+const MAX_RECORD: usize = 8192;
 const OVERWRITTEN: &str = "(records of the kernel's log were overwritten before they were read)";
 
 /// A record of the kernel's log.
@@ -19,11 +19,13 @@ pub struct Record {
     pub facility: u32,
     /// Microseconds since the kernel started.
     pub since_boot: u64,
-    /// Its text, with the bytes that the kernel wrote as `\x0a`; the dictionary behind it is left out.
+    /// Its text, with the bytes that the kernel wrote as `\x0a`; the dictionary behind it is left
+    /// out.
     pub text: Vec<u8>,
 }
 
-/// Reads a record: `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,…];TEXT`, and then lines of a dictionary. `None` where it is none.
+/// Reads a record: `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,…];TEXT`, and then lines of a dictionary.
+/// `None` where it is none.
 pub fn record(bytes: &[u8]) -> Option<Record> {
     let (head, rest) = bytes.split_at(bytes.iter().position(|byte| *byte == b';')?);
     let mut fields = std::str::from_utf8(head).ok()?.split(',');
@@ -83,7 +85,7 @@ impl KernelLog {
             service,
             epoch,
             last: epoch,
-            buffer: vec![0; LONGEST],
+            buffer: vec![0; MAX_RECORD],
         }
     }
 

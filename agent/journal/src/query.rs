@@ -7,21 +7,21 @@ use jiff::Timestamp;
 use regex::{Regex, RegexBuilder};
 
 /// Longest query in bytes, as it came.
-const LONGEST: usize = 8 << 10;
+const MAX_QUERY: usize = 8 << 10;
 /// Most parameters.
-const MOST: usize = 16;
+const MAX_PARAMETERS: usize = 16;
 /// Most lines from the end (upstream's limit).
-pub(crate) const MOST_LINES: usize = 100_000;
+pub(crate) const MAX_LINES: usize = 100_000;
 /// Longest pattern in bytes.
-const LONGEST_PATTERN: usize = 1 << 10;
+const MAX_PATTERN: usize = 1 << 10;
 /// Largest program that a pattern may become, and the largest table of states while it matches,
 /// both in bytes. The first also bounds the cost of matching a line of 4 KiB.
-const LARGEST_PATTERN: usize = 256 << 10;
-const LARGEST_TABLE: usize = 1 << 20;
+const MAX_PROGRAM: usize = 256 << 10;
+const MAX_TABLE: usize = 1 << 20;
 /// Deepest nesting in a pattern.
-const DEEPEST: u32 = 50;
-/// The oldest boot that a query may name, counted back.
-const OLDEST_BOOT: u32 = 1000;
+const MAX_NESTING: u32 = 50;
+/// The oldest boot that a query may name, counted back from this one.
+const MAX_BOOTS_BACK: u32 = 1000;
 const PARAMETERS: &str = "query, sinceTime, untilTime, tailLines, pattern, boot, follow";
 
 /// Why a query is refused.
@@ -85,13 +85,13 @@ impl Query {
     /// # Errors
     /// The first fault, with the expected value.
     pub fn parse(text: &str) -> Result<Self, Fault> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_QUERY {
             return Err(Fault::Form("it is longer than 8 KiB"));
         }
-        let mut said = Said::default();
+        let mut parameters = Parameters::default();
         let pairs = text.split('&').filter(|pair| !pair.is_empty());
         for (index, pair) in pairs.enumerate() {
-            if index >= MOST {
+            if index >= MAX_PARAMETERS {
                 return Err(Fault::Form("it has more than 16 parameters"));
             }
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -99,9 +99,9 @@ impl Query {
             let (Some(name), Some(value)) = (name, value) else {
                 return Err(Fault::Form("it is not properly percent-encoded UTF-8"));
             };
-            said.take(&name, value)?;
+            parameters.take(&name, value)?;
         }
-        said.checked()
+        parameters.checked()
     }
 
     /// Whether a line is wanted.
@@ -123,7 +123,7 @@ impl Query {
 
 /// The parameters as they came.
 #[derive(Default)]
-struct Said {
+struct Parameters {
     services: Vec<Service>,
     since: Option<String>,
     until: Option<String>,
@@ -133,7 +133,7 @@ struct Said {
     follow: Option<String>,
 }
 
-impl Said {
+impl Parameters {
     fn take(&mut self, name: &str, value: String) -> Result<(), Fault> {
         let (name, place) = match name {
             "query" => {
@@ -173,7 +173,7 @@ impl Said {
             since,
             until,
             tail: value("tailLines", self.tail, "a number up to 100000", |text| {
-                text.parse().ok().filter(|lines| *lines <= MOST_LINES)
+                text.parse().ok().filter(|lines| *lines <= MAX_LINES)
             })?,
             pattern: self.pattern.as_deref().map(pattern).transpose()?,
             boot: value(
@@ -182,7 +182,7 @@ impl Said {
                 "0 for this boot, -1 for the one before, down to -1000",
                 |text| {
                     let boot: i32 = text.parse().ok()?;
-                    Some(boot.unsigned_abs()).filter(|back| boot <= 0 && *back <= OLDEST_BOOT)
+                    Some(boot.unsigned_abs()).filter(|back| boot <= 0 && *back <= MAX_BOOTS_BACK)
                 },
             )?,
             follow: value("follow", self.follow, "true or false", |text| match text {
@@ -198,11 +198,11 @@ impl Said {
 /// A parameter's value, parsed.
 fn value<T>(
     name: &'static str,
-    said: Option<String>,
+    given: Option<String>,
     wanted: &'static str,
     read: impl FnOnce(&str) -> Option<T>,
 ) -> Result<Option<T>, Fault> {
-    let Some(found) = said else {
+    let Some(found) = given else {
         return Ok(None);
     };
     match read(&found) {
@@ -215,20 +215,20 @@ fn value<T>(
     }
 }
 
-fn time(name: &'static str, said: Option<String>) -> Result<Option<Timestamp>, Fault> {
+fn time(name: &'static str, given: Option<String>) -> Result<Option<Timestamp>, Fault> {
     let wanted = "a time of RFC 3339 such as 2026-11-24T03:00:00Z";
-    value(name, said, wanted, |text| text.parse().ok())
+    value(name, given, wanted, |text| text.parse().ok())
 }
 
 /// A pattern that matches in linear time, with a small factor.
 fn pattern(text: &str) -> Result<Regex, Fault> {
-    if text.len() > LONGEST_PATTERN {
+    if text.len() > MAX_PATTERN {
         return Err(Fault::Pattern("longer than 1 KiB".to_owned()));
     }
     let built = RegexBuilder::new(text)
-        .size_limit(LARGEST_PATTERN)
-        .dfa_size_limit(LARGEST_TABLE)
-        .nest_limit(DEEPEST)
+        .size_limit(MAX_PROGRAM)
+        .dfa_size_limit(MAX_TABLE)
+        .nest_limit(MAX_NESTING)
         .build();
     built.map_err(|error| {
         if let regex::Error::CompiledTooBig(_) = error {
@@ -236,8 +236,8 @@ fn pattern(text: &str) -> Result<Regex, Fault> {
             return Fault::Pattern(why.to_owned());
         }
         // The last line of the error says what is wrong; those before it mark the position.
-        let told = error.to_string();
-        let last = told.lines().last().unwrap_or_default();
+        let shown = error.to_string();
+        let last = shown.lines().last().unwrap_or_default();
         Fault::Pattern(last.trim_start_matches("error: ").to_owned())
     })
 }
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn no_query_and_no_pattern_is_larger_than_its_limit() {
-        let long = "a".repeat(LONGEST_PATTERN + 1);
+        let long = "a".repeat(MAX_PATTERN + 1);
         assert!(fault(&format!("query=agent&pattern={long}")).contains("longer than 1 KiB"));
         for bomb in [
             "((a{100}){100}){100}",
@@ -338,9 +338,9 @@ mod tests {
         }
         let deep = format!("{}a{}", "(".repeat(100), ")".repeat(100));
         assert!(fault(&format!("query=agent&pattern={deep}")).contains("nest"));
-        let many = "query=agent&".repeat(MOST + 1);
+        let many = "query=agent&".repeat(MAX_PARAMETERS + 1);
         assert!(fault(&many).contains("more than 16"));
-        assert!(fault(&"x".repeat(LONGEST + 1)).contains("8 KiB"));
+        assert!(fault(&"x".repeat(MAX_QUERY + 1)).contains("8 KiB"));
         // A pattern that would take backtracking for ever.
         let query = Query::parse("query=agent&pattern=(a*)*$").unwrap();
         let text = "a".repeat(4000) + "b";
@@ -353,7 +353,7 @@ mod tests {
         fn any_text_is_a_query_within_limits_or_a_fault(text in "(query=(agent|kernel|x)&)?[ -~]{0,80}") {
             if let Ok(query) = Query::parse(&text) {
                 prop_assert!(!query.services.is_empty() && query.services.len() <= Service::ALL.len());
-                prop_assert!(query.tail.is_none_or(|lines| lines <= MOST_LINES));
+                prop_assert!(query.tail.is_none_or(|lines| lines <= MAX_LINES));
             }
         }
 

@@ -13,7 +13,7 @@ const PIECE: usize = 32 << 10;
 /// Bytes of the last lines that are held until all are read.
 const TAIL: usize = 4 << 20;
 /// Bytes of an answer that is not followed.
-pub(crate) const MOST: usize = 16 << 20;
+pub(crate) const MAX_ANSWER: usize = 16 << 20;
 
 /// The result of a slice of reading.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Reader {
             head: None,
             ended: false,
         };
-        let left = if query.follow { usize::MAX } else { MOST };
+        let left = if query.follow { usize::MAX } else { MAX_ANSWER };
         Self {
             parts: sources.into_iter().map(part).collect(),
             tail: VecDeque::new(),
@@ -98,10 +98,10 @@ impl Reader {
             }
             match self.next()? {
                 Some((service, line)) if self.query.wants(&line) => {
-                    let told = told(service, &line);
+                    let text = rendered(service, &line);
                     match self.gathering {
-                        Some(most) => self.gather(told, most),
-                        None => self.send(&mut out, &told),
+                        Some(most) => self.gather(text, most),
+                        None => self.send(&mut out, &text),
                     }
                 }
                 Some(_) => {}
@@ -150,9 +150,9 @@ impl Reader {
     fn gathered(&mut self, most: usize) {
         if self.too_large && self.tail.len() < most {
             let count = self.tail.len();
-            let told =
+            let note =
                 format!("(the last {count} lines follow, and not {most}: they fill 4 MiB)\n");
-            self.tail.push_front(told);
+            self.tail.push_front(note);
         }
     }
 
@@ -160,8 +160,8 @@ impl Reader {
         if line.len() > self.left {
             self.over = true;
             let time = line.split(' ').next().unwrap_or_default();
-            let told = format!("(this answer ends after 16 MiB: go on with sinceTime={time})\n");
-            out.extend_from_slice(told.as_bytes());
+            let note = format!("(this answer ends after 16 MiB: go on with sinceTime={time})\n");
+            out.extend_from_slice(note.as_bytes());
             return;
         }
         self.left -= line.len();
@@ -170,7 +170,7 @@ impl Reader {
 }
 
 /// A line as it is sent.
-fn told(service: Service, line: &Line) -> String {
+fn rendered(service: Service, line: &Line) -> String {
     let time = Timestamp::from_microsecond(line.time).unwrap_or_default();
     format!("{time:.6} {service}: {}\n", line.text)
 }
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn an_answer_is_bounded_and_says_where_to_go_on() {
         let all = read("query=agent", vec![(Service::Agent, Box::new(Endless(0)))]);
-        assert!(all.len() <= MOST + 100, "{}", all.len());
+        assert!(all.len() <= MAX_ANSWER + 100, "{}", all.len());
         let last = all.lines().last().unwrap();
         let next = last.strip_prefix("(this answer ends after 16 MiB: go on with sinceTime=");
         let next = next.and_then(|rest| rest.strip_suffix(')')).unwrap();
@@ -295,7 +295,8 @@ mod tests {
     }
 
     proptest! {
-        /// Sorted logs give a sorted answer that holds each line once; with a tail it is the end of that answer.
+        /// Sorted logs give a sorted answer that holds each line once; with a tail it is the end of
+        /// that answer.
         #[test]
         fn merging_keeps_order_and_lines(logs in proptest::collection::vec(proptest::collection::vec(0_i64..50, 0..20), 1..4), tail in 0_usize..30) {
             let sources = || {

@@ -1,11 +1,13 @@
-//! Metadata services of clouds as a source of user-data: which one a machine has, what is asked, what answers mean.
+//! Metadata services of clouds as a source of user-data: which one a machine has, what is asked,
+//! what answers mean.
 //!
-//! Pure: no I/O, no clock, no tasks. `init` asks [`platform::choose`] and starts `agent metadata`, which brings up the
-//! only network before the measurement and has an unprivileged child of its own drive a [`fetch::Fetch`] over it. The
-//! programs meet in exit codes ([`exit`]), in the limit of the bytes ([`MAX_BYTES`]) and in the service's one address.
+//! Pure: no I/O, no clock, no tasks. `init` asks [`platform::choose`] and starts `agent metadata`,
+//! which brings up the only network before the measurement and has an unprivileged child of its own
+//! drive a [`fetch::Fetch`] over it. The programs meet in exit codes ([`exit`]), in the limit of
+//! the bytes ([`MAX_BYTES`]) and in the service's one address.
 //!
-//! Guarantees: nothing but the [`ADDRESS`] is asked, no redirect is followed, no answer is longer than its limit, and no
-//! content reaches a message.
+//! Guarantees: nothing but the [`ADDRESS`] is asked, no redirect is followed, no answer is longer
+//! than its limit, and no content reaches a message.
 
 pub mod fetch;
 pub mod platform;

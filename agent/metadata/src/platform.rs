@@ -1,7 +1,7 @@
 //! Which metadata service a machine has, by what its firmware says of itself (DMI). Pure.
 //!
-//! Never by trying: on a machine of another owner's network, any server that answered first at the link-local address would
-//! write its user-data.
+//! Never by trying: on a machine of another owner's network, any server that answered first at the
+//! link-local address would write its user-data.
 
 use std::str::FromStr;
 
@@ -31,7 +31,8 @@ pub enum Way {
     LinkLocal,
 }
 
-/// What the firmware says of the machine, as below `/sys/class/dmi/id`, without white space at the ends.
+/// What the firmware says of the machine, as below `/sys/class/dmi/id`, without white space at the
+/// ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dmi {
     /// `sys_vendor`
@@ -42,7 +43,8 @@ pub struct Dmi {
     pub chassis_asset_tag: String,
 }
 
-/// What the image says about metadata services; on the verified root, so that it is measured with the image.
+/// What the image says about metadata services; on the verified root, so that it is measured with
+/// the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setting {
     /// The one that the firmware names, if any.
@@ -84,8 +86,8 @@ impl Platform {
         }
     }
 
-    /// The platform that the firmware names. Older machines without UEFI (EC2 on Xen, say) are left out: without a
-    /// measured boot they could prove nothing.
+    /// The platform that the firmware names. Older machines without UEFI (EC2 on Xen, say) are left
+    /// out: without a measured boot they could prove nothing.
     pub fn detect(dmi: &Dmi) -> Option<Self> {
         /// Microsoft's number for its own cloud; a Hyper-V elsewhere has another or none.
         const AZURE: &str = "7783-7084-3265-9085-8269-3286-77";
@@ -153,7 +155,8 @@ impl FromStr for Platform {
 }
 
 impl Setting {
-    /// The image's word. No word is `auto`; one that nobody knows is `off`, the choice that asks nobody.
+    /// The image's word. No word is `auto`; one that nobody knows is `off`, the choice that asks
+    /// nobody.
     pub fn parse(word: &str) -> Self {
         match word {
             "" | "auto" => Self::Auto,

@@ -8,8 +8,8 @@
 //! Bounds: the number of cached answers and their lifetimes, the number of concurrent reviews and
 //! their time. If a caller cannot be reviewed, it is refused.
 
-use crate::asked::Asked;
 use crate::caller::{Caller, User};
+use crate::needed_right::NeededRight;
 use http::{HeaderMap, Method, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 /// Cached answers of each kind.
-const MOST: usize = 512;
+const MAX_CACHED: usize = 512;
 /// How long a "yes" is cached: a revoked right ends after this time.
 pub const GRANTED: Duration = Duration::from_secs(30);
 /// How long a "no" is cached.
@@ -29,7 +29,7 @@ const REVIEWS: usize = 16;
 /// Longest time for a review, with the wait for its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest token.
-const LONGEST: usize = 16 << 10;
+const MAX_TOKEN: usize = 16 << 10;
 
 /// What the master decides.
 pub trait Reviews: Send + Sync {
@@ -88,7 +88,8 @@ impl Access {
     /// Decides whether a request is answered.
     ///
     /// # Errors
-    /// 401: unauthenticated. 403: the SubjectAccessReview denies it. 503: the API server is unreachable.
+    /// 401: unauthenticated. 403: the SubjectAccessReview denies it. 503: the API server is
+    /// unreachable.
     pub async fn admit(
         &self,
         reviews: &impl Reviews,
@@ -100,7 +101,7 @@ impl Access {
             Caller::User(user) => user.clone(),
             Caller::Nobody => self.named(reviews, headers).await?,
         };
-        let Asked { verb, subresources } = Asked::of(method, path);
+        let NeededRight { verb, subresources } = NeededRight::of(method, path);
         for subresource in subresources {
             if self.may(reviews, &user, verb, subresource).await? {
                 return Ok(());
@@ -169,9 +170,9 @@ impl Access {
             let _turn = turn.map_err(|error| Unreviewed(error.to_string()))?;
             review.await
         };
-        let said = timeout(PATIENCE, reviewing).await;
-        let said = said.unwrap_or_else(|elapsed| Err(Unreviewed(elapsed.to_string())));
-        said.map_err(|error| Denied {
+        let outcome = timeout(PATIENCE, reviewing).await;
+        let outcome = outcome.unwrap_or_else(|elapsed| Err(Unreviewed(elapsed.to_string())));
+        outcome.map_err(|error| Denied {
             status: StatusCode::SERVICE_UNAVAILABLE,
             message: error.to_string(),
         })
@@ -183,7 +184,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.trim().split_once(' ')?;
     let token = token.trim();
-    let fits = scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= LONGEST;
+    let fits =
+        scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && token.len() <= MAX_TOKEN;
     fits.then_some(token)
 }
 
@@ -209,10 +211,10 @@ impl<V: Clone> Memory<V> {
     fn put(&self, key: Key, value: V, life: Duration) {
         let now = Instant::now();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST {
+        if all.len() >= MAX_CACHED {
             all.retain(|_, (_, end)| now < *end);
         }
-        if all.len() >= MOST
+        if all.len() >= MAX_CACHED
             && let Some(first) = all.iter().min_by_key(|(_, (_, end))| *end)
         {
             let first = *first.0;
@@ -233,17 +235,17 @@ mod tests {
     struct Master {
         gone: AtomicBool,
         refuses: AtomicBool,
-        asked: AtomicUsize,
+        reviews: AtomicUsize,
     }
 
     impl Reviews for Master {
         async fn token(&self, token: &str) -> Result<Option<User>, Unreviewed> {
-            self.asked.fetch_add(1, Ordering::AcqRel);
+            self.reviews.fetch_add(1, Ordering::AcqRel);
             Ok((token == "good").then(|| User::named("reader", &["readers"])))
         }
 
         async fn may(&self, user: &User, verb: &str, what: &str) -> Result<bool, Unreviewed> {
-            self.asked.fetch_add(1, Ordering::AcqRel);
+            self.reviews.fetch_add(1, Ordering::AcqRel);
             if self.gone.load(Ordering::Acquire) {
                 return Err(Unreviewed("no connection".to_owned()));
             }
@@ -275,7 +277,7 @@ mod tests {
         let (good, bad, none) = (with("good"), with("bad"), HeaderMap::new());
         let nobody = Caller::Nobody;
         assert_eq!(ask(&access, &master, &nobody, "/metrics", &none).await, 401);
-        assert_eq!(master.asked.load(Ordering::Acquire), 0);
+        assert_eq!(master.reviews.load(Ordering::Acquire), 0);
         for _ in 0..3 {
             assert_eq!(ask(&access, &master, &nobody, "/metrics", &bad).await, 401);
             assert_eq!(ask(&access, &master, &nobody, "/metrics", &good).await, 200);
@@ -286,7 +288,7 @@ mod tests {
             );
         }
         // Two tokens; metrics, pods, and proxy with two verbs.
-        assert_eq!(master.asked.load(Ordering::Acquire), 6);
+        assert_eq!(master.reviews.load(Ordering::Acquire), 6);
         master.refuses.store(true, Ordering::Release);
         assert_eq!(ask(&access, &master, &nobody, "/metrics", &good).await, 200);
         tokio::time::advance(GRANTED).await;
@@ -315,12 +317,12 @@ mod tests {
     #[test]
     fn the_number_of_cached_answers_is_bounded() {
         let memory = Memory::default();
-        for number in 0..MOST * 2 {
+        for number in 0..MAX_CACHED * 2 {
             let key: Key = Sha256::digest(number.to_be_bytes()).into();
             memory.put(key, number, GRANTED);
         }
-        assert_eq!(memory.0.lock().unwrap().len(), MOST);
-        let last: Key = Sha256::digest((MOST * 2 - 1).to_be_bytes()).into();
-        assert_eq!(memory.get(&last), Some(MOST * 2 - 1));
+        assert_eq!(memory.0.lock().unwrap().len(), MAX_CACHED);
+        let last: Key = Sha256::digest((MAX_CACHED * 2 - 1).to_be_bytes()).into();
+        assert_eq!(memory.get(&last), Some(MAX_CACHED * 2 - 1));
     }
 }

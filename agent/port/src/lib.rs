@@ -8,13 +8,13 @@
 //! master's certificate frees its slot there and takes one of the master's own.
 
 mod access;
-mod asked;
 mod caller;
+mod needed_right;
 mod serve;
 
 pub use access::{Access, Denied, GRANTED, REFUSED, Reviews, Unreviewed};
-pub use asked::Asked;
 pub use caller::{Caller, User};
+pub use needed_right::NeededRight;
 pub use serve::{Answer, Body, Service, Work, answer, serve, text};
 
 use config_limits::{Network, PlaceId, Places, Width, networks};

@@ -33,8 +33,8 @@ pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub enum Answer {
     /// With a whole answer.
     Whole(Response<Body>),
-    /// With a head; the connection is then the tunnel's, which `Work` runs. Where the head ends the connection, the work is done
-    /// once it was sent.
+    /// With a head; the connection is then the tunnel's, which `Work` runs. Where the head ends the
+    /// connection, the work is done once it was sent.
     Tunnel(Response<()>, Work),
 }
 
@@ -126,7 +126,8 @@ impl<S: Service> Port<S> {
         };
         let busy = caller == Caller::Master && slot.is_none();
         let server = self.service;
-        // The work after HTTP on this connection has ended: a tunnel, or what begins once the answer was sent.
+        // The work after HTTP on this connection has ended: a tunnel, or what begins once the
+        // answer was sent.
         let granted = Arc::new(Mutex::new(None));
         let grant = granted.clone();
         let service = service_fn(move |request| {

@@ -5,7 +5,8 @@ use config_kube::k8s_openapi::api::core::v1::{Pod, Taint};
 use config_kube::taints::{NO_SCHEDULE, PRESSURES, tolerates};
 use std::collections::BTreeSet;
 
-/// Pods from this priority on are never evicted, nor refused under pressure (upstream's `SystemCriticalPriority`).
+/// Pods from this priority on are never evicted, nor refused under pressure (upstream's
+/// `SystemCriticalPriority`).
 const CRITICAL: i32 = 2_000_000_000;
 
 /// The reason of pods that are refused or evicted for pressure.

@@ -125,10 +125,10 @@ impl Candidate {
                 continue;
             };
             let (name, used) = (&container.name, quantity(used));
-            let asked = quantity(share.request);
+            let requested = quantity(share.request);
             write!(
                 text,
-                "Container {name} was using {used}, request is {asked}, has larger consumption of {resource}. "
+                "Container {name} was using {used}, request is {requested}, has larger consumption of {resource}. "
             )
             .ok();
         }
@@ -142,7 +142,8 @@ pub fn most_urgent(met: &BTreeSet<Bound>) -> Option<Bound> {
     met.first().copied()
 }
 
-/// The pod to evict for a threshold. `None` if all others are critical or use nothing of the resource.
+/// The pod to evict for a threshold. `None` if all others are critical or use nothing of the
+/// resource.
 #[must_use]
 pub fn choose(
     bound: Bound,

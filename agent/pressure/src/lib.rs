@@ -1,9 +1,9 @@
 //! What a node does when it runs out of memory, disk or process ids.
 //!
 //! [`Thresholds`] say below which [`Level`]s the node is under pressure, [`Pressure`] which
-//! conditions hold and for which thresholds pods are to go now, [`choose`] which pod is evicted, and [`refusal`] which new pods are refused:
-//! upstream's rules ("Node-pressure Eviction" in the documentation of Kubernetes). All is pure: the
-//! kubelet measures, and acts.
+//! conditions hold and for which thresholds pods are to go now, [`choose`] which pod is evicted,
+//! and [`refusal`] which new pods are refused: upstream's rules ("Node-pressure Eviction" in the
+//! documentation of Kubernetes). All is pure: the kubelet measures, and acts.
 
 mod admit;
 mod choice;

@@ -1,5 +1,6 @@
-//! What a node under pressure acts for, and which conditions hold: a soft threshold is acted for after a while, and a condition
-//! stays for a while after its signals have recovered, so that it doesn't flap.
+//! What a node under pressure acts for, and which conditions hold: a soft threshold is acted for
+//! after a while, and a condition stays for a while after its signals have recovered, so that it
+//! doesn't flap.
 
 use crate::thresholds::{Bound, Condition, Levels, Thresholds};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +18,9 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Takes a new measurement; returns the thresholds for which pods are to be evicted now. A condition holds at once, and until
-    /// all its signals have been above their thresholds for the time of the transition.
+    /// Takes a new measurement; returns the thresholds for which pods are to be evicted now. A
+    /// condition holds at once, and until all its signals have been above their thresholds for the
+    /// time of the transition.
     pub fn observe(
         &mut self,
         thresholds: &Thresholds,

@@ -1,4 +1,5 @@
-//! The thresholds below which the node is under pressure (upstream's `evictionHard` and `evictionSoft`).
+//! The thresholds below which the node is under pressure (upstream's `evictionHard` and
+//! `evictionSoft`).
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -183,9 +184,11 @@ pub struct Thresholds {
     pub hard: BTreeMap<Signal, Least>,
     /// What must be left after a while (upstream's `evictionSoft` and `evictionSoftGracePeriod`).
     pub soft: BTreeMap<Signal, Soft>,
-    /// How much more than a threshold is freed once pods were evicted for it (upstream's `evictionMinimumReclaim`).
+    /// How much more than a threshold is freed once pods were evicted for it (upstream's
+    /// `evictionMinimumReclaim`).
     pub reclaim: BTreeMap<Signal, Least>,
-    /// The longest grace of pods that are evicted for a soft threshold (upstream's `evictionMaxPodGracePeriod`).
+    /// The longest grace of pods that are evicted for a soft threshold (upstream's
+    /// `evictionMaxPodGracePeriod`).
     pub max_pod_grace: Duration,
     /// How long a condition stays after its last signal was below its threshold.
     pub transition: Duration,
@@ -259,7 +262,8 @@ impl Thresholds {
         soft.map_or(Duration::ZERO, |soft| soft.grace)
     }
 
-    /// The thresholds below which the node is. Of those for which it `acts`, more must be free again.
+    /// The thresholds below which the node is. Of those for which it `acts`, more must be free
+    /// again.
     #[must_use]
     pub fn met(&self, levels: &Levels, acts: &BTreeSet<Bound>) -> BTreeSet<Bound> {
         let low = |bound: &Bound| {

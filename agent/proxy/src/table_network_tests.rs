@@ -6,7 +6,7 @@ use crate::fronts::{Pick, add_host_ports};
 use crate::view::HostPort;
 use agent_sys::namespace::{self, Kind, hold, in_new, inside, release};
 use agent_sys::netlink::filter::Filter;
-use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Route};
+use agent_sys::netlink::links::{LOOPBACK, Links, Route, VethPair};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -188,7 +188,7 @@ fn with_a_pod_of(family: Family, test: impl FnOnce(&mut Filter, &Path) + Send) {
     };
     in_new(&[Kind::Network], || {
         let network = File::open(&place).unwrap();
-        Links::open()?.lay(&Cable {
+        Links::open()?.add_veth_pair(&VethPair {
             name: "pod-1",
             mac: [2, 0, 0, 0, 0, 1],
             far_name: "eth0",

@@ -1,4 +1,5 @@
-//! `/metrics/cadvisor`: figures under the names that cAdvisor has in upstream's kubelet, in Prometheus' text format; pure.
+//! `/metrics/cadvisor`: figures under the names that cAdvisor has in upstream's kubelet, in
+//! Prometheus' text format; pure.
 //!
 //! Only what this node measures: processor time, memory, processes, times and limits of memory of
 //! control groups, the machine's size and the file system with the pods' data. Networks, input and

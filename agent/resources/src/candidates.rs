@@ -73,16 +73,16 @@ fn containers(pod: &Pod, used: &PodUsed, disk: Option<&DiskUse>) -> Vec<Containe
     });
     let running = all.filter_map(|spec| {
         let running = used.containers.iter().find(|one| one.name == spec.name)?;
-        let asked = |resource| bytes(request(spec, resource));
+        let requested = |resource| bytes(request(spec, resource));
         Some(Container {
             name: spec.name.clone(),
             memory: Share {
                 used: working_set(running.used),
-                request: asked(MEMORY),
+                request: requested(MEMORY),
             },
             disk: Share {
                 used: disk.and_then(|disk| disk.containers.get(&spec.name).copied()),
-                request: asked(DISK),
+                request: requested(DISK),
             },
         })
     });

@@ -95,7 +95,8 @@ impl Counters {
         }
     }
 
-    /// Version 1 counts a group's own processes under plain names, and those of groups below it with them as `total_…`.
+    /// Version 1 counts a group's own processes under plain names, and those of groups below it
+    /// with them as `total_…`.
     fn of_version_one(read: &impl Fn(&'static str, &'static str) -> Option<String>) -> Self {
         let of = |controller, file| number(&read(controller, file)?);
         let stat = read("memory", "memory.stat");
@@ -146,7 +147,8 @@ impl Counters {
     }
 }
 
-/// Nanoseconds in which CPUs were busy (proc_stat(5)): user, nice, system, irq, softirq and steal, as the root group counts.
+/// Nanoseconds in which CPUs were busy (proc_stat(5)): user, nice, system, irq, softirq and steal,
+/// as the root group counts.
 fn busy(stat: &str) -> Option<u64> {
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Vec<u64> = all

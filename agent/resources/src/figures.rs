@@ -179,7 +179,8 @@ impl Figures {
             .clone()
     }
 
-    /// Drops the probes of pods that are gone, and the last reading if it contains one of them, by UID.
+    /// Drops the probes of pods that are gone, and the last reading if it contains one of them, by
+    /// UID.
     pub fn retain(&self, is_here: impl Fn(&str) -> bool) {
         self.probed.retain(&is_here);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! `/metrics/probes`: results of probes, under upstream's names, in Prometheus' text format.
 //!
-//! Bounded: one series for each probe of a present container, [`MOST`] at most; they are dropped
-//! with their pod.
+//! Bounded: one series for each probe of a present container, [`MAX_PROBES`] at most; they are
+//! dropped with their pod.
 
 use config_figures::Text;
 use config_kube::k8s_openapi::api::core::v1::Pod;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The most probes that are counted; further ones are not.
-const MOST: usize = 4096;
+const MAX_PROBES: usize = 4096;
 /// Upper bounds of durations in seconds (Prometheus' defaults, as upstream's).
 const BOUNDS: [f64; 11] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -28,7 +28,8 @@ struct Key {
 }
 
 impl Key {
-    /// The labels of a duration. Like upstream's they have no UID, so pods of the same name share them.
+    /// The labels of a duration. Like upstream's they have no UID, so pods of the same name share
+    /// them.
     fn labels(&self) -> String {
         let Self {
             namespace,
@@ -88,7 +89,8 @@ impl Probed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a probe of a container by its role (`Liveness`, `Readiness`, `Startup`), and the time of one that passed.
+    /// Counts a probe of a container by its role (`Liveness`, `Readiness`, `Startup`), and the time
+    /// of one that passed.
     pub fn count(
         &self,
         pod: &Pod,
@@ -106,7 +108,7 @@ impl Probed {
             uid: text(&pod.metadata.uid),
         };
         let mut all = self.lock();
-        if all.len() >= MOST && !all.contains_key(&key) {
+        if all.len() >= MAX_PROBES && !all.contains_key(&key) {
             return;
         }
         let counts = all.entry(key).or_default();
@@ -233,13 +235,13 @@ mod tests {
     #[test]
     fn the_number_of_counted_probes_is_bounded() {
         let probed = Probed::default();
-        for number in 0..MOST + 7 {
+        for number in 0..MAX_PROBES + 7 {
             let pod = pod(&format!("p{number}"), &format!("u{number}"));
             probed.count(&pod, "main", "Liveness", true, TOOK);
         }
         probed.count(&pod("p0", "u0"), "main", "Liveness", true, TOOK);
         let text = probed.text();
-        assert_eq!(lines(&text, "prober_probe_total{").len(), MOST);
+        assert_eq!(lines(&text, "prober_probe_total{").len(), MAX_PROBES);
         let first = "pod=\"p0\",probe_type=\"Liveness\",pod_uid=\"u0\",result=\"successful\"} 2";
         assert!(text.contains(first), "what is known goes on to be counted");
     }

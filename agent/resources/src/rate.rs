@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 const NANOS: u128 = 1_000_000_000;
-/// Shortest time between two readings for a rate: below it the counter's steps would distort the figure.
+/// Shortest time between two readings for a rate: below it the counter's steps would distort the
+/// figure.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Billionths of a CPU that were busy between two readings of CPU time in nanoseconds. A counter

@@ -95,7 +95,8 @@ fn subject(pod: &Pod, by_pod: &mut BTreeMap<String, Vec<Seen>>) -> Option<PodSub
     })
 }
 
-/// The newest attempt of each container that runs. The engine's id is the group's name below the pod's.
+/// The newest attempt of each container that runs. The engine's id is the group's name below the
+/// pod's.
 fn containers(group: &str, seen: Vec<Seen>) -> Vec<ContainerSubject> {
     let mut newest: BTreeMap<String, (u32, ContainerSubject)> = BTreeMap::new();
     for one in seen.into_iter().filter(|one| one.this_boot) {

@@ -1,5 +1,5 @@
-//! `/stats/summary`: figures in upstream's form (`stats/v1alpha1`, Summary); pure. Figures of networks, of containers' disks and
-//! of volumes are left out, which the form allows.
+//! `/stats/summary`: figures in upstream's form (`stats/v1alpha1`, Summary); pure. Figures of
+//! networks, of containers' disks and of volumes are left out, which the form allows.
 
 use crate::reading::{Named, PodUsed, Reading, Used};
 use jiff::Timestamp;

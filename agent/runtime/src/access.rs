@@ -1,9 +1,10 @@
-//! Who may run an image that is on the machine (KEP-2535), as labels of the image in containerd, and who has been sent the blobs
-//! that it consists of, as labels of these.
+//! Who may run an image that is on the machine (KEP-2535), as labels of the image in containerd,
+//! and who has been sent the blobs that it consists of, as labels of these.
 //!
-//! A registry that gives an image to everybody, or to this machine's own credential, gives it to all pods of the machine;
-//! one that gave it to a pull secret gave it to the pods that have this secret. Others must ask the registry. Kept is which
-//! Secret it was, never its contents nor a hash of them. An image without any label belongs to no one: the next pod asks the registry.
+//! A registry that gives an image to everybody, or to this machine's own credential, gives it to
+//! all pods of the machine; one that gave it to a pull secret gave it to the pods that have this
+//! secret. Others must ask the registry. Kept is which Secret it was, never its contents nor a hash
+//! of them. An image without any label belongs to no one: the next pod asks the registry.
 
 use crate::keyring::PullSecret;
 use crate::registry::Reader;
@@ -16,9 +17,11 @@ pub(crate) type Labels = HashMap<String, String>;
 const EVERYONE: &str = "pratique.dev/readers";
 /// Its value.
 const ALL: &str = "all";
-/// Start of the labels of pull secrets, before the Secret's uid; the value is its namespace and name.
+/// Start of the labels of pull secrets, before the Secret's uid; the value is its namespace and
+/// name.
 const HOLDER: &str = "pratique.dev/reader.";
-/// Most pull secrets that are remembered of one image; who is not among them asks the registry each time.
+/// Most pull secrets that are remembered of one image; who is not among them asks the registry each
+/// time.
 const MAX_HOLDERS: usize = 64;
 /// Longest uid; containerd takes 4,096 bytes of key and value.
 const MAX_UID: usize = 128;

@@ -10,7 +10,8 @@ use tokio::net::UnixStream;
 
 /// containerd's namespace of Kubernetes; other namespaces are not looked at.
 pub(crate) const NAMESPACE: &str = "k8s.io";
-/// A call that takes longer has failed; the longest are start and stop of a task on an emulated machine.
+/// A call that takes longer has failed; the longest are start and stop of a task on an emulated
+/// machine.
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(120);
 
 /// A channel to the socket at `path`; connects at the first call and again after each loss.

@@ -1,8 +1,8 @@
 //! The engine: [`Runtime`] over containerd's services.
 //!
-//! Life of an attempt: a snapshot over the image, a container whose labels say whose it is, a task. When the
-//! task has ended, its end is written to the labels and the task is deleted, which ends its shim; the
-//! container stays as the record of the attempt until it is removed.
+//! Life of an attempt: a snapshot over the image, a container whose labels say whose it is, a task.
+//! When the task has ended, its end is written to the labels and the task is deleted, which ends
+//! its shim; the container stays as the record of the attempt until it is removed.
 
 mod attempt;
 mod known;
@@ -52,11 +52,13 @@ pub struct Options {
     /// Directory of FIFOs and specifications, in memory: it must outlive the agent and not the boot
     /// ([`config_machine::specification::FOLDER`]).
     pub fifos: PathBuf,
-    /// Directory below which all logs lie; what a container's record says of its log is believed no further.
+    /// Directory below which all logs lie; what a container's record says of its log is believed no
+    /// further.
     pub logs: PathBuf,
     /// Registries.
     pub registries: Registries,
-    /// What containerd starts for a container; `None`: as it is set up, and its database keeps whole specifications.
+    /// What containerd starts for a container; `None`: as it is set up, and its database keeps
+    /// whole specifications.
     pub programs: Option<Programs>,
     /// Directories with OCI archives that are imported at the start.
     pub archives: Vec<PathBuf>,

@@ -135,8 +135,9 @@ impl Content {
         Ok(all)
     }
 
-    /// Stores a blob under its digest, which containerd checks. If it is there, the source must send it all the same: what a
-    /// private image consists of is not for those who only know its digests.
+    /// Stores a blob under its digest, which containerd checks. If it is there, the source must
+    /// send it all the same: what a private image consists of is not for those who only know its
+    /// digests.
     pub(crate) async fn write(
         &self,
         descriptor: &Descriptor,
@@ -144,7 +145,8 @@ impl Content {
         lease: &str,
     ) -> Result<(), Error> {
         let doing = || format!("store {}", descriptor.digest);
-        // Each pull has a transfer of its own, so that a slow registry holds up nobody else who wants the same blob.
+        // Each pull has a transfer of its own, so that a slow registry holds up nobody else who
+        // wants the same blob.
         let reference = format!("{lease}-{}", descriptor.digest);
         let mut source = pin!(source);
         let mut begun = false;
@@ -164,7 +166,8 @@ impl Content {
             Err(Failure::Store(status)) if status.code() == Code::AlreadyExists => {
                 check(descriptor, source).await
             }
-            // The transfer of an agent that was killed holds the blob a moment longer: no sign of a sick containerd.
+            // The transfer of an agent that was killed holds the blob a moment longer: no sign of a
+            // sick containerd.
             Err(Failure::Store(status)) if status.message().contains(" locked for ") => {
                 Err(Error::new(
                     ErrorClass::ImagePull,

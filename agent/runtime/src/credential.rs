@@ -1,5 +1,5 @@
-//! Credentials for a registry, as they go into a request. A credential lives in memory only, is wiped when it is dropped,
-//! and is never shown.
+//! Credentials for a registry, as they go into a request. A credential lives in memory only, is
+//! wiped when it is dropped, and is never shown.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,5 @@
-//! The documents of an image (OCI image specification): indexes, manifests and configurations, read without I/O.
+//! The documents of an image (OCI image specification): indexes, manifests and configurations, read
+//! without I/O.
 
 use crate::content::Descriptor;
 use crate::model::{Error, ErrorClass};
@@ -42,7 +43,8 @@ struct Shape {
 /// The manifests of an index; none where the document is no index.
 ///
 /// # Errors
-/// A document that is index and manifest at once: two programs would see two images behind one digest (CVE-2021-41190).
+/// A document that is index and manifest at once: two programs would see two images behind one
+/// digest (CVE-2021-41190).
 pub(crate) fn manifests(document: &[u8]) -> Result<Option<Vec<Descriptor>>, Error> {
     let Ok(shape) = serde_json::from_slice::<Shape>(document) else {
         return Ok(None);
@@ -55,8 +57,8 @@ pub(crate) fn manifests(document: &[u8]) -> Result<Option<Vec<Descriptor>>, Erro
     Ok(shape.manifests)
 }
 
-/// The manifest of an index that is for this machine: one that names its platform, and for the oldest processors, goes
-/// before others.
+/// The manifest of an index that is for this machine: one that names its platform, and for the
+/// oldest processors, goes before others.
 pub(crate) fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, Error> {
     let rank = |descriptor: &Descriptor| match &descriptor.platform {
         Some(platform) if platform.os != "linux" || platform.architecture != architecture() => None,
@@ -79,7 +81,7 @@ pub(crate) fn choose(manifests: Vec<Descriptor>) -> Result<Descriptor, Error> {
 impl Configuration {
     /// Refuses an image for another platform; one that names none is taken.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let fits = |said: &str, own: &str| said.is_empty() || said == own;
+        let fits = |named: &str, own: &str| named.is_empty() || named == own;
         if fits(&self.os, "linux") && fits(&self.architecture, architecture()) {
             return Ok(());
         }

@@ -19,8 +19,9 @@ const RETRY: Duration = Duration::from_secs(1);
 const FILTER: &str = "namespace==k8s.io,topic~=\"^/tasks/(exit|oom)$\"";
 
 impl Containerd {
-    /// Follows containerd's events for as long as the agent lives: connects, imports archives, reports changes.
-    /// Dropping the future ends it; nothing is left half done that the next start doesn't repeat.
+    /// Follows containerd's events for as long as the agent lives: connects, imports archives,
+    /// reports changes. Dropping the future ends it; nothing is left half done that the next start
+    /// doesn't repeat.
     pub async fn run(&self) {
         let mut imported = false;
         loop {

@@ -1,4 +1,5 @@
-//! Commands inside running containers, for probes: started, read, and ended when they take too long.
+//! Commands inside running containers, for probes: started, read, and ended when they take too
+//! long.
 
 use crate::connection::{failed, request, settled, unlimited};
 use crate::containerd::Containerd;
@@ -29,7 +30,8 @@ pub(crate) fn next_id() -> String {
     format!("exec-{}-{number}", std::process::id())
 }
 
-/// Runs `command` in the container and waits for its end; past `limit` it is killed and that is an error.
+/// Runs `command` in the container and waits for its end; past `limit` it is killed and that is an
+/// error.
 pub(crate) async fn run(
     engine: &Containerd,
     id: &str,
@@ -149,7 +151,8 @@ impl Running<'_> {
         settled(killed, Code::NotFound).map_err(self.fail())
     }
 
-    /// Deletes the process, which has ended. The shim may still be copying what it wrote: it has done so once this is over.
+    /// Deletes the process, which has ended. The shim may still be copying what it wrote: it has
+    /// done so once this is over.
     async fn delete(&self, output: &Receiver, text: &mut Vec<u8>) -> Result<(), Error> {
         let delete = DeleteProcessRequest {
             container_id: self.id.to_owned(),

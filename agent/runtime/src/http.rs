@@ -1,8 +1,10 @@
-//! Just enough of an HTTP client for registries: TLS or plain, redirects followed, bodies streamed, all of it bounded.
+//! Just enough of an HTTP client for registries: TLS or plain, redirects followed, bodies streamed,
+//! all of it bounded.
 //!
-//! Guarantees: `Authorization` goes only to the host that a request was made for, never to where that one redirects; plain
-//! http is spoken only with hosts of which the configuration says so; no address that only this machine can reach is
-//! asked, but where the configuration names it; the address that was checked is the one that is connected to.
+//! Guarantees: `Authorization` goes only to the host that a request was made for, never to where
+//! that one redirects; plain http is spoken only with hosts of which the configuration says so; no
+//! address that only this machine can reach is asked, but where the configuration names it; the
+//! address that was checked is the one that is connected to.
 
 use crate::credential::Secret;
 use crate::reach::is_own;
@@ -33,7 +35,8 @@ const MAX_ADDRESSES: usize = 6;
 /// Most redirects of one request.
 const MAX_REDIRECTS: usize = 5;
 
-/// Why no usable answer came. Of a redirect's target only the host is shown: the rest of such an address may be a secret.
+/// Why no usable answer came. Of a redirect's target only the host is shown: the rest of such an
+/// address may be a secret.
 #[derive(Debug, Error)]
 pub(crate) enum HttpError {
     #[error("{0:?} is no http or https address")]
@@ -86,7 +89,8 @@ pub(crate) struct Http {
     named: Arc<Named>,
 }
 
-/// An answer, and whether it is of the host that was asked: what another one says about authentication counts for nothing.
+/// An answer, and whether it is of the host that was asked: what another one says about
+/// authentication counts for nothing.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) answer: Response<Body>,

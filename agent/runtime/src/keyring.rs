@@ -1,8 +1,9 @@
 //! Pull secrets: which credential is for which registry, by the rules that Kubernetes users know.
 //!
-//! An entry's location is a host, with or without scheme, port and path (`registry.example/team`); parts of the host may be
-//! globs (`*.registry.example`). An entry is for an image if the hosts have as many labels and each fits, the ports are
-//! the same, and the image's path begins with the entry's ("Interpretation of config.json", Kubernetes documentation).
+//! An entry's location is a host, with or without scheme, port and path (`registry.example/team`);
+//! parts of the host may be globs (`*.registry.example`). An entry is for an image if the hosts
+//! have as many labels and each fits, the ports are the same, and the image's path begins with the
+//! entry's ("Interpretation of config.json", Kubernetes documentation).
 
 use crate::credential::{Credential, Secret};
 use crate::reference::canonical_host;
@@ -104,7 +105,8 @@ impl Keyring {
     /// Adds the credentials of a Secret of type `kubernetes.io/dockerconfigjson`.
     ///
     /// # Errors
-    /// Bytes that are no such document, or an entry whose credential can't be read; then none of it is added.
+    /// Bytes that are no such document, or an entry whose credential can't be read; then none of it
+    /// is added.
     pub fn add_docker_config_json(
         &mut self,
         from: &PullSecret,
@@ -187,7 +189,8 @@ fn read<T: serde::de::DeserializeOwned>(document: &[u8]) -> Result<T, KeyringErr
     serde_json::from_slice(document).map_err(|_quotes_secrets| KeyringError::Form)
 }
 
-/// Host and path of an entry's location: no scheme, and no `/v1` or `/v2`, which mean the whole registry.
+/// Host and path of an entry's location: no scheme, and no `/v1` or `/v2`, which mean the whole
+/// registry.
 fn place(location: &str) -> (String, String) {
     let plain = location
         .strip_prefix("https://")
@@ -286,7 +289,8 @@ fn split_port(host: &str) -> (&str, Option<&str>) {
 
 /// `*`, `?` and `[a-z]` over the bytes of one label.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    // Where a `*` was met last, and how much of the text it stands for: enough to go back to, so that this is no recursion.
+    // Where a `*` was met last, and how much of the text it stands for: enough to go back to, so
+    // that this is no recursion.
     let (mut at, mut read, mut star) = (0, 0, None);
     while read < text.len() {
         match element(&pattern[at.min(pattern.len())..], text[read]) {

@@ -1,4 +1,5 @@
-//! A container's identity and end, as labels in containerd: what an agent that starts anew reads back.
+//! A container's identity and end, as labels in containerd: what an agent that starts anew reads
+//! back.
 
 use crate::images::SNAPSHOTTER;
 use crate::model::{ContainerKey, Kind, PodRef, User};

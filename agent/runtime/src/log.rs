@@ -1,10 +1,12 @@
 //! Container output: from two FIFOs into one file of the CRI format, rotated by size.
 //!
-//! Format of a line (Kubernetes, "CRI logging"): RFC 3339 time with nanoseconds, `stdout` or `stderr`, `F`
-//! for a full line or `P` for a part of one, the text. Each pump is one task; it opens its FIFOs for reading
-//! and writing, so that it never sees an end before [`Pump::finish`] says that nothing more will come.
+//! Format of a line (Kubernetes, "CRI logging"): RFC 3339 time with nanoseconds, `stdout` or
+//! `stderr`, `F` for a full line or `P` for a part of one, the text. Each pump is one task; it
+//! opens its FIFOs for reading and writing, so that it never sees an end before [`Pump::finish`]
+//! says that nothing more will come.
 //!
-//! Logs lie below one folder; where a pod may write there by whatever way, its links and pipes are not followed.
+//! Logs lie below one folder; where a pod may write there by whatever way, its links and pipes are
+//! not followed.
 
 use crate::taps::{Stream, Tap, Taps};
 use agent_sys::beneath::Beneath;
@@ -26,7 +28,8 @@ const MAX_LINE: usize = 16 * 1024;
 pub const LONGEST_LOG: u64 = 10 << 20;
 /// Logs put aside that are kept (upstream's containerLogMaxFiles less the current one).
 pub const KEPT_LOGS: usize = 4;
-/// Names that are looked at in a container's folder of logs; there are a handful of an attempt, and two attempts.
+/// Names that are looked at in a container's folder of logs; there are a handful of an attempt, and
+/// two attempts.
 const MAX_NAMES: usize = 4096;
 /// Bytes taken from a FIFO at once.
 const CHUNK: usize = 8 * 1024;
@@ -81,8 +84,8 @@ impl LogFile {
     fn rotate(&mut self, now: Timestamp) -> io::Result<()> {
         let newest = rotated(&self.dir, &self.name)?.pop();
         let newest = newest.and_then(|newest| put_aside(newest.strip_prefix(&self.name)?));
-        // Readers go by the order of the names, so a clock that was set back must not change it; nor is a file replaced by
-        // one that comes in the same millisecond.
+        // Readers go by the order of the names, so a clock that was set back must not change it;
+        // nor is a file replaced by one that comes in the same millisecond.
         let time = newest
             .and_then(|newest| newest.checked_add(Duration::from_millis(1)).ok())
             .map_or(now, |least| least.max(now));
@@ -134,7 +137,8 @@ impl Lines {
         }
     }
 
-    /// Takes what came and appends whole lines (or parts that are long enough) in the file's format to `out`.
+    /// Takes what came and appends whole lines (or parts that are long enough) in the file's format
+    /// to `out`.
     fn take(&mut self, mut bytes: &[u8], now: Timestamp, out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             let end = bytes.iter().position(|&byte| byte == b'\n');
@@ -283,8 +287,8 @@ impl Pumps {
         running.get(id)?.taps.add()
     }
 
-    /// Reads what is left and ends. Assumption: the container's processes are gone and the shim has copied
-    /// all of their output, as it has when its task is deleted.
+    /// Reads what is left and ends. Assumption: the container's processes are gone and the shim has
+    /// copied all of their output, as it has when its task is deleted.
     pub(crate) async fn finish(&self, id: &str) {
         let pump = self
             .running

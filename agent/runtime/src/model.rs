@@ -25,7 +25,8 @@ pub struct PodRef {
     pub uid: String,
 }
 
-/// Init containers run in order before the main ones, sidecars from their turn on as long as the pod.
+/// Init containers run in order before the main ones, sidecars from their turn on as long as the
+/// pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// One of `spec.initContainers` that ends.
@@ -51,8 +52,8 @@ pub struct ContainerKey {
     pub attempt: u32,
 }
 
-/// The engine's id of an attempt. It follows from the key alone: the same attempt cannot exist twice,
-/// no matter who starts it.
+/// The engine's id of an attempt. It follows from the key alone: the same attempt cannot exist
+/// twice, no matter who starts it.
 pub fn container_id(pod_uid: &str, container: &str, attempt: u32) -> String {
     let mut hash = Sha256::new();
     for part in [pod_uid.as_bytes(), container.as_bytes()] {
@@ -87,8 +88,9 @@ pub struct Layers {
     pub folders: Vec<PathBuf>,
 }
 
-/// What a container shares with the others of its pod: namespaces that are held at these paths. What is `None` it shares
-/// with the host (network, host name), or has of its own (IPC, unless [`SharedNamespaces::ipc`]).
+/// What a container shares with the others of its pod: namespaces that are held at these paths.
+/// What is `None` it shares with the host (network, host name), or has of its own (IPC, unless
+/// [`SharedNamespaces::ipc`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodNamespaces {
     /// The network.
@@ -108,10 +110,11 @@ pub struct PodNamespaces {
 pub struct Users {
     /// Where it is held.
     pub namespace: PathBuf,
-    /// The machine's ids that are 0 and above in it begin here ([`agent_sys::namespace::IDS`] of them).
+    /// The machine's ids that are 0 and above in it begin here ([`agent_sys::namespace::IDS`] of
+    /// them).
     pub first: u32,
-    /// Where the engine may mount the layers of an image while a container is made. Its parent is there, and the caller
-    /// of [`Runtime::start`] takes away what is left.
+    /// Where the engine may mount the layers of an image while a container is made. Its parent is
+    /// there, and the caller of [`Runtime::start`] takes away what is left.
     pub layers: PathBuf,
 }
 
@@ -176,8 +179,8 @@ pub struct ContainerSpec {
     pub key: ContainerKey,
     /// Image as written in the pod; it must be there ([`Runtime::obtain_image`]).
     pub image: String,
-    /// Digest of the image that its pod was shown to be entitled to ([`Image::digest`]); the attempt starts from no other.
-    /// None where nobody asked.
+    /// Digest of the image that its pod was shown to be entitled to ([`Image::digest`]); the
+    /// attempt starts from no other. None where nobody asked.
     pub image_digest: Option<String>,
     /// Replaces the image's entry point; then the image's arguments are dropped too.
     pub command: Option<Vec<String>>,
@@ -195,8 +198,8 @@ pub struct ContainerSpec {
     pub shared: SharedNamespaces,
     /// Namespaces of its pod.
     pub pod: PodNamespaces,
-    /// Id of the running container, or of the process of [`Runtime::share_processes`], whose process ids it shares; it sees
-    /// its own processes alone where there is none.
+    /// Id of the running container, or of the process of [`Runtime::share_processes`], whose
+    /// process ids it shares; it sees its own processes alone where there is none.
     pub target: Option<String>,
     /// Replaces the image's user.
     pub user: Option<u32>,
@@ -210,8 +213,8 @@ pub struct ContainerSpec {
     pub capabilities: Capabilities,
     /// What it may not do.
     pub confinement: Confinement,
-    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. Whether the machine's
-    /// configuration allows that, the caller knows.
+    /// All capabilities, no filter of system calls, and the machine's devices but its TPM. Whether
+    /// the machine's configuration allows that, the caller knows.
     pub privileged: bool,
     /// Replaces the image's stop signal: `SIGUSR1` (KEP-4960).
     pub stop_signal: Option<String>,
@@ -309,7 +312,8 @@ pub struct Container {
     pub stop_signal: Option<String>,
     /// What it was given of the machine last, as who gave it wrote it.
     pub needs: Option<String>,
-    /// Who its first process was at its start; none before that, and where there are too many groups to be kept.
+    /// Who its first process was at its start; none before that, and where there are too many
+    /// groups to be kept.
     pub user: Option<User>,
 }
 
@@ -407,15 +411,17 @@ impl Error {
 
 /// A container engine.
 ///
-/// Guarantees: [`Runtime::list`] shows every container that was ever made and not removed, also those made
-/// by an earlier run of the agent; two calls of [`Runtime::start`] for one key make at most one container.
+/// Guarantees: [`Runtime::list`] shows every container that was ever made and not removed, also
+/// those made by an earlier run of the agent; two calls of [`Runtime::start`] for one key make at
+/// most one container.
 pub trait Runtime: Send + Sync + fmt::Debug + 'static {
     /// Name and version, as in `containerd://1.7.24`; an error means that the engine isn't up.
     fn version(&self) -> Pending<'_, String>;
 
-    /// Makes sure that the image is on the machine and ready to run, and that who has these keys may run it: an image that
-    /// a registry gave only to the holder of a pull secret is given to others when the registry gives it to them, too
-    /// (KEP-2535, policy `NeverVerifyPreloadedImages`).
+    /// Makes sure that the image is on the machine and ready to run, and that who has these keys
+    /// may run it: an image that a registry gave only to the holder of a pull secret is given to
+    /// others when the registry gives it to them, too (KEP-2535, policy
+    /// `NeverVerifyPreloadedImages`).
     fn obtain_image<'a>(
         &'a self,
         image: &'a str,
@@ -428,19 +434,19 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         self.obtain_image(image, policy, Keyring::NONE)
     }
 
-    /// The layers of an image that is on the machine with this digest ([`Image::digest`]). They stay while the image does, or
-    /// a container that keeps them.
+    /// The layers of an image that is on the machine with this digest ([`Image::digest`]). They
+    /// stay while the image does, or a container that keeps them.
     fn layers<'a>(&'a self, image: &'a str, digest: &'a str) -> Pending<'a, Layers>;
 
     /// Makes the container and starts its first process.
     ///
-    /// After an error nothing of it runs. An error of class [`ErrorClass::Start`] leaves the container as
-    /// [`ContainerState::Exited`] with code 128, so that it counts as an attempt.
+    /// After an error nothing of it runs. An error of class [`ErrorClass::Start`] leaves the
+    /// container as [`ContainerState::Exited`] with code 128, so that it counts as an attempt.
     fn start<'a>(&'a self, spec: &'a ContainerSpec) -> Pending<'a, ()>;
 
-    /// Makes sure that there is a process whose process ids the containers of a pod can share, and returns its id, which they
-    /// name as their [`ContainerSpec::target`]. It is none of the containers that [`Runtime::list`] shows. If it ends, all
-    /// that share its ids end.
+    /// Makes sure that there is a process whose process ids the containers of a pod can share, and
+    /// returns its id, which they name as their [`ContainerSpec::target`]. It is none of the
+    /// containers that [`Runtime::list`] shows. If it ends, all that share its ids end.
     fn share_processes<'a>(&'a self, wanted: &'a Pause) -> Pending<'a, String>;
 
     /// Ends that process, with all that share its ids; nothing is done where there is none.
@@ -481,17 +487,19 @@ pub trait Runtime: Send + Sync + fmt::Debug + 'static {
         command: &'a crate::process::Command,
     ) -> Pending<'a, crate::process::Process>;
 
-    /// The streams of a running container's own process, its output beside its log. Its input is there where `stdin` asks for
-    /// it, the container has one, and it has not ended.
+    /// The streams of a running container's own process, its output beside its log. Its input is
+    /// there where `stdin` asks for it, the container has one, and it has not ended.
     fn attach<'a>(&'a self, id: &'a str, stdin: bool) -> Pending<'a, crate::process::Attached>;
 
-    /// The name that an image has on the machine ([`Image::name`]), by what a pod calls it; `None` for what is no reference.
+    /// The name that an image has on the machine ([`Image::name`]), by what a pod calls it; `None`
+    /// for what is no reference.
     fn full_name(&self, image: &str) -> Option<String>;
 
     /// Images on the machine.
     fn images(&self) -> Pending<'_, Vec<Image>>;
 
-    /// The folder of what a container wrote to its root file system; `None` where there is none any more.
+    /// The folder of what a container wrote to its root file system; `None` where there is none any
+    /// more.
     fn layer<'a>(&'a self, id: &'a str) -> Pending<'a, Option<PathBuf>>;
 
     /// Forgets an image; its data goes when nothing else uses it.

@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::net::unix::pipe::{OpenOptions, Sender};
 use tokio::time::{sleep, timeout};
 
-/// Longest wait for the shim to open the process's input; it does so before it answers to the start.
+/// Longest wait for the shim to open the process's input; it opens it before it answers the start.
 const INPUT_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks whether it has.
+/// The pause between two attempts to open it.
 const INPUT_LOOK: Duration = Duration::from_millis(1);
 
 /// Starts a process in a running container.
@@ -32,8 +32,8 @@ pub(crate) async fn start(
     let cgroup = spec["linux"]["cgroupsPath"].as_str().unwrap_or_default();
     let control = Control::new(engine.channel.clone(), id, exec_id, folder.clone(), cgroup);
     let path = |wanted: bool, name: &str| wanted.then(|| folder.join(name));
-    // Both pipes are made whatever the client reads: where the engine gets none for the errors, its start of the process
-    // returns at the process's end only.
+    // Both pipes are made whatever the client reads: where the engine gets none for the errors, its
+    // start of the process returns at the process's end only.
     let terminal = command.outputs == Outputs::Terminal;
     let stdin = path(command.stdin, "stdin");
     let stdout = path(true, "stdout");
@@ -106,8 +106,8 @@ fn make<'a>(folder: &Path, fifos: impl Iterator<Item = &'a PathBuf>) -> std::io:
     Ok(())
 }
 
-/// Opens the process's input for writing, once the shim reads it: what is written before would be lost where the input ends
-/// at once.
+/// Opens the process's input for writing, once the shim reads it: bytes that are written before
+/// that are lost if the input ends at once.
 async fn open_input(path: &Path) -> std::io::Result<Sender> {
     let opened = timeout(INPUT_LIMIT, async {
         loop {

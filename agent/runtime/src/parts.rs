@@ -1,13 +1,14 @@
-//! What was read of images: each start asks twice for what is in documents that their digests name, and that never change.
+//! What was read of images: each start asks twice for what is in documents that their digests name,
+//! and that never change.
 
 use crate::spec::ImageDefaults;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most images that are remembered; then all are forgotten.
-const MOST: usize = 128;
+const MAX_IMAGES: usize = 128;
 /// Longest configuration of one, in bytes of its texts: who makes an image decides how long it is.
-const LONGEST: usize = 16 << 10;
+const MAX_CONFIGURATION: usize = 16 << 10;
 
 /// What an image's manifest and configuration say.
 #[derive(Debug)]
@@ -49,11 +50,11 @@ impl Remembered {
     }
 
     pub(crate) fn put(&self, digest: &str, parts: &Arc<Parts>) {
-        if parts.length() > LONGEST {
+        if parts.length() > MAX_CONFIGURATION {
             return;
         }
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST {
+        if all.len() >= MAX_IMAGES {
             all.clear();
         }
         all.insert(digest.to_owned(), parts.clone());
@@ -78,13 +79,13 @@ mod tests {
     #[test]
     fn no_number_or_length_of_images_takes_all_memory() {
         let remembered = Remembered::default();
-        remembered.put("long", &parts(LONGEST));
+        remembered.put("long", &parts(MAX_CONFIGURATION));
         assert!(remembered.get("long").is_none());
-        for number in 0..=MOST {
+        for number in 0..=MAX_IMAGES {
             remembered.put(&number.to_string(), &parts(1));
         }
         assert!(remembered.get("0").is_none());
-        assert_eq!(remembered.get(&MOST.to_string()).unwrap().size, 7);
-        assert!(remembered.0.lock().unwrap().len() <= MOST);
+        assert_eq!(remembered.get(&MAX_IMAGES.to_string()).unwrap().size, 7);
+        assert!(remembered.0.lock().unwrap().len() <= MAX_IMAGES);
     }
 }

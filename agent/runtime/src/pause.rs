@@ -1,11 +1,12 @@
 //! The first process of a process namespace that the containers of a pod share.
 //!
-//! The kernel ends all processes of a namespace with its first one, and gives that one their orphans. So it must outlive every
-//! container, and no orphan may stay with it. This program does nothing else: it ignores `SIGCHLD`, by which the kernel
-//! takes away at once what its children leave (wait(2)), and waits for ever. It is made here, for no image needs to be there for it.
+//! The kernel ends all processes of a namespace with its first one, and gives that one their
+//! orphans. So it must outlive every container, and no orphan may stay with it. This program does
+//! nothing else: it ignores `SIGCHLD`, by which the kernel takes away at once what its children
+//! leave (wait(2)), and waits for ever. It is made here, for no image needs to be there for it.
 //!
-//! Its file may be executed and not read, so that nobody looks into the process (`PR_SET_DUMPABLE`, ptrace(2)), also not a
-//! container that runs as its user.
+//! Its file may be executed and not read, so that nobody looks into the process (`PR_SET_DUMPABLE`,
+//! ptrace(2)), also not a container that runs as its user.
 
 /// Its name in the file system that it has for itself.
 pub(crate) const NAME: &str = "pause";
@@ -74,7 +75,8 @@ mod tests {
     use std::process::{Child, Command};
     use std::time::Duration;
 
-    /// Starts the program. Another test's child may hold the file open for writing until it runs its own program.
+    /// Starts the program. Another test's child may hold the file open for writing until it runs
+    /// its own program.
     fn start(path: &std::path::Path) -> Child {
         loop {
             match Command::new(path).spawn() {

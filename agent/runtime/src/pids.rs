@@ -1,5 +1,5 @@
-//! A process's numbers: it has one in each PID namespace from ours down to its own (`pid_namespaces(7)`), and the engine may
-//! count in another than we do.
+//! A process's numbers: it has one in each PID namespace from ours down to its own
+//! (`pid_namespaces(7)`), and the engine may count in another than we do.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getsid};
@@ -24,14 +24,16 @@ impl Depth {
         depth.map(Self).ok_or_else(unseen)
     }
 
-    /// Whether a process's status says that its number there is this one. Its numbers elsewhere are another's there.
+    /// Whether a process's status says that its number there is this one. Its numbers elsewhere are
+    /// another's there.
     fn is(self, status: &str, pid: u32) -> bool {
         numbers(status).nth(self.0) == Some(pid)
     }
 }
 
-/// Kills a process, which the engine knows by this number, and what it started: all of its session that is in the control group
-/// `group`, so that a command of a shell ends with the shell. The runtime gives each process a session of its own.
+/// Kills a process, which the engine knows by this number, and what it started: all of its session
+/// that is in the control group `group`, so that a command of a shell ends with the shell. The
+/// runtime gives each process a session of its own.
 pub(crate) fn kill_session(group: &str, pid: u32, depth: Depth) {
     let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     // Control groups of version 2, and of version 1 by the controller that counts processes.
@@ -70,7 +72,8 @@ mod tests {
 
     #[test]
     fn a_number_in_another_namespace_is_another_process() {
-        // A container's first process, a command beside it, and one whose number inside is the command's number outside.
+        // A container's first process, a command beside it, and one whose number inside is the
+        // command's number outside.
         let [first, command, other] = ["450\t90\t1", "9000\t450\t7", "9001\t451\t450"]
             .map(|numbers| format!("Name:\tsh\nTgid:\t450\nNSpid:\t{numbers}\nNSpgid:\t450\n"));
         let engine = Depth(1);

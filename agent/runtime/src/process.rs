@@ -1,9 +1,11 @@
 //! Processes beside a container's own whose streams a client holds: started, resized, ended.
 //!
-//! Such a process has what the container's own has (user, capabilities, system call filter, no new privileges, limits):
-//! its specification is the container's own with other arguments, and the runtime applies the container's filter to it.
+//! Such a process has what the container's own has (user, capabilities, system call filter, no new
+//! privileges, limits): its specification is the container's own with other arguments, and the
+//! runtime applies the container's filter to it.
 //!
-//! A process whose [`Control`] is dropped is killed with its session, so that a client that goes leaves nothing behind.
+//! A process whose [`Control`] is dropped is killed with its session, so that a client that goes
+//! leaves nothing behind.
 
 use crate::connection::{failed, request, settled, unlimited};
 use crate::log::read_rest;
@@ -57,7 +59,8 @@ pub enum Outputs {
 pub struct Output(pub(crate) Receiver);
 
 impl Output {
-    /// The next bytes, appended to `out`. It has no end of its own: the process's end is that of [`Control::wait`].
+    /// The next bytes, appended to `out`. It has no end of its own: the process's end is that of
+    /// [`Control::wait`].
     ///
     /// Cancel-safe: what was read is in `out`.
     ///
@@ -111,7 +114,8 @@ pub struct Process {
     pub stdin: Option<Input>,
     /// What it writes.
     pub stdout: Option<Output>,
-    /// What it writes as errors; none where it has a terminal. Who does not want one of them must read it all the same.
+    /// What it writes as errors; none where it has a terminal. Who does not want one of them must
+    /// read it all the same.
     pub stderr: Option<Output>,
     /// The process itself.
     pub control: Control,
@@ -128,7 +132,8 @@ pub struct Attached {
     pub control: Control,
 }
 
-/// A process. It is killed when this is dropped before [`Control::clear`], unless it is a container's own.
+/// A process. It is killed when this is dropped before [`Control::clear`], unless it is a
+/// container's own.
 #[derive(Debug)]
 pub struct Control {
     channel: Channel,
@@ -261,8 +266,8 @@ impl Control {
         ))
     }
 
-    /// Clears a process away that has ended: the shim has copied what it wrote once this returns. Its outputs must be read
-    /// meanwhile, else the shim gives up after some seconds.
+    /// Clears a process away that has ended: the shim has copied what it wrote once this returns.
+    /// Its outputs must be read meanwhile, else the shim gives up after some seconds.
     pub async fn clear(mut self) {
         self.over = true;
         clear(self.tasks(), &self.container, &self.exec_id, &self.folder).await;

@@ -1,7 +1,7 @@
 //! Which shim and which runtime containerd starts for a container.
 //!
-//! containerd looks a shim up by its name in its search path, and the shim does the same for the runtime. Where both are named by
-//! absolute paths, no search path decides what runs as root.
+//! containerd looks a shim up by its name in its search path, and the shim does the same for the
+//! runtime. Where both are named by absolute paths, no search path decides what runs as root.
 
 use containerd_client::services::v1::container::Runtime;
 use prost::Message as _;
@@ -23,7 +23,8 @@ pub struct Programs {
     pub runtime: PathBuf,
 }
 
-/// What is used here of `containerd.runc.v1.Options` (containerd 1.7, api/types/runc/options/oci.proto).
+/// What is used here of `containerd.runc.v1.Options` (containerd 1.7,
+/// api/types/runc/options/oci.proto).
 #[derive(Clone, PartialEq, prost::Message)]
 struct ShimOptions {
     /// Who owns the pipes that are a process's outputs; 0 is written as nothing.
@@ -35,8 +36,8 @@ struct ShimOptions {
     binary_name: String,
 }
 
-/// The runtime of a container's record: by absolute paths, or as containerd finds it. Outputs of the container's processes belong to
-/// `owner`, a user and group of the machine.
+/// The runtime of a container's record: by absolute paths, or as containerd finds it. Outputs of
+/// the container's processes belong to `owner`, a user and group of the machine.
 pub(crate) fn runtime(programs: Option<&Programs>, owner: u32) -> Runtime {
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();
     let options = ShimOptions {

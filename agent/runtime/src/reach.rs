@@ -1,13 +1,14 @@
-//! Where requests may go: an address that a registry names must not be one that only this machine can reach.
+//! Where requests may go: an address that a registry names must not be one that only this machine
+//! can reach.
 //!
-//! A registry, or anyone who may write an image's name into a pod, chooses hosts that the agent then asks. Loopback, the
-//! link and the clouds' metadata services answer the machine what they answer nobody else; they are asked only where the
-//! machine's own configuration names them.
+//! A registry, or anyone who may write an image's name into a pod, chooses hosts that the agent
+//! then asks. Loopback, the link and the clouds' metadata services answer the machine what they
+//! answer nobody else; they are asked only where the machine's own configuration names them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Services of clouds outside of the link-local range, which trust every client that reaches them: Alibaba's and Oracle's
-/// metadata, Azure's fabric.
+/// Services of clouds outside of the link-local range, which trust every client that reaches them:
+/// Alibaba's and Oracle's metadata, Azure's fabric.
 const SERVICES: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(192, 0, 0, 192),
@@ -45,8 +46,8 @@ fn own_v4(address: Ipv4Addr) -> bool {
         || SERVICES.contains(&address)
 }
 
-/// The IPv4 address in an IPv6 one that leads to it: mapped (RFC 4291, 2.5.5.2), or translated by the well-known prefix
-/// (RFC 6052, 2.1) or by 6to4 (RFC 3056).
+/// The IPv4 address in an IPv6 one that leads to it: mapped (RFC 4291, 2.5.5.2), or translated by
+/// the well-known prefix (RFC 6052, 2.1) or by 6to4 (RFC 3056).
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let segments = address.segments();
     let v4 =

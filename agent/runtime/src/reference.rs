@@ -10,8 +10,8 @@ pub const DOCKER_HUB: &str = "docker.io";
 /// Where Docker Hub keeps the images whose names are one word.
 const LIBRARY: &str = "library";
 
-/// A checked image reference. Holding one proves that host, path, tag and digest have only the characters
-/// that the OCI distribution specification allows, so that they can stand in a URL path.
+/// A checked image reference. Holding one proves that host, path, tag and digest have only the
+/// characters that the OCI distribution specification allows, so that they can stand in a URL path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
     /// Registry, with its port if one is named; empty where the text names none.
@@ -63,8 +63,8 @@ impl Reference {
         }
     }
 
-    /// The reference in full: at `default`, if it names no registry itself; all names of Docker Hub as one, and names of one
-    /// word there in `library/`, as other engines have it.
+    /// The reference in full: at `default`, if it names no registry itself; all names of Docker Hub
+    /// as one, and names of one word there in `library/`, as other engines have it.
     #[must_use]
     pub fn complete(mut self, default: &str) -> Self {
         let host = if self.host.is_empty() {

@@ -26,7 +26,8 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vn
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 /// Longest pause between two pieces of a layer.
 const STALL: Duration = Duration::from_secs(60);
-/// Slowest transfer of a layer, in bytes per second, in each [`STALL`] of waiting: below it a registry only keeps a pod waiting.
+/// Slowest transfer of a layer, in bytes per second, in each [`STALL`] of waiting: below it a
+/// registry only keeps a pod waiting.
 const SLOWEST: u64 = 8 * 1024;
 /// Largest layer: beyond it no machine that this is made for has room.
 const MAX_LAYER: i64 = 64 << 30;
@@ -34,7 +35,8 @@ const MAX_LAYER: i64 = 64 << 30;
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Where Docker Hub's images are, and who gives tokens for them.
 const DOCKER_HUB_API: &str = "registry-1.docker.io";
-/// Token services on another host than their registry that everybody may rely on: the registry's owner runs them.
+/// Token services on another host than their registry that everybody may rely on: the registry's
+/// owner runs them.
 const TOKEN_HOSTS: [(&str, &str); 2] = [
     (DOCKER_HUB, "auth.docker.io:443"),
     ("registry.gitlab.com", "gitlab.com:443"),
@@ -43,14 +45,16 @@ const TOKEN_HOSTS: [(&str, &str); 2] = [
 /// How one registry is reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registry {
-    /// The registry's name in image references, such as `registry.example`, with its port if it has one there.
+    /// The registry's name in image references, such as `registry.example`, with its port if it has
+    /// one there.
     pub host: String,
-    /// Addresses that are asked before it, in order, such as `https://mirror.example`. One with `http://` is asked without
-    /// TLS.
+    /// Addresses that are asked before it, in order, such as `https://mirror.example`. One with
+    /// `http://` is asked without TLS.
     pub mirrors: Vec<String>,
     /// Only the mirrors are asked.
     pub mirrors_only: bool,
-    /// The registry itself speaks plain http; nothing where a mirror does, which then is what is meant.
+    /// The registry itself speaks plain http; nothing where a mirror does, which then is what is
+    /// meant.
     pub insecure: bool,
     /// Roots that count for it and for its mirrors, beside those that count for all.
     pub roots: Vec<CertificateDer<'static>>,
@@ -78,8 +82,8 @@ struct Place {
     host: String,
 }
 
-/// Who may run an image that was fetched: everybody where the registry gives it to everybody or to this machine, else
-/// who can show the pull secret.
+/// Who may run an image that was fetched: everybody where the registry gives it to everybody or to
+/// this machine, else who can show the pull secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reader {
     Everyone,
@@ -87,8 +91,8 @@ pub(crate) enum Reader {
 }
 
 impl Registries {
-    /// Registries with their mirrors. `default_host` is meant by references that name no registry; `roots` count for all,
-    /// beside those of the image.
+    /// Registries with their mirrors. `default_host` is meant by references that name no registry;
+    /// `roots` count for all, beside those of the image.
     pub fn new(
         list: Vec<Registry>,
         default_host: &str,
@@ -175,8 +179,8 @@ impl Registries {
         entries.map(|entry| &*entry.from).collect()
     }
 
-    /// What may be tried at a place, in order: the pod's credentials, then the machine's own, and none only where there are
-    /// neither.
+    /// What may be tried at a place, in order: the pod's credentials, then the machine's own, and
+    /// none only where there are neither.
     fn tries(
         &self,
         place: &Place,
@@ -288,8 +292,9 @@ impl Registries {
         })
     }
 
-    /// The client for a place where an image of `registry` may be, and the hosts to which credentials may go there: those
-    /// of the place's own entry, and of the registry's only at the registry itself.
+    /// The client for a place where an image of `registry` may be, and the hosts to which
+    /// credentials may go there: those of the place's own entry, and of the registry's only at the
+    /// registry itself.
     fn client(&self, registry: &str, place: &Place) -> (Http, Vec<String>) {
         let host = canonical_host(&place.host);
         let own = self.of(host);
@@ -349,7 +354,8 @@ enum PullFault {
     Digest { wanted: String, found: String },
 }
 
-/// Whether another credential may get what this one did not; registries say "not found" of what one may not see.
+/// Whether another credential may get what this one did not; registries say "not found" of what one
+/// may not see.
 fn is_denied(fault: &PullFault) -> bool {
     match fault {
         PullFault::Http(HttpError::Unauthorized(_)) => true,
@@ -435,8 +441,8 @@ impl Source for Fetched {
     }
 }
 
-/// The body's pieces, never more than `size` bytes, while they come fast enough. The time that it takes to store them is not the
-/// registry's.
+/// The body's pieces, never more than `size` bytes, while they come fast enough. The time that it
+/// takes to store them is not the registry's.
 fn pieces(reply: Reply, size: i64, path: String) -> impl Stream<Item = Result<Bytes, Error>> {
     let left = u64::try_from(size).unwrap_or_default();
     let body = reply.answer.into_body();
@@ -475,7 +481,8 @@ mod tests {
     use std::pin::pin;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// How a layer of a gigabyte ends that a registry sends by so many bytes each second, and after what time.
+    /// How a layer of a gigabyte ends that a registry sends by so many bytes each second, and after
+    /// what time.
     async fn sent_at(rate: usize, seconds: u64) -> (String, Duration) {
         let (own, mut registry) = tokio::io::duplex(1 << 16);
         tokio::spawn(async move {

@@ -1,4 +1,5 @@
-//! The root file system of a container before it is mounted: its layers, which are folders on the host.
+//! The root file system of a container before it is mounted: its layers, which are folders on the
+//! host.
 
 use crate::model::{Error, ErrorClass};
 use containerd_client::types::Mount;
@@ -31,8 +32,9 @@ pub(crate) fn layers(mounts: &[Mount]) -> Vec<PathBuf> {
 
 /// Refuses a root in which `/dev` is anything but a folder.
 ///
-/// The runtime makes devices and links in `/dev` while it still sees the machine's files: a link there would lead it to a folder
-/// of the machine (CVE-2026-47766 of crun before 1.28). Where the root has none, the runtime makes a folder.
+/// The runtime makes devices and links in `/dev` while it still sees the machine's files: a link
+/// there would lead it to a folder of the machine (CVE-2026-47766 of crun before 1.28). Where the
+/// root has none, the runtime makes a folder.
 ///
 /// # Errors
 /// There is something else, or a layer can't be read.
@@ -55,7 +57,8 @@ pub(crate) fn check(layers: &[PathBuf]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a volume at `/dev` itself, where a link in it would have the same effect. Volumes below `/dev` are no danger.
+/// Refuses a volume at `/dev` itself, where a link in it would have the same effect. Volumes below
+/// `/dev` are no danger.
 ///
 /// # Errors
 /// There is one.

@@ -1,9 +1,10 @@
 //! One repository at one registry: requests with the proof that the registry asks for.
 //!
-//! Guarantees: a credential goes to the registry's own host, and to a token service only if that is on the same host or the
-//! configuration names its host; never over plain http; never in answer to what another host says, such as the target of a
-//! redirect. A token is asked for the one repository and for pulling, whatever the registry would rather have. Each request
-//! is answered by at most one challenge, so that a registry that always says 401 ends it.
+//! Guarantees: a credential goes to the registry's own host, and to a token service only if that is
+//! on the same host or the configuration names its host; never over plain http; never in answer to
+//! what another host says, such as the target of a redirect. A token is asked for the one
+//! repository and for pulling, whatever the registry would rather have. Each request is answered by
+//! at most one challenge, so that a registry that always says 401 ends it.
 
 use crate::credential::{Credential, Secret, basic, bearer};
 use crate::http::{Http, HttpError, Reply, Scheme, address, origin};
@@ -37,7 +38,8 @@ pub(crate) struct Session {
     header: Mutex<Option<Secret>>,
 }
 
-/// The answer of a token service (distribution specification, "Token Authentication"; RFC 6749, 5.1).
+/// The answer of a token service (distribution specification, "Token Authentication"; RFC 6749,
+/// 5.1).
 #[derive(Deserialize)]
 struct Token {
     token: Option<String>,
@@ -225,8 +227,8 @@ impl Session {
             .await
     }
 
-    /// What the token is for: this repository, and pulling. A word without colons is a scope of the service's own, which
-    /// gives no right to a repository by name.
+    /// What the token is for: this repository, and pulling. A word without colons is a scope of the
+    /// service's own, which gives no right to a repository by name.
     fn query(&self, service: Option<&str>, scope: Option<&str>) -> String {
         let mut query = String::new();
         if let Some(service) = service {

@@ -1,8 +1,9 @@
-//! The OCI runtime specification of a container, made from the pod's wishes and the image's configuration.
+//! The OCI runtime specification of a container, made from the pod's wishes and the image's
+//! configuration.
 
 use crate::model::{ContainerSpec, Error, ErrorClass, Resources, User};
 use crate::users::Identity;
-use agent_confine::{Asked, Device, READ_ONLY, Tpms, filter};
+use agent_confine::{Device, FilterOptions, READ_ONLY, Tpms, filter};
 use agent_sys::attach::Propagation;
 use agent_sys::namespace::IDS;
 use serde::Deserialize;
@@ -11,13 +12,14 @@ use std::collections::HashMap;
 
 /// `PATH` of images that name none (as other engines do).
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The greatest id of a user or group that a pod can name (upstream's), and images can't exceed: pods with user namespaces have the
-/// ids above.
-const MOST_ID: u32 = (1 << 31) - 1;
+/// The greatest id of a user or group that a pod can name (upstream's), and images can't exceed:
+/// pods with user namespaces have the ids above.
+const MAX_ID: u32 = (1 << 31) - 1;
 /// Period of CPU limits in microseconds, the kernel's default.
 const CPU_PERIOD: u64 = 100_000;
 
-/// The part of an image's configuration that a container takes over (OCI image specification, `config`).
+/// The part of an image's configuration that a container takes over (OCI image specification,
+/// `config`).
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct ImageDefaults {
@@ -73,7 +75,8 @@ pub(crate) fn runtime_spec(
             let text = "a pod with users of its own has no terminal and no privileged container";
             return Err(config(text));
         }
-        // The runtime enters the namespace, which has its map already; containerd reads here to whom the container's folder belongs.
+        // The runtime enters the namespace, which has its map already; containerd reads here to
+        // whom the container's folder belongs.
         let map = json!([{"containerID": 0, "hostID": users.first, "size": IDS}]);
         linux["uidMappings"] = map.clone();
         linux["gidMappings"] = map;
@@ -82,12 +85,12 @@ pub(crate) fn runtime_spec(
         linux["devices"] = json!(agent_confine::nodes(&host.devices));
     } else {
         linux["readonlyPaths"] = json!(READ_ONLY);
-        let asked = Asked {
+        let options = FilterOptions {
             profile: spec.seccomp,
             capabilities: &capabilities,
             host_pid: spec.shared.pid,
         };
-        linux["seccomp"] = filter(asked);
+        linux["seccomp"] = filter(options);
     }
     Ok(json!({
         "ociVersion": "1.1.0",
@@ -122,7 +125,7 @@ fn process(
     let User { uid, gid, groups } = identity.user(spec);
     let (who, most) = match spec.pod.users {
         Some(_) => ("a pod with hostUsers: false", IDS - 1),
-        None => ("a pod", MOST_ID),
+        None => ("a pod", MAX_ID),
     };
     let mut ids = [uid, gid].into_iter().chain(groups.iter().copied());
     if let Some(id) = ids.find(|id| *id > most) {
@@ -142,7 +145,8 @@ fn process(
     }))
 }
 
-/// A pod's command drops the image's arguments with its entry point; a pod's arguments replace only those.
+/// A pod's command drops the image's arguments with its entry point; a pod's arguments replace only
+/// those.
 fn arguments(spec: &ContainerSpec, image: &ImageDefaults) -> Result<Vec<String>, Error> {
     let filled = |list: &Option<Vec<String>>| list.clone().filter(|list| !list.is_empty());
     let command = filled(&spec.command);
@@ -234,7 +238,8 @@ fn resources(spec: &ContainerSpec, host: &Host) -> Value {
     all
 }
 
-/// Limits alone, as a container that runs can be given others. Without a limit of memory or CPU they say nothing of it.
+/// Limits alone, as a container that runs can be given others. Without a limit of memory or CPU
+/// they say nothing of it.
 pub(crate) fn limits(wanted: &Resources, unified_cgroups: bool) -> Value {
     let shares = (wanted.cpu_request_millis.saturating_mul(1024) / 1000).clamp(2, 262_144);
     let mut all = json!({"cpu": {"shares": shares}});
@@ -256,8 +261,8 @@ pub(crate) fn limits(wanted: &Resources, unified_cgroups: bool) -> Value {
 
 fn mounts(spec: &ContainerSpec) -> Vec<Value> {
     let system = |destination: &str, kind: &str, options: &[&str]| json!({"destination": destination, "type": kind, "source": kind, "options": options});
-    // With the machine's process ids, a container sees those processes alone that it might look into: no more rights than
-    // its own, and none of the machine's (proc(5), hidepid).
+    // With the machine's process ids, a container sees those processes alone that it might look
+    // into: no more rights than its own, and none of the machine's (proc(5), hidepid).
     let hide: &[&str] = if spec.shared.pid && !spec.privileged {
         &["hidepid=ptraceable"]
     } else {

@@ -1,4 +1,5 @@
-//! A container's specification: in memory, where what containerd starts reads it there, or in containerd's database.
+//! A container's specification: in memory, where what containerd starts reads it there, or in
+//! containerd's database.
 
 use crate::connection::{failed, request};
 use crate::containerd::{Containerd, Options};
@@ -25,9 +26,9 @@ pub(crate) fn keep(options: &Options, id: &str, whole: &Value) -> Result<Any, Er
         let text = format!("write the specification of {id}");
         Error::caused(ErrorClass::Create, text, error)
     })?;
-    // Without process ids of its own the shim ends all processes of a container with the first one, so it must know of those.
-    // The control group is looked at when the container has ended (crate::memory). By the ids containerd lets a pod's root into the
-    // container's folder.
+    // Without process ids of its own the shim ends all processes of a container with the first one,
+    // so it must know of those. The control group is looked at when the container has ended
+    // (crate::memory). By the ids containerd lets a pod's root into the container's folder.
     let linux = ["namespaces", "cgroupsPath", "uidMappings", "gidMappings"];
     let linux = linux.map(|key| (key.to_owned(), whole["linux"][key].clone()));
     let linux: Map<String, Value> = linux.into_iter().collect();

@@ -1,7 +1,7 @@
 //! Clients that read a container's output beside its log.
 //!
-//! The log comes first: what a client is sent is in the log already, and a client that does not read holds the container up for a
-//! short while, then it is cut.
+//! The log comes first: what a client is sent is in the log already, and a client that does not
+//! read holds the container up for a short while, then it is cut.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,7 +41,8 @@ impl Tap {
         self.pieces.recv().await
     }
 
-    /// Whether the end came because nothing was read for too long, and not because the container has ended.
+    /// Whether the end came because nothing was read for too long, and not because the container
+    /// has ended.
     pub fn was_cut(&self) -> bool {
         self.cut.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
 //! Logs of containers, whole or followed.
 
 use crate::Parts;
-use crate::reader::{Reader, Wish};
+use crate::reader::{LogOptions, Reader};
 use agent_pods::{MAX_LOGS, is_plain, log_file, log_folder, log_name};
 use agent_port::{Body, text};
 use agent_runtime::ContainerState;
@@ -30,8 +30,8 @@ pub(crate) fn answer(
     container: &str,
     query: &str,
 ) -> Response<Body> {
-    let wish = match Wish::parse(query, Timestamp::now()) {
-        Ok(wish) => wish,
+    let options = match LogOptions::parse(query, Timestamp::now()) {
+        Ok(options) => options,
         Err(fault) => return text(StatusCode::BAD_REQUEST, &format!("{fault}\n")),
     };
     let Some(reference) = parts.node.pod(namespace, pod) else {
@@ -39,7 +39,7 @@ pub(crate) fn answer(
     };
     let opened = is_plain(container).then(|| {
         let dir = Beneath::root(&parts.logs)?.dir(&log_folder(&reference, container))?;
-        Ok(log_number(&dir, wish.previous)?.map(|number| (dir, number)))
+        Ok(log_number(&dir, options.previous)?.map(|number| (dir, number)))
     });
     let opened: std::io::Result<Option<_>> = opened.unwrap_or(Ok(None));
     let (dir, number) = match opened {
@@ -48,7 +48,7 @@ pub(crate) fn answer(
             return broken(container, &error);
         }
         Ok(None) | Err(_) => {
-            let what = if wish.previous {
+            let what = if options.previous {
                 "previous terminated container"
             } else {
                 "container"
@@ -58,13 +58,13 @@ pub(crate) fn answer(
             return text(StatusCode::BAD_REQUEST, &message);
         }
     };
-    match Reader::open(dir, &log_name(number), wish.clone()) {
+    match Reader::open(dir, &log_name(number), options.clone()) {
         Ok(reader) => {
             let path = log_file(&parts.logs, &reference, container, number);
             let body = StreamBody::new(pieces(
                 parts.clone(),
                 reader,
-                wish.follow,
+                options.follow,
                 reference.uid,
                 path,
             ));
@@ -178,7 +178,7 @@ mod tests {
         for name in ["0.log", "1.log"] {
             let folder = Beneath::root(dir.path()).unwrap();
             assert!(
-                within(move || Reader::open(folder, name, Wish::default()).is_err()),
+                within(move || Reader::open(folder, name, LogOptions::default()).is_err()),
                 "{name}"
             );
         }

@@ -1,5 +1,5 @@
-//! `POST /power/reboot` and `/power/poweroff`: end the machine, for the master alone. Users ask the master, which authorizes them
-//! and logs the order.
+//! `POST /power/reboot` and `/power/poweroff`: end the machine, for the master alone. Users ask the
+//! master, which authorizes them and logs the order.
 //!
 //! The order is handed on once the answer is sent: what it leads to ends this port.
 
@@ -15,7 +15,7 @@ pub(crate) fn answer(
     method: &Method,
     path: &str,
 ) -> Answer {
-    match asked(caller, method, path).and_then(|order| Ok((order, taken(orders)?))) {
+    match order_of(caller, method, path).and_then(|order| Ok((order, taken(orders)?))) {
         Err((status, why)) => Answer::Whole(text(status, why)),
         Ok((order, orders)) => {
             let mut head = Response::new(());
@@ -33,7 +33,7 @@ pub(crate) fn answer(
 }
 
 /// The order that a caller may give.
-fn asked(
+fn order_of(
     caller: &Caller,
     method: &Method,
     path: &str,

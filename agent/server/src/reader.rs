@@ -1,4 +1,5 @@
-//! Reading container logs: from the CRI format back to what the container wrote, with the limits of a request.
+//! Reading container logs: from the CRI format back to what the container wrote, with the limits of
+//! a request.
 
 use agent_runtime::rotated;
 use agent_sys::beneath::Beneath;
@@ -15,12 +16,13 @@ const BLOCK: u64 = 64 * 1024;
 const HEAD: usize = 64;
 /// Longest line of a file that is looked at: the writer's longest, with its head.
 const MAX_LINE: u64 = 64 * 1024;
-/// Looks for the files of a log before it counts as one whose files change all the time: what is there then is taken.
+/// Looks for the files of a log before it counts as one whose files change all the time: what is
+/// there then is taken.
 const LOOKS: usize = 8;
 
-/// What a request wants of a log.
+/// The options of a request for a log (upstream: `PodLogOptions`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct LogOptions {
     /// What comes later, too.
     pub(crate) follow: bool,
     /// The log of the attempt before the newest.
@@ -37,13 +39,13 @@ pub(crate) struct Wish {
     pub(crate) stream: Option<&'static str>,
 }
 
-impl Wish {
+impl LogOptions {
     /// Reads the query of a request.
     ///
     /// # Errors
     /// Names the parameter that is not understood.
     pub(crate) fn parse(query: &str, now: Timestamp) -> Result<Self, String> {
-        let mut wish = Self::default();
+        let mut options = Self::default();
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             let value = percent::decode_query(value)
                 .ok_or_else(|| format!("{key}: {value:?} is not properly percent-encoded"))?;
@@ -51,23 +53,23 @@ impl Wish {
             let truth = || matches!(value.as_str(), "true" | "1");
             let count = || value.parse::<u64>().ok().ok_or_else(bad);
             match key {
-                "follow" => wish.follow = truth(),
-                "previous" => wish.previous = truth(),
-                "timestamps" => wish.timestamps = truth(),
-                "tailLines" => wish.tail_lines = Some(count()?),
-                "limitBytes" => wish.limit_bytes = Some(count()?),
+                "follow" => options.follow = truth(),
+                "previous" => options.previous = truth(),
+                "timestamps" => options.timestamps = truth(),
+                "tailLines" => options.tail_lines = Some(count()?),
+                "limitBytes" => options.limit_bytes = Some(count()?),
                 "sinceSeconds" => {
-                    wish.since = now
+                    options.since = now
                         .checked_sub(std::time::Duration::from_secs(count()?))
                         .ok();
                 }
-                "sinceTime" => wish.since = Some(value.parse().ok().ok_or_else(bad)?),
-                "stream" if value == "Stdout" => wish.stream = Some("stdout"),
-                "stream" if value == "Stderr" => wish.stream = Some("stderr"),
+                "sinceTime" => options.since = Some(value.parse().ok().ok_or_else(bad)?),
+                "stream" if value == "Stdout" => options.stream = Some("stdout"),
+                "stream" if value == "Stderr" => options.stream = Some("stderr"),
                 _ => {}
             }
         }
-        Ok(wish)
+        Ok(options)
     }
 }
 
@@ -79,11 +81,11 @@ struct Successor {
     adjoins: bool,
 }
 
-/// Reads one container's log, file after file; never blocks for more to come. Where files are removed faster than they are read,
-/// it goes on with the oldest that is kept.
+/// Reads one container's log, file after file; never blocks for more to come. Where files are
+/// removed faster than they are read, it goes on with the oldest that is kept.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    wish: Wish,
+    options: LogOptions,
     /// The folder of the container's logs, and the name of this one.
     dir: Beneath,
     name: String,
@@ -99,12 +101,12 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// A reader placed where the wish begins.
+    /// A reader at the first line that the options ask for.
     ///
     /// # Errors
     /// If the log is no regular file: a link, say, is followed by nobody.
-    pub(crate) fn open(dir: Beneath, name: &str, wish: Wish) -> io::Result<Self> {
-        let left = wish.limit_bytes;
+    pub(crate) fn open(dir: Beneath, name: &str, options: LogOptions) -> io::Result<Self> {
+        let left = options.limit_bytes;
         let mut reader = Self {
             left,
             dir,
@@ -113,12 +115,13 @@ impl Reader {
             next: None,
             partial: Vec::new(),
             inside_line: false,
-            wish,
+            options,
         };
-        // What is put aside meanwhile is not missed; a log that is put aside faster than one can look shows what it shows.
+        // What is put aside meanwhile is not missed; a log that is put aside faster than one can
+        // look shows what it shows.
         for _ in 0..LOOKS {
             let names = reader.names()?;
-            match reader.wish.tail_lines {
+            match reader.options.tail_lines {
                 None => reader.file = Some(reader.oldest(&names)?),
                 Some(lines) => reader.seek_tail(lines, &names)?,
             }
@@ -142,7 +145,8 @@ impl Reader {
         kept.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))
     }
 
-    /// Places the reader before the last `lines` lines, looking into older files only as far as needed and as they are kept.
+    /// Places the reader before the last `lines` lines, looking into older files only as far as
+    /// needed and as they are kept.
     fn seek_tail(&mut self, lines: u64, names: &[String]) -> io::Result<()> {
         let mut missing = lines;
         self.file = None;
@@ -165,7 +169,8 @@ impl Reader {
         Ok(())
     }
 
-    /// The next piece of the log; `None` at the end of what is written; [`Reader::finished`] tells whether more can follow.
+    /// The next piece of the log; `None` at the end of what is written; [`Reader::finished`] tells
+    /// whether more can follow.
     ///
     /// # Errors
     /// The file can't be read.
@@ -192,8 +197,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// At the end of a file: goes on to the one after it. Once that is there, the end is looked for again, as what came
-    /// between the look and the rotation is in this file.
+    /// At the end of a file: goes on to the one after it. Once that is there, the end is looked for
+    /// again, as what came between the look and the rotation is in this file.
     fn advance(&mut self) -> io::Result<bool> {
         if let Some(Successor { file, adjoins }) = self.next.take() {
             // The beginning of a line whose rest was never written.
@@ -206,7 +211,8 @@ impl Reader {
         Ok(self.next.is_some())
     }
 
-    /// The file after the one that is read. Where that was removed, the oldest: those before it were removed, too.
+    /// The file after the one that is read. Where that was removed, the oldest: those before it
+    /// were removed, too.
     fn successor(&self) -> io::Result<Option<Successor>> {
         let Some((_, current)) = self.file else {
             return Ok(None);
@@ -247,7 +253,7 @@ impl Reader {
         self.left == Some(0)
     }
 
-    /// A line of the file as the container wrote it; `None` if the wish excludes it.
+    /// A line of the file as the container wrote it; `None` if the options exclude it.
     fn convert(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         let mut parts = line.splitn(4, |&byte| byte == b' ');
         let time = std::str::from_utf8(parts.next()?).ok()?;
@@ -255,19 +261,19 @@ impl Reader {
         let full = parts.next()? == b"F";
         let text = parts.next()?;
         if self
-            .wish
+            .options
             .stream
             .is_some_and(|wanted| wanted.as_bytes() != stream)
         {
             return None;
         }
-        if let Some(since) = self.wish.since
+        if let Some(since) = self.options.since
             && time.parse::<Timestamp>().is_ok_and(|time| time < since)
         {
             return None;
         }
         let mut out = Vec::with_capacity(line.len());
-        if self.wish.timestamps && !self.inside_line {
+        if self.options.timestamps && !self.inside_line {
             out.extend_from_slice(time.as_bytes());
             out.push(b' ');
         }
@@ -285,7 +291,8 @@ impl Reader {
     }
 }
 
-/// Where the last `lines` lines of a file begin, and how many there are. The file is read once, whatever its lines are.
+/// Where the last `lines` lines of a file begin, and how many there are. The file is read once,
+/// whatever its lines are.
 fn tail_offset(file: &mut (impl Read + Seek), lines: u64) -> io::Result<(u64, u64)> {
     let length = file.seek(SeekFrom::End(0))?;
     let (mut at, mut found) = (length, 0);
@@ -326,8 +333,8 @@ fn tail_offset(file: &mut (impl Read + Seek), lines: u64) -> io::Result<(u64, u6
     Ok((0, if length > 0 { found + 1 } else { 0 }))
 }
 
-/// True if the line of the file that begins at `at` is a full one or the last part of one. `known` is what is known of the file
-/// from there on.
+/// True if the line of the file that begins at `at` is a full one or the last part of one. `known`
+/// is what is known of the file from there on.
 fn is_full(file: &mut (impl Read + Seek), at: u64, known: &[u8]) -> io::Result<bool> {
     let mut head = known.get(..HEAD).unwrap_or(known).to_vec();
     if head.len() < HEAD {
@@ -350,17 +357,17 @@ mod tests {
         format!("2026-01-01T00:00:{second:02}.000000000Z {stream} {tag} {text}\n")
     }
 
-    fn open(path: &Path, wish: Wish) -> Reader {
+    fn open(path: &Path, options: LogOptions) -> Reader {
         Reader::open(
             Beneath::root(path.parent().unwrap()).unwrap(),
             "0.log",
-            wish,
+            options,
         )
         .unwrap()
     }
 
     fn read(path: &Path, query: &str) -> String {
-        let mut reader = open(path, Wish::parse(query, Timestamp::now()).unwrap());
+        let mut reader = open(path, LogOptions::parse(query, Timestamp::now()).unwrap());
         let mut all = Vec::new();
         while let Some(text) = reader.piece().unwrap() {
             all.extend(text);
@@ -409,9 +416,9 @@ mod tests {
             read(&path, "timestamps=true&tailLines=2"),
             "2026-01-01T00:00:03.000000000Z long three\n2026-01-01T00:00:04.000000000Z four\n"
         );
-        assert!(Wish::parse("tailLines=x", Timestamp::now()).is_err());
+        assert!(LogOptions::parse("tailLines=x", Timestamp::now()).is_err());
         assert_eq!(
-            Wish::parse("sinceTime=2026-01-01T00%3A00%3A03Z", Timestamp::now())
+            LogOptions::parse("sinceTime=2026-01-01T00%3A00%3A03Z", Timestamp::now())
                 .unwrap()
                 .since,
             "2026-01-01T00:00:03Z".parse().ok()
@@ -425,9 +432,9 @@ mod tests {
         fs::write(&path, line(1, "stdout", "F", "one")).unwrap();
         let mut reader = open(
             &path,
-            Wish {
+            LogOptions {
                 follow: true,
-                ..Wish::default()
+                ..LogOptions::default()
             },
         );
         assert_eq!(reader.piece().unwrap().unwrap(), b"one\n");
@@ -446,11 +453,11 @@ mod tests {
         }
 
         fn follower(&self) -> Reader {
-            let wish = Wish {
+            let options = LogOptions {
                 follow: true,
-                ..Wish::default()
+                ..LogOptions::default()
             };
-            open(&self.0.path().join("0.log"), wish)
+            open(&self.0.path().join("0.log"), options)
         }
 
         fn write(&self, text: &str) {
@@ -612,7 +619,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("0.log");
             fs::write(&path, content).unwrap();
-            let mut reader = open(&path, Wish { tail_lines: tail, ..Wish::default() });
+            let mut reader = open(&path, LogOptions { tail_lines: tail, ..LogOptions::default() });
             while reader.piece().unwrap().is_some() {}
         }
     }

@@ -12,7 +12,8 @@ use nix::libc;
 use crate::beneath::Place;
 use crate::error::{Context, Result};
 
-/// Whether mounts that are made below a mount later are seen below its copy, and the other way round.
+/// Whether mounts that are made below a mount later are seen below its copy, and the other way
+/// round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Propagation {
     /// Neither (upstream's `None`).
@@ -45,14 +46,15 @@ impl Propagation {
 
 /// Mounts `place`, with all mounted below it, at `target`, where a file or a folder must be, as
 /// `place` is one. The mount ignores set-user-id bits and devices; with `read_only`, all of it is
-/// read-only. With `users`, a user namespace, all of it belongs to that: what user 0 owns on the file system is owned
-/// by the namespace's user 0 there, and so on, and what is written there is owned on the file system the same way.
+/// read-only. With `users`, a user namespace, all of it belongs to that: what user 0 owns on the
+/// file system is owned by the namespace's user 0 there, and so on, and what is written there is
+/// owned on the file system the same way.
 ///
 /// Assumption: nobody but this machine's own programs can change what `target` means.
 ///
 /// # Errors
-/// If the kernel refuses it: `ENOTDIR` where one is a folder and the other is not, `EINVAL` where a file system can't show ids
-/// of user namespaces, as overlayfs can't. Nothing stays mounted then.
+/// If the kernel refuses it: `ENOTDIR` where one is a folder and the other is not, `EINVAL` where a
+/// file system can't show ids of user namespaces, as overlayfs can't. Nothing stays mounted then.
 pub fn attach(
     place: &Place,
     target: &Path,

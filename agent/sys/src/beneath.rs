@@ -5,8 +5,9 @@
 //! agent expects a file of its own. Guarantees of every call here:
 //! - Nothing outside the folder is opened, made, changed or removed (`openat2(2)` with
 //!   `RESOLVE_BENEATH`), also while someone exchanges folders and links.
-//! - No symbolic link is followed, not even inside (`RESOLVE_NO_SYMLINKS`), but by [`Beneath::place`] where the caller
-//!   asks for that; no link of `/proc` ever (`RESOLVE_NO_MAGICLINKS`).
+//! - No symbolic link is followed, not even inside (`RESOLVE_NO_SYMLINKS`), but by
+//!   [`Beneath::place`] where the caller asks for that; no link of `/proc` ever
+//!   (`RESOLVE_NO_MAGICLINKS`).
 //! - Only regular files are read or written, checked on the descriptor itself; pipes and devices
 //!   are not even opened.
 //! - Stack, memory and descriptors in use are bounded, whatever the folder holds.
@@ -121,7 +122,8 @@ impl AsFd for Place {
 }
 
 impl Beneath {
-    /// A folder by its path. Assumption: nobody but this machine's own programs can change what the path means.
+    /// A folder by its path. Assumption: nobody but this machine's own programs can change what the
+    /// path means.
     ///
     /// # Errors
     /// If it isn't there or is no folder.
@@ -161,8 +163,8 @@ impl Beneath {
         })
     }
 
-    /// Whether the folder at a path is a mount, or lies in one that begins below this folder: also a bind mount of the same file
-    /// system.
+    /// Whether the folder at a path is a mount, or lies in one that begins below this folder: also
+    /// a bind mount of the same file system.
     ///
     /// # Errors
     /// As [`Beneath::dir`].
@@ -295,7 +297,8 @@ impl Beneath {
         self.write_existing(path, mode, OpenOptions::new().append(true))
     }
 
-    /// A regular file, to be written from its beginning, emptied first; made with `mode` where it isn't there.
+    /// A regular file, to be written from its beginning, emptied first; made with `mode` where it
+    /// isn't there.
     ///
     /// # Errors
     /// If it can't be made, or something else has its name, or it has several names.
@@ -397,8 +400,8 @@ impl Beneath {
         self.remove_some(path, u64::MAX).map(drop)
     }
 
-    /// As [`Beneath::remove_tree`], and looks at `most` names at most: somebody may make more as fast as they go. False where
-    /// something is left, of which the next call removes more.
+    /// As [`Beneath::remove_tree`], and looks at `most` names at most: somebody may make more as
+    /// fast as they go. False where something is left, of which the next call removes more.
     ///
     /// # Errors
     /// As [`Beneath::remove_tree`].
@@ -442,8 +445,8 @@ impl Beneath {
         }
     }
 
-    /// Empties a folder in this one and removes it; its non-empty folders are moved up to this one. Ends before where
-    /// `left` names were looked at.
+    /// Empties a folder in this one and removes it; its non-empty folders are moved up to this one.
+    /// Ends before where `left` names were looked at.
     fn empty(&self, name: &OsStr, moved: &mut u64, left: &mut u64) -> io::Result<()> {
         let folder = self.dir_here(Path::new(name))?;
         loop {
@@ -571,7 +574,8 @@ impl AsFd for Beneath {
 #[derive(Debug, Default)]
 struct Walk {
     usage: Usage,
-    /// Folders still to be counted, by their paths from the first, and the total length of these paths.
+    /// Folders still to be counted, by their paths from the first, and the total length of these
+    /// paths.
     folders: Vec<PathBuf>,
     waiting: usize,
     /// Files with several names that were counted.

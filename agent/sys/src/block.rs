@@ -54,7 +54,8 @@ const ADD_PARTITION: i32 = 1;
 /// The kernel refuses: the file is no block device.
 pub fn size_bytes(device: &File, name: &str) -> Result<u64> {
     let mut size = 0_u64;
-    // SAFETY: the file is open for the whole call and BLKGETSIZE64 writes one u64 where we point it.
+    // SAFETY: the file is open for the whole call and BLKGETSIZE64 writes one u64 where we point
+    // it.
     unsafe { ioctl::size_bytes(device.as_raw_fd(), &raw mut size) }.at("read the size of", name)?;
     Ok(size)
 }
@@ -73,8 +74,8 @@ pub fn sector_bytes(device: &File, name: &str) -> Result<u32> {
         .at("read the sector size of", name)
 }
 
-/// Tells the kernel about a partition that was added to a disk in use (re-reading the whole table is
-/// refused while another partition is open).
+/// Tells the kernel about a partition that was added to a disk in use (re-reading the whole table
+/// is refused while another partition is open).
 ///
 /// `start` and `length` are in bytes; `number` counts from 1 as in the partition table.
 ///

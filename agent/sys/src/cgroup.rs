@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Bytes of a file at most; the longest that the kernel writes here is `memory.stat`, some 2 KiB.
-const LONGEST: u64 = 64 << 10;
+const MAX_FILE: u64 = 64 << 10;
 
 /// What a pod's group limits.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
@@ -75,7 +75,8 @@ impl Groups {
         self.version
     }
 
-    /// Makes the group at `path`, if it isn't there, with the means to limit CPU, memory and processes in it.
+    /// Makes the group at `path`, if it isn't there, with the means to limit CPU, memory and
+    /// processes in it.
     ///
     /// # Errors
     /// The path leads out of the tree, or the kernel refuses a group.
@@ -104,7 +105,8 @@ impl Groups {
     /// Writes a file of the group at `path`.
     ///
     /// # Errors
-    /// The path leads out of the tree, the group or the file isn't there, or the kernel refuses the text.
+    /// The path leads out of the tree, the group or the file isn't there, or the kernel refuses the
+    /// text.
     pub fn write(&self, controller: &str, path: &str, file: &str, text: &str) -> io::Result<()> {
         let place = self.tree(controller).join(inside(path)?).join(file);
         // A file that is not there is none of the kernel's, and not made.
@@ -123,12 +125,15 @@ impl Groups {
     /// it. `controller` selects the tree for cgroup-v1.
     ///
     /// # Errors
-    /// The group or the file isn't there, is longer than any of the kernel's, or the path leads out of the tree.
+    /// The group or the file isn't there, is longer than any of the kernel's, or the path leads out
+    /// of the tree.
     pub fn read(&self, controller: &str, path: &str, file: &str) -> io::Result<String> {
         let place = self.tree(controller).join(inside(path)?).join(file);
         let mut text = String::new();
-        File::open(place)?.take(LONGEST).read_to_string(&mut text)?;
-        if text.len() as u64 == LONGEST {
+        File::open(place)?
+            .take(MAX_FILE)
+            .read_to_string(&mut text)?;
+        if text.len() as u64 == MAX_FILE {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         Ok(text)

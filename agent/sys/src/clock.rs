@@ -30,7 +30,8 @@ pub fn set_unix_seconds(seconds: u64) -> Result<()> {
 /// Sets the wall clock to a time since 1970, in one step.
 ///
 /// # Errors
-/// The kernel refuses: this process may not set the clock, or the time is before the machine's start.
+/// The kernel refuses: this process may not set the clock, or the time is before the machine's
+/// start.
 pub fn set(time: Duration) -> Result<()> {
     clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from(time)).at("set", "the clock")
 }
@@ -45,7 +46,8 @@ pub fn slew(nanoseconds: i64) -> Result<()> {
     let mut request: libc::timex = unsafe { std::mem::zeroed() };
     request.modes = libc::ADJ_OFFSET_SINGLESHOT;
     request.offset = nanoseconds / 1000;
-    // SAFETY: the structure is ours, whole, and lives through the call, which only reads and writes it.
+    // SAFETY: the structure is ours, whole, and lives through the call, which only reads and writes
+    // it.
     let answer = unsafe { libc::adjtimex(&raw mut request) };
     Errno::result(answer).map(drop).at("slew", "the clock")
 }

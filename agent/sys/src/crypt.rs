@@ -16,7 +16,8 @@ pub const KEY: usize = 64;
 const SECTOR: u64 = 512;
 /// Sectors of 512 bytes in one of 4096, which is what is encrypted at once.
 const BLOCK: u64 = 8;
-/// The name under which the kernel holds the key for a moment; `logon` keys have a prefix and a colon.
+/// The name under which the kernel holds the key for a moment; `logon` keys have a prefix and a
+/// colon.
 const KEY_NAME: &str = "pratique:state";
 /// KEY_SPEC_PROCESS_KEYRING and KEYCTL_INVALIDATE of linux/keyctl.h.
 const PROCESS_KEYRING: libc::c_long = -2;
@@ -89,7 +90,8 @@ pub fn close(name: &str) -> Result<()> {
 /// Puts the key into this process's keyring.
 fn lend(key: &[u8; KEY]) -> io::Result<libc::c_long> {
     let name = c"pratique:state";
-    // SAFETY: add_key(2) reads both names to their NUL and KEY bytes of the key, which outlive the call.
+    // SAFETY: add_key(2) reads both names to their NUL and KEY bytes of the key, which outlive the
+    // call.
     let id = unsafe {
         libc::syscall(
             libc::SYS_add_key,

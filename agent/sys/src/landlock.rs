@@ -1,4 +1,5 @@
-//! A domain of processes whose signals stay inside of it (Landlock's signal scope, Linux 6.12; landlock(7)).
+//! A domain of processes whose signals stay inside of it (Landlock's signal scope, Linux 6.12;
+//! landlock(7)).
 //!
 //! A process of the domain can signal, trace and inspect only processes of the domain, whatever its
 //! user, its capabilities and its PID namespace are. Nothing leaves the domain: a child is in it
@@ -89,8 +90,8 @@ impl Domain {
 }
 
 /// Starts programs until the last handle of the domain is dropped.
-fn serve(asked: &Receiver<Errand>) {
-    for (program, answer) in asked {
+fn serve(errands: &Receiver<Errand>) {
+    for (program, answer) in errands {
         drop(answer.send(process::start(&program)));
     }
 }
@@ -116,7 +117,8 @@ fn ruleset() -> nix::Result<OwnedFd> {
         handled_access_net: 0,
         scoped: SCOPE_SIGNAL,
     };
-    // SAFETY: the kernel reads as many bytes as the last but one argument says, which live until it returns.
+    // SAFETY: the kernel reads as many bytes as the last but one argument says, which live until it
+    // returns.
     let made = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,

@@ -3,12 +3,15 @@
 //!
 //! Guarantees: no policy lives here. Each call does one thing, says what it could not do in a typed
 //! [`Error`] with the system's reason as its source, and holds no state. There are no tasks and no
-//! channels, but for the thread that a [`landlock::Domain`] is. The wire layouts (device-mapper requests, TPM commands) are built and read by pure
-//! functions, so that they are tested without a kernel.
+//! channels, but for the thread that a [`landlock::Domain`] is. The wire layouts (device-mapper
+//! requests, TPM commands) are built and read by pure functions, so that they are tested without a
+//! kernel.
 //!
-//! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`crypt`] an encrypted volume, [`module`] loads
-//! kernel modules, [`process`] starts services, [`landlock`] keeps their signals among themselves, [`tpm`] extends a PCR, [`beneath`] handles files that a pod can touch,
-//! [`cgroup`] reads control groups, [`namespace`] holds a pod's namespaces, [`netlink`] its links and the packet filter.
+//! Enter at the module of the thing: [`verity`] opens a read-only verified root, [`crypt`] an
+//! encrypted volume, [`module`] loads kernel modules, [`process`] starts services, [`landlock`]
+//! keeps their signals among themselves, [`tpm`] extends a PCR, [`beneath`] handles files that a
+//! pod can touch, [`cgroup`] reads control groups, [`namespace`] holds a pod's namespaces,
+//! [`netlink`] its links and the packet filter.
 //!
 //! Containers must never be given a TPM device: [`tpm::DEVICE_NAMES`] lists the names to leave out.
 

@@ -41,7 +41,8 @@ pub(crate) struct Mapped<'a> {
     pub(crate) table: &'a str,
 }
 
-/// Makes and activates a device; its node, `/dev/dm-N`. A device that can't be activated is removed again.
+/// Makes and activates a device; its node, `/dev/dm-N`. A device that can't be activated is removed
+/// again.
 pub(crate) fn activate(device: &Mapped<'_>) -> Result<String> {
     let name = device.name;
     let control = control()?;
@@ -64,8 +65,8 @@ pub(crate) fn activate(device: &Mapped<'_>) -> Result<String> {
 fn load_and_resume(control: &File, device: &Mapped<'_>, flags: u32) -> Result<()> {
     let name = device.name;
     let mut request = load_request(device, flags)?;
-    // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call; the target and its table
-    // lie behind the head within it.
+    // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call;
+    // the target and its table lie behind the head within it.
     unsafe { ioctl::load(control.as_raw_fd(), request.as_mut_ptr().cast()) }
         .at("load the table of", name)?;
     let mut request = head(name, 0)?;
@@ -89,7 +90,8 @@ pub(crate) fn remove(name: &str) -> Result<()> {
 pub(crate) fn status(name: &str) -> Result<Vec<u8>> {
     let control = control()?;
     let mut request = head(name, 0)?;
-    // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call, which fills it in place.
+    // SAFETY: the request is BUFFER bytes long, says so in its head, and lives through the call,
+    // which fills it in place.
     unsafe { ioctl::status(control.as_raw_fd(), request.as_mut_ptr().cast()) }
         .at("ask for the state of", name)?;
     Ok(status_text(&request).to_vec())

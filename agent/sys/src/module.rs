@@ -20,8 +20,8 @@ pub enum Loaded {
 /// Loads the module in `path` without parameters. Its dependencies must be loaded already.
 ///
 /// # Errors
-/// There is no such file, or the kernel refuses the module: another version, an unknown symbol, no signature that it
-/// takes.
+/// There is no such file, or the kernel refuses the module: another version, an unknown symbol, no
+/// signature that it takes.
 pub fn load(path: &Path) -> Result<Loaded> {
     let name = path.display().to_string();
     let file = File::open(path).at("open module", &name)?;

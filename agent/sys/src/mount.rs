@@ -46,13 +46,15 @@ impl Limits {
 /// Mounts `source` of type `kind` at `target`, with the filesystem's own `options`.
 ///
 /// # Errors
-/// The kernel refuses: no such source, target or type, or an option that the filesystem does not know.
+/// The kernel refuses: no such source, target or type, or an option that the filesystem does not
+/// know.
 pub fn mount(source: &str, target: &str, kind: &str, limits: Limits, options: &str) -> Result<()> {
     let options = (!options.is_empty()).then_some(options);
     sys_mount(Some(source), target, Some(kind), limits.flags(), options).at("mount", target)
 }
 
-/// Whether something is mounted exactly at `target` (a mount point's device differs from its parent's).
+/// Whether something is mounted exactly at `target` (a mount point's device differs from its
+/// parent's).
 pub fn is_mount_point(target: &str) -> bool {
     use std::os::unix::fs::MetadataExt;
     let of = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev());
@@ -67,7 +69,8 @@ pub fn is_mount_point(target: &str) -> bool {
 /// Makes a directory a mount of its own, of the same content, under limits of its own.
 ///
 /// # Errors
-/// The kernel refuses: there is no such directory, or a limit that its own mount has cannot be lifted.
+/// The kernel refuses: there is no such directory, or a limit that its own mount has cannot be
+/// lifted.
 pub fn mount_again(target: &str, limits: Limits) -> Result<()> {
     sys_mount(
         Some(target),
@@ -105,8 +108,8 @@ pub fn share_all() -> Result<()> {
     .at("share mounts under", "/")
 }
 
-/// Keeps what happens to the mounts at and below `target` from any copy of them, as is wise before they are detached: an unmount of
-/// a mount is an unmount of what is mounted below its copies, too.
+/// Keeps what happens to the mounts at and below `target` from any copy of them, as is wise before
+/// they are detached: an unmount of a mount is an unmount of what is mounted below its copies, too.
 ///
 /// # Errors
 /// The kernel refuses: it is no mount.
@@ -159,7 +162,8 @@ pub fn switch_root(new_root: &str) -> Result<()> {
     chdir("/").at("enter", "the new root")
 }
 
-/// Whether the root directory lies on erofs, which is true only after the change to the verified root.
+/// Whether the root directory lies on erofs, which is true only after the change to the verified
+/// root.
 pub fn root_is_erofs() -> bool {
     nix::sys::statfs::statfs("/").is_ok_and(|stat| stat.filesystem_type().0 == EROFS_MAGIC)
 }

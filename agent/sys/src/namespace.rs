@@ -35,7 +35,8 @@ pub enum Kind {
     Ipc,
     /// Host name and domain name.
     Uts,
-    /// Ids of users and groups, and capabilities over the namespaces that belong to it ([`hold_owned`]).
+    /// Ids of users and groups, and capabilities over the namespaces that belong to it
+    /// ([`hold_owned`]).
     User,
 }
 
@@ -67,7 +68,8 @@ impl Kind {
 /// Namespaces that `work` does not [`hold`] end with it.
 ///
 /// # Errors
-/// The kernel's refusal to make them, as always of a user namespace (a thread can't have one for itself), or that of `work`.
+/// The kernel's refusal to make them, as always of a user namespace (a thread can't have one for
+/// itself), or that of `work`.
 pub fn in_new<T: Send>(kinds: &[Kind], work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let flags = kinds
         .iter()
@@ -113,7 +115,8 @@ fn on_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     })
 }
 
-/// Holds the calling thread's namespace of a kind at a path, whose file is made where it isn't there.
+/// Holds the calling thread's namespace of a kind at a path, whose file is made where it isn't
+/// there.
 ///
 /// # Errors
 /// If the file can't be made, or the kernel refuses the mount.
@@ -135,15 +138,16 @@ fn hold_of(holder: &str, kind: Kind, path: &Path) -> Result<()> {
     mount(Some(own.as_str()), path, none, MsFlags::MS_BIND, none).at("hold a namespace at", &name)
 }
 
-/// Makes namespaces of these kinds and holds each at its path. All belong to the new user namespace that is among them: its
-/// root has capabilities over the others, and over nothing else of the machine. Its ids 0 to [`IDS`] − 1, of users and
-/// of groups, are the machine's from `first` on.
+/// Makes namespaces of these kinds and holds each at its path. All belong to the new user namespace
+/// that is among them: its root has capabilities over the others, and over nothing else of the
+/// machine. Its ids 0 to [`IDS`] − 1, of users and of groups, are the machine's from `first` on.
 ///
 /// Assumption: no other user namespace has one of these ids.
 ///
 /// # Errors
-/// The kernel's refusal: as many user namespaces as it allows are there (`user.max_user_namespaces`), `first` is beyond the ids
-/// of the machine, or a file can't be made. What was held by then stays held.
+/// The kernel's refusal: as many user namespaces as it allows are there
+/// (`user.max_user_namespaces`), `first` is beyond the ids of the machine, or a file can't be made.
+/// What was held by then stays held.
 pub fn hold_owned(first: u32, places: &[(Kind, &Path)]) -> Result<()> {
     let kinds = places.iter();
     let flags = kinds.fold(CloneFlags::empty(), |all, (kind, _)| all | kind.flag());
@@ -161,12 +165,13 @@ pub fn hold_owned(first: u32, places: &[(Kind, &Path)]) -> Result<()> {
 struct Holder(Pid);
 
 impl Holder {
-    /// Starts one in namespaces of its own: only a process can be in a new user namespace, no thread.
+    /// Starts one in namespaces of its own: only a process can be in a new user namespace, no
+    /// thread.
     fn start(flags: CloneFlags) -> Result<Self> {
         let flags = flags.bits() | libc::SIGCHLD;
-        // SAFETY: without CLONE_VM and a stack this is fork(2): the child has a copy of all memory, and goes on with the calling
-        // thread alone. Below it makes system calls and nothing else: no lock that another thread held is taken, no memory is
-        // asked for, and it never returns.
+        // SAFETY: without CLONE_VM and a stack this is fork(2): the child has a copy of all memory,
+        // and goes on with the calling thread alone. Below it makes system calls and nothing else:
+        // no lock that another thread held is taken, no memory is asked for, and it never returns.
         let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
         if pid == 0 {
             // SAFETY: the call takes numbers and touches no memory.
@@ -190,17 +195,18 @@ impl Drop for Holder {
     }
 }
 
-/// Writes a setting below `/proc/sys` for the calling thread's IPC namespace as the root of the user namespace whose ids begin at
-/// `first`: the kernel lets nobody else write those of a namespace that belongs to one. The thread loses its capabilities, so that
-/// this is the last that it does ([`inside`]). As at each change of a user, the kernel takes the process for one of which no core is
-/// to be written (`fs.suid_dumpable`).
+/// Writes a setting below `/proc/sys` for the calling thread's IPC namespace as the root of the
+/// user namespace whose ids begin at `first`: the kernel lets nobody else write those of a
+/// namespace that belongs to one. The thread loses its capabilities, so that this is the last that
+/// it does ([`inside`]). As at each change of a user, the kernel takes the process for one of which
+/// no core is to be written (`fs.suid_dumpable`).
 ///
 /// # Errors
 /// As [`set`].
 pub fn set_as_owner(first: u32, setting: &str, value: &str) -> Result<()> {
     const KEPT: libc::c_long = -1;
-    // SAFETY: the call takes numbers and touches no memory. Unlike the C library's function of this name it changes the calling
-    // thread alone.
+    // SAFETY: the call takes numbers and touches no memory. Unlike the C library's function of this
+    // name it changes the calling thread alone.
     let result = unsafe { libc::syscall(libc::SYS_setresuid, KEPT, i64::from(first), KEPT) };
     if result < 0 {
         return Err(io::Error::last_os_error()).at("become user", &first.to_string());

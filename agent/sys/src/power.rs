@@ -38,7 +38,8 @@ pub fn catch_ctrl_alt_del() -> Result<()> {
     set_cad_enabled(false).at("catch", "Ctrl-Alt-Del")
 }
 
-/// Keeps all pages of this process in memory, so that it can still log and act when its disk is gone.
+/// Keeps all pages of this process in memory, so that it can still log and act when its disk is
+/// gone.
 ///
 /// # Errors
 /// The kernel refuses: there is not enough memory, or a limit on locked memory.

@@ -126,8 +126,9 @@ fn spawn(program: &Program, input: Stdio, output: Stdio, errors: Stdio) -> Resul
             .open("/proc/self/oom_score_adj")?;
         own.write_all(oom_score.as_bytes())
     };
-    // SAFETY: between fork and exec the closure makes plain system calls only (the paths are short enough
-    // for std's stack buffer, the text was made before), so it takes no lock and allocates nothing.
+    // SAFETY: between fork and exec the closure makes plain system calls only (the paths are short
+    // enough for std's stack buffer, the text was made before), so it takes no lock and allocates
+    // nothing.
     unsafe { command.pre_exec(prepare) };
     let child = command.spawn().at("start", name)?;
     i32::try_from(child.id())
@@ -200,11 +201,13 @@ pub fn keep_private() -> Result<()> {
     nix::sys::prctl::set_dumpable(false).at("keep to itself", "this process")
 }
 
-/// Ends this process with a code and runs none of the handlers that libraries registered for its end (`_exit(2)`, not `exit(3)`).
-/// For programs with threads that are not waited for: OpenSSL's handler frees what a thread that still closes the TPM uses, and
-/// the process would end by a fault (SIGSEGV) after its work was done. Flush standard output before.
+/// Ends this process with a code and runs none of the handlers that libraries registered for its
+/// end (`_exit(2)`, not `exit(3)`). For programs with threads that are not waited for: OpenSSL's
+/// handler frees what a thread that still closes the TPM uses, and the process would end by a fault
+/// (SIGSEGV) after its work was done. Flush standard output before.
 pub fn leave(code: u8) -> ! {
-    // SAFETY: the call takes a number, reads and writes no memory of this process, and does not return.
+    // SAFETY: the call takes a number, reads and writes no memory of this process, and does not
+    // return.
     unsafe { nix::libc::_exit(i32::from(code)) }
 }
 

@@ -56,7 +56,8 @@ impl AsFd for Signals {
     }
 }
 
-/// Waits until one of `files` can be read or is closed, or the time is over; an interruption counts as either.
+/// Waits until one of `files` can be read or is closed, or the time is over; an interruption counts
+/// as either.
 pub fn wait_readable(files: &[BorrowedFd<'_>], limit: Duration) {
     let mut files: Vec<PollFd<'_>> = files
         .iter()

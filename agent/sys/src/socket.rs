@@ -110,11 +110,12 @@ pub fn bind_ahead(address: std::net::SocketAddr) -> Result<Bound> {
     })
 }
 
-/// A UDP socket bound to `port` on one interface alone, which may send to everybody on its segment and needs no
-/// address of its own. It doesn't block.
+/// A UDP socket bound to `port` on one interface alone, which may send to everybody on its segment
+/// and needs no address of its own. It doesn't block.
 ///
 /// # Errors
-/// There is no such interface, the port is in use on it, or this process may not bind to interfaces.
+/// There is no such interface, the port is in use on it, or this process may not bind to
+/// interfaces.
 pub fn udp_on_interface(interface: &str, port: u16) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = socket(AddressFamily::Inet, SockType::Datagram, flags, None)
@@ -167,8 +168,8 @@ impl Segment {
             sll_addr: [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
         };
         let length = u32::try_from(size_of::<sockaddr_ll>()).ok();
-        // SAFETY: the structure is a whole link-layer address, says so in its family, and lives through the call, which
-        // copies it.
+        // SAFETY: the structure is a whole link-layer address, says so in its family, and lives
+        // through the call, which copies it.
         let address = unsafe { LinkAddr::from_raw((&raw const to).cast(), length) };
         let address = address
             .ok_or_else(|| std::io::Error::other("not a link address"))

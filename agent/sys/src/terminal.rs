@@ -35,8 +35,8 @@ pub fn wait_writable(file: &File, limit: Duration) -> bool {
 /// Sets a serial line to 8 bits without parity at `baud` bits a second.
 ///
 /// # Errors
-/// For a speed that is none of 9600, 19200, 57600 and 115200 (those of the ACPI table SPCR), and for a file that is no
-/// terminal.
+/// For a speed that is none of 9600, 19200, 57600 and 115200 (those of the ACPI table SPCR), and
+/// for a file that is no terminal.
 pub fn set_speed(file: &File, name: &str, baud: u32) -> Result<()> {
     let speed = match baud {
         9_600 => libc::B9600,
@@ -52,7 +52,8 @@ pub fn set_speed(file: &File, name: &str, baud: u32) -> Result<()> {
         }
     };
     let mut state = tcgetattr(file).at("read the state of", name)?;
-    // The speed is a field of these flags (termios(3)); cfsetspeed, which sets it, is not there for a static program.
+    // The speed is a field of these flags (termios(3)); cfsetspeed, which sets it, is not there for
+    // a static program.
     let field = libc::CBAUD | libc::CSIZE | libc::PARENB | libc::CRTSCTS;
     let flags = (state.control_flags.bits() & !field) | speed | libc::CS8 | libc::CLOCAL;
     state.control_flags = ControlFlags::from_bits_retain(flags);

@@ -1,4 +1,5 @@
-//! The raw TPM device: one command, PCR extend, for PID 1, which uses the TPM before the TPM stack runs.
+//! The raw TPM device: one command, PCR extend, for PID 1, which uses the TPM before the TPM stack
+//! runs.
 //!
 //! Layouts: TPM 2.0 Library Part 3, `TPM2_PCR_Extend`; Part 2 for constants.
 
@@ -26,7 +27,8 @@ const PCR_EXTEND: u32 = 0x0000_0182;
 const PASSWORD_SESSION: u32 = 0x4000_0009;
 const SHA256: u16 = 0x000B;
 const SUCCESS: u32 = 0;
-/// Answers that say "not now, nothing was done": `TPM_RC_YIELDED`, `TPM_RC_TESTING`, `TPM_RC_RETRY`.
+/// Answers that say "not now, nothing was done": `TPM_RC_YIELDED`, `TPM_RC_TESTING`,
+/// `TPM_RC_RETRY`.
 const NOT_NOW: [u32; 3] = [0x908, 0x90A, 0x922];
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -51,14 +53,16 @@ pub fn extend_command(pcr: u32, digest: &[u8; 32]) -> Vec<u8> {
     command
 }
 
-/// The response code in a TPM's answer; `None` if the answer is truncated or its length field is wrong.
+/// The response code in a TPM's answer; `None` if the answer is truncated or its length field is
+/// wrong.
 pub fn response_code(answer: &[u8]) -> Option<u32> {
     let size = u32::from_be_bytes(answer.get(2..6)?.try_into().ok()?);
     let code = u32::from_be_bytes(answer.get(6..10)?.try_into().ok()?);
     (usize::try_from(size) == Ok(answer.len())).then_some(code)
 }
 
-/// Whether the machine has a TPM that the kernel drives and that understands [`extend`]: a TPM 1.2 does not.
+/// Whether the machine has a TPM that the kernel drives and that understands [`extend`]: a TPM 1.2
+/// does not.
 pub fn present() -> bool {
     Path::new(DEVICE).exists()
         && !std::fs::read_to_string(VERSION).is_ok_and(|version| version.trim() == "1")
@@ -66,12 +70,12 @@ pub fn present() -> bool {
 
 /// Extends `digest` into the SHA-256 bank of `pcr`, once.
 ///
-/// Assumes that nobody else holds [`DEVICE`] (the raw device opens once). The command is repeated only when the TPM
-/// says that it did nothing.
+/// Assumes that nobody else holds [`DEVICE`] (the raw device opens once). The command is repeated
+/// only when the TPM says that it did nothing.
 ///
 /// # Errors
-/// The device cannot be opened, read or written, or the TPM answers with an error, or is not ready after all
-/// attempts.
+/// The device cannot be opened, read or written, or the TPM answers with an error, or is not ready
+/// after all attempts.
 pub fn extend(pcr: u32, digest: &[u8; 32]) -> Result<()> {
     let mut device = File::options()
         .read(true)

@@ -7,7 +7,8 @@ use std::io;
 use crate::error::{Error, Result};
 use crate::mapper::{self, Mapped};
 
-/// The part of a verity superblock that the kernel's table needs. Having one proves that format and sizes are the ones we build.
+/// The part of a verity superblock that the kernel's table needs. Having one proves that format and
+/// sizes are the ones we build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// Number of 4096-byte blocks that the tree covers.
@@ -100,7 +101,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// The table line of the kernel's `verity` target. The tree starts behind the superblock, in block 1.
+    /// The table line of the kernel's `verity` target. The tree starts behind the superblock, in
+    /// block 1.
     pub fn table(&self) -> String {
         let salt = match self.superblock.salt.as_slice() {
             [] => "-".to_owned(),
@@ -131,7 +133,8 @@ pub enum Health {
 
 /// Opens a verity device read-only and returns its node, `/dev/dm-N`.
 ///
-/// Guarantees that every byte read from the node is covered by the root hash; a block that isn't gives an I/O error.
+/// Guarantees that every byte read from the node is covered by the root hash; a block that isn't
+/// gives an I/O error.
 ///
 /// # Errors
 /// The device mapper refuses: no such device, a name in use, or a kernel without `dm_verity`.

@@ -25,7 +25,8 @@ pub(crate) const STEADY_ATTEMPTS: u32 = 8;
 /// Registers of a TPM (PC Client Platform TPM Profile: 24).
 const PCR_COUNT: u8 = 24;
 
-/// Entries of a list of capabilities that are asked for at once; a TPM has a handful of banks and curves.
+/// Entries of a list of capabilities that are asked for at once; a TPM has a handful of banks and
+/// curves.
 const CAPABILITIES: u32 = 64;
 
 /// The open TPM and the keys derived from it so far. Lives on its own thread.
@@ -96,10 +97,10 @@ impl Device {
 
     /// A list of the TPM's capabilities; `None` if its answer is not understood.
     fn capability(&mut self, kind: CapabilityType) -> Option<CapabilityData> {
-        let told = self
+        let listed = self
             .context
             .execute_without_session(|context| context.get_capability(kind, 0, CAPABILITIES));
-        told.ok().map(|(data, _)| data)
+        listed.ok().map(|(data, _)| data)
     }
 
     /// Makes a primary key, hands it to `f`, and flushes it.
@@ -175,7 +176,8 @@ impl Device {
         )
     }
 
-    /// Reads registers of the SHA-256 bank, all at one moment: no register changed between the first and the last read.
+    /// Reads registers of the SHA-256 bank, all at one moment: no register changed between the
+    /// first and the last read.
     pub(crate) fn read_pcrs(&mut self, pcrs: &[u8]) -> Result<BTreeMap<u8, PcrValue>, Error> {
         for _ in 0..STEADY_ATTEMPTS {
             if let Some(values) = self.read_pcrs_once(pcrs)? {
@@ -188,7 +190,8 @@ impl Device {
         })
     }
 
-    /// One pass over the registers; `None` if one was extended meanwhile (`TPM2_PCR_Read` returns at most eight at once).
+    /// One pass over the registers; `None` if one was extended meanwhile (`TPM2_PCR_Read` returns
+    /// at most eight at once).
     fn read_pcrs_once(&mut self, pcrs: &[u8]) -> Result<Option<BTreeMap<u8, PcrValue>>, Error> {
         let mut values = BTreeMap::new();
         let mut first_counter = None;

@@ -18,7 +18,8 @@ use tss_esapi::structures::{
 };
 use tss_esapi::traits::Marshall;
 
-/// `PolicyC` for SHA-384 (TCG EK Credential Profile 2.5, B.6.4): the other branch of template H's policy.
+/// `PolicyC` for SHA-384 (TCG EK Credential Profile 2.5, B.6.4): the other branch of template H's
+/// policy.
 pub(crate) const POLICY_C_SHA384: [u8; 48] = [
     0xd6, 0x03, 0x2c, 0xe6, 0x1f, 0x2f, 0xb3, 0xc2, 0x40, 0xeb, 0x3c, 0xf6, 0xa3, 0x32, 0x37, 0xef,
     0x2b, 0x6a, 0x16, 0xf4, 0x29, 0x3c, 0x22, 0xb4, 0x55, 0xe2, 0x61, 0xcf, 0xfd, 0x21, 0x7a, 0xd5,
@@ -80,7 +81,8 @@ impl Device {
         })
     }
 
-    /// A handle on the persisted key, if there is one and it is by the template. To be closed by the caller.
+    /// A handle on the persisted key, if there is one and it is by the template. To be closed by
+    /// the caller.
     pub(crate) fn persisted(&mut self, kind: EkKind) -> Result<Option<ObjectHandle>, Error> {
         let number = kind.persisted_handle();
         if !self.handles(TPM2_PERSISTENT_FIRST)?.contains(&number) {
@@ -213,7 +215,8 @@ fn encode(public: &Public) -> Result<Vec<u8>, Error> {
     public.marshall().step("encode the EK")
 }
 
-/// The DER SEQUENCE at the start of `bytes`: indices may be larger than the certificate that they hold.
+/// The DER SEQUENCE at the start of `bytes`: indices may be larger than the certificate that they
+/// hold.
 fn der_prefix(bytes: &[u8]) -> Option<Vec<u8>> {
     let (&[tag, first], rest) = bytes.split_first_chunk::<2>()?;
     if tag != 0x30 {

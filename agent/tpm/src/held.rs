@@ -1,4 +1,5 @@
-//! Keys of the TPM as the agent holds them. They are derived in `endorsement` and `keys`, and kept by [`crate::device::Device`].
+//! Keys of the TPM as the agent holds them. They are derived in `endorsement` and `keys`, and kept
+//! by [`crate::device::Device`].
 
 use crate::templates::EkKind;
 use tss_esapi::structures::Auth;

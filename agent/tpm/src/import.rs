@@ -1,5 +1,5 @@
-//! A key or a secret from outside, wrapped to one of this TPM's endorsement keys: imported under it, loaded, and used to
-//! sign, or unsealed.
+//! A key or a secret from outside, wrapped to one of this TPM's endorsement keys: imported under
+//! it, loaded, and used to sign, or unsealed.
 
 use crate::device::{Device, flush_after};
 use crate::error::Step;
@@ -45,7 +45,8 @@ impl Device {
         Ok(public)
     }
 
-    /// Imports a wrapped secret and unseals it, in a salted session that the approval of this boot satisfies.
+    /// Imports a wrapped secret and unseals it, in a salted session that the approval of this boot
+    /// satisfies.
     pub(crate) fn unwrap_secret(
         &mut self,
         unlock: &Unlock,
@@ -101,8 +102,8 @@ impl Device {
         Ok((loaded, public))
     }
 
-    /// Runs a command that uses an endorsement key as a parent, which its policy allows to everyone who has the endorsement
-    /// hierarchy's (empty) auth value.
+    /// Runs a command that uses an endorsement key as a parent, which its policy allows to everyone
+    /// who has the endorsement hierarchy's (empty) auth value.
     fn as_parent<T>(
         &mut self,
         kind: EkKind,

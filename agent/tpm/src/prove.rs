@@ -117,7 +117,8 @@ impl Device {
         })
     }
 
-    /// Hands an endorsement key to `f`: the persisted one if the TPM keeps one, else derived for this once.
+    /// Hands an endorsement key to `f`: the persisted one if the TPM keeps one, else derived for
+    /// this once.
     pub(crate) fn with_endorsement_key<T>(
         &mut self,
         kind: EkKind,
@@ -138,10 +139,12 @@ impl Device {
     }
 }
 
-/// Satisfies the policy by which the EK templates allow `TPM2_ActivateCredential`, `TPM2_Import` and `TPM2_Load`.
+/// Satisfies the policy by which the EK templates allow `TPM2_ActivateCredential`, `TPM2_Import`
+/// and `TPM2_Load`.
 ///
-/// Template L: `PolicyA` = PolicySecret(endorsement hierarchy). Template H: `PolicyB` = PolicyOR(PolicyA, `PolicyC`), where
-/// `PolicyC` is an owner's choice by an NV index (TCG EK Credential Profile, B.6).
+/// Template L: `PolicyA` = PolicySecret(endorsement hierarchy). Template H: `PolicyB` =
+/// PolicyOR(PolicyA, `PolicyC`), where `PolicyC` is an owner's choice by an NV index (TCG EK
+/// Credential Profile, B.6).
 pub(crate) fn satisfy_endorsement_policy(
     context: &mut Context,
     session: PolicySession,

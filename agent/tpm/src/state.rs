@@ -35,7 +35,8 @@ pub const SLOT_SIZE: u16 = 48;
 pub const SLOTS: usize = 2;
 /// Handles of the slots, in the range that the TCG's registry leaves to a TPM's owner.
 const HANDLES: [u32; SLOTS] = [0x0180_7072, 0x0180_7073];
-/// How far above and below an image's own version a floor is recognized, so that a refusal can name it.
+/// How far above and below an image's own version a floor is recognized, so that a refusal can name
+/// it.
 const KNOWN_FLOORS: u64 = 4096;
 
 /// What an image contains to open its machine's state.
@@ -307,7 +308,8 @@ impl Device {
         closed.map(|()| value)
     }
 
-    /// Runs a command in a salted session that satisfies PolicyAuthorize by an approval of the registers as they are.
+    /// Runs a command in a salted session that satisfies PolicyAuthorize by an approval of the
+    /// registers as they are.
     pub(crate) fn with_approval<T>(
         &mut self,
         unlock: &Unlock,
@@ -397,7 +399,8 @@ impl Device {
         flush_after(&mut self.context, key.into(), verified)
     }
 
-    /// Starts a session whose secret is known to this TPM and to us alone: its salt is encrypted to the storage key.
+    /// Starts a session whose secret is known to this TPM and to us alone: its salt is encrypted to
+    /// the storage key.
     pub(crate) fn with_salted_session<T>(
         &mut self,
         kind: SessionType,
@@ -447,7 +450,8 @@ impl Device {
     }
 }
 
-/// The direction of a secret: only the first parameter of a command or of its answer can be encrypted.
+/// The direction of a secret: only the first parameter of a command or of its answer can be
+/// encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// In the answer.

@@ -78,7 +78,8 @@ pub(crate) fn node(policy: Digest) -> Result<Public> {
     )
 }
 
-/// The storage key under which secrets are sealed: a primary of the owner hierarchy, ECC P-256 with AES-128.
+/// The storage key under which secrets are sealed: a primary of the owner hierarchy, ECC P-256 with
+/// AES-128.
 pub(crate) fn storage() -> Result<Public> {
     let attributes = fixed()
         .with_decrypt(true)

@@ -14,19 +14,22 @@ use zeroize::Zeroizing;
 
 /// Requests that may wait; further callers block until there is room.
 const QUEUE: usize = 32;
-/// Longest wait for an answer. Key creation on a slow discrete TPM takes seconds; a self-test, tens of them.
+/// Longest wait for an answer. Key creation on a slow discrete TPM takes seconds; a self-test, tens
+/// of them.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 type Job = Box<dyn FnOnce(&mut Device) + Send>;
 
-/// A handle on the TPM's thread. The thread ends, and everything it loaded is flushed, when the last handle is dropped.
+/// A handle on the TPM's thread. The thread ends, and everything it loaded is flushed, when the
+/// last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct Tpm {
     jobs: SyncSender<Job>,
 }
 
 impl Tpm {
-    /// Opens the TPM described by `tcti`, in tpm2-tss's notation: `device:/dev/tpmrm0`, `swtpm:host=127.0.0.1,port=2321`.
+    /// Opens the TPM described by `tcti`, in tpm2-tss's notation: `device:/dev/tpmrm0`,
+    /// `swtpm:host=127.0.0.1,port=2321`.
     ///
     /// # Errors
     /// The TPM cannot be reached, or speaks no TPM 2.0.
@@ -69,7 +72,8 @@ impl Tpm {
         self.call(Device::check)
     }
 
-    /// The endorsement keys that the TPM has, the preferred one first, with their certificates where it holds them.
+    /// The endorsement keys that the TPM has, the preferred one first, with their certificates
+    /// where it holds them.
     ///
     /// # Errors
     /// The TPM failed. Without any the list is empty.
@@ -94,7 +98,8 @@ impl Tpm {
         self.call(Device::node_key)
     }
 
-    /// Signs a SHA-256 digest with the node key: r and s of an ECDSA P-256 signature, 32 bytes each.
+    /// Signs a SHA-256 digest with the node key: r and s of an ECDSA P-256 signature, 32 bytes
+    /// each.
     ///
     /// # Errors
     /// [`Error::PolicyBroken`] once a register that the key is bound to has changed.
@@ -102,7 +107,8 @@ impl Tpm {
         self.call(move |device| device.sign(digest))
     }
 
-    /// Imports a key that was wrapped to one of this TPM's endorsement keys; [`Tpm::sign_imported`] uses it from then on.
+    /// Imports a key that was wrapped to one of this TPM's endorsement keys; [`Tpm::sign_imported`]
+    /// uses it from then on.
     ///
     /// # Errors
     /// [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
@@ -111,12 +117,14 @@ impl Tpm {
         self.call(move |device| device.import(&wrapped))
     }
 
-    /// Unseals a secret that was wrapped to one of this TPM's endorsement keys for boots like this one, at this floor.
+    /// Unseals a secret that was wrapped to one of this TPM's endorsement keys for boots like this
+    /// one, at this floor.
     ///
     /// # Errors
     /// [`Error::ForAnotherTpm`] where this TPM has not that endorsement key, [`Error::NotImported`] where the TPM
-    /// does not open what it was given, [`Error::Malformed`] where the secret is for images of another release key or
-    /// floor, [`Error::NotApproved`] where this boot is not approved for the floor.
+    /// does not open what it was given, [`Error::Malformed`] where the secret is for images of
+    /// another release key or floor, [`Error::NotApproved`] where this boot is not approved for the
+    /// floor.
     pub fn unwrap_secret(
         &self,
         unlock: &Unlock,
@@ -135,7 +143,8 @@ impl Tpm {
         self.call(move |device| device.sign_imported(digest))
     }
 
-    /// Quotes the registers `pcrs` (SHA-256 bank) by the attestation key, with the values that the quote is about.
+    /// Quotes the registers `pcrs` (SHA-256 bank) by the attestation key, with the values that the
+    /// quote is about.
     ///
     /// # Errors
     /// The TPM failed, or registers changed while they were read, more often than is tried.
@@ -154,7 +163,8 @@ impl Tpm {
 
     /// Opens a credential that was made for the endorsement key `ek` and the attestation key.
     ///
-    /// `credential` and `secret` are the contents of `TPM2B_ID_OBJECT` and `TPM2B_ENCRYPTED_SECRET`, without their sizes.
+    /// `credential` and `secret` are the contents of `TPM2B_ID_OBJECT` and
+    /// `TPM2B_ENCRYPTED_SECRET`, without their sizes.
     ///
     /// # Errors
     /// The credential was made for other keys, or the TPM failed.
@@ -177,7 +187,8 @@ impl Tpm {
         self.call(move |device| device.read_pcrs(&pcrs))
     }
 
-    /// Extends a register of the SHA-256 bank. On a machine `init` measures; this is for hosts and tests.
+    /// Extends a register of the SHA-256 bank. On a machine `init` measures; this is for hosts and
+    /// tests.
     ///
     /// # Errors
     /// The TPM failed, or has no such register.
@@ -209,8 +220,8 @@ impl Tpm {
     /// # Errors
     ///
     /// [`Error::BootNotApproved`], [`Error::SealFloor`] and [`Error::OtherReleaseKey`] where this boot may not; [`Error::UnboundSeal`]
-    /// and [`Error::BoundSeal`] where it is no seal of the kind that was asked for; [`Error::NotSealedHere`] where it is of
-    /// another TPM, or altered.
+    /// and [`Error::BoundSeal`] where it is no seal of the kind that was asked for;
+    /// [`Error::NotSealedHere`] where it is of another TPM, or altered.
     pub fn unseal(
         &self,
         sealing: &Sealing,
@@ -240,8 +251,8 @@ impl Tpm {
         self.call(move |device| device.state_slots(&unlock))
     }
 
-    /// Writes [`crate::SLOT_SIZE`] bytes into a slot that opens from `floor` on; what was there before is removed where it is
-    /// of another floor or foreign.
+    /// Writes [`crate::SLOT_SIZE`] bytes into a slot that opens from `floor` on; what was there
+    /// before is removed where it is of another floor or foreign.
     ///
     /// # Errors
     /// [`Error::NotApproved`] where this boot is not approved for the floor.

@@ -91,7 +91,8 @@ fn the_tpm_opens_no_seal_without_the_policy() {
     let mut swtpm = Swtpm::new();
     let unlock = image_of(Role::Master, &release_key(1), 3, 1);
     let sealed = seal(&boot(&mut swtpm, 1), &unlock);
-    // The same object under the head of a seal without a policy, which is opened by its (empty) auth value.
+    // The same object under the head of a seal without a policy, which is opened by its (empty)
+    // auth value.
     let stripped = [&[1][..], &sealed[9..]].concat();
     for seed in [1, 9] {
         let tpm = boot(&mut swtpm, seed);

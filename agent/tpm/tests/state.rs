@@ -1,4 +1,5 @@
-//! The state's key on a real software TPM: which boots open it, and what the owner of the hierarchy can't do.
+//! The state's key on a real software TPM: which boots open it, and what the owner of the hierarchy
+//! can't do.
 
 use agent_tpm::{Error, SLOT_SIZE, Slot, Tpm, Unlock};
 use config_tpm::Digest;

@@ -106,7 +106,8 @@ fn the_node_key_signs_and_survives_nothing_but_the_boot() {
     assert_ne!(tpm.node_key().expect("NK"), nk, "a key of the boot");
 }
 
-/// The TPM's thread ends after its last handle; until then the software TPM takes no second connection.
+/// The TPM's thread ends after its last handle; until then the software TPM takes no second
+/// connection.
 fn reopen(swtpm: &Swtpm) -> Tpm {
     Tpm::open(&swtpm.tcti()).expect("open again")
 }

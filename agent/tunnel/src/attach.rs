@@ -1,8 +1,9 @@
-//! `attach`: the streams of a container's own process over one connection of a client. The client gets what the process writes
-//! from now on, which also goes to the log, and may write to its stdin.
+//! `attach`: the streams of a container's own process over one connection of a client. The client
+//! gets what the process writes from now on, which also goes to the log, and may write to its
+//! stdin.
 //!
-//! One task moves all bytes, as for a command. The container goes on when the client leaves. If its pod says `stdinOnce`, the
-//! first client that leaves also ends the process's stdin.
+//! One task moves all bytes, as for a command. The container goes on when the client leaves. If its
+//! pod says `stdinOnce`, the first client that leaves also ends the process's stdin.
 
 use crate::client::{Agreed, Client, Pending, end_input};
 use crate::handshake::Refusal;
@@ -19,8 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 const TOO_SLOW: &str = "the client read nothing for too long while the container wrote";
 
 impl Tunnels {
-    /// Attaches to the running container `id`, with the streams that the request asks for. With `once` the container's stdin
-    /// ends with this client.
+    /// Attaches to the running container `id`, with the streams that the request asks for. With
+    /// `once` the container's stdin ends with this client.
     ///
     /// # Errors
     /// The request is invalid, or the node has as many tunnels as it may.
@@ -56,7 +57,8 @@ enum End {
     Client(Leave),
 }
 
-/// Moves bytes until the container's streams or the client end. With `once` the container's input ends with the client.
+/// Moves bytes until the container's streams or the client end. With `once` the container's input
+/// ends with the client.
 async fn run<S: AsyncRead + AsyncWrite>(
     mut client: Client<S>,
     pending: Pending,
@@ -77,7 +79,8 @@ async fn run<S: AsyncRead + AsyncWrite>(
         &control,
     )
     .await;
-    // First of all, and also if the connection broke: the program must not wait for input any longer.
+    // First of all, and also if the connection broke: the program must not wait for input any
+    // longer.
     drop(stdin);
     if once && writes {
         end_input(&control).await;
@@ -104,7 +107,8 @@ async fn pump<S: AsyncRead + AsyncWrite>(
         }
         if pending.bytes.is_empty() && std::mem::take(&mut pending.end) {
             if !once {
-                // The input stays open for other clients. This one is done once its own input has ended (upstream's rule).
+                // The input stays open for other clients. This one is done once its own input has
+                // ended (upstream's rule).
                 return Ok(End::Output);
             }
             if stdin.take().is_some() {
@@ -112,7 +116,8 @@ async fn pump<S: AsyncRead + AsyncWrite>(
             }
         }
         let room = client.link.has_room();
-        // Each arm is cancel-safe: a step with the client has happened or not, and a tap keeps what was not taken.
+        // Each arm is cancel-safe: a step with the client has happened or not, and a tap keeps what
+        // was not taken.
         tokio::select! {
             gone = client.step(&mut pending, stdin) => if let Some(leave) = gone? {
                 return Ok(End::Client(leave));

@@ -1,11 +1,11 @@
-//! The client of a command or of an attached container: its input, sizes of its terminal, the output for it and the final status,
-//! as messages of a WebSocket or as streams of SPDY.
+//! The client of a command or of an attached container: its input, sizes of its terminal, the
+//! output for it and the final status, as messages of a WebSocket or as streams of SPDY.
 
 use crate::handshake::{Offer, Refusal};
 use crate::link::{LINGER, Leave, Link, push};
 use crate::query;
 use agent_runtime::{Control, Input, Outputs};
-use config_tunnel::command::{self, ERROR, STDERR, STDOUT, Said, Version};
+use config_tunnel::command::{self, ClientMessage, ERROR, STDERR, STDOUT, Version};
 use config_tunnel::spdy::Fault;
 use config_tunnel::streams::{self, Session};
 use config_tunnel::websocket::{NORMAL, PROTOCOL_ERROR};
@@ -82,11 +82,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    fn note(&mut self, said: &Said<'_>) {
-        match *said {
-            Said::Input(bytes) => self.bytes.extend_from_slice(bytes),
-            Said::EndOfInput => self.end = true,
-            Said::Size { width, height } => self.size = Some((width, height)),
+    fn note(&mut self, message: &ClientMessage<'_>) {
+        match *message {
+            ClientMessage::Input(bytes) => self.bytes.extend_from_slice(bytes),
+            ClientMessage::EndOfInput => self.end = true,
+            ClientMessage::Size { width, height } => self.size = Some((width, height)),
         }
     }
 
@@ -125,8 +125,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
-    /// Waits until a client of SPDY has opened its streams, as a command's output needs them. Returns how the client leaves, if it
-    /// left or broke the protocol meanwhile.
+    /// Waits until a client of SPDY has opened its streams, as a command's output needs them.
+    /// Returns how the client leaves, if it left or broke the protocol meanwhile.
     pub(crate) async fn opens(&mut self, pending: &mut Pending) -> io::Result<Option<Leave>> {
         let opening = timeout(OPENING, async {
             while !self.has_opened() {
@@ -157,8 +157,9 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         }
     }
 
-    /// One step: reads from the client, writes to it, passes its input on to the process, or pings it. While input waits for the
-    /// process, nothing more is read from the client. Returns [`Leave::Gone`] if the client closed the connection.
+    /// One step: reads from the client, writes to it, passes its input on to the process, or pings
+    /// it. While input waits for the process, nothing more is read from the client. Returns
+    /// [`Leave::Gone`] if the client closed the connection.
     ///
     /// Cancel-safe: each step is one read, write or tick, which has happened or not.
     pub(crate) async fn step(
@@ -192,8 +193,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     pub(crate) fn take(&mut self, count: usize, pending: &mut Pending) {
         pending.leave = match &mut self.reader {
             Reader::Channels(input) => self.link.take(count, |piece| {
-                if let Some(said) = input.take(piece.starts, piece.bytes, piece.ends) {
-                    pending.note(&said);
+                if let Some(message) = input.take(piece.starts, piece.bytes, piece.ends) {
+                    pending.note(&message);
                 }
                 Ok::<_, Infallible>(())
             }),
@@ -201,8 +202,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
                 let mut answers = Vec::new();
                 let leave = self.link.take(count, |piece| {
                     let mut rest = piece.bytes;
-                    while let (used, Some(said)) = session.take(rest, &mut answers)? {
-                        pending.note(&said);
+                    while let (used, Some(message)) = session.take(rest, &mut answers)? {
+                        pending.note(&message);
                         rest = &rest[used..];
                     }
                     Ok::<_, Fault>(())
@@ -213,7 +214,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         };
     }
 
-    /// Queues output of the process for the client; drops it if the client did not ask for this channel.
+    /// Queues output of the process for the client; drops it if the client did not ask for this
+    /// channel.
     pub(crate) fn tell(&mut self, channel: u8, bytes: &[u8]) {
         if bytes.is_empty() || !wants(self.outputs, channel) {
             return;
@@ -228,8 +230,8 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     pub(crate) async fn end(mut self, status: &[u8]) -> io::Result<()> {
         match &mut self.reader {
             Reader::Channels(input) => {
-                if let Some(told) = input.end(status) {
-                    self.link.tell(&[ERROR], &told);
+                if let Some(status_frame) = input.end(status) {
+                    self.link.tell(&[ERROR], &status_frame);
                 }
             }
             Reader::Streams(session, _) => session.end(status, &mut self.link.outbox),

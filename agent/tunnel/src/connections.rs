@@ -1,7 +1,8 @@
 //! The connections of one port-forward, all served by one task.
 //!
-//! A program's output has no buffer here: it stays in the kernel until the client takes it. A client's input that a program has
-//! not read yet is held here, within one bound for all connections ([`Connections::held`]).
+//! A program's output has no buffer here: it stays in the kernel until the client takes it. A
+//! client's input that a program has not read yet is held here, within one bound for all
+//! connections ([`Connections::held`]).
 
 use std::future::poll_fn;
 use std::io;

@@ -1,7 +1,7 @@
 //! `exec`: a command in a container, with its streams over one connection of a client.
 //!
-//! One task moves all bytes. It reads from the client while there is room for its own answers, and from the process only while
-//! the client takes the output before.
+//! One task moves all bytes. It reads from the client while there is room for its own answers, and
+//! from the process only while the client takes the output before.
 
 use crate::client::{Agreed, Client, Pending, end_input};
 use crate::handshake::Refusal;
@@ -14,8 +14,8 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Most bytes for the client that are kept after the process has ended: what pipes and the shim still hold, and what processes
-/// write that it left behind.
+/// Most bytes for the client that are kept after the process has ended: what pipes and the shim
+/// still hold, and what processes write that it left behind.
 const LAST: usize = 1 << 20;
 
 impl Tunnels {
@@ -75,7 +75,8 @@ async fn run<S: AsyncRead + AsyncWrite>(
         .await?
         {
             End::Client(leave) => {
-                // This kills the process. First of all, as a client that leaves may not read any more.
+                // This kills the process. First of all, as a client that leaves may not read any
+                // more.
                 drop(control);
                 return client.part(leave).await;
             }
@@ -109,8 +110,8 @@ async fn pump<S: AsyncRead + AsyncWrite>(
             return Ok(End::Client(leave));
         }
         let room = client.link.has_room();
-        // Each arm is cancel-safe: a step with the client has happened or not, an output appends what it read, the wait is
-        // polled again.
+        // Each arm is cancel-safe: a step with the client has happened or not, an output appends
+        // what it read, the wait is polled again.
         tokio::select! {
             gone = client.step(&mut pending, &mut stdin) => if let Some(leave) = gone? {
                 return Ok(End::Client(leave));
@@ -129,7 +130,8 @@ fn tell<S: AsyncRead + AsyncWrite>(client: &mut Client<S>, channel: u8, bytes: &
     bytes.clear();
 }
 
-/// Reads all that an ended process wrote: the shim keeps it for some seconds only, however slow the client is.
+/// Reads all that an ended process wrote: the shim keeps it for some seconds only, however slow the
+/// client is.
 async fn last_words<S: AsyncRead + AsyncWrite>(
     client: &mut Client<S>,
     stdout: Option<Output>,

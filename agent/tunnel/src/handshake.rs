@@ -54,7 +54,8 @@ const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-v
 /// How SPDY is called in `Upgrade`.
 const SPDY: &str = "SPDY/3.1";
 
-/// A client's handshake for WebSocket (RFC 6455, 4.2.1) or SPDY. It is valid; the subprotocols are not negotiated yet.
+/// A client's handshake for WebSocket (RFC 6455, 4.2.1) or SPDY. It is valid; the subprotocols are
+/// not negotiated yet.
 #[derive(Debug)]
 pub(crate) struct Offer {
     upgrade: Upgrade,

@@ -13,10 +13,11 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 const INBOX: usize = 32 * 1024;
 /// Bytes for the client above which the process is not read.
 const OUTBOX: usize = 32 * 1024;
-/// Bytes for the client above which the client is not read, as each of its pings adds an answer. Until then a client that reads
-/// nothing is still read, so that its goodbye arrives.
+/// Bytes for the client above which the client is not read, as each of its pings adds an answer.
+/// Until then a client that reads nothing is still read, so that its goodbye arrives.
 const ANSWERS: usize = 256 * 1024;
-/// Time between two pings. They find a client whose machine is gone, and keep proxies on the way from closing an idle connection.
+/// Time between two pings. They find a client whose machine is gone, and keep proxies on the way
+/// from closing an idle connection.
 const PING: Duration = Duration::from_secs(30);
 /// Time for a client to close its side, so that the last bytes reach it.
 pub(crate) const LINGER: Duration = Duration::from_secs(10);
@@ -42,7 +43,8 @@ pub(crate) struct Piece<'a> {
 #[derive(Debug)]
 enum Framing {
     WebSocket(Box<Decoder>),
-    /// Frames of SPDY, which the owner decodes and encodes, except for pings; the number of the next ping.
+    /// Frames of SPDY, which the owner decodes and encodes, except for pings; the number of the
+    /// next ping.
     Spdy(u32),
 }
 
@@ -135,8 +137,9 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         }
     }
 
-    /// Decodes the first `count` bytes of the inbox and calls `each` with the content of messages. An error of `each` means that
-    /// the client broke the inner protocol. Returns how the client leaves, if it does.
+    /// Decodes the first `count` bytes of the inbox and calls `each` with the content of messages.
+    /// An error of `each` means that the client broke the inner protocol. Returns how the client
+    /// leaves, if it does.
     pub(crate) fn take<E: std::fmt::Display>(
         &mut self,
         count: usize,
@@ -190,7 +193,8 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
         }
     }
 
-    /// Sends what is left, then a WebSocket's end with a code, and waits until the client closes its side, too.
+    /// Sends what is left, then a WebSocket's end with a code, and waits until the client closes
+    /// its side, too.
     pub(crate) async fn part(mut self, leave: Leave) -> io::Result<()> {
         let Leave::Close(code) = leave else {
             return Ok(());

@@ -22,14 +22,15 @@ fn switched_on(query: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The channels for which a client of SPDY opens streams: those that it asks for, and the one on which it reads how it ended.
+/// The channels for which a client of SPDY opens streams: those that it asks for, and the one on
+/// which it reads how it ended.
 pub(crate) fn channels(query: &str) -> Vec<u8> {
-    let asked = switched_on(query);
-    let terminal = asked.contains(&"tty");
+    let switches = switched_on(query);
+    let terminal = switches.contains(&"tty");
     let all = [("input", STDIN), ("output", STDOUT), ("error", STDERR)];
     let wanted = all
         .into_iter()
-        .filter(|(name, channel)| asked.contains(name) && !(terminal && *channel == STDERR));
+        .filter(|(name, channel)| switches.contains(name) && !(terminal && *channel == STDERR));
     wanted.map(|(_, channel)| channel).chain([ERROR]).collect()
 }
 
@@ -38,8 +39,8 @@ pub(crate) fn channels(query: &str) -> Vec<u8> {
 /// # Errors
 /// It names none.
 pub(crate) fn streams(query: &str) -> Result<Streams, Refusal> {
-    let asked = switched_on(query);
-    let on = |name: &str| asked.contains(&name);
+    let switches = switched_on(query);
+    let on = |name: &str| switches.contains(&name);
     let (stdin, stdout, stderr) = (on("input"), on("output"), on("error"));
     let terminal = on("tty");
     // A terminal has one output.

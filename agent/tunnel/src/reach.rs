@@ -1,9 +1,10 @@
 //! The API's proxy: one connection of the master to a port of a pod's own address.
 //!
-//! The address is the one that the node gave the pod's sandbox, never one that a status or an endpoint slice claims, and it is
-//! looked up again once the connection is made: an address that meanwhile serves another pod leads nowhere. A pod on the
-//! machine's network has the machine's address. There only a port that the pod declares is the pod's; every other one belongs to
-//! the machine, or to nobody.
+//! The address is the one that the node gave the pod's sandbox, never one that a status or an
+//! endpoint slice claims, and it is looked up again once the connection is made: an address that
+//! meanwhile serves another pod leads nowhere. A pod on the machine's network has the machine's
+//! address. There only a port that the pod declares is the pod's; every other one belongs to the
+//! machine, or to nobody.
 
 use crate::handshake::{Refusal, has};
 use crate::{Tunnel, Tunnels};
@@ -74,12 +75,12 @@ fn declares(pod: &Pod, port: u16) -> bool {
 }
 
 impl Tunnels {
-    /// A connection to a port of a pod. `reach` looks up where the pod is reached at that moment; it is called once before and
-    /// once after the connection is made.
+    /// A connection to a port of a pod. `reach` looks up where the pod is reached at that moment;
+    /// it is called once before and once after the connection is made.
     ///
     /// # Errors
-    /// The request is invalid, the pod has no network, the port is not the pod's, nothing answers there, or the node has as
-    /// many of these connections as it may.
+    /// The request is invalid, the pod has no network, the port is not the pod's, nothing answers
+    /// there, or the node has as many of these connections as it may.
     pub async fn reach<B>(
         &self,
         request: &mut Request<B>,
@@ -150,8 +151,8 @@ async fn connect(to: SocketAddr) -> Result<TcpStream, Refusal> {
     Ok(stream)
 }
 
-/// Passes bytes on. A master that ends its side does not need the pod any more. What a pod has sent before its end is passed on,
-/// also where it takes no more bytes itself.
+/// Passes bytes on. A master that ends its side does not need the pod any more. What a pod has sent
+/// before its end is passed on, also where it takes no more bytes itself.
 async fn carry(client: impl AsyncRead + AsyncWrite, pod: TcpStream) -> io::Result<()> {
     let (from_client, mut to_client) = tokio::io::split(client);
     let (from_pod, mut to_pod) = pod.into_split();

@@ -1,8 +1,9 @@
-//! The first master: the admin attests it with the verifier that later attests nodes, and signs what was found.
+//! The first master: the admin attests it with the verifier that later attests nodes, and signs
+//! what was found.
 //!
-//! The roles are reversed: the master is the prover and the admin's tool opens the session. In Q the root certificate stands
-//! where a node's requests stand (CSR hash = SHA-256 of the root's DER; server key = the root's SubjectPublicKeyInfo), so
-//! the TPM vouches for the root.
+//! The roles are reversed: the master is the prover and the admin's tool opens the session. In Q
+//! the root certificate stands where a node's requests stand (CSR hash = SHA-256 of the root's DER;
+//! server key = the root's SubjectPublicKeyInfo), so the TPM vouches for the root.
 
 use crate::sessions::Opening as _;
 use crate::verdict::{Checks, Refusal, Verdict};
@@ -111,12 +112,12 @@ impl Root {
     }
 }
 
-/// Step 2 by the admin: `reference` holds one Machine with the EK that the admin knows, the release keys and releases.
-/// `exporter` is of the TLS connection on which the hello came.
+/// Step 2 by the admin: `reference` holds one Machine with the EK that the admin knows, the release
+/// keys and releases. `exporter` is of the TLS connection on which the hello came.
 ///
 /// # Errors
-/// A refusal that names the first check that failed: the protocol, the cluster, the keys' form, the Machine, the
-/// root.
+/// A refusal that names the first check that failed: the protocol, the cluster, the keys' form, the
+/// Machine, the root.
 pub fn check_hello(
     hello: &BootstrapHello,
     reference: &Reference<'_>,
@@ -313,7 +314,8 @@ pub fn from_admin_verdict(
     )
 }
 
-/// The configuration digest that the admin attested for this Machine, if the Machine is the first master.
+/// The configuration digest that the admin attested for this Machine, if the Machine is the first
+/// master.
 pub(crate) fn attested_config(machine: &Machine, reference: &Reference<'_>) -> Option<Digest> {
     let status = machine.status.as_ref()?;
     let statement = from_admin_verdict(

@@ -41,7 +41,8 @@ pub(crate) struct Allowed<'a> {
     pub(crate) api: BTreeSet<San>,
 }
 
-/// What a request asked for. Holding one proves that the request is within its profile and signed by its own key.
+/// What a request asked for. Holding one proves that the request is within its profile and signed
+/// by its own key.
 #[derive(Debug, Clone)]
 pub(crate) struct CheckedRequest {
     pub(crate) spki: Vec<u8>,
@@ -52,7 +53,8 @@ pub(crate) struct CheckedRequest {
 const MAX_SANS: usize = 32;
 const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 
-/// Checks a request against its profile. Every fault is recorded; without the structure nothing else can be.
+/// Checks a request against its profile. Every fault is recorded; without the structure nothing
+/// else can be.
 pub(crate) fn check(
     der: &[u8],
     profile: RequestUse,

@@ -8,7 +8,8 @@ use config_tpm::boot::Boot;
 use config_tpm::eventlog::{Event, EventLog, kind};
 use config_tpm::pcr::{EFI_GLOBAL, EFI_SECURITY_DATABASE, Variable};
 
-/// The variables of Secure Boot, in the order in which firmware measures them (firmware profile, 3.3.4.8).
+/// The variables of Secure Boot, in the order in which firmware measures them (firmware profile,
+/// 3.3.4.8).
 const VARIABLES: [(&str, [u8; 16]); 5] = [
     ("SecureBoot", EFI_GLOBAL),
     ("PK", EFI_GLOBAL),
@@ -58,7 +59,8 @@ fn variable(data: &[u8]) -> Option<Variable> {
     })
 }
 
-/// Secure Boot on or off, from PCR 7: its first five events must be the variables, in order, with data that was measured.
+/// Secure Boot on or off, from PCR 7: its first five events must be the variables, in order, with
+/// data that was measured.
 pub(crate) fn secure_boot(log: &EventLog, checks: &mut Checks) -> Option<bool> {
     let mut on = None;
     let mut events = log.of(7);

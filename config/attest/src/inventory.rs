@@ -14,8 +14,8 @@ pub struct Inventory {
     listed: HashMap<Digest, Vec<String>>,
     bound: HashMap<Digest, String>,
     nodes: HashMap<String, Vec<String>>,
-    /// Addresses in serving certificates that machines hold, each with the machine and the certificate's end in Unix seconds. One
-    /// whose end cannot be read has none.
+    /// Addresses in serving certificates that machines hold, each with the machine and the
+    /// certificate's end in Unix seconds. One whose end cannot be read has none.
     held: HashMap<IpAddr, Vec<(String, Option<u64>)>>,
 }
 
@@ -98,7 +98,8 @@ impl Inventory {
             .collect()
     }
 
-    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. For limits, never for an admission.
+    /// Whether an EK is in the inventory: a Machine lists its hash, or is bound to it. For limits,
+    /// never for an admission.
     pub fn lists(&self, ek: &Digest) -> bool {
         self.knows(ek)
     }

@@ -1,4 +1,5 @@
-//! Rules: raw to checked. A rule with a fault decides nothing, so that a typing error never approves.
+//! Rules: raw to checked. A rule with a fault decides nothing, so that a typing error never
+//! approves.
 
 use config_certificates::EkIssuer;
 use config_kube::policy::{Decides, NotAVersion, PolicyName, QueueRule, Rule, TpmVersion};
@@ -22,7 +23,8 @@ pub enum Require {
 
 /// How long a request waits for a person, in seconds, where the rule does not say: a day.
 pub const DEFAULT_WAIT_SECONDS: u64 = 24 * 60 * 60;
-/// Longest wait, in seconds: a day, after which undecided requests are dropped whatever a rule says (as upstream does).
+/// Longest wait, in seconds: a day, after which undecided requests are dropped whatever a rule says
+/// (as upstream does).
 pub const MAX_WAIT_SECONDS: u64 = DEFAULT_WAIT_SECONDS;
 /// Shortest wait, in seconds.
 pub const MIN_WAIT_SECONDS: u64 = 10;
@@ -111,8 +113,8 @@ impl CheckedRule {
         self.ttl_seconds
     }
 
-    /// Whether releases signed with this key of the configuration count. A rule that does not enforce
-    /// accepts every key.
+    /// Whether releases signed with this key of the configuration count. A rule that does not
+    /// enforce accepts every key.
     pub(crate) fn takes_release_key(&self, name: &String) -> bool {
         !self.enforces() || self.release_keys.contains(name)
     }

@@ -144,7 +144,8 @@ pub fn key_id(key: &VerifyingKey) -> Option<Digest> {
         .map(|der| Digest::of(der.as_bytes()))
 }
 
-/// A release as the master knows it. Holding one proves that the manifest parsed; who signed it is in `verified_by`.
+/// A release as the master knows it. Holding one proves that the manifest parsed; who signed it is
+/// in `verified_by`.
 #[derive(Debug, Clone)]
 pub struct KnownRelease {
     manifest: Manifest,
@@ -245,7 +246,8 @@ impl Manifest {
     /// Signs the manifest and makes the object that allows the image.
     ///
     /// # Errors
-    /// As the checks of the manifest's content; [`ReleaseError::Key`] where a signing key cannot be encoded.
+    /// As the checks of the manifest's content; [`ReleaseError::Key`] where a signing key cannot be
+    /// encoded.
     pub fn sign(&self, keys: &[&SigningKey]) -> Result<ImageRelease, ReleaseError> {
         self.check()?;
         let manifest = serde_json::to_string(self).map_err(ReleaseError::Manifest)?;

@@ -1,10 +1,13 @@
-//! The session table: exchanges between challenge (step 2) and evidence (step 3), each answered once.
+//! The session table: exchanges between challenge (step 2) and evidence (step 3), each answered
+//! once.
 //!
-//! Renewals, joins with an endorsement key of the inventory, and joins of strangers have separate tables of bounded size, so that
-//! none takes the room of another. Each endorsement key has a bound for each network: an attacker who knows a machine's EK, which
-//! is public, can fill that bound from his own network only, and the machine still joins from another and renews with its
-//! certificate. Renewals and joins with listed keys are never evicted. A stranger's session is evicted when its network has its
-//! share or the table is full, by the rules of [`Places`]. Ended sessions are remembered only while there is room.
+//! Renewals, joins with an endorsement key of the inventory, and joins of strangers have separate
+//! tables of bounded size, so that none takes the room of another. Each endorsement key has a bound
+//! for each network: an attacker who knows a machine's EK, which is public, can fill that bound
+//! from his own network only, and the machine still joins from another and renews with its
+//! certificate. Renewals and joins with listed keys are never evicted. A stranger's session is
+//! evicted when its network has its share or the table is full, by the rules of [`Places`]. Ended
+//! sessions are remembered only while there is room.
 //!
 //! Time is an argument, in seconds of a monotonic clock.
 
@@ -21,7 +24,8 @@ use std::net::{IpAddr, Ipv4Addr};
 /// How long the end of a session is remembered, in seconds, so that the code for a late or second
 /// answer says which of the two it is.
 const REMEMBER_SECONDS: u64 = 2 * SESSION_SECONDS;
-/// Blocks of networks from which joins of one endorsement key may be open at once, each with the share of [`HOSTS`] hosts.
+/// Blocks of networks from which joins of one endorsement key may be open at once, each with the
+/// share of [`HOSTS`] hosts.
 const BLOCKS: usize = 16;
 /// Hosts of one block from which joins of one endorsement key may be open at once.
 const HOSTS: usize = 4;
@@ -34,13 +38,15 @@ const BLOCK_PART: usize = 4;
 pub struct Limits {
     /// Open joins with listed keys, and as many of strangers, and as many renewals.
     pub total: usize,
-    /// Open joins for each endorsement key from one host (an IPv4 address, a /64 of IPv6), and as many renewals. From one site or
-    /// block (a /24 of IPv4, a /48 of IPv6) it may have four times as many, from everywhere sixteen times that.
+    /// Open joins for each endorsement key from one host (an IPv4 address, a /64 of IPv6), and as
+    /// many renewals. From one site or block (a /24 of IPv4, a /48 of IPv6) it may have four times
+    /// as many, from everywhere sixteen times that.
     pub per_ek: usize,
 }
 
 impl Default for Limits {
-    /// A session holds about 4 KiB, so 4096 are 16 MiB; a node needs one at a time, and a few after lost connections.
+    /// A session holds about 4 KiB, so 4096 are 16 MiB; a node needs one at a time, and a few after
+    /// lost connections.
     fn default() -> Self {
         Self {
             total: 4096,
@@ -59,7 +65,8 @@ pub trait Opening {
     /// What the exchange is for.
     fn purpose(&self) -> Purpose;
 
-    /// The key whose share of the table it takes: the endorsement key or, without a TPM, the node key.
+    /// The key whose share of the table it takes: the endorsement key or, without a TPM, the node
+    /// key.
     fn party(&self) -> Digest;
 
     /// Whether the inventory lists the key that it showed.

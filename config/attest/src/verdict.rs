@@ -1,4 +1,5 @@
-//! Verdicts: every check with what was expected and found, and refusals in two kinds that only the verifier can tell apart.
+//! Verdicts: every check with what was expected and found, and refusals in two kinds that only the
+//! verifier can tell apart.
 
 use config_kube::pratique::Check;
 use config_protocol::wire::Claims;
@@ -84,7 +85,7 @@ impl Verdict {
 pub enum Refusal {
     /// Nothing was proved: it may be counted and recorded, and changes no Machine.
     Anonymous {
-        /// Why.
+        /// The code of the reason.
         code: Code,
         /// The checks and claims of the exchange.
         verdict: Verdict,
@@ -109,7 +110,7 @@ impl Refusal {
         }
     }
 
-    /// Why.
+    /// The code of the reason.
     pub fn code(&self) -> Code {
         match self {
             Self::Anonymous { code, .. } | Self::Proven { code, .. } => *code,
@@ -123,7 +124,8 @@ impl Refusal {
         }
     }
 
-    /// The Machine whose state may change, and how; `None` where nothing was proved or nothing follows.
+    /// The Machine whose state may change, and how; `None` where nothing was proved or nothing
+    /// follows.
     pub fn consequence(&self) -> Option<(&ProvenMachine, Consequence)> {
         match self {
             Self::Anonymous { .. } => None,
@@ -177,8 +179,8 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Continues a list of an earlier phase. Where the rule enforces, nothing in it may have failed: the rule may have been
-    /// another when the list was made.
+    /// Continues a list of an earlier phase. Where the rule enforces, nothing in it may have
+    /// failed: the rule may have been another when the list was made.
     pub(crate) fn resume(list: Vec<Check>, enforces: bool) -> Self {
         let failed = list
             .iter()

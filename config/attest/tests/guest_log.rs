@@ -1,7 +1,9 @@
-//! Event logs of a real image booted in QEMU under OVMF (Secure Boot off and on), against the manifest that its build wrote.
+//! Event logs of a real image booted in QEMU under OVMF (Secure Boot off and on), against the
+//! manifest that its build wrote.
 //!
-//! The logs are as firmware, systemd-stub and kernel left them in the guest's memory (the copy behind
-//! `binary_bios_measurements`); the manifest is the build's, with the lists of packages and executables shortened.
+//! The logs are as firmware, systemd-stub and kernel left them in the guest's memory (the copy
+//! behind `binary_bios_measurements`); the manifest is the build's, with the lists of packages and
+//! executables shortened.
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 

@@ -177,8 +177,9 @@ impl Exchange {
     }
 }
 
-/// Any single bit flipped anywhere in the evidence's JSON is refused, or is no other evidence (the case of a hex digit), or lies in
-/// what policy leaves unread (descriptions, unquoted registers of the log) and changes nothing that is recorded.
+/// Any single bit flipped anywhere in the evidence's JSON is refused, or is no other evidence (the
+/// case of a hex digit), or lies in what policy leaves unread (descriptions, unquoted registers of
+/// the log) and changes nothing that is recorded.
 #[test]
 fn a_flipped_bit_of_evidence_is_refused_or_changes_nothing() {
     let exchange = Exchange::new();

@@ -1,4 +1,5 @@
-//! Exchanges captured from swtpm (see `tests/swtpm`), replayed without a TPM: what another implementation must reproduce.
+//! Exchanges captured from swtpm (see `tests/swtpm`), replayed without a TPM: what another
+//! implementation must reproduce.
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 

@@ -1,7 +1,8 @@
-//! Certificates of endorsement keys (TCG EK Credential Profile 2.x), checked without a general path builder.
+//! Certificates of endorsement keys (TCG EK Credential Profile 2.x), checked without a general path
+//! builder.
 //!
-//! Every certificate that the cluster's configuration lists for an issuer is a trust anchor of that issuer; where the list
-//! also holds an anchor's own issuer, that one must be valid too.
+//! Every certificate that the cluster's configuration lists for an issuer is a trust anchor of that
+//! issuer; where the list also holds an anchor's own issuer, that one must be valid too.
 
 use crate::x509;
 use std::fmt;
@@ -119,8 +120,8 @@ pub enum EkFault {
     Issuer(String),
 }
 
-/// Checks an EK certificate: of this key (`spki`, DER), for an EK, valid at `now` (Unix seconds), signed by one of `issuers`.
-/// Returns the issuer's name.
+/// Checks an EK certificate: of this key (`spki`, DER), for an EK, valid at `now` (Unix seconds),
+/// signed by one of `issuers`. Returns the issuer's name.
 ///
 /// # Errors
 /// The first of these that is not so.

@@ -2,8 +2,9 @@
 //! here opens a file or a socket or reads a clock: the time is an argument. TLS peer verification
 //! is in `config/tls`.
 //!
-//! Enter by [`check_ek_certificate`] for the certificate of an endorsement key, by [`San`] for the names of a serving certificate,
-//! by [`x509`] for signatures and for the exact form of a certificate request.
+//! Enter by [`check_ek_certificate`] for the certificate of an endorsement key, by [`San`] for the
+//! names of a serving certificate, by [`x509`] for signatures and for the exact form of a
+//! certificate request.
 //!
 //! # Glossary
 //! - *EK*: endorsement key. The TPM's manufacturer certifies that it is in a TPM.

@@ -1,4 +1,5 @@
-//! Signatures of X.509 structures, and the exact form of a certificate request: what the verifier needs and no more.
+//! Signatures of X.509 structures, and the exact form of a certificate request: what the verifier
+//! needs and no more.
 //!
 //! ring checks them, several times as fast as RustCrypto, which does only what ring lacks: SHA-512
 //! with ECDSA.

@@ -44,7 +44,8 @@ pub struct Expected<'a> {
     pub now: u64,
 }
 
-/// A document that passed [`check`]. Holding one proves: a trusted key signed it, and it is current.
+/// A document that passed [`check`]. Holding one proves: a trusted key signed it, and it is
+/// current.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedDocument {
     document: Document,
@@ -136,7 +137,8 @@ pub fn check(bytes: &[u8], expected: &Expected<'_>) -> Result<VerifiedDocument, 
             found: key.to_string(),
         });
     }
-    // Values of r or s that no signature can have, such as zero, are well-formed but not a signature.
+    // Values of r or s that no signature can have, such as zero, are well-formed but not a
+    // signature.
     let signature = Signature::from_slice(&signature).map_err(|_opaque| Fault::Signature)?;
     public
         .verify(&message(&document), &signature)

@@ -4,7 +4,8 @@
 
 use std::error::Error;
 
-/// The error and its causes in one line, for a log, a condition or an event: `what failed: why: why that`.
+/// The error and its causes in one line, for a log, a condition or an event:
+/// `what failed: why: why that`.
 pub fn chain(error: &dyn Error) -> String {
     joined(error, ": ")
 }

@@ -108,7 +108,8 @@ impl Process {
 
     /// Processor seconds used, and the start time of the process in seconds since 1970.
     fn times(&self) -> Option<(f64, f64)> {
-        // The name in parentheses may contain anything; fields 3 and up follow the last parenthesis.
+        // The name in parentheses may contain anything; fields 3 and up follow the last
+        // parenthesis.
         let fields: Vec<&str> = self.stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
         let boot = self

@@ -22,8 +22,8 @@ pub enum Challenge {
 }
 
 impl Challenge {
-    /// The challenge to answer among those of a header: Bearer, where it is there with a realm, else Basic. Reading stops at the
-    /// first syntax error.
+    /// The challenge to answer among those of a header: Bearer, where it is there with a realm,
+    /// else Basic. Reading stops at the first syntax error.
     pub fn read(header: &str) -> Option<Self> {
         if header.len() > MAX_HEADER {
             return None;
@@ -147,7 +147,8 @@ impl<'a> Scanner<'a> {
         Some(value)
     }
 
-    /// Credentials in one word after a scheme, as in `Negotiate TlRMTVNT==`; they mean nothing here.
+    /// Credentials in one word after a scheme, as in `Negotiate TlRMTVNT==`; they mean nothing
+    /// here.
     fn skip_token68(&mut self) {
         let mut ahead = Scanner(self.0);
         ahead.skip(is_space);

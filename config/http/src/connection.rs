@@ -15,7 +15,8 @@ use std::time::Duration;
 /// Limits of an answer in time and size.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// From a request to the head of its answer, and then again to the end of a body that is read whole.
+    /// From a request to the head of its answer, and then again to the end of a body that is read
+    /// whole.
     pub time: Duration,
     /// Bytes of the head at most, and of the buffer for it; hyper wants 8 KiB at least.
     pub head: usize,

@@ -1,15 +1,16 @@
 //! HTTP/1.1 over a stream that the caller opened: one connection, each time and each size bounded.
 //! Agent and master use this one client for single requests.
 //!
-//! No I/O: stream, clock and executor are the caller's ([`hyper::rt`]). Beside it stand the agent's pool of connections to the
-//! master's API (`agent/enroll`), and the API's requests to nodes, whose bodies stream both ways (`master/api`).
+//! No I/O: stream, clock and executor are the caller's ([`hyper::rt`]). Beside it stand the agent's
+//! pool of connections to the master's API (`agent/enroll`), and the API's requests to nodes, whose
+//! bodies stream both ways (`master/api`).
 //!
 //! Guarantees: a redirect is returned like any other answer, and never followed; no more of an
 //! answer is read than [`Limits`] allow; the connection ends when the [`Connection`] and the last
 //! [`Body`] of it are dropped.
 //!
-//! Enter by [`Connection::open`]. [`Challenge`] is what a server asks of a client that sent no credentials (`WWW-Authenticate`);
-//! [`percent`] is the encoding of texts in paths and queries.
+//! Enter by [`Connection::open`]. [`Challenge`] is what a server asks of a client that sent no
+//! credentials (`WWW-Authenticate`); [`percent`] is the encoding of texts in paths and queries.
 
 mod challenge;
 mod connection;

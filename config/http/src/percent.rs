@@ -1,7 +1,7 @@
 //! Percent-encoding of texts in paths, queries and header names (RFC 3986, section 2.1).
 
-/// A part of a query decoded; `+` stands for a space there, as in HTML forms. `None` where a `%` is not followed by two
-/// hexadecimal digits, or where the bytes are no UTF-8.
+/// A part of a query decoded; `+` stands for a space there, as in HTML forms. `None` where a `%` is
+/// not followed by two hexadecimal digits, or where the bytes are no UTF-8.
 pub fn decode_query(text: &str) -> Option<String> {
     decode(text, true)
 }
@@ -27,7 +27,8 @@ fn decode(text: &str, plus_is_space: bool) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A text encoded for any part of a path or a query: everything but unreserved characters (RFC 3986, section 2.3).
+/// A text encoded for any part of a path or a query: everything but unreserved characters (RFC
+/// 3986, section 2.3).
 pub fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

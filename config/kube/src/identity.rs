@@ -52,13 +52,14 @@ pub const JOIN_LABEL: &str = "pratique.dev/join";
 pub const INSECURE_LABEL: &str = "pratique.dev/insecure";
 /// Label on the Node of a machine whose configuration lets pods be privileged: `true`.
 pub const PRIVILEGED_LABEL: &str = "pratique.dev/privileged-pods";
-/// Annotation on a Node: the public key of the first link of its tunnel to other machines' pods, signed by the node's key. What
-/// agents of versions before key renewal read and write.
+/// Annotation on a Node: the public key of the first link of its tunnel to other machines' pods,
+/// signed by the node's key. What agents of versions before key renewal read and write.
 pub const TUNNEL_ANNOTATION: &str = "pratique.dev/tunnel";
 /// Annotation on a Node: the public keys of both links, with one signature.
 pub const TUNNEL_KEYS_ANNOTATION: &str = "pratique.dev/tunnel-keys";
-/// The extension of node certificates that names the Machine. The arc below `1.3.6.1.4.1` is the one that RFC 5612 sets
-/// aside: the project has no enterprise number of its own yet, and nothing outside a cluster reads the extension.
+/// The extension of node certificates that names the Machine. The arc below `1.3.6.1.4.1` is the
+/// one that RFC 5612 sets aside: the project has no enterprise number of its own yet, and nothing
+/// outside a cluster reads the extension.
 pub const NODE_EXTENSION_OID: [u64; 9] = [1, 3, 6, 1, 4, 1, 32473, 80, 1];
 /// Upstream's label prefix from which `kubectl get nodes` shows roles.
 pub const NODE_ROLE_LABEL_PREFIX: &str = "node-role.kubernetes.io/";

@@ -1,8 +1,9 @@
 //! Objects as JSON, encoded and decoded in this crate alone.
 //!
-//! A decoder of a large kind is some hundred kilobytes of code. `serde_json::from_slice::<Pod>` makes one in each crate that
-//! calls it, and `serde_json::from_value` a second one, for trees; here is one for each kind, and generic callers ask for
-//! `T: FromJson`. Trees are read and made by way of their text, which takes microseconds where it is done.
+//! A decoder of a large kind is some hundred kilobytes of code. `serde_json::from_slice::<Pod>`
+//! makes one in each crate that calls it, and `serde_json::from_value` a second one, for trees;
+//! here is one for each kind, and generic callers ask for `T: FromJson`. Trees are read and made by
+//! way of their text, which takes microseconds where it is done.
 
 use crate::{CertificatePolicy, ImageRelease, Machine, NodeAttestation};
 use k8s_openapi::api::{
@@ -17,7 +18,8 @@ pub trait FromJson: Sized {
     /// Decodes one JSON value, with nothing after it.
     ///
     /// # Errors
-    /// The JSON does not match the type; the error gives line and column. Or the bytes are not UTF-8.
+    /// The JSON does not match the type; the error gives line and column. Or the bytes are not
+    /// UTF-8.
     fn from_json(bytes: &[u8]) -> Result<Self, Error>;
 
     /// Decodes a tree.
@@ -46,7 +48,8 @@ pub trait ToJson {
     }
 }
 
-/// The bytes as text. This one check costs far less than that of each string inside them, which decoding from bytes makes.
+/// The bytes as text. This one check costs far less than that of each string inside them, which
+/// decoding from bytes makes.
 fn text(bytes: &[u8]) -> Result<&str, Error> {
     str::from_utf8(bytes).map_err(Error::custom)
 }

@@ -3,8 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::BTreeMap;
 
-/// Whether labels meet all requirements of a selector. One without requirements selects everything (upstream); an unknown
-/// operator selects nothing.
+/// Whether labels meet all requirements of a selector. One without requirements selects everything
+/// (upstream); an unknown operator selects nothing.
 pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = selector.match_labels.iter().flatten();
     let mut needs = selector.match_expressions.iter().flatten();

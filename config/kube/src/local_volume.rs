@@ -27,7 +27,8 @@ pub fn path(name: &str) -> String {
     format!("{FOLDER}/{name}")
 }
 
-/// Whether a name can be a volume's: a DNS subdomain, as the names of PersistentVolumes are, so that it is one plain name in a folder.
+/// Whether a name can be a volume's: a DNS subdomain, as the names of PersistentVolumes are, so
+/// that it is one plain name in a folder.
 pub fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();

@@ -4,7 +4,8 @@
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 use std::collections::BTreeMap;
 
-/// Whether a node meets all requirements of a term. A term without requirements matches nothing (upstream).
+/// Whether a node meets all requirements of a term. A term without requirements matches nothing
+/// (upstream).
 pub fn matches(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();

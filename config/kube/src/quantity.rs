@@ -16,7 +16,7 @@ const UNIT: i128 = 1_000_000_000;
 /// The largest magnitude, in nano-units.
 const CAP: i128 = i64::MAX as i128 * UNIT;
 /// Bytes of a quantity; upstream's own stay below 30.
-const LONGEST: usize = 64;
+const MAX_BYTES: usize = 64;
 
 /// A quantity of a resource, exact to a nano-unit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +65,8 @@ impl Amount {
         if whole.0 <= 0 {
             return 1.0;
         }
-        // Common powers of two do not change the ratio. Without them nearly all amounts fit 64 bits, which processors convert.
+        // Common powers of two do not change the ratio. Without them nearly all amounts fit 64
+        // bits, which processors convert.
         let common = (self.0 | whole.0).trailing_zeros();
         let short = |nanos: i128| i64::try_from(nanos >> common);
         match (short(self.0), short(whole.0)) {
@@ -92,8 +93,8 @@ impl FromStr for Amount {
     type Err = NotAQuantity;
 
     fn from_str(text: &str) -> Result<Self, NotAQuantity> {
-        let refuse = || NotAQuantity(text.chars().take(LONGEST).collect());
-        if text.len() > LONGEST {
+        let refuse = || NotAQuantity(text.chars().take(MAX_BYTES).collect());
+        if text.len() > MAX_BYTES {
             return Err(refuse());
         }
         let (negative, rest) = match text.as_bytes().first() {

@@ -36,19 +36,22 @@ mod tests {
 
     #[test]
     fn a_node_is_ready_for_a_root_that_its_condition_names() {
-        let told = |status: &str, message: String| NodeCondition {
+        let condition = |status: &str, message: String| NodeCondition {
             type_: ROOT_UNKNOWN.to_owned(),
             status: status.to_owned(),
             message: Some(message),
             ..NodeCondition::default()
         };
         let both = ready_for(&["sha256:aa", "sha256:bb"]);
-        assert!(is_ready_for(&[told("False", both.clone())], "sha256:bb"));
-        assert!(!is_ready_for(
-            &[told("False", ready_for(&["sha256:aa"]))],
+        assert!(is_ready_for(
+            &[condition("False", both.clone())],
             "sha256:bb"
         ));
-        assert!(!is_ready_for(&[told("True", both)], "sha256:bb"));
+        assert!(!is_ready_for(
+            &[condition("False", ready_for(&["sha256:aa"]))],
+            "sha256:bb"
+        ));
+        assert!(!is_ready_for(&[condition("True", both)], "sha256:bb"));
         assert!(!is_ready_for(&[], "sha256:bb"));
     }
 }

@@ -5,12 +5,14 @@ use std::net::IpAddr;
 /// How much of the address space counts as one owner's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Width {
-    /// One host: an IPv4 address, or a /64 of IPv6, in which a host chooses its addresses itself (RFC 4291).
+    /// One host: an IPv4 address, or a /64 of IPv6, in which a host chooses its addresses itself
+    /// (RFC 4291).
     Host,
     /// One customer's line: a /56 of IPv6 (RFC 6177). IPv4 lines have one address, so there is no
     /// such network.
     Site,
-    /// One organization: a /24 of IPv4, a /48 of IPv6 (RFC 6177), the longest prefixes that are routed between providers.
+    /// One organization: a /24 of IPv4, a /48 of IPv6 (RFC 6177), the longest prefixes that are
+    /// routed between providers.
     Block,
 }
 
@@ -29,7 +31,8 @@ impl Network {
     }
 }
 
-/// The networks that an address is in, the narrowest first. An IPv4 address in its IPv6 form is the IPv4 address.
+/// The networks that an address is in, the narrowest first. An IPv4 address in its IPv6 form is the
+/// IPv4 address.
 pub fn networks(address: IpAddr) -> Vec<Network> {
     let (bits, prefixes): (u128, &[(Width, u32)]) = match address.to_canonical() {
         IpAddr::V4(v4) => (

@@ -1,5 +1,5 @@
-//! A fixed number of connection slots with fair eviction: a new connection is always accepted, and evicts
-//! an older one when the slots, or its group's share, are used up.
+//! A fixed number of connection slots with fair eviction: a new connection is always accepted, and
+//! evicts an older one when the slots, or its group's share, are used up.
 //!
 //! Fairness is by group (network prefix): a connection whose group is at its limit evicts the
 //! oldest of that group. Otherwise, if all slots are used, it evicts the oldest of the *largest*
@@ -48,8 +48,8 @@ impl<K: Copy + Hash + Ord> Places<K> {
 
     /// Inserts a connection; returns the one to close, which no longer has a slot.
     ///
-    /// `groups` are what the newcomer belongs to, each within the next, with how many places each may have; the last one is what
-    /// the room is shared among.
+    /// `groups` are what the newcomer belongs to, each within the next, with how many places each
+    /// may have; the last one is what the room is shared among.
     pub fn enter(&mut self, id: PlaceId, groups: &[(K, usize)]) -> Option<PlaceId> {
         self.leave(id);
         let crowded = groups

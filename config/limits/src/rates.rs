@@ -13,7 +13,8 @@ pub struct Rate {
     pub every: Duration,
 }
 
-/// How much of its rate each name has used up (the generic cell rate algorithm, ITU-T I.371). `K` is the name.
+/// How much of its rate each name has used up (the generic cell rate algorithm, ITU-T I.371). `K`
+/// is the name.
 #[derive(Debug)]
 pub struct Rates<K> {
     most: usize,

@@ -143,7 +143,8 @@ proptest! {
         }
     }
 
-    /// The owner of a /48 gets no more than one block's share, whichever of its addresses it comes from.
+    /// The owner of a /48 gets no more than one block's share, whichever of its addresses it comes
+    /// from.
     #[test]
     fn an_owner_of_many_addresses_is_one_owner(hosts in prop::collection::vec(any::<u128>(), 1..200)) {
         let rate = Rate { burst: 10, every: Duration::from_secs(1) };

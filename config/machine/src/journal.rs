@@ -1,18 +1,19 @@
-//! The lines of services as init stores them and the agent reads them: a file of each service in [`FOLDER`], with older ones
-//! behind it (`agent.log`, then `agent.log.1`), and before the text of each line its [`Stamp`].
+//! The lines of services as init stores them and the agent reads them: a file of each service in
+//! [`FOLDER`], with older ones behind it (`agent.log`, then `agent.log.1`), and before the text of
+//! each line its [`Stamp`].
 
 use std::fmt;
 
 /// The folder of the services' logs.
 pub const FOLDER: &str = "/var/log/pratique";
 /// Largest size of one file in bytes.
-pub const LARGEST: u64 = 4 << 20;
+pub const MAX_FILE: u64 = 4 << 20;
 /// Older files kept of a service.
 pub const KEPT: u32 = 3;
 /// Longest text of a line in bytes.
-pub const LONGEST: usize = 4096;
+pub const MAX_TEXT: usize = 4096;
 /// Longest line of a file in bytes, with its stamp and its end.
-pub const LONGEST_STORED: usize = LONGEST + 64;
+pub const MAX_STORED: usize = MAX_TEXT + 64;
 /// The facility of init's own lines in the kernel's log (RFC 5424: system daemons).
 pub const DAEMON: u32 = 3;
 /// The prefix of each of them.

@@ -1,4 +1,5 @@
-//! The kernel as machines run it: one table of settings, each with its reason and whose recommendation it is.
+//! The kernel as machines run it: one table of settings, each with its reason and whose
+//! recommendation it is.
 //!
 //! [`WORDS`] are on the measured command line of every image. [`SYSCTLS`] are written by init
 //! before the first service starts, and read back. [`PROOFS`] are what the kernel says of words
@@ -7,17 +8,22 @@
 //! any other setting init prints a line ([`Weight::Service`]).
 //!
 //! Recommended settings that are *not* here, and why:
-//! - `pti=on`: on processors with Meltdown the kernel does it by itself, and others need not pay for it.
+//! - `pti=on`: on processors with Meltdown the kernel does it by itself, and others need not pay
+//!   for it.
 //! - `init_on_free=1`, `slab_debug`: memory is cleared when it is allocated; these double the cost,
 //!   only against bugs that read freed memory.
 //! - `mitigations=auto,nosmt`: it halves many machines. Whether pods of different owners share a
 //!   core is for the admin and the scheduler to decide.
-//! - `ia32_emulation=0`, `vm.memfd_noexec`: images with 32-bit programs exist, and programs that start others from memory.
-//! - `iommu=force`, `iommu.strict=1`, `iommu.passthrough=0`, `efi=disable_early_pci_dma`: they slow or stop some hardware, and
-//!   nothing is promised against devices on the board.
-//! - `hardened_usercopy=1`, `hash_pointers=always`: Debian's kernel checks copies and hashes pointers without them.
-//! - `rp_filter`: it drops the answer of a DHCP server to a card that has no address yet, whatever its strictness.
-//! - `kernel.warn_limit`: a pod that finds a harmless warning could reboot its machine; an oops does ([`SYSCTLS`]).
+//! - `ia32_emulation=0`, `vm.memfd_noexec`: images with 32-bit programs exist, and programs that
+//!   start others from memory.
+//! - `iommu=force`, `iommu.strict=1`, `iommu.passthrough=0`, `efi=disable_early_pci_dma`: they slow
+//!   or stop some hardware, and nothing is promised against devices on the board.
+//! - `hardened_usercopy=1`, `hash_pointers=always`: Debian's kernel checks copies and hashes
+//!   pointers without them.
+//! - `rp_filter`: it drops the answer of a DHCP server to a card that has no address yet, whatever
+//!   its strictness.
+//! - `kernel.warn_limit`: a pod that finds a harmless warning could reboot its machine; an oops
+//!   does ([`SYSCTLS`]).
 
 /// What init does if a setting is not in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +52,7 @@ pub enum Source {
 pub struct Word {
     /// The word as it is written there.
     pub word: &'static str,
-    /// Why.
+    /// The reason, for a person.
     pub why: &'static str,
     /// Who recommends it.
     pub source: Source,
@@ -70,7 +76,7 @@ pub struct Sysctl {
     pub value: &'static str,
     /// What init does if it is not in force.
     pub weight: Weight,
-    /// Why.
+    /// The reason, for a person.
     pub why: &'static str,
     /// Who recommends it.
     pub source: Source,
@@ -111,7 +117,8 @@ impl Lockdown {
 
 /// The file in which the kernel shows its lockdown mode; the one in force is in brackets.
 pub const LOCKDOWN_STATE: &str = "/sys/kernel/security/lockdown";
-/// The name of the word that sets the lockdown mode, whose value the image's description may choose.
+/// The name of the word that sets the lockdown mode, whose value the image's description may
+/// choose.
 pub const LOCKDOWN: &str = "lockdown";
 /// Longest command line that the kernel takes (`COMMAND_LINE_SIZE` on x86, less its end).
 pub const COMMAND_LINE_MAX: usize = 2047;
@@ -243,11 +250,12 @@ pub const SECURITY_MODULES: &str = "/sys/kernel/security/lsm";
 pub struct Module {
     /// Its name in [`SECURITY_MODULES`].
     pub name: &'static str,
-    /// Why.
+    /// The reason, for a person.
     pub why: &'static str,
 }
 
-/// The security modules that must be in force. Debian's kernel has them without a word of the command line.
+/// The security modules that must be in force. Debian's kernel has them without a word of the
+/// command line.
 pub const MODULES: [Module; 3] = [
     Module {
         name: "landlock",

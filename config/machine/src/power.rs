@@ -1,7 +1,8 @@
-//! The order that ends a machine: what the master posts to the kubelet, and the exit code by which the agent hands it to init.
+//! The order that ends a machine: what the master posts to the kubelet, and the exit code by which
+//! the agent hands it to init.
 
-/// The first part of the kubelet's path: `POST /power/reboot`, `POST /power/poweroff`. Only the master asks for it, and its proxy
-/// to nodes hands nothing on to it.
+/// The first part of the kubelet's path: `POST /power/reboot`, `POST /power/poweroff`. Only the
+/// master asks for it, and its proxy to nodes hands nothing on to it.
 pub const FOLDER: &str = "power";
 
 /// How a machine is to end.
@@ -30,7 +31,8 @@ impl Order {
         Self::ALL.into_iter().find(|order| order.word() == word)
     }
 
-    /// The agent's exit code that asks init for it. No other error of a program has it (sysexits end below).
+    /// The agent's exit code that asks init for it. No other error of a program has it (sysexits
+    /// end below).
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Reboot => 100,

@@ -15,7 +15,7 @@ pub const PATH: &str = "/etc/pratique/config.toml";
 const HEADER: &str = "#cloud-config";
 /// Limit of brackets in a cloud-config: a few thousand cost the YAML parser milliseconds, 64 KiB of
 /// them seconds.
-const MOST_BRACKETS: usize = 8 << 10;
+const MAX_BRACKETS: usize = 8 << 10;
 const EXPECTED: &str = "`pratique: |` with the TOML document below it, indented, and nothing else";
 
 /// Whether a text is marked as a cloud-config.
@@ -78,7 +78,7 @@ pub(crate) fn open<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Carried
 fn keys<'t>(envelope: &'t str, sink: &mut Sink<'t>) -> Option<Mapping> {
     // The YAML parser's time grows with the square of open brackets; the document itself is one
     // string.
-    if envelope.bytes().filter(|byte| b"[{".contains(byte)).count() > MOST_BRACKETS {
+    if envelope.bytes().filter(|byte| b"[{".contains(byte)).count() > MAX_BRACKETS {
         sink.fault(
             FaultKind::TooDeep,
             &Place::default(),

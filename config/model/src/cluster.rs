@@ -26,7 +26,8 @@ pub struct ClusterConfig {
     pub admin_key: Option<Pin>,
     /// Addresses and names in the API server's certificate besides those of the machine.
     pub api_names: Vec<Host>,
-    /// Ranges of cluster IPs: one, or one per family, the first of which services have without asking.
+    /// Ranges of cluster IPs: one, or one per family, the first of which services have without
+    /// asking.
     pub service_cidrs: Vec<Cidr>,
     /// Ranges of which each node gets a part for its pods, at most one per family; empty if
     /// something other than the master gives nodes their ranges.

@@ -363,7 +363,8 @@ fn position(text: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The line that a range starts in, cut around the range so that it fits, and the columns of the range in it.
+/// The line that a range starts in, cut around the range so that it fits, and the columns of the
+/// range in it.
 fn excerpt(text: &str, span: &Range<usize>) -> Excerpt {
     const LEAD: usize = 40;
     let start = text[..span.start].rfind('\n').map_or(0, |at| at + 1);

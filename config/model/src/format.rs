@@ -67,7 +67,8 @@ macro_rules! text_type {
 pub(crate) use text_type;
 
 text_type!(
-    /// An RFC 1123 label: at most 63 of `a-z`, `0-9` and `-`, starting and ending with a letter or digit.
+    /// An RFC 1123 label: at most 63 of `a-z`, `0-9` and `-`, starting and ending with a letter or
+    /// digit.
     DnsLabel,
     label
 );
@@ -77,7 +78,8 @@ text_type!(
     dns_name
 );
 text_type!(
-    /// A node's name: a DNS name of at most 63 characters, because it is also the machine's host name.
+    /// A node's name: a DNS name of at most 63 characters, because it is also the machine's host
+    /// name.
     NodeName,
     node_name
 );

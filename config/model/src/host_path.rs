@@ -33,7 +33,7 @@ pub const NEVER_WRITABLE: [&str; 9] = [
     "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/root", "/var/log",
 ];
 /// Bytes of a path: `PATH_MAX` of Linux without the final NUL.
-const LONGEST: usize = 4095;
+const MAX_PATH: usize = 4095;
 
 text_type!(
     /// An absolute path in normal form: no `.`, no `..`, no `//`, no `/` at the end, no control
@@ -96,7 +96,7 @@ fn plain_path(text: &str) -> Result<(), FormatError> {
         text.split('/')
             .all(|part| !part.is_empty() && part != "." && part != "..")
     };
-    let plain = text.len() <= LONGEST
+    let plain = text.len() <= MAX_PATH
         && !text.contains(char::is_control)
         && text
             .strip_prefix('/')

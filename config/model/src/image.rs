@@ -90,7 +90,8 @@ text_type!(
     command_line
 );
 
-/// Kernel arguments that the image build sets itself or leaves out, besides those of [`kernel::WORDS`].
+/// Kernel arguments that the image build sets itself or leaves out, besides those of
+/// [`kernel::WORDS`].
 const OURS: [&str; 5] = ["init", "rdinit", "root", "initrd", "rw"];
 
 fn package_name(text: &str) -> Result<(), FormatError> {

@@ -113,7 +113,8 @@ pub struct NodeSettings {
     pub host_paths: Vec<HostPath>,
     /// Whether containers may be privileged, and so root on the machine; false by default.
     pub privileged: bool,
-    /// Kernel settings of their own namespaces that pods may choose beside the safe ones; none by default.
+    /// Kernel settings of their own namespaces that pods may choose beside the safe ones; none by
+    /// default.
     pub unsafe_sysctls: Vec<Sysctls>,
     /// Manifests of static pods, as they were written (`config_static_pods`); none by default.
     pub static_pods: Vec<String>,

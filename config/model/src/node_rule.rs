@@ -18,7 +18,7 @@ const MACHINES: [&str; 2] = [identity::NODE_CLIENT_SIGNER, identity::NODE_SERVIN
 const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
 /// Characters of a label's or taint's name after its prefix, and of a value (upstream's limits).
-const LONGEST: usize = 63;
+const MAX_NAME: usize = 63;
 
 text_type!(
     /// The key of a label that a rule may give.
@@ -40,7 +40,7 @@ text_type!(
 fn word(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     let ends = [text.bytes().next(), text.bytes().last()];
-    text.len() <= LONGEST
+    text.len() <= MAX_NAME
         && ends
             .iter()
             .all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()))
@@ -51,7 +51,7 @@ fn word(text: &str) -> bool {
 fn prefix<'a>(text: &'a str, what: &str) -> Result<&'a str, FormatError> {
     let error = || {
         FormatError::new(&format!(
-            "the key of a {what}: at most {LONGEST} letters, digits, `-`, `_` and `.`, or a DNS name, `/` and that"
+            "the key of a {what}: at most {MAX_NAME} letters, digits, `-`, `_` and `.`, or a DNS name, `/` and that"
         ))
     };
     let (prefix, name) = text
@@ -131,7 +131,7 @@ fn label_value(text: &str) -> Result<(), FormatError> {
         return Ok(());
     }
     let expected = format!(
-        "at most {LONGEST} letters, digits, `-`, `_` and `.`, the first and last no sign; or nothing"
+        "at most {MAX_NAME} letters, digits, `-`, `_` and `.`, the first and last no sign; or nothing"
     );
     Err(FormatError::new(&expected))
 }

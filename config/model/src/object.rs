@@ -23,7 +23,7 @@ pub fn check_policy(spec: &CertificatePolicySpec) -> Vec<ObjectFault> {
     let Err(faults) = parse(document(spec), "") else {
         return apart(spec).into_iter().collect();
     };
-    let told = faults.list.into_iter().map(|fault| {
+    let lines = faults.list.into_iter().map(|fault| {
         let suggestion = fault
             .suggestion
             .map(|text| format!("; {text}"))
@@ -37,7 +37,7 @@ pub fn check_policy(spec: &CertificatePolicySpec) -> Vec<ObjectFault> {
             text,
         }
     });
-    told.collect()
+    lines.collect()
 }
 
 /// The fault of rules that decide a node's two certificates separately: they are issued together.

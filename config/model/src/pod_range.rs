@@ -7,9 +7,10 @@ use crate::raw::Texts;
 use crate::read::At;
 use crate::service_range::Placed;
 
-/// Longest prefixes of a node's range: below it there is no room for the node's own address and a pod's.
-const LONGEST_IPV4: u8 = 30;
-const LONGEST_IPV6: u8 = 126;
+/// Longest prefixes of a node's range: below it there is no room for the node's own address and a
+/// pod's.
+const MAX_IPV4: u8 = 30;
+const MAX_IPV6: u8 = 126;
 
 /// A range of pod addresses and the size of the part that each node gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +29,8 @@ pub(crate) struct Written {
     pub(crate) node_cidr_mask_ipv6: Option<At<i64>>,
 }
 
-/// Checks the ranges: at most one per address family, and no overlap with the services' ranges. An empty list gives nodes none.
+/// Checks the ranges: at most one per address family, and no overlap with the services' ranges. An
+/// empty list gives nodes none.
 pub(crate) fn check(
     written: &Written,
     services: &[Placed],
@@ -124,17 +126,9 @@ fn part(
     sink: &mut Sink<'_>,
 ) -> Option<PodRange> {
     let (mask, default, longest) = if range.address.is_ipv4() {
-        (
-            &written.node_cidr_mask_ipv4,
-            NODE_CIDR_MASK_IPV4,
-            LONGEST_IPV4,
-        )
+        (&written.node_cidr_mask_ipv4, NODE_CIDR_MASK_IPV4, MAX_IPV4)
     } else {
-        (
-            &written.node_cidr_mask_ipv6,
-            NODE_CIDR_MASK_IPV6,
-            LONGEST_IPV6,
-        )
+        (&written.node_cidr_mask_ipv6, NODE_CIDR_MASK_IPV6, MAX_IPV6)
     };
     if let Some(place) = place.filter(|_| range.prefix > longest) {
         let expected = format!("a prefix length of {longest} at most");

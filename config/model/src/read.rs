@@ -233,7 +233,8 @@ impl<'a, 'i> Fields<'a, 'i> {
     }
 }
 
-/// Defines a raw table: its keys with their types and their entries in the reference, all optional; other keys are refused.
+/// Defines a raw table: its keys with their types and their entries in the reference, all optional;
+/// other keys are refused.
 macro_rules! raw {
     ($(#[$doc:meta])* $name:ident { $(#[doc = $help:literal] $field:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*

@@ -27,10 +27,10 @@ pub fn markdown() -> String {
         ("image", "input of the image build", RawImageDocument::TABLE),
     ];
     let mut text = HEAD.to_owned();
-    let mut told = Vec::new();
+    let mut described = Vec::new();
     for (kind, what, keys) in documents {
         section(&mut text, &format!("## `kind = \"{kind}\"`: {what}"), keys);
-        below(&mut text, "", keys, &mut told);
+        below(&mut text, "", keys, &mut described);
     }
     text
 }
@@ -42,7 +42,7 @@ together. Each document begins with `version = 1` and `kind` (default: `\"machin
 ";
 
 /// The tables in a table, each once: rules and clusters occur in several documents.
-fn below(text: &mut String, path: &str, keys: &'static [Key], told: &mut Vec<*const Key>) {
+fn below(text: &mut String, path: &str, keys: &'static [Key], described: &mut Vec<*const Key>) {
     for key in keys {
         let path = match path {
             "" => key.name.to_owned(),
@@ -51,17 +51,17 @@ fn below(text: &mut String, path: &str, keys: &'static [Key], told: &mut Vec<*co
         let Some((header, keys)) = (key.shape)().table(&path) else {
             continue;
         };
-        if told.contains(&keys.as_ptr()) {
+        if described.contains(&keys.as_ptr()) {
             continue;
         }
-        told.push(keys.as_ptr());
+        described.push(keys.as_ptr());
         let title = if header.starts_with('[') {
             format!("### `{header}`")
         } else {
             format!("### {header}")
         };
         section(text, &title, keys);
-        below(text, &path, keys, told);
+        below(text, &path, keys, described);
     }
 }
 

@@ -47,18 +47,20 @@ pub struct Registry {
     pub credential: Option<Credential>,
 }
 
-/// One way to authenticate at a registry: the machine by its configuration, or a pod by its pull secret.
+/// One way to authenticate at a registry: the machine by its configuration, or a pod by its pull
+/// secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// `username` and `password`, for Basic authentication (RFC 7617) at the registry or at its token service.
+    /// `username` and `password`, for Basic authentication (RFC 7617) at the registry or at its
+    /// token service.
     Password {
         /// The name; it has no colon.
         username: String,
         /// The password.
         password: Secret,
     },
-    /// `identity_token`: an OAuth 2.0 refresh token, which the registry's token service changes for an access token (RFC 6749,
-    /// section 6).
+    /// `identity_token`: an OAuth 2.0 refresh token, which the registry's token service changes for
+    /// an access token (RFC 6749, section 6).
     IdentityToken(Secret),
     /// `registry_token`: a token that the registry itself accepts.
     RegistryToken(Secret),

@@ -1,4 +1,5 @@
-//! `[[cluster.scheduler]]`: names by which pods ask for the scheduler, and how each weighs the resources of nodes.
+//! `[[cluster.scheduler]]`: names by which pods ask for the scheduler, and how each weighs the
+//! resources of nodes.
 
 use crate::check::{Names, named};
 use crate::fault::{FaultKind, Sink};

@@ -1,5 +1,5 @@
-//! The shapes of documents: which keys a table has, with their types and help texts. The reader makes them from its tables, and the
-//! reference prints them.
+//! The shapes of documents: which keys a table has, with their types and help texts. The reader
+//! makes them from its tables, and the reference prints them.
 
 /// A key of a table.
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 /// The cluster's own domain, whose names nodes know themselves.
 const OWN: &str = "cluster.local";
-/// Most servers of a domain: a question is asked of one after another, and its client does not wait for ever.
+/// Most servers of a domain: a question is asked of one after another, and its client does not wait
+/// for ever.
 const MOST_SERVERS: usize = 3;
 
 /// A domain, and who knows the names in it.

@@ -2,8 +2,8 @@
 
 /// The candidate nearest to `word`, if at most a third of its letters differ.
 pub(crate) fn nearest<'c>(word: &str, candidates: &[&'c str]) -> Option<&'c str> {
-    const LONGEST: usize = 64;
-    if word.chars().count() > LONGEST {
+    const MAX_WORD: usize = 64;
+    if word.chars().count() > MAX_WORD {
         return None;
     }
     let plain = |text: &str| text.to_lowercase().replace('-', "_");

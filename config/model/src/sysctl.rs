@@ -1,12 +1,13 @@
 //! `node.unsafe_sysctls`: kernel settings that pods may choose beside the safe ones.
 //!
-//! Only settings that are of a pod's own namespaces can be listed (upstream's rule): any other one is the machine's.
+//! Only settings that are of a pod's own namespaces can be listed (upstream's rule): any other one
+//! is the machine's.
 
 use crate::format::{FormatError, text_type};
 
 text_type!(
-    /// A kernel setting's name with dots, such as `net.core.somaxconn`, or what names begin with and `*`, such as `kernel.msg*`;
-    /// all that it means are of a namespace.
+    /// A kernel setting's name with dots, such as `net.core.somaxconn`, or what names begin with
+    /// and `*`, such as `kernel.msg*`; all that it means are of a namespace.
     Sysctls,
     check
 );
@@ -21,7 +22,8 @@ pub enum Namespace {
 }
 
 impl Namespace {
-    /// That of a setting, by its name with dots, or by what names begin with; none where it is the machine's.
+    /// That of a setting, by its name with dots, or by what names begin with; none where it is the
+    /// machine's.
     pub fn of(name: &str) -> Option<Self> {
         let ipc = ["kernel.shm", "kernel.msg", "fs.mqueue."];
         if name == "kernel.sem" || ipc.iter().any(|prefix| name.starts_with(prefix)) {

@@ -1,8 +1,9 @@
 //! The attestor socket: how the master asks the agent of its own machine, which holds the TPM.
 //!
-//! A Unix stream socket that only root may use. Each connection carries one [`Request`] and its answer, each one line of
-//! JSON ending in a newline. The answer is the operation's ([`HelloAnswer`], [`EvidenceAnswer`], [`SealAnswer`],
-//! [`UnsealAnswer`], [`StatusAnswer`]) or a [`Refused`].
+//! A Unix stream socket that only root may use. Each connection carries one [`Request`] and its
+//! answer, each one line of JSON ending in a newline. The answer is the operation's
+//! ([`HelloAnswer`], [`EvidenceAnswer`], [`SealAnswer`], [`UnsealAnswer`], [`StatusAnswer`]) or a
+//! [`Refused`].
 
 use crate::wire::{Blob, Challenge, Claims, Keys, Problem, Proof};
 use config_tpm::Digest;
@@ -26,7 +27,8 @@ pub enum Request {
     Status,
     /// The machine's keys and claims, for [`crate::wire::BootstrapHello`].
     Hello,
-    /// A proof for the admin's challenge ([`crate::Purpose::Bootstrap`]; no other purpose is served).
+    /// A proof for the admin's challenge ([`crate::Purpose::Bootstrap`]; no other purpose is
+    /// served).
     Evidence(Box<EvidenceRequest>),
     /// Seals bytes to this TPM, for the boots that this machine's release key approved.
     Seal {
@@ -131,7 +133,8 @@ pub struct Refused {
 
 /// Codes for a refusal to seal or unseal.
 pub mod refusal {
-    /// The machine has no approvals of a release key, and its agent is not configured to seal without.
+    /// The machine has no approvals of a release key, and its agent is not configured to seal
+    /// without.
     pub const NO_APPROVALS: &str = "NO_APPROVALS";
     /// The release key did not approve what was booted.
     pub const NOT_APPROVED: &str = "NOT_APPROVED";

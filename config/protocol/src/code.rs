@@ -1,4 +1,5 @@
-//! Refusal codes: one for each reason, stable, in capitals so that they are valid reasons of Kubernetes conditions too.
+//! Refusal codes: one for each reason, stable, in capitals so that they are valid reasons of
+//! Kubernetes conditions too.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -27,7 +28,8 @@ macro_rules! codes {
                 match self { $(Self::$variant => $doc,)* }
             }
 
-            /// What a proven refusal with this code does to the Machine. Unproven ones change nothing, whatever the code.
+            /// What a proven refusal with this code does to the Machine. Unproven ones change
+            /// nothing, whatever the code.
             pub fn consequence(self) -> Consequence {
                 match self { $(Self::$variant => Consequence::$class,)* }
             }

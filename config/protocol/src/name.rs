@@ -17,7 +17,8 @@ pub fn derived(ek_hash: &Digest) -> String {
     )
 }
 
-/// Whether a node can have this name: a DNS subdomain in lower case (RFC 1123) of at most [`MAX_NODE_NAME`] bytes.
+/// Whether a node can have this name: a DNS subdomain in lower case (RFC 1123) of at most
+/// [`MAX_NODE_NAME`] bytes.
 pub fn is_node_name(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let label = |label: &str| {

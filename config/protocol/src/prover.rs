@@ -1,10 +1,11 @@
-//! The node's side of an exchange, without I/O: the messages to send, and the TPM commands to run in between. The steps are those
-//! of WIRE.md.
+//! The node's side of an exchange, without I/O: the messages to send, and the TPM commands to run
+//! in between. The steps are those of WIRE.md.
 //!
 //! - Step 1: [`hello`], from the keys' public areas, both certificate requests and the claims.
-//! - Step 3: [`answer`], from the master's challenge of step 2, says what to activate and gives Q. The caller runs
-//!   `TPM2_ActivateCredential`, `TPM2_Quote(Q)`, `TPM2_Certify(NK, Q)` and `TPM2_PCR_Read`. [`Answer::proof`] makes the proof
-//!   from the outputs; with the requests it is the evidence.
+//! - Step 3: [`answer`], from the master's challenge of step 2, says what to activate and gives Q.
+//!   The caller runs `TPM2_ActivateCredential`, `TPM2_Quote(Q)`, `TPM2_Certify(NK, Q)` and
+//!   `TPM2_PCR_Read`. [`Answer::proof`] makes the proof from the outputs; with the requests it is
+//!   the evidence.
 
 use crate::question::{Channel, Names, Purpose, mac, question};
 use crate::wire::{
@@ -30,7 +31,8 @@ pub enum ProverError {
     Selection(Vec<u8>),
 }
 
-/// The public areas as messages carry them. Each is a TPMT_PUBLIC; the certificate is DER without padding.
+/// The public areas as messages carry them. Each is a TPMT_PUBLIC; the certificate is DER without
+/// padding.
 ///
 /// # Errors
 /// [`ProverError::TooLong`] where a public area or the certificate is longer than a message may carry.
@@ -90,8 +92,8 @@ pub struct Answer {
     transcript: Transcript,
 }
 
-/// Step 3, first half: computes Q. `csr_hash` and `claims` are those of the hello (at bootstrap `csr_hash` is the SHA-256 of
-/// the root's DER). The caller activates `challenge.credential`.
+/// Step 3, first half: computes Q. `csr_hash` and `claims` are those of the hello (at bootstrap
+/// `csr_hash` is the SHA-256 of the root's DER). The caller activates `challenge.credential`.
 ///
 /// # Errors
 /// [`ProverError::Selection`] where the challenge asks for other registers than [`QUOTE_PCRS`]; [`ProverError::Key`]

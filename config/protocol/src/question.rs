@@ -4,7 +4,8 @@ use crate::wire::{BOOTSTRAP_PROTOCOL, PROTOCOL, SessionId, Transcript};
 use config_tpm::Digest;
 use config_tpm::{HashAlg, Name, hmac};
 
-/// What an exchange is for; its label is the first field of Q, so that evidence made for one cannot serve another.
+/// What an exchange is for; its label is the first field of Q, so that evidence made for one cannot
+/// serve another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A machine joins.
@@ -29,7 +30,8 @@ impl Purpose {
 /// The TLS connection as one side sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Channel {
-    /// SHA-256 of the SubjectPublicKeyInfo in the server's certificate (at bootstrap: in the root's).
+    /// SHA-256 of the SubjectPublicKeyInfo in the server's certificate (at bootstrap: in the
+    /// root's).
     pub server_spki: Digest,
     /// TLS exporter: label [`crate::wire::EXPORTER_LABEL`], empty context, 32 bytes.
     pub exporter: Digest,
@@ -46,8 +48,8 @@ pub struct Names {
     pub nk: Name,
 }
 
-/// Q = SHA-256 over label, session, nonce, Name(EK), Name(AK), Name(NK), CSR hash, claims hash, server SPKI hash and TLS
-/// exporter, each with its length as u16 big-endian before it.
+/// Q = SHA-256 over label, session, nonce, Name(EK), Name(AK), Name(NK), CSR hash, claims hash,
+/// server SPKI hash and TLS exporter, each with its length as u16 big-endian before it.
 pub fn question(
     purpose: Purpose,
     session: &SessionId,

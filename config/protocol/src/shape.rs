@@ -1,7 +1,9 @@
-//! The shape of a message, seen before its values: objects are objects, no field comes twice, nothing nests without end.
+//! The shape of a message, seen before its values: objects are objects, no field comes twice,
+//! nothing nests without end.
 //!
-//! The types alone do not hold that. What serde derives takes the values of a struct as a list, in the order of its fields, and
-//! a map keeps the last of two entries under one key; two readers of the same signed or recorded bytes could then differ.
+//! The types alone do not hold that. What serde derives takes the values of a struct as a list, in
+//! the order of its fields, and a map keeps the last of two entries under one key; two readers of
+//! the same signed or recorded bytes could then differ.
 
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor,
@@ -25,8 +27,9 @@ const LISTS: [&str; 6] = [
 /// The one object in which unknown fields are allowed.
 const OPEN: &str = "configEvent";
 
-/// Reads a message, a statement, a manifest or a line of the log. Beside what its type asks for: a list stands only where the
-/// type has one, no key comes twice in any object, however it is escaped, nothing is `null`, and nothing nests deeper than 16.
+/// Reads a message, a statement, a manifest or a line of the log. Beside what its type asks for: a
+/// list stands only where the type has one, no key comes twice in any object, however it is
+/// escaped, nothing is `null`, and nothing nests deeper than 16.
 ///
 /// # Errors
 /// The bytes are no JSON of the type, or break one of the rules above.

@@ -72,8 +72,9 @@ pub fn label(purpose: Purpose) -> &'static str {
     }
 }
 
-/// Q = SHA-256 over label, session, nonce, SHA-256 of the node key's SubjectPublicKeyInfo, CSR hash, claims hash, server SPKI
-/// hash and TLS exporter, each with its length as u16 big-endian before it.
+/// Q = SHA-256 over label, session, nonce, SHA-256 of the node key's SubjectPublicKeyInfo, CSR
+/// hash, claims hash, server SPKI hash and TLS exporter, each with its length as u16 big-endian
+/// before it.
 pub fn question(
     purpose: Purpose,
     session: &SessionId,

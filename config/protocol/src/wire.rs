@@ -1,4 +1,5 @@
-//! What travels between node and master: JSON bodies, with base64 for bytes and hex for digests. WIRE.md describes all of it.
+//! What travels between node and master: JSON bodies, with base64 for bytes and hex for digests.
+//! WIRE.md describes all of it.
 //!
 //! Holding one of these types proves only that its fields are within their limits.
 
@@ -80,7 +81,8 @@ pub struct TooLong {
     pub max: usize,
 }
 
-/// The code for bytes that [`parse`] refuses: `TOO_LARGE` for a field over its limit, else `MALFORMED`.
+/// The code for bytes that [`parse`] refuses: `TOO_LARGE` for a field over its limit, else
+/// `MALFORMED`.
 pub fn code_of(error: &serde_json::Error) -> Code {
     // Other errors quote the sender's text, but none begins with it.
     if error.to_string().starts_with(TOO_LONG) {
@@ -192,7 +194,8 @@ impl<'de> Deserialize<'de> for SessionId {
     }
 }
 
-/// A public area: the bytes of a `TPMT_PUBLIC` (TPM 2.0 part 2, 12.2.4), without a size before them.
+/// A public area: the bytes of a `TPMT_PUBLIC` (TPM 2.0 part 2, 12.2.4), without a size before
+/// them.
 pub type PublicArea = Blob<1024>;
 /// A DER certificate or certificate request.
 pub type Der = Blob<8192>;
@@ -443,7 +446,8 @@ pub struct BootstrapAdmitted {
     pub ca_pin: String,
 }
 
-/// Hash over both certificate requests: SHA-256(u32 length ‖ client ‖ u32 length ‖ serving), lengths big-endian.
+/// Hash over both certificate requests: SHA-256(u32 length ‖ client ‖ u32 length ‖ serving),
+/// lengths big-endian.
 pub fn csr_hash(client: &[u8], serving: &[u8]) -> Digest {
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes();
     Digest::of_parts(&[&length(client), client, &length(serving), serving])

@@ -285,7 +285,8 @@ fn limits_of_attestations_and_signatures_are_the_documented_ones() {
     );
 }
 
-/// A register's value before the first event of a log (PC Client Platform Firmware Profile, 10.4.5.3).
+/// A register's value before the first event of a log (PC Client Platform Firmware Profile,
+/// 10.4.5.3).
 #[test]
 fn pcr_0_begins_with_the_locality_of_the_startup() {
     let no_action = |pcr: u8, locality: u8| Event {
@@ -311,7 +312,8 @@ fn pcr_0_begins_with_the_locality_of_the_startup() {
     assert!(DOCUMENT.contains("`StartupLocality`") && DOCUMENT.contains("2.23.133.8.1"));
 }
 
-/// The digest of an approval is over raw bytes: 32 of the EK's hash, 34 of the node key's Name, the registers, 32 of the claims.
+/// The digest of an approval is over raw bytes: 32 of the EK's hash, 34 of the node key's Name, the
+/// registers, 32 of the claims.
 #[test]
 fn the_digest_of_an_approval_is_golden() {
     let mut world = World::new();

@@ -192,7 +192,8 @@ impl Header {
         Ok(self)
     }
 
-    /// The volume key, if `wrapping` is the key of this header and no byte of the header was changed.
+    /// The volume key, if `wrapping` is the key of this header and no byte of the header was
+    /// changed.
     pub fn open(&self, wrapping: &WrappingKey) -> Option<VolumeKey> {
         open(wrapping, &self.authenticated(), &self.key)
     }
@@ -350,7 +351,8 @@ mod tests {
         );
     }
 
-    /// A header with a changed generation, offset or recovery slot does not open, or does not parse.
+    /// A header with a changed generation, offset or recovery slot does not open, or does not
+    /// parse.
     #[test]
     fn no_byte_of_a_header_can_be_changed() {
         let (volume, wrapping, recovery) = keys();

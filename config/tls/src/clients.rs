@@ -1,4 +1,5 @@
-//! Callers that show a client certificate, verified by the roots that are in force at the handshake.
+//! Callers that show a client certificate, verified by the roots that are in force at the
+//! handshake.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};

@@ -4,8 +4,7 @@
 //!
 //! | verifier | who uses it | what it proves |
 //! |---|---|---|
-//! | [`PinnedVerifier`] | a node towards its master | a chain to a root whose key is pinned, and
-//! the requested name |
+//! | [`PinnedVerifier`] | a node towards its master | a chain to a root whose key is pinned, and the requested name |
 //! | [`CurrentClients`] | the API server and the kubelet's API towards callers | a chain to a root that is in force at the handshake |
 //! | [`NamedServer`] | the API server towards a node | a chain to a root of the cluster, the node's own subject, and no objection |
 //! | [`signed_by_client`] | a node towards other nodes | a chain to a root of the cluster, for clients, whose leaf's key signed a message |

@@ -61,7 +61,8 @@ impl<O: Objection> ServerCertVerifier for NamedServer<O> {
             .inner
             .verify_server_cert(certificate, intermediates, name, ocsp, now)
         {
-            // webpki has verified the chain and then missed the DNS name; the subject is the name here.
+            // webpki has verified the chain and then missed the DNS name; the subject is the name
+            // here.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

@@ -136,7 +136,8 @@ fn roots_of(certificates: &[CertificateDer<'_>]) -> Vec<ShownRoot> {
     roots.filter_map(root).collect()
 }
 
-/// How many certificates a server may show; leaf, intermediate and root are three, rotation adds a few.
+/// How many certificates a server may show; leaf, intermediate and root are three, rotation adds a
+/// few.
 const CHAIN_LIMIT: usize = 8;
 
 /// Accepts a server that shows a chain to a root whose key is pinned, and whose leaf has the

@@ -28,7 +28,8 @@ const SCHEMES: [SignatureScheme; 12] = [
 #[derive(Debug)]
 struct Anything;
 
-/// A connection for one request of a probe or a lifecycle hook, which **proves nothing** about the other side.
+/// A connection for one request of a probe or a lifecycle hook, which **proves nothing** about the
+/// other side.
 ///
 /// Kubernetes promises pods that `httpGet` with `scheme: HTTPS` skips the verification of
 /// certificates (<https://kubernetes.io/docs/concepts/workloads/pods/probes/>): most containers

@@ -16,8 +16,8 @@ pub enum NotSigned {
     Signature(#[source] webpki::Error),
 }
 
-/// Verifies at `now` that a chain, leaf first, leads to one of `roots` and is a client's, and that its key signed `message`
-/// (ECDSA P-256 with SHA-256, in DER).
+/// Verifies at `now` that a chain, leaf first, leads to one of `roots` and is a client's, and that
+/// its key signed `message` (ECDSA P-256 with SHA-256, in DER).
 ///
 /// # Errors
 /// What of it does not hold.

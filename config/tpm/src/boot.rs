@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 pub struct Boot {
     /// Whether Secure Boot is on.
     pub secure_boot: bool,
-    /// For each predicted register the allowed final values. 4, 9 and 11 are required; 7 may be absent with Secure Boot off.
+    /// For each predicted register the allowed final values. 4, 9 and 11 are required; 7 may be
+    /// absent with Secure Boot off.
     pub pcrs: BTreeMap<u8, Vec<Digest>>,
     /// For a register the events in their order. Where given, the log must hold exactly these.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -101,7 +101,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a TPM2B. Callers hold at most a few hundred bytes; longer ones are cut at the 16-bit limit.
+/// Appends a TPM2B. Callers hold at most a few hundred bytes; longer ones are cut at the 16-bit
+/// limit.
 pub fn put_sized(out: &mut Vec<u8>, bytes: &[u8]) {
     let size = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     out.extend_from_slice(&size.to_be_bytes());

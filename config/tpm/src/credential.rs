@@ -1,5 +1,5 @@
-//! TPM2_MakeCredential in software (TPM 2.0 part 1, 24, and annexes B.10.4 and C.6.4), and the seeds and the wrapping that
-//! duplication has in common with it.
+//! TPM2_MakeCredential in software (TPM 2.0 part 1, 24, and annexes B.10.4 and C.6.4), and the
+//! seeds and the wrapping that duplication has in common with it.
 
 use super::buffer::put_sized;
 use super::{Agreement, Curve, Entropy, HashAlg, Key, Name, Public, Symmetric, TpmError};
@@ -118,8 +118,8 @@ fn ecc_seed(
     Ok((seed, encrypted))
 }
 
-/// Encrypts and authenticates `content` for the object with `name`: TPMS_ID_OBJECT of a credential (part 2, 12.4.2), the
-/// outer wrapper of a duplicate (part 1, 23.3.2.3).
+/// Encrypts and authenticates `content` for the object with `name`: TPMS_ID_OBJECT of a credential
+/// (part 2, 12.4.2), the outer wrapper of a duplicate (part 1, 23.3.2.3).
 pub(super) fn wrap(
     hash: HashAlg,
     symmetric: Symmetric,
@@ -212,7 +212,8 @@ pub fn kdfa(
     out
 }
 
-/// KDFe (part 1, 11.4.10.3): one digest from a shared point's x and both parties' x, each padded to the curve's size.
+/// KDFe (part 1, 11.4.10.3): one digest from a shared point's x and both parties' x, each padded to
+/// the curve's size.
 pub fn kdfe(hash: HashAlg, z: &[u8], label: &str, u: &[u8], v: &[u8]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(hash.digest(&[&1_u32.to_be_bytes(), z, label.as_bytes(), &[0], u, v]))
 }

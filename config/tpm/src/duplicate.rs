@@ -1,7 +1,9 @@
-//! TPM2_Duplicate in software: a private key wrapped so that one TPM alone can import it (TPM 2.0 part 1, 23.3).
+//! TPM2_Duplicate in software: a private key wrapped so that one TPM alone can import it (TPM 2.0
+//! part 1, 23.3).
 //!
-//! Outer wrapper only: the seed goes to the endorsement key, and the sensitive area is encrypted and authenticated by
-//! keys derived from it, over the Name of the key. No inner wrapper (its key would have to travel beside it).
+//! Outer wrapper only: the seed goes to the endorsement key, and the sensitive area is encrypted
+//! and authenticated by keys derived from it, over the Name of the key. No inner wrapper (its key
+//! would have to travel beside it).
 
 use super::buffer::{Reader, put_sized};
 use super::credential::{Seeded, seed_for, wrap};
@@ -107,8 +109,8 @@ fn sealed_area(policy: &Digest, unique: &[u8]) -> Vec<u8> {
     out
 }
 
-/// TPMT_SENSITIVE without an auth value (part 2, 12.3.2.4): an ECC key has its scalar and no obfuscation value, sealed data
-/// has both.
+/// TPMT_SENSITIVE without an auth value (part 2, 12.3.2.4): an ECC key has its scalar and no
+/// obfuscation value, sealed data has both.
 fn sensitive(kind: u16, obfuscation: &[u8], content: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut out = Zeroizing::new(Vec::with_capacity(96));
     out.extend_from_slice(&kind.to_be_bytes());
@@ -124,7 +126,8 @@ impl Duplicate {
     /// any, can open it.
     ///
     /// # Errors
-    /// The public area is not of the template, its numbers are no P-256 key, or another part is longer than its limit.
+    /// The public area is not of the template, its numbers are no P-256 key, or another part is
+    /// longer than its limit.
     pub fn check(&self) -> Result<Public, TpmError> {
         let public = Public::parse(&self.public)?;
         let template = template::issued_key(Vec::new(), Vec::new());

@@ -21,7 +21,8 @@ impl std::fmt::Debug for Agreement {
     }
 }
 
-/// The caller's randomness. A caller with a faster implementation of the curves can provide that too.
+/// The caller's randomness. A caller with a faster implementation of the curves can provide that
+/// too.
 pub trait Entropy: CryptoRngCore + Sized {
     /// Makes a key on `curve` and agrees with `peer` (an uncompressed point). `None` if that is not
     /// a point on the curve.

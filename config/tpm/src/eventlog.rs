@@ -1,4 +1,5 @@
-//! The firmware's event log (TCG PC Client Platform Firmware Profile 1.05, section 10): parsed, bounded, replayed.
+//! The firmware's event log (TCG PC Client Platform Firmware Profile 1.05, section 10): parsed,
+//! bounded, replayed.
 //!
 //! Only the SHA-256 digests are kept. A parsed log proves nothing until [`EventLog::replay`] gives
 //! the registers that a TPM quoted. Even then an event's type and data are the caller's claim
@@ -189,8 +190,8 @@ impl EventLog {
     ///
     /// # Errors
     /// [`EventLogError::TooLarge`] beyond the limits of bytes and events, [`EventLogError::Header`] where the log
-    /// does not begin as a crypto-agile one, [`EventLogError::Truncated`] or [`EventLogError::Event`] with the number
-    /// of the event that cannot be read.
+    /// does not begin as a crypto-agile one, [`EventLogError::Truncated`] or
+    /// [`EventLogError::Event`] with the number of the event that cannot be read.
     pub fn parse(bytes: &[u8]) -> Result<Self, EventLogError> {
         if bytes.len() > MAX_EVENT_LOG {
             return Err(EventLogError::TooLarge);

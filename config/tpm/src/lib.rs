@@ -1,7 +1,8 @@
 //! TPM arithmetic in software: structures of TPM 2.0, the firmware's event log, computation and
 //! prediction of registers. No I/O.
 //!
-//! Parsers are total: every length is bounded, trailing bytes are refused, and what is not needed here is refused as unsupported.
+//! Parsers are total: every length is bounded, trailing bytes are refused, and what is not needed
+//! here is refused as unsupported.
 
 mod attest;
 pub mod boot;

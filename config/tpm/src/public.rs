@@ -199,7 +199,8 @@ pub const ENDORSEMENT_HIERARCHY: u32 = 0x4000_000b;
 /// TPM_RH_NULL.
 pub const NULL_HIERARCHY: u32 = 0x4000_0007;
 
-/// The qualified Name of a primary key with name algorithm SHA-256 (part 1, 16): it proves in which hierarchy the key was made.
+/// The qualified Name of a primary key with name algorithm SHA-256 (part 1, 16): it proves in which
+/// hierarchy the key was made.
 pub fn qualified_name_of_primary(hierarchy: u32, name: &Name) -> Vec<u8> {
     let digest = HashAlg::Sha256.digest(&[&hierarchy.to_be_bytes(), name.as_bytes()]);
     [HashAlg::Sha256.id().to_be_bytes().as_slice(), &digest].concat()
@@ -330,7 +331,8 @@ impl Public {
         Name(name)
     }
 
-    /// The SubjectPublicKeyInfo DER of the key (RFC 5280, 4.1), after checking that the numbers are a key.
+    /// The SubjectPublicKeyInfo DER of the key (RFC 5280, 4.1), after checking that the numbers are
+    /// a key.
     ///
     /// # Errors
     /// [`TpmError::Key`] where the numbers are no key.

@@ -61,7 +61,8 @@ impl EcdsaSignature {
             .map(|signature| signature.to_der().as_bytes().to_vec())
     }
 
-    /// Whether it is a signature over SHA-256 of `message` by `key`. The hash of the scheme must be SHA-256.
+    /// Whether it is a signature over SHA-256 of `message` by `key`. The hash of the scheme must be
+    /// SHA-256.
     pub fn verifies(&self, key: &p256::PublicKey, message: &[u8]) -> bool {
         let point = key.to_encoded_point(false);
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point.as_bytes());

@@ -1,7 +1,7 @@
 //! The exact public areas of the keys in use.
 //!
-//! A template is the public area with an empty public value: what TPM2_CreatePrimary is given. [`matches()`] says whether a
-//! key is of its template, whatever its public value.
+//! A template is the public area with an empty public value: what TPM2_CreatePrimary is given.
+//! [`matches()`] says whether a key is of its template, whatever its public value.
 
 use super::{Attributes, Curve, HashAlg, Key, Public, Scheme, Symmetric};
 use crate::Digest;
@@ -17,7 +17,8 @@ pub const AK_ATTRIBUTES: Attributes = FIXED
     .with(Attributes::NO_DA)
     .with(Attributes::RESTRICTED)
     .with(Attributes::SIGN);
-/// Attributes of a node key. It signs by its policy alone; it is certified by its auth value, which is empty.
+/// Attributes of a node key. It signs by its policy alone; it is certified by its auth value, which
+/// is empty.
 pub const NK_ATTRIBUTES: Attributes = FIXED.with(Attributes::NO_DA).with(Attributes::SIGN);
 const EK_LOW: Attributes = FIXED
     .with(Attributes::ADMIN_WITH_POLICY)
@@ -62,13 +63,14 @@ pub fn ak() -> Public {
     signing_key(AK_ATTRIBUTES, Vec::new())
 }
 
-/// The node key: a primary of the NULL hierarchy, usable only while the registers 4, 7, 9, 11, 12 and 13 hold `pcrs`.
-/// Missing registers count as zero.
+/// The node key: a primary of the NULL hierarchy, usable only while the registers 4, 7, 9, 11, 12
+/// and 13 hold `pcrs`. Missing registers count as zero.
 pub fn nk(pcrs: &BTreeMap<u8, Digest>) -> Public {
     signing_key(NK_ATTRIBUTES, nk_policy(pcrs).0.to_vec())
 }
 
-/// The node key's authPolicy: PolicyPCR (TPM 2.0 part 3, 23.7) over 4, 7, 9, 11, 12 and 13 of the SHA-256 bank.
+/// The node key's authPolicy: PolicyPCR (TPM 2.0 part 3, 23.7) over 4, 7, 9, 11, 12 and 13 of the
+/// SHA-256 bank.
 pub fn nk_policy(pcrs: &BTreeMap<u8, Digest>) -> Digest {
     const TPM_CC_POLICY_PCR: [u8; 4] = 0x0000_017f_u32.to_be_bytes();
     let selection = Selection::of(NK_PCRS);
@@ -81,8 +83,8 @@ pub fn nk_policy(pcrs: &BTreeMap<u8, Digest>) -> Digest {
     ])
 }
 
-/// Attributes of a key that an admin issued: it may sign, and has no policy by which it could leave the TPM again. It has no
-/// auth value to guess.
+/// Attributes of a key that an admin issued: it may sign, and has no policy by which it could leave
+/// the TPM again. It has no auth value to guess.
 pub const ISSUED_ATTRIBUTES: Attributes = Attributes::USER_WITH_AUTH
     .with(Attributes::NO_DA)
     .with(Attributes::SIGN);
@@ -220,7 +222,8 @@ fn ek_ecc(
     }
 }
 
-/// The high-range variants of the same keys (H-1 and H-2), which differ in attributes and policy only.
+/// The high-range variants of the same keys (H-1 and H-2), which differ in attributes and policy
+/// only.
 fn ek_high(low: Public) -> Public {
     Public {
         attributes: EK_HIGH,

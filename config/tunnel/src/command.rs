@@ -1,9 +1,10 @@
-//! The channels of a remote command: `channel.k8s.io`, `v4.channel.k8s.io` and `v5.channel.k8s.io` (Kubernetes,
-//! `remotecommand`; KEP-4006).
+//! The channels of a remote command: `channel.k8s.io`, `v4.channel.k8s.io` and `v5.channel.k8s.io`
+//! (Kubernetes, `remotecommand`; KEP-4006).
 //!
-//! Each WebSocket message begins with a byte that names its channel. A client writes to [`STDIN`] and [`RESIZE`], the server
-//! to [`STDOUT`], [`STDERR`] and, once and last, a `Status` to [`ERROR`]. Version 5 adds [`CLOSE`], by which a client ends its
-//! input while it goes on to read; in version 4 the input ends with the connection only.
+//! Each WebSocket message begins with a byte that names its channel. A client writes to [`STDIN`]
+//! and [`RESIZE`], the server to [`STDOUT`], [`STDERR`] and, once and last, a `Status` to
+//! [`ERROR`]. Version 5 adds [`CLOSE`], by which a client ends its input while it goes on to read;
+//! in version 4 the input ends with the connection only.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -48,16 +49,17 @@ impl Version {
         }
     }
 
-    /// The best of those that a client offers, in the form of `Sec-WebSocket-Protocol`: names with commas between them.
+    /// The best of those that a client offers, in the form of `Sec-WebSocket-Protocol`: names with
+    /// commas between them.
     pub fn choose(offered: &str) -> Option<Self> {
         let offers = |version: &Self| offered.split(',').any(|name| name.trim() == version.name());
         Self::ALL.into_iter().find(offers)
     }
 }
 
-/// What a client says to a command.
+/// A message of a client to its command.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum ClientMessage<'a> {
     /// Bytes for its input.
     Input(&'a [u8]),
     /// Its input has ended.
@@ -90,7 +92,8 @@ enum Message {
 
 /// Reads what a client writes, from whatever pieces of messages come.
 ///
-/// Channels that a client has no reason to write to are passed over, as upstream does; so is a size that can't be read.
+/// Channels that a client has no reason to write to are passed over, as upstream does; so is a size
+/// that can't be read.
 #[derive(Debug)]
 pub struct Input {
     version: Version,
@@ -123,8 +126,14 @@ impl Input {
         (status != "Success").then(|| Cow::Owned(message.into_bytes()))
     }
 
-    /// Takes a piece of a message: whether it starts and ends the message, as [`crate::websocket::Event::Data`] tells.
-    pub fn take<'a>(&mut self, starts: bool, mut bytes: &'a [u8], ends: bool) -> Option<Said<'a>> {
+    /// Takes a piece of a message: whether it starts and ends the message, as
+    /// [`crate::websocket::Event::Data`] tells.
+    pub fn take<'a>(
+        &mut self,
+        starts: bool,
+        mut bytes: &'a [u8],
+        ends: bool,
+    ) -> Option<ClientMessage<'a>> {
         if starts {
             self.message = Message::Nothing;
         }
@@ -138,33 +147,33 @@ impl Input {
             };
         }
         match &mut self.message {
-            Message::Input if !bytes.is_empty() && !self.ended => Some(Said::Input(bytes)),
+            Message::Input if !bytes.is_empty() && !self.ended => Some(ClientMessage::Input(bytes)),
             Message::Whole(channel, known) => {
                 let room = MAX_RESIZE - known.len();
                 known.extend_from_slice(&bytes[..room.min(bytes.len())]);
-                let said = ends.then(|| whole(*channel, known)).flatten();
-                if said != Some(Said::EndOfInput) {
-                    return said;
+                let message = ends.then(|| whole(*channel, known)).flatten();
+                if message != Some(ClientMessage::EndOfInput) {
+                    return message;
                 }
                 // It ends once.
-                (!std::mem::replace(&mut self.ended, true)).then_some(Said::EndOfInput)
+                (!std::mem::replace(&mut self.ended, true)).then_some(ClientMessage::EndOfInput)
             }
             Message::Nothing | Message::Input | Message::Ignored => None,
         }
     }
 }
 
-fn whole(channel: u8, known: &[u8]) -> Option<Said<'static>> {
+fn whole(channel: u8, known: &[u8]) -> Option<ClientMessage<'static>> {
     if channel == CLOSE {
-        return (known == [STDIN]).then_some(Said::EndOfInput);
+        return (known == [STDIN]).then_some(ClientMessage::EndOfInput);
     }
     size(known)
 }
 
 /// Reads the size of a terminal.
-pub(crate) fn size(text: &[u8]) -> Option<Said<'static>> {
+pub(crate) fn size(text: &[u8]) -> Option<ClientMessage<'static>> {
     let Size { width, height } = serde_json::from_slice(text).ok()?;
-    Some(Said::Size { width, height })
+    Some(ClientMessage::Size { width, height })
 }
 
 /// The `Status` of a command that ended with an exit code.
@@ -244,8 +253,11 @@ mod tests {
     #[test]
     fn each_channel_of_a_client_is_understood_and_others_are_passed_over() {
         let mut input = Input::new(Version::V5);
-        assert_eq!(input.take(true, b"\x00ab", true), Some(Said::Input(b"ab")));
-        let size = Said::Size {
+        assert_eq!(
+            input.take(true, b"\x00ab", true),
+            Some(ClientMessage::Input(b"ab"))
+        );
+        let size = ClientMessage::Size {
             width: 80,
             height: 24,
         };
@@ -265,7 +277,10 @@ mod tests {
         ] {
             assert_eq!(input.take(true, ignored, true), None, "{ignored:?}");
         }
-        assert_eq!(input.take(true, b"\xff\x00", true), Some(Said::EndOfInput));
+        assert_eq!(
+            input.take(true, b"\xff\x00", true),
+            Some(ClientMessage::EndOfInput)
+        );
         assert_eq!(input.take(true, b"\xff\x00", true), None, "it ends once");
         assert_eq!(input.take(true, b"\x00more", true), None, "after the end");
         let mut old = Input::new(Version::V4);
@@ -306,7 +321,7 @@ mod tests {
             let (mut input, mut read) = (Input::new(Version::V4), Vec::new());
             let last = message.len().div_ceil(cut) - 1;
             for (number, piece) in message.chunks(cut).enumerate() {
-                if let Some(Said::Input(bytes)) = input.take(number == 0, piece, number == last) {
+                if let Some(ClientMessage::Input(bytes)) = input.take(number == 0, piece, number == last) {
                     read.extend_from_slice(bytes);
                 }
             }

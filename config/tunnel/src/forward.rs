@@ -1,7 +1,8 @@
 //! Connections to ports of a pod, over streams of SPDY (Kubernetes, `portforward`; KEP-4006).
 //!
-//! A client opens two streams with one request id for each connection: one for data, and one on which it reads why the connection
-//! can't be made. Each direction of the data ends by itself, as with TCP.
+//! A client opens two streams with one request id for each connection: one for data, and one on
+//! which it reads why the connection can't be made. Each direction of the data ends by itself, as
+//! with TCP.
 //!
 //! Enter by [`Session`]: it decodes what the client sends to events, and encodes the answers.
 
@@ -12,8 +13,9 @@ use std::collections::HashMap;
 pub const PROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
 /// The subprotocol of SPDY without WebSocket, which kubectl before 1.31 uses.
 pub const PLAIN: &str = "portforward.k8s.io";
-/// Most streams of a client that wait for the other stream of their pair. kubectl opens both, one after another.
-const MOST_WAITING: usize = 64;
+/// Most streams of a client that wait for the other stream of their pair. kubectl opens both, one
+/// after another.
+const MAX_WAITING: usize = 64;
 /// Longest request id; kubectl uses a counter.
 const MAX_ID: usize = 64;
 
@@ -76,8 +78,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event
-    /// all of `input` was taken. Answers to the client are appended to `out`.
+    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there
+    /// is one. Without an event all of `input` was taken. Answers to the client are appended to
+    /// `out`.
     ///
     /// # Errors
     /// The client broke the protocol.
@@ -100,7 +103,8 @@ impl Session {
         }
     }
 
-    /// Ends the output of a connection. Its stream of errors ends, too: clients wait for that before they close.
+    /// Ends the output of a connection. Its stream of errors ends, too: clients wait for that
+    /// before they close.
     pub fn end_output(&mut self, connection: u32, out: &mut Vec<u8>) {
         let Some(own) = self.connections.get_mut(&connection) else {
             return;
@@ -145,17 +149,18 @@ impl Streams for Session {
         &mut self.frames
     }
 
-    /// A new stream waits for the other stream of its pair; the second one completes the connection.
+    /// A new stream waits for the other stream of its pair; the second one completes the
+    /// connection.
     fn opened<'a>(
         &mut self,
         stream: u32,
         headers: &Headers,
         ends: bool,
     ) -> Result<Option<Event<'a>>, Refused> {
-        let (role, port, id) = asked(headers).ok_or(Refused)?;
+        let (role, port, id) = stream_request(headers).ok_or(Refused)?;
         let fits = match self.waiting.get(id) {
             Some(half) => half.role != role,
-            None => self.waiting.len() < MOST_WAITING,
+            None => self.waiting.len() < MAX_WAITING,
         };
         // A client that ends a stream of data as it opens it can't know whether anybody reads it.
         if !fits || (ends && role == Role::Data) {
@@ -204,7 +209,8 @@ impl Streams for Session {
             self.waiting.retain(|_, half| half.stream != stream);
             return Err(Refused);
         }
-        // The client does not write to a stream of errors, and bytes for a stream that is over may still be on the way.
+        // The client does not write to a stream of errors, and bytes for a stream that is over may
+        // still be on the way.
         Ok(None)
     }
 
@@ -219,7 +225,7 @@ impl Streams for Session {
 }
 
 /// What a stream is for, by the names of Kubernetes' headers.
-fn asked(headers: &Headers) -> Option<(Role, u16, &str)> {
+fn stream_request(headers: &Headers) -> Option<(Role, u16, &str)> {
     let role = match headers.get("streamtype")? {
         "error" => Role::Error,
         "data" => Role::Data,
@@ -333,7 +339,8 @@ mod tests {
             assert!(open(&mut talk, 1, role, port, id).is_empty());
             assert_eq!(talk.told, refused, "{role} {port} {id}");
         }
-        // Two streams of one kind are no pair, and what comes before the pair is whole has no place.
+        // Two streams of one kind are no pair, and what comes before the pair is whole has no
+        // place.
         let mut talk = Talk::default();
         open(&mut talk, 1, "data", "80", "0");
         talk.told.clear();
@@ -357,7 +364,7 @@ mod tests {
                 &number.to_string(),
             );
         }
-        assert_eq!(talk.session.waiting.len(), MOST_WAITING);
+        assert_eq!(talk.session.waiting.len(), MAX_WAITING);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A connection to one port of a pod's own address, from the master through the kubelet's port.
 //!
-//! The master asks `GET` of a [`PortPath`] with `Connection: Upgrade` and `Upgrade:` [`PROTOCOL`]. The node connects, answers 101, and
-//! from then on passes bytes on as they come. The pod is named by its uid, so that no other pod of that name, and no address,
-//! takes its place.
+//! The master asks `GET` of a [`PortPath`] with `Connection: Upgrade` and `Upgrade:` [`PROTOCOL`].
+//! The node connects, answers 101, and from then on passes bytes on as they come. The pod is named
+//! by its uid, so that no other pod of that name, and no address, takes its place.
 
 use std::fmt;
 

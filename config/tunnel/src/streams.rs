@@ -1,17 +1,18 @@
-//! A remote command over streams of SPDY (Kubernetes, `remotecommand`), as kubectl before 1.31 and older client libraries ask
-//! for it.
+//! A remote command over streams of SPDY (Kubernetes, `remotecommand`), as kubectl before 1.31 and
+//! older client libraries ask for it.
 //!
-//! A client opens a stream for each channel that it wants, named by the header `streamtype`. It writes to `stdin` and `resize`,
-//! and reads `stdout`, `stderr` and, once, a `Status` from `error`. Input ends when the client ends its half of `stdin`. The
-//! channels mean what they mean in [`crate::command`].
+//! A client opens a stream for each channel that it wants, named by the header `streamtype`. It
+//! writes to `stdin` and `resize`, and reads `stdout`, `stderr` and, once, a `Status` from `error`.
+//! Input ends when the client ends its half of `stdin`. The channels mean what they mean in
+//! [`crate::command`].
 //!
 //! Enter by [`Session`]: it decodes what the client sends, and encodes output and status.
 
-use crate::command::{ERROR, MAX_RESIZE, RESIZE, STDERR, STDIN, STDOUT, Said, size};
+use crate::command::{ClientMessage, ERROR, MAX_RESIZE, RESIZE, STDERR, STDIN, STDOUT, size};
 use crate::spdy::{self, Fault, Frames, Headers, Refused, Streams};
 
-/// The one supported version, which ends with a `Status`; all clients since Kubernetes 1.4 offer it. Version 5 exists for
-/// WebSockets only.
+/// The one supported version, which ends with a `Status`; all clients since Kubernetes 1.4 offer
+/// it. Version 5 exists for WebSockets only.
 pub const PROTOCOL: &str = "v4.channel.k8s.io";
 /// The streams' names, by the numbers of their channels.
 const NAMES: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
@@ -42,8 +43,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event all
-    /// of `input` was taken. Of several terminal sizes in one frame the last counts. Answers to the client are appended to `out`.
+    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there
+    /// is one. Without an event all of `input` was taken. Of several terminal sizes in one frame
+    /// the last counts. Answers to the client are appended to `out`.
     ///
     /// # Errors
     /// The client broke the protocol.
@@ -51,7 +53,7 @@ impl Session {
         &mut self,
         input: &'a [u8],
         out: &mut Vec<u8>,
-    ) -> Result<(usize, Option<Said<'a>>), Fault> {
+    ) -> Result<(usize, Option<ClientMessage<'a>>), Fault> {
         spdy::take(self, input, out)
     }
 
@@ -62,8 +64,9 @@ impl Session {
         found.map(|(channel, _)| channel)
     }
 
-    /// Sizes are JSON objects one after another. They hold no objects themselves, so each ends at the first closing brace.
-    fn resize(&mut self, bytes: &[u8]) -> Option<Said<'static>> {
+    /// Sizes are JSON objects one after another. They hold no objects themselves, so each ends at
+    /// the first closing brace.
+    fn resize(&mut self, bytes: &[u8]) -> Option<ClientMessage<'static>> {
         let mut last = None;
         for byte in bytes {
             if self.size.len() < MAX_RESIZE {
@@ -84,7 +87,8 @@ impl Session {
         opened.all(|stream| stream.is_some_and(|stream| *stream != Stream::Awaited))
     }
 
-    /// Appends output for the client. If it has no open stream for the channel, the bytes are dropped.
+    /// Appends output for the client. If it has no open stream for the channel, the bytes are
+    /// dropped.
     pub fn output(&self, channel: u8, bytes: &[u8], out: &mut Vec<u8>) {
         if let Some(Stream::Open(stream)) = self.streams.get(usize::from(channel)) {
             spdy::data(*stream, bytes, false, out);
@@ -109,14 +113,14 @@ impl Session {
 }
 
 impl Streams for Session {
-    type Event<'a> = Said<'a>;
+    type Event<'a> = ClientMessage<'a>;
 
     fn frames(&mut self) -> &mut Frames {
         &mut self.frames
     }
 
-    fn due<'a>(&mut self) -> Option<Said<'a>> {
-        std::mem::take(&mut self.ending).then_some(Said::EndOfInput)
+    fn due<'a>(&mut self) -> Option<ClientMessage<'a>> {
+        std::mem::take(&mut self.ending).then_some(ClientMessage::EndOfInput)
     }
 
     /// A new stream becomes that of the channel that it names; each channel has one, and once only.
@@ -125,7 +129,7 @@ impl Streams for Session {
         stream: u32,
         headers: &Headers,
         ends: bool,
-    ) -> Result<Option<Said<'a>>, Refused> {
+    ) -> Result<Option<ClientMessage<'a>>, Refused> {
         let name = headers.get("streamtype");
         let at = NAMES.iter().position(|own| Some(*own) == name);
         let place = at.and_then(|at| self.streams.get_mut(at));
@@ -139,28 +143,29 @@ impl Streams for Session {
         stream: u32,
         bytes: &'a [u8],
         ends: bool,
-    ) -> Result<Option<Said<'a>>, Refused> {
+    ) -> Result<Option<ClientMessage<'a>>, Refused> {
         Ok(match self.channel(stream) {
             Some(STDIN) if !self.input_ended => {
                 self.input_ended = ends;
                 if bytes.is_empty() {
-                    ends.then_some(Said::EndOfInput)
+                    ends.then_some(ClientMessage::EndOfInput)
                 } else {
                     self.ending = ends;
-                    Some(Said::Input(bytes))
+                    Some(ClientMessage::Input(bytes))
                 }
             }
             Some(RESIZE) => self.resize(bytes),
-            // The client does not write to the other streams, and bytes for a stream that is over may still be on the way.
+            // The client does not write to the other streams, and bytes for a stream that is over
+            // may still be on the way.
             _ => None,
         })
     }
 
-    fn reset<'a>(&mut self, stream: u32, _out: &mut Vec<u8>) -> Option<Said<'a>> {
+    fn reset<'a>(&mut self, stream: u32, _out: &mut Vec<u8>) -> Option<ClientMessage<'a>> {
         let channel = self.channel(stream)?;
         self.streams[usize::from(channel)] = Stream::Over;
         let ends = channel == STDIN && !std::mem::replace(&mut self.input_ended, true);
-        ends.then_some(Said::EndOfInput)
+        ends.then_some(ClientMessage::EndOfInput)
     }
 }
 
@@ -177,7 +182,8 @@ mod tests {
         assert!(events.is_empty());
     }
 
-    /// A client with all streams but one for errors: 1 for the status, 3 and 5 for input and output, 7 for sizes.
+    /// A client with all streams but one for errors: 1 for the status, 3 and 5 for input and
+    /// output, 7 for sizes.
     fn opened() -> Talk {
         let mut talk = Talk::default();
         for (stream, name) in [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "resize")] {
@@ -287,9 +293,9 @@ mod tests {
             let (mut read, mut ends) = (Vec::new(), 0);
             for piece in bytes.chunks(cut) {
                 talk.each(piece, |said| match said {
-                    Said::Input(bytes) => read.extend_from_slice(bytes),
-                    Said::EndOfInput => ends += 1,
-                    Said::Size { .. } => unreachable!("no size was sent"),
+                    ClientMessage::Input(bytes) => read.extend_from_slice(bytes),
+                    ClientMessage::EndOfInput => ends += 1,
+                    ClientMessage::Size { .. } => unreachable!("no size was sent"),
                 });
             }
             prop_assert_eq!((read, ends), (pieces.concat(), 1));

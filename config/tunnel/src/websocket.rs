@@ -1,4 +1,5 @@
-//! WebSocket (RFC 6455): the handshake's key, a decoder of frames, and their encoding. No extensions.
+//! WebSocket (RFC 6455): the handshake's key, a decoder of frames, and their encoding. No
+//! extensions.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,7 +19,8 @@ pub const GOING_AWAY: u16 = 1001;
 /// The peer broke the protocol.
 pub const PROTOCOL_ERROR: u16 = 1002;
 
-/// The server's answer to a client's `Sec-WebSocket-Key`; `None` where that is not 16 bytes in base64 (RFC 6455, 4.2.1).
+/// The server's answer to a client's `Sec-WebSocket-Key`; `None` where that is not 16 bytes in
+/// base64 (RFC 6455, 4.2.1).
 pub fn accept(key: &str) -> Option<String> {
     let bytes = STANDARD.decode(key.trim()).ok()?;
     (bytes.len() == 16).then(|| {
@@ -122,7 +124,8 @@ struct Frame {
 
 /// Reads the frames of one peer from whatever pieces of them come.
 ///
-/// Guarantee: the events do not depend on how the bytes were cut, but for the pieces of [`Event::Data`].
+/// Guarantee: the events do not depend on how the bytes were cut, but for the pieces of
+/// [`Event::Data`].
 #[derive(Debug)]
 pub struct Decoder {
     from: Sender,
@@ -151,8 +154,8 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event
-    /// all of `input` was taken. Payloads are unmasked in place.
+    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there
+    /// is one. Without an event all of `input` was taken. Payloads are unmasked in place.
     ///
     /// # Errors
     /// The peer broke the protocol.
@@ -209,10 +212,10 @@ impl Decoder {
             self.frame = Some(frame);
             return Ok((used, None));
         }
-        let said = &self.control[..at + count];
+        let content = &self.control[..at + count];
         let event = match frame.opcode {
-            0x8 => Event::Close(said.first_chunk().map(|code| u16::from_be_bytes(*code))),
-            0x9 => Event::Ping(said),
+            0x8 => Event::Close(content.first_chunk().map(|code| u16::from_be_bytes(*code))),
+            0x9 => Event::Ping(content),
             _ => Event::Pong,
         };
         Ok((used, Some(event)))
@@ -288,7 +291,8 @@ impl Decoder {
     }
 }
 
-/// Applies the mask to bytes of a payload of which `before` have come (RFC 6455, 5.3). The same call masks.
+/// Applies the mask to bytes of a payload of which `before` have come (RFC 6455, 5.3). The same
+/// call masks.
 fn unmask(bytes: &mut [u8], mask: [u8; 4], before: u64) {
     if mask == [0; 4] {
         return;
@@ -330,7 +334,8 @@ pub fn frame(kind: Kind, first: &[u8], rest: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// Appends a client's frame to `out`. A client that a browser may have started draws each mask anew (RFC 6455, 10.3).
+/// Appends a client's frame to `out`. A client that a browser may have started draws each mask anew
+/// (RFC 6455, 10.3).
 pub fn masked_frame(kind: Kind, payload: &[u8], mask: [u8; 4], out: &mut Vec<u8>) {
     header(kind, payload.len(), true, out);
     out.extend_from_slice(&mask);

@@ -32,8 +32,8 @@ pub const CAP_EVENT: &[u8] = b"pratique: the state was opened in this boot";
 /// the boot was verified by (TCG PC Client Platform Firmware Profile, 3.3.4.8).
 pub const SECURE_BOOT_PCR: u8 = 7;
 /// How many floors an image is approved for, its own SVN the highest. Where an update skips more
-/// versions, a worker makes a new state, and a master refuses the image; `image-build write` refuses
-/// it beforehand. ([`AREA`] has no room for all floors.)
+/// versions, a worker makes a new state, and a master refuses the image; `image-build write`
+/// refuses it beforehand. ([`AREA`] has no room for all floors.)
 pub const FLOORS: u64 = 32;
 /// Room for the approvals, at the end of the image's verity partition.
 pub const AREA: usize = 64 << 10;
@@ -61,7 +61,8 @@ impl Use {
     /// Both.
     pub const ALL: [Self; 2] = [Self::State, Self::Seal];
 
-    /// The registers that must hold what the build predicts; those that it does not predict must be zero.
+    /// The registers that must hold what the build predicts; those that it does not predict must be
+    /// zero.
     pub fn pcrs(self) -> &'static [u8] {
         match self {
             Self::State => &[4, CAP_PCR, 9, 11, 12, 13],
@@ -83,7 +84,8 @@ impl Use {
         }
     }
 
-    /// The policyRef of a role's images and a floor: `pratique-ROLE-USE-svn-` and the floor, 64 bits, big-endian.
+    /// The policyRef of a role's images and a floor: `pratique-ROLE-USE-svn-` and the floor, 64
+    /// bits, big-endian.
     pub fn reference(self, role: Role, floor: u64) -> Vec<u8> {
         let label = format!("pratique-{}-{}-svn-", role.name(), self.name());
         [label.as_bytes(), &floor.to_be_bytes()].concat()
@@ -158,7 +160,8 @@ impl Role {
     }
 }
 
-/// The public half of a release key, as a TPM loads it, and the role of the images that it approves.
+/// The public half of a release key, as a TPM loads it, and the role of the images that it
+/// approves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approver {
     key: VerifyingKey,
@@ -171,7 +174,8 @@ impl Approver {
         Self { key, role }
     }
 
-    /// From an uncompressed point (SEC 1), 65 bytes in hexadecimal, as the image's description has it.
+    /// From an uncompressed point (SEC 1), 65 bytes in hexadecimal, as the image's description has
+    /// it.
     pub fn from_hex(text: &str, role: Role) -> Option<Self> {
         let point = hex::decode(text).ok().filter(|point| point.len() == 65)?;
         let key = VerifyingKey::from_sec1_bytes(&point).ok()?;
@@ -223,7 +227,8 @@ pub struct Approval {
 }
 
 impl Approval {
-    /// Whether the approver's key signed it for images of its role. The TPM asks the same before it opens anything.
+    /// Whether the approver's key signed it for images of its role. The TPM asks the same before it
+    /// opens anything.
     pub fn is_by(&self, approver: &Approver) -> bool {
         let digest = self.of.approval(approver.role, &self.policy, self.floor);
         Signature::from_slice(&self.signature).is_ok_and(|signature| {
@@ -291,7 +296,8 @@ impl Approvals {
         })
     }
 
-    /// Magic, a count of 32 bits, and for each its use, floor, policy and signature; numbers are big-endian.
+    /// Magic, a count of 32 bits, and for each its use, floor, policy and signature; numbers are
+    /// big-endian.
     ///
     /// # Errors
     /// [`ApprovalsError::Malformed`] where there are more than fit into [`AREA`].
@@ -316,7 +322,8 @@ impl Approvals {
         Ok(out)
     }
 
-    /// Reads what [`Approvals::to_bytes`] wrote; bytes after it are ignored. Does not check who signed.
+    /// Reads what [`Approvals::to_bytes`] wrote; bytes after it are ignored. Does not check who
+    /// signed.
     ///
     /// # Errors
     /// [`ApprovalsError::Absent`] where something else is there, [`ApprovalsError::Malformed`]
@@ -386,7 +393,8 @@ pub struct Index {
     pub size: u16,
 }
 
-/// TPMA_NV_POLICYWRITE, TPMA_NV_POLICYREAD and TPMA_NV_NO_DA: neither the owner nor an auth value reads or writes it.
+/// TPMA_NV_POLICYWRITE, TPMA_NV_POLICYREAD and TPMA_NV_NO_DA: neither the owner nor an auth value
+/// reads or writes it.
 pub const INDEX_ATTRIBUTES: u32 = 1 << 3 | 1 << 19 | 1 << 25;
 /// TPMA_NV_WRITTEN: the TPM sets it with the first write.
 const WRITTEN: u32 = 1 << 29;

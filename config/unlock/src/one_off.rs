@@ -5,8 +5,9 @@
 //! used before the machine trusts any of its own data. So it is a few bounded fields and no file,
 //! and only one boot of one board can use it:
 //!
-//! - a secret is wrapped to the board's endorsement key ([`duplicate_secret`]), and the board's TPM unseals it by the state's
-//!   own policy alone: in a boot that the release key approved, before the state was opened ([`crate::approvals`]);
+//! - a secret is wrapped to the board's endorsement key ([`duplicate_secret`]), and the board's TPM
+//!   unseals it by the state's own policy alone: in a boot that the release key approved, before
+//!   the state was opened ([`crate::approvals`]);
 //! - the secret encrypts the content: the state's recovery key and the master's keys;
 //! - the admin's key signs all of it. The machine learns only later, from its measured
 //!   configuration, which admin key it has to trust: the volume's header names the key from then
@@ -14,9 +15,10 @@
 //!
 //! It is good for one generation of the volume's header; opening the state makes another.
 //!
-//! Layout, numbers big-endian, parts with a length of 16 bits before them: 16 bytes magic and version, u64 generation, u64
-//! floor, 32 bytes hash of the endorsement key, the admin's SubjectPublicKeyInfo, TPMT_PUBLIC, private part and seed of the
-//! secret, the content, the signature (r and s, 64 bytes, over all before it). Zeros may follow.
+//! Layout, numbers big-endian, parts with a length of 16 bits before them: 16 bytes magic and
+//! version, u64 generation, u64 floor, 32 bytes hash of the endorsement key, the admin's
+//! SubjectPublicKeyInfo, TPMT_PUBLIC, private part and seed of the secret, the content, the
+//! signature (r and s, 64 bytes, over all before it). Zeros may follow.
 
 use crate::approvals::{Approver, Use};
 use config_tpm::Digest;

@@ -10,8 +10,9 @@
 //! and without a gap between the first and the last. It can't know whether records after the last
 //! one were held back: compare the head that it returns with one that was noted elsewhere.
 //!
-//! Nothing here opens a file or reads a clock. Enter by [`verify`] for a reader, by [`resume`] and [`line()`] for a writer, which
-//! is `master/journal`. The verdicts themselves are made in `config/attest`.
+//! Nothing here opens a file or reads a clock. Enter by [`verify`] for a reader, by [`resume`] and
+//! [`line()`] for a writer, which is `master/journal`. The verdicts themselves are made in
+//! `config/attest`.
 
 mod read;
 
@@ -24,7 +25,8 @@ use serde::{Deserialize, Serialize};
 
 /// The format that a segment names.
 pub const FORMAT: &str = "pratique-verdicts/v1";
-/// The prefix of the JSON in the signed bytes, so that a signature cannot be used for anything else.
+/// The prefix of the JSON in the signed bytes, so that a signature cannot be used for anything
+/// else.
 pub const LABEL: &[u8] = b"pratique verdict log v1\n";
 /// Common name of the log key's certificate, before the cluster's name.
 pub const SUBJECT: &str = "pratique verdict log of ";
@@ -95,7 +97,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Entry {
-    /// What.
+    /// The kind of record.
     pub kind: Kind,
     /// The Machine's name, or the object's.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -36,7 +36,8 @@ pub struct Summary {
     pub kinds: BTreeMap<Kind, u64>,
     /// Refusals of each code.
     pub codes: BTreeMap<String, u64>,
-    /// How often a record's time is before that of the record before it: the master's clock was set back.
+    /// How often a record's time is before that of the record before it: the master's clock was set
+    /// back.
     pub steps_back: u64,
     /// Keys that signed.
     pub keys: u64,
@@ -411,7 +412,8 @@ pub struct Resumed {
 /// Reads from a segment what its writer needs after a crash. Only [`verify`] checks signatures.
 ///
 /// # Errors
-/// The number of the first malformed line, if whole lines follow it, so that it can't be a torn write.
+/// The number of the first malformed line, if whole lines follow it, so that it can't be a torn
+/// write.
 pub fn resume(segment: &[u8]) -> Result<Resumed, (usize, String)> {
     let mut resumed: Option<Resumed> = None;
     let mut broken: Option<(usize, String)> = None;

@@ -54,7 +54,8 @@ pub(crate) enum Command {
         image: PathBuf,
         /// The disk, while the machine is off: a block device or a raw file
         disk: PathBuf,
-        /// Public half of the release key, PEM: checks that the machine opens its state with this image
+        /// Public half of the release key, PEM: checks that the machine opens its state with this
+        /// image
         #[arg(long, required_unless_present = "lose_state")]
         release_key: Option<PathBuf>,
         /// Write it also where the machine may not open its state afterwards
@@ -123,7 +124,8 @@ pub(crate) struct BuildArguments {
     /// Further kernel arguments [default: quiet]
     #[arg(long)]
     cmdline_extra: Option<String>,
-    /// User-data for every machine that boots the image, where none is to be brought from outside; everybody can read it
+    /// User-data for every machine that boots the image, where none is to be brought from outside;
+    /// everybody can read it
     #[arg(long)]
     user_data: Option<PathBuf>,
     /// Time of the build, Unix seconds [default: the newest file of the packages]

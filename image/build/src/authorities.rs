@@ -15,14 +15,15 @@ pub const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
 const FOLDER: &str = "usr/share/ca-certificates/mozilla";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
-/// Fewer would mean that the package changed its layout: Mozilla has listed more than 100 for years.
-const LEAST: usize = 100;
+/// Fewer would mean that the package changed its layout: Mozilla has listed more than 100 for
+/// years.
+const MIN_CERTIFICATES: usize = 100;
 
 /// The authorities of an unpacked tree as one PEM file.
 ///
 /// # Errors
-/// Where the package's folder can't be read, where a file of it is no single certificate, and where there are fewer
-/// than [`LEAST`].
+/// Where the package's folder can't be read, where a file of it is no single certificate, and where
+/// there are fewer than [`MIN_CERTIFICATES`].
 pub fn bundle(tree: &Path) -> Result<Vec<u8>> {
     let folder = tree.join(FOLDER);
     let mut files = Vec::new();
@@ -34,9 +35,9 @@ pub fn bundle(tree: &Path) -> Result<Vec<u8>> {
         .iter()
         .map(|path| one(&read(path)?, path))
         .collect::<Result<Vec<String>>>()?;
-    if certificates.len() < LEAST {
+    if certificates.len() < MIN_CERTIFICATES {
         return Err(Error::Image(format!(
-            "{} holds {} certificates, expected at least {LEAST}",
+            "{} holds {} certificates, expected at least {MIN_CERTIFICATES}",
             folder.display(),
             certificates.len()
         )));
@@ -78,7 +79,7 @@ mod tests {
 
     fn many() -> Vec<(String, String)> {
         // Made in another order than their names'.
-        (0..LEAST)
+        (0..MIN_CERTIFICATES)
             .rev()
             .map(|n| {
                 (
@@ -98,7 +99,7 @@ mod tests {
             )),
             "{text}"
         );
-        assert_eq!(text.matches(END).count(), LEAST);
+        assert_eq!(text.matches(END).count(), MIN_CERTIFICATES);
     }
 
     #[test]

@@ -59,7 +59,8 @@ struct Kernel {
     boots: Vec<Boot>,
 }
 
-/// Builds an image into `options.out`: `ROLE.raw`, `ROLE.efi`, `ROLE.release.json`, `ROLE.parts.json`.
+/// Builds an image into `options.out`: `ROLE.raw`, `ROLE.efi`, `ROLE.release.json`,
+/// `ROLE.parts.json`.
 ///
 /// # Errors
 /// Packages, tools or programs cannot be had, an input is refused, or the output cannot be written.

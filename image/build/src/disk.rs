@@ -1,6 +1,7 @@
-//! The disk: EFI system partition, root A and its verity tree, room for B, into which [`crate::update`] writes. All images have the
-//! same layout, so that each fits beside a state. The state partition is made by init on
-//! first boot, in the space that the machine's disk has beyond the image.
+//! The disk: EFI system partition, root A and its verity tree, room for B, into which
+//! [`crate::update`] writes. All images have the same layout, so that each fits beside a state. The
+//! state partition is made by init on first boot, in the space that the machine's disk has beyond
+//! the image.
 
 use crate::error::{Error, Result, at};
 use config_unlock::approvals::AREA;
@@ -33,8 +34,9 @@ pub struct Content<'a> {
     pub verity: &'a [u8],
     /// Its root hash.
     pub root_hash: &'a [u8; 32],
-    /// Which boots may open the machine's state (`config_unlock::approvals`): at the end of the verity partition, where no
-    /// register covers them and nothing needs to. Empty where no key signed the image.
+    /// Which boots may open the machine's state (`config_unlock::approvals`): at the end of the
+    /// verity partition, where no register covers them and nothing needs to. Empty where no key
+    /// signed the image.
     pub approvals: &'a [u8],
 }
 

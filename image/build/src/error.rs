@@ -30,25 +30,25 @@ pub enum Error {
         doing: &'static str,
         /// With which file.
         path: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
     /// The partition table of an image or a disk.
     #[error("cannot use {path}")]
     Table {
-        /// Which.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: image_format::table::TableError,
     },
     /// An ELF file.
     #[error("cannot examine {path}")]
     Elf {
-        /// Which.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: ElfError,
     },
@@ -76,7 +76,7 @@ pub enum Error {
     /// A key or certificate.
     #[error("key {path} is not usable: {what}")]
     Key {
-        /// Which.
+        /// The path.
         path: String,
         /// What is wrong and what is expected.
         what: String,

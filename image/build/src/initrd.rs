@@ -8,7 +8,8 @@ use image_packages::tools::Tools;
 use std::path::Path;
 use std::process::Command;
 
-/// The archive, compressed by zstd. `init` is the static program; `work` is a folder for files on the way.
+/// The archive, compressed by zstd. `init` is the static program; `work` is a folder for files on
+/// the way.
 ///
 /// # Errors
 /// The archive cannot be written, or `zstd` fails.

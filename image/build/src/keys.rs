@@ -1,4 +1,5 @@
-//! Development keys: the release key and the Secure Boot key, made on first use; and reading keys of either kind.
+//! Development keys: the release key and the Secure Boot key, made on first use; and reading keys
+//! of either kind.
 
 use crate::error::{Error, Result, at, read, write};
 use image_format::{Guid, efivars};
@@ -29,7 +30,8 @@ pub mod names {
     pub const VARIABLES_BLANK: &str = "vars-blank.fd";
 }
 
-/// Makes what is missing of the development keys in a folder; private keys are readable by their owner only.
+/// Makes what is missing of the development keys in a folder; private keys are readable by their
+/// owner only.
 ///
 /// # Errors
 /// A file cannot be written, or holds something else than a key.

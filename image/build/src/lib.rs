@@ -6,8 +6,8 @@
 //! will measure go into a signed release ([`release`]). No root rights, loop devices or mounts; the
 //! same inputs give the same bytes.
 //!
-//! No tasks, no channels; programs of the tools tree are run one after another. Enter by [`build::run`];
-//! [`update`] writes an image onto a machine's disk beside the state.
+//! No tasks, no channels; programs of the tools tree are run one after another. Enter by
+//! [`build::run`]; [`update`] writes an image onto a machine's disk beside the state.
 
 pub mod authorities;
 pub mod build;

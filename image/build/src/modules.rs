@@ -1,6 +1,7 @@
 //! Kernel modules: which ones, and in which order they load.
 //!
-//! Debian's kernel packages carry no `modules.dep`; each module names what it needs in its `.modinfo` section.
+//! Debian's kernel packages carry no `modules.dep`; each module names what it needs in its
+//! `.modinfo` section.
 
 use crate::error::{Error, Result, at, read};
 use image_packages::run::output;
@@ -61,8 +62,9 @@ const RUNNING: [&str; 29] = [
 /// On hardware: common network cards.
 const RUNNING_FULL: [&str; 6] = ["e1000e", "igb", "ixgbe", "r8169", "tg3", "bnxt_en"];
 
-/// A module that no image's kernel has, also not built in: sockets to the host of a virtual machine. Filters of system calls keep
-/// them from containers, but not from 32-bit programs: these make sockets by `socketcall`, whose arguments no filter sees.
+/// A module that no image's kernel has, also not built in: sockets to the host of a virtual
+/// machine. Filters of system calls keep them from containers, but not from 32-bit programs: these
+/// make sockets by `socketcall`, whose arguments no filter sees.
 const KEPT_OUT: &str = "vsock";
 
 /// A module, unpacked.
@@ -153,7 +155,8 @@ impl<'a> ModuleFolder<'a> {
         })
     }
 
-    /// The named modules and what they need, in load order, without those in `loaded`, to which they are added.
+    /// The named modules and what they need, in load order, without those in `loaded`, to which
+    /// they are added.
     fn closure(&mut self, names: &[String], loaded: &mut BTreeSet<String>) -> Result<Vec<Module>> {
         let mut out = Vec::new();
         for name in names {
@@ -190,7 +193,8 @@ impl<'a> ModuleFolder<'a> {
         Ok(())
     }
 
-    /// The module meant by a soft dependency, which may be the name of an algorithm: its generic implementation.
+    /// The module meant by a soft dependency, which may be the name of an algorithm: its generic
+    /// implementation.
     fn soft(&self, name: &str) -> Option<String> {
         let name = name.trim_start_matches("crypto-").replace('-', "_");
         [format!("{name}_generic"), name]
@@ -227,7 +231,8 @@ fn module_name(path: &Path) -> Option<String> {
     Some(name.replace('-', "_"))
 }
 
-/// The names in the first entry of a module's information that begins with `key` (a NUL, the entry's name, `=`).
+/// The names in the first entry of a module's information that begins with `key` (a NUL, the
+/// entry's name, `=`).
 fn listed(bytes: &[u8], key: &[u8], between: char) -> Vec<String> {
     let Some(at) = bytes.windows(key.len()).position(|window| window == key) else {
         return Vec::new();

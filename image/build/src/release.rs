@@ -1,4 +1,5 @@
-//! The release: the predicted measurements of the image, with Secure Boot on and off, and its content.
+//! The release: the predicted measurements of the image, with Secure Boot on and off, and its
+//! content.
 
 use crate::error::{Error, Result};
 use crate::keys::OWNER;
@@ -17,7 +18,8 @@ use std::collections::BTreeMap;
 pub struct Measured {
     /// Authenticode hash of the whole.
     pub program: Digest,
-    /// Authenticode hash of the kernel inside, which firmware measures too where Secure Boot is off.
+    /// Authenticode hash of the kernel inside, which firmware measures too where Secure Boot is
+    /// off.
     pub kernel: Digest,
     /// The command line.
     pub command_line: String,

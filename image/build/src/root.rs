@@ -28,7 +28,8 @@ pub const PROGRAMS: [&str; 4] = [
     "usr/bin/crun",
     "usr/sbin/mke2fs",
 ];
-/// Every executable file of a worker's image: a promise to those who run it. [`check`] holds the build to it.
+/// Every executable file of a worker's image: a promise to those who run it. [`check`] holds the
+/// build to it.
 const PROMISED: [&str; 7] = [
     "/usr/bin/agent",
     "/usr/bin/containerd",
@@ -242,7 +243,8 @@ pub fn promised(role: Role) -> Vec<&'static str> {
     }
 }
 
-/// Refuses setuid and setgid files, shells, package managers and their like, and executables that are not promised.
+/// Refuses setuid and setgid files, shells, package managers and their like, and executables that
+/// are not promised.
 ///
 /// # Errors
 /// What is refused, by its path.

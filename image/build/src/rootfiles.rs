@@ -18,7 +18,8 @@ pub struct Label<'a> {
     pub build_time: u64,
     /// Which metadata service its machines may ask.
     pub metadata: Metadata,
-    /// The release key that approves its boots, as `config_unlock::approvals::Approver::to_hex` writes it.
+    /// The release key that approves its boots, as `config_unlock::approvals::Approver::to_hex`
+    /// writes it.
     pub approver: Option<&'a str>,
 }
 

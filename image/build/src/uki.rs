@@ -46,7 +46,8 @@ pub fn make(parts: &Parts<'_>, signer: Option<(&RsaPrivateKey, &[u8])>) -> Resul
         (".linux", parts.linux),
     ];
     let plain = pe::with_sections(parts.stub, &added)?;
-    // The stub measures in the order of its own table, not of the file (systemd-stub(7); `unified_sections`).
+    // The stub measures in the order of its own table, not of the file (systemd-stub(7);
+    // `unified_sections`).
     let mut sections = Vec::new();
     for name in [".linux", ".osrel", ".cmdline", ".initrd", ".uname", ".sbat"] {
         sections.push((name.to_owned(), pe::section(&plain, name)?.to_vec()));

@@ -1,4 +1,5 @@
-//! An image, built from Debian's packages and stand-ins for our programs, opened with third-party tools.
+//! An image, built from Debian's packages and stand-ins for our programs, opened with third-party
+//! tools.
 //!
 //! Needs the packages of image/packages.lock (cached, or from the host's mirror); unpacks the tools
 //! tree if it is missing.

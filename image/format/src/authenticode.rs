@@ -1,5 +1,5 @@
-//! Authenticode signatures: PKCS #7 `SignedData` over an `SpcIndirectDataContent`, RSA with SHA-256, without a time, so that
-//! the same key and program give the same signature.
+//! Authenticode signatures: PKCS #7 `SignedData` over an `SpcIndirectDataContent`, RSA with
+//! SHA-256, without a time, so that the same key and program give the same signature.
 
 use crate::der::{octets, oid, sequence, set, take, value};
 use crate::pe::{self, PeError};

@@ -1,4 +1,5 @@
-//! cpio archives in the "newc" form, as the kernel unpacks them (Documentation/driver-api/early-userspace/buffer-format.rst).
+//! cpio archives in the "newc" form, as the kernel unpacks them
+//! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 /// A file, folder or link of the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,8 @@ pub fn archive(entries: &[(String, Entry)]) -> Vec<u8> {
     out
 }
 
-/// The archive that systemd-stub (257, `pack_cpio_literal`) makes of a section: a folder, mode 0555, with one file, 0444.
+/// The archive that systemd-stub (257, `pack_cpio_literal`) makes of a section: a folder, mode
+/// 0555, with one file, 0444.
 pub fn stub_archive(folder: &str, file: &str, content: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     append(&mut out, 1, folder, 0o040_555, &[]);

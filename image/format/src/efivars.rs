@@ -1,5 +1,6 @@
-//! The firmware's variable store as OVMF keeps it in flash (EDK II, `VariableFormat.h`, authenticated variables), and
-//! the signature lists of Secure Boot (UEFI specification 2.10, 32.4.1).
+//! The firmware's variable store as OVMF keeps it in flash (EDK II, `VariableFormat.h`,
+//! authenticated variables), and the signature lists of Secure Boot (UEFI specification 2.10,
+//! 32.4.1).
 
 use crate::guid::Guid;
 
@@ -25,7 +26,8 @@ const TIME: [u8; 16] = [0xea, 0x07, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 #[error("not an empty OVMF variable store: {0}")]
 pub struct StoreError(&'static str);
 
-/// One signature: who put it there, and the certificate. `EFI_SIGNATURE_DATA`, as a PCR 7 authority event measures it.
+/// One signature: who put it there, and the certificate. `EFI_SIGNATURE_DATA`, as a PCR 7 authority
+/// event measures it.
 pub fn signature_data(owner: Guid, certificate: &[u8]) -> Vec<u8> {
     [&owner.to_bytes(), certificate].concat()
 }

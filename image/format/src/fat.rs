@@ -1,4 +1,5 @@
-//! FAT volumes: the EFI system partition and NoCloud volumes. Made in memory, with fixed times and a given volume id.
+//! FAT volumes: the EFI system partition and NoCloud volumes. Made in memory, with fixed times and
+//! a given volume id.
 
 use std::io::{Cursor, Write};
 
@@ -12,7 +13,7 @@ pub enum FatError {
         what: String,
         /// The volume's size.
         size: usize,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -21,7 +22,8 @@ pub enum FatError {
     Label(String),
 }
 
-/// A volume of `size` bytes with a label and files. Folders on a file's path are made; slashes part them.
+/// A volume of `size` bytes with a label and files. Folders on a file's path are made; slashes part
+/// them.
 ///
 /// # Errors
 /// [`FatError`]: a label or a name that the format cannot hold, or files that do not fit.
@@ -65,7 +67,8 @@ pub fn volume(
     Ok(bytes)
 }
 
-/// A NoCloud volume (label CIDATA) with user-data and the meta-data file that cloud-init's datasource asks for.
+/// A NoCloud volume (label CIDATA) with user-data and the meta-data file that cloud-init's
+/// datasource asks for.
 ///
 /// # Errors
 /// The user-data do not fit into 2 MiB.

@@ -1,4 +1,5 @@
-//! GUID partition tables (UEFI specification 2.10, chapter 5): protective MBR, header, entries, and their backup.
+//! GUID partition tables (UEFI specification 2.10, chapter 5): protective MBR, header, entries, and
+//! their backup.
 
 use crate::guid::Guid;
 
@@ -63,7 +64,8 @@ pub struct Layout {
     pub tail: Vec<u8>,
 }
 
-/// Lays partitions out one after the other and writes both tables. More than 128 partitions are left out.
+/// Lays partitions out one after the other and writes both tables. More than 128 partitions are
+/// left out.
 pub fn layout(disk: Guid, partitions: &[Partition]) -> Layout {
     let mut at = ALIGNMENT;
     let mut entries = Vec::with_capacity((ENTRIES * ENTRY) as usize);

@@ -18,7 +18,8 @@ impl Guid {
         Self(bytes)
     }
 
-    /// A GUID that follows from what it names: the first half of a SHA-256, marked as version 8 (RFC 9562, 5.8).
+    /// A GUID that follows from what it names: the first half of a SHA-256, marked as version 8
+    /// (RFC 9562, 5.8).
     pub fn derived(parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -33,8 +34,8 @@ impl Guid {
         Self(bytes)
     }
 
-    /// The unique GUIDs of the root and the verity partition that belong to a root hash: its first and its last 128 bits
-    /// (Discoverable Partitions Specification).
+    /// The unique GUIDs of the root and the verity partition that belong to a root hash: its first
+    /// and its last 128 bits (Discoverable Partitions Specification).
     pub fn of_root_hash(hash: &[u8; 32]) -> (Self, Self) {
         let (mut root, mut verity) = ([0; 16], [0; 16]);
         root.copy_from_slice(&hash[..16]);

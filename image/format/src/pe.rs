@@ -1,5 +1,5 @@
-//! PE32+ files: the unified kernel image and the Authenticode hash (Microsoft PE/COFF; "Windows Authenticode Portable
-//! Executable Signature Format"). Total over any bytes.
+//! PE32+ files: the unified kernel image and the Authenticode hash (Microsoft PE/COFF; "Windows
+//! Authenticode Portable Executable Signature Format"). Total over any bytes.
 
 use sha2::{Digest, Sha256};
 
@@ -114,7 +114,8 @@ impl Header {
     }
 }
 
-/// The Authenticode SHA-256 of a program: all but the checksum, the certificate directory entry and the certificates.
+/// The Authenticode SHA-256 of a program: all but the checksum, the certificate directory entry and
+/// the certificates.
 ///
 /// # Errors
 /// It is no PE32+ program, or a section lies outside it or over another one.
@@ -183,10 +184,12 @@ pub fn section<'a>(bytes: &'a [u8], name: &str) -> Result<&'a [u8], PeError> {
     Err(PeError("no such section"))
 }
 
-/// The stub with sections appended in the given order: a unified kernel image. `.linux` is executable, others are data.
+/// The stub with sections appended in the given order: a unified kernel image. `.linux` is
+/// executable, others are data.
 ///
 /// # Errors
-/// Where the stub is not a PE32+ program, has no room for the headers, or a section's name has more than 8 bytes.
+/// Where the stub is not a PE32+ program, has no room for the headers, or a section's name has more
+/// than 8 bytes.
 pub fn with_sections(stub: &[u8], added: &[(&str, &[u8])]) -> Result<Vec<u8>, PeError> {
     let header = Header::read(stub)?;
     let align = size_at(stub, header.optional + 32)?;
@@ -248,7 +251,8 @@ pub fn with_sections(stub: &[u8], added: &[(&str, &[u8])]) -> Result<Vec<u8>, Pe
     Ok(out)
 }
 
-/// The program with a certificate table that holds one PKCS #7 signature. An earlier table must not be there.
+/// The program with a certificate table that holds one PKCS #7 signature. An earlier table must not
+/// be there.
 ///
 /// # Errors
 /// It is no PE32+ program, has a signature already, or a length that is no multiple of 8.

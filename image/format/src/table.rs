@@ -1,8 +1,8 @@
 //! Reading a GUID partition table and changing it: which extent is whose, and what to write so that
 //! a power cut leaves the old table or the new one (UEFI specification 2.10, chapter 5.3).
 //!
-//! A [`Table`] proves that its checksums held and that its partitions lie within the disk without overlap. Entries that
-//! are not changed stay as they are, byte by byte.
+//! A [`Table`] proves that its checksums held and that its partitions lie within the disk without
+//! overlap. Entries that are not changed stay as they are, byte by byte.
 
 use crate::gpt::{Extent, SECTOR, crc32, header};
 use crate::guid::Guid;
@@ -49,8 +49,8 @@ pub struct Entry {
 }
 
 impl Table {
-    /// Reads the table of a disk of `bytes`: the primary copy or, where that is damaged, the one in the last sector.
-    /// `read(offset, length)` gives exactly `length` bytes.
+    /// Reads the table of a disk of `bytes`: the primary copy or, where that is damaged, the one in
+    /// the last sector. `read(offset, length)` gives exactly `length` bytes.
     ///
     /// # Errors
     /// No copy is valid, or the disk can't be read.
@@ -135,7 +135,8 @@ impl Table {
         }
     }
 
-    /// What to write, each part on the medium before the next: the copy at the disk's end, then the primary one.
+    /// What to write, each part on the medium before the next: the copy at the disk's end, then the
+    /// primary one.
     pub fn writes(&self) -> Vec<(u64, Vec<u8>)> {
         let entries = self.entries.concat();
         let (sum, last) = (crc32(&entries), self.sectors - 1);

@@ -18,7 +18,8 @@ pub struct TooLong(String);
 
 const BLOCK: usize = 512;
 
-/// An archive of entries in the given order, owned by root, all of one time (seconds since 1970). Paths are relative.
+/// An archive of entries in the given order, owned by root, all of one time (seconds since 1970).
+/// Paths are relative.
 ///
 /// # Errors
 /// A path of more than 255 bytes that can't be cut at a slash, or a link target of more than 100.

@@ -1,5 +1,6 @@
-//! dm-verity hash trees: format 1, SHA-256, blocks of 4096 bytes, with the superblock that veritysetup writes
-//! (kernel Documentation/admin-guide/device-mapper/verity.rst; cryptsetup's DM-Verity on-disk format).
+//! dm-verity hash trees: format 1, SHA-256, blocks of 4096 bytes, with the superblock that
+//! veritysetup writes (kernel Documentation/admin-guide/device-mapper/verity.rst; cryptsetup's
+//! DM-Verity on-disk format).
 
 use crate::guid::Guid;
 use sha2::{Digest, Sha256};
@@ -107,7 +108,8 @@ mod tests {
 
     #[test]
     fn the_tree_is_what_veritysetup_makes() {
-        // Golden values from `veritysetup format --salt=0909… --uuid=…5` (cryptsetup 2.7.5) over the same bytes.
+        // Golden values from `veritysetup format --salt=0909… --uuid=…5` (cryptsetup 2.7.5) over
+        // the same bytes.
         let tree = tree(&data(200), &[9; 32], Guid::new(5));
         assert_eq!(
             hex::encode(tree.root),

@@ -51,9 +51,9 @@ pub enum AptError {
     /// The private state could not be written.
     #[error("cannot write apt's private state at {path}")]
     State {
-        /// Where.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },

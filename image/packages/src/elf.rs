@@ -136,8 +136,8 @@ fn libraries(bytes: &[u8], segments: &[Segment], at: usize, size: u64) -> Option
         .collect()
 }
 
-/// The program with another loader. The kernel reads the loader's name by file offset, so the new name is
-/// appended and only its place and length in the program header change.
+/// The program with another loader. The kernel reads the loader's name by file offset, so the new
+/// name is appended and only its place and length in the program header change.
 ///
 /// # Errors
 /// It is no 64-bit ELF file, or a static program.

@@ -33,7 +33,7 @@ pub enum FetchError {
     Apt {
         /// The set.
         set: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: AptError,
     },
@@ -43,9 +43,9 @@ pub enum FetchError {
     /// The cache can't be used.
     #[error("cannot use the package cache at {path}")]
     Cache {
-        /// Where.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -91,7 +91,8 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// The result of [`Self::fetch`], without reading the files; `None` if it would have to download.
+    /// The result of [`Self::fetch`], without reading the files; `None` if it would have to
+    /// download.
     ///
     /// # Errors
     /// A lock file cannot be read.
@@ -119,8 +120,8 @@ impl Fetcher {
     /// The packages of a set, each with the digest that the lock or the signed archive gives it.
     ///
     /// # Errors
-    /// A package cannot be had in the version that is locked, a file has another digest, or the cache cannot be
-    /// written.
+    /// A package cannot be had in the version that is locked, a file has another digest, or the
+    /// cache cannot be written.
     pub fn fetch(&self, set: &Set) -> Result<Vec<Package>, FetchError> {
         let debs = self.cache.join("debs");
         std::fs::create_dir_all(&debs).map_err(|source| self.fault(&debs, source))?;
@@ -283,7 +284,8 @@ impl Fetcher {
             .collect()
     }
 
-    /// Those that are not in the cache. A cached file whose digest is wrong is removed and counts as absent.
+    /// Those that are not in the cache. A cached file whose digest is wrong is removed and counts
+    /// as absent.
     fn absent(&self, wanted: &[Locked]) -> Result<Vec<Locked>, FetchError> {
         let mut out = Vec::new();
         for package in wanted {

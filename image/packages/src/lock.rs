@@ -32,18 +32,18 @@ pub enum LockError {
     /// It could not be read or written.
     #[error("cannot access lock file {path}")]
     File {
-        /// Which.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
     /// It is not what a lock file looks like.
     #[error("lock file {path} is not readable; restore it from version control")]
     Parse {
-        /// Which.
+        /// The path.
         path: String,
-        /// Where.
+        /// The cause.
         #[source]
         source: toml::de::Error,
     },
@@ -53,7 +53,7 @@ pub enum LockError {
     /// A digest that is none.
     #[error("lock file {path}: package {name} has the digest {sha256:?}, expected 64 hex digits")]
     Digest {
-        /// Which.
+        /// The path.
         path: String,
         /// The package.
         name: String,

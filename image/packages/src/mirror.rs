@@ -1,7 +1,8 @@
 //! The source of packages: the mirror in the host's apt configuration, for the image's release.
 //!
-//! Both formats of apt sources are read (sources.list(5): one line each, or deb822). Only Debian's own archive
-//! counts: the suite is a Debian release, the component `main` is in it, and no foreign keyring signs it.
+//! Both formats of apt sources are read (sources.list(5): one line each, or deb822). Only Debian's
+//! own archive counts: the suite is a Debian release, the component `main` is in it, and no foreign
+//! keyring signs it.
 
 use std::path::Path;
 
@@ -39,9 +40,9 @@ pub enum MirrorError {
     /// A file could not be read.
     #[error("cannot read {path}")]
     Read {
-        /// Which.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -69,7 +70,8 @@ pub fn keyring() -> Result<&'static str, MirrorError> {
         .ok_or(MirrorError::Keyring)
 }
 
-/// The sources of the host's apt in `folder` (`/etc/apt`), mapped to [`RELEASE`], sorted, without doubles.
+/// The sources of the host's apt in `folder` (`/etc/apt`), mapped to [`RELEASE`], sorted, without
+/// doubles.
 ///
 /// # Errors
 /// A file of the host's apt cannot be read, or names no Debian archive.

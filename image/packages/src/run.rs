@@ -13,26 +13,27 @@ pub enum RunError {
     Start {
         /// The program's name.
         program: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
     /// It ended with an error.
-    #[error("`{program}` failed ({status}): {said}")]
+    #[error("`{program}` failed ({status}): {output}")]
     Failed {
         /// The program's name.
         program: String,
         /// Exit status.
         status: String,
         /// The end of what it wrote.
-        said: String,
+        output: String,
     },
 }
 
 /// Runs a command to its end and returns its standard output.
 ///
 /// # Errors
-/// When it can't be started or exits with a status other than 0; the end of its output is in the error.
+/// When it can't be started or exits with a status other than 0; the end of its output is in the
+/// error.
 pub fn output(command: &mut Command) -> Result<Vec<u8>, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command
@@ -45,16 +46,16 @@ pub fn output(command: &mut Command) -> Result<Vec<u8>, RunError> {
     if done.status.success() {
         return Ok(done.stdout);
     }
-    let mut said = String::from_utf8_lossy(&done.stdout).into_owned();
-    said.push_str(&String::from_utf8_lossy(&done.stderr));
-    let from = said.len().saturating_sub(KEPT);
-    let from = (from..said.len())
-        .find(|i| said.is_char_boundary(*i))
+    let mut output = String::from_utf8_lossy(&done.stdout).into_owned();
+    output.push_str(&String::from_utf8_lossy(&done.stderr));
+    let from = output.len().saturating_sub(KEPT);
+    let from = (from..output.len())
+        .find(|i| output.is_char_boundary(*i))
         .unwrap_or(0);
     Err(RunError::Failed {
         program,
         status: done.status.to_string(),
-        said: said[from..].trim().to_owned(),
+        output: output[from..].trim().to_owned(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Which packages are wanted, for what.
 
-/// A named set of packages: roots, of which apt computes the dependencies, less what is never unpacked.
+/// A named set of packages: roots, of which apt computes the dependencies, less what is never
+/// unpacked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
     /// Name in the lock file.
@@ -11,8 +12,8 @@ pub struct Set {
     pub leave_out: Vec<String>,
 }
 
-/// Dependencies that only maintainer scripts, shells or daemons of a full system need, and the runtime that containerd
-/// would start by itself.
+/// Dependencies that only maintainer scripts, shells or daemons of a full system need, and the
+/// runtime that containerd would start by itself.
 const SYSTEM: [&str; 25] = [
     "adduser",
     "bash",

@@ -93,9 +93,9 @@ pub enum ToolsError {
     /// The tree can't be written or read.
     #[error("cannot use the tools tree at {path}")]
     Tree {
-        /// Where.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -104,7 +104,7 @@ pub enum ToolsError {
     Elf {
         /// The file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: ElfError,
     },

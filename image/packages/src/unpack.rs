@@ -16,16 +16,16 @@ pub enum UnpackError {
     Package {
         /// The package.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: RunError,
     },
     /// The tree can't be written.
     #[error("cannot write the tree at {path}")]
     Tree {
-        /// Where.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },

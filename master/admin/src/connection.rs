@@ -1,4 +1,5 @@
-//! One HTTP/1.1 connection over TLS 1.3 to a master, with its exporter and the certificates that it showed.
+//! One HTTP/1.1 connection over TLS 1.3 to a master, with its exporter and the certificates that it
+//! showed.
 
 use crate::error::{Error, Result};
 use bytes::Bytes;

@@ -27,7 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum DiscoveryCommand {
-    /// Create the cluster at an endpoint, give the master the credential, and print workers' user-data.
+    /// Create the cluster at an endpoint, give the master the credential, and print workers'
+    /// user-data.
     Create(CreateArgs),
     /// Show what the cluster publishes, and whether what is served is good.
     Show {

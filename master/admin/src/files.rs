@@ -51,7 +51,8 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], replace: bool) -> Result<
         .map_err(Error::file("write", path))
 }
 
-/// Replaces a file of the admin's by a neighbour and a rename, so that a key in it is never lost half way.
+/// Replaces a file of the admin's by a neighbour and a rename, so that a key in it is never lost
+/// half way.
 pub(crate) fn replace_private(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut neighbour = path.as_os_str().to_owned();
     neighbour.push(".new");

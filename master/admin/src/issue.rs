@@ -43,7 +43,8 @@ pub(crate) struct IssueArgs {
     /// Its role: worker or master.
     #[arg(long, default_value = "worker", value_parser = ["worker", "master"])]
     role: String,
-    /// File with the endorsement key to which the key is wrapped: its certificate, public key or TPM public area.
+    /// File with the endorsement key to which the key is wrapped: its certificate, public key or
+    /// TPM public area.
     #[arg(
         long,
         value_name = "FILE",
@@ -65,8 +66,8 @@ pub(crate) struct IssueArgs {
     /// Address of the machine's master [default: the kubeconfig's server]. Repeat for more.
     #[arg(long, value_name = "https://HOST:PORT")]
     endpoint: Vec<String>,
-    /// The machine's document without `[identity]`, with `[master]` or `[discovery]`; made from the other arguments where none
-    /// is given.
+    /// The machine's document without `[identity]`, with `[master]` or `[discovery]`; made from the
+    /// other arguments where none is given.
     #[arg(long, value_name = "FILE")]
     user_data: Option<PathBuf>,
     /// The file for the machine's user-data; must not exist.

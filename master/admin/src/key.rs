@@ -54,7 +54,8 @@ impl AdminKey {
         self.pair.serialize_der()
     }
 
-    /// A certificate request that shows possession of the key; its subject is decided by the master.
+    /// A certificate request that shows possession of the key; its subject is decided by the
+    /// master.
     pub(crate) fn request(&self) -> Result<Vec<u8>> {
         let fail = |source| Error::Key {
             what: "make a certificate request",

@@ -1,4 +1,5 @@
-//! The admin's access to the API: a kubeconfig with embedded credentials, and one connection with it.
+//! The admin's access to the API: a kubeconfig with embedded credentials, and one connection with
+//! it.
 
 use crate::connection::{Connection, Endpoint};
 use crate::error::{Error, Result};
@@ -154,8 +155,8 @@ impl Api {
     }
 }
 
-/// The kubeconfig's text with other roots (PEM) and another certificate (PEM) for its key. Everything else stays, but for
-/// comments and the order of fields.
+/// The kubeconfig's text with other roots (PEM) and another certificate (PEM) for its key.
+/// Everything else stays, but for comments and the order of fields.
 pub(crate) fn renewed(path: &Path, text: &str, roots: &str, certificate: &str) -> Result<String> {
     let fault = |why: &str| Error::input(path.display().to_string(), why, CURE);
     let mut file: Value =

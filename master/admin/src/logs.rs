@@ -1,4 +1,5 @@
-//! `pratique logs`: the logs of a node's own programs and of its kernel, by way of the API server; the node searches them.
+//! `pratique logs`: the logs of a node's own programs and of its kernel, by way of the API server;
+//! the node searches them.
 
 use crate::error::{Error, Result};
 use crate::files::tell;
@@ -13,7 +14,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 /// Longest line that is held for its end; a node's are shorter.
-const LONGEST_LINE: usize = 64 << 10;
+const MAX_LINE: usize = 64 << 10;
 /// Largest refusal that is read.
 const REFUSAL: usize = 16 << 10;
 
@@ -44,14 +45,15 @@ pub(crate) struct LogsArgs {
     /// Number of last lines to show (at most 100000).
     #[arg(long, short = 'n', value_name = "LINES")]
     tail: Option<u32>,
-    /// Lines whose text matches this regular expression (of Rust's crate regex: no look-around, no back-references).
+    /// Lines whose text matches this regular expression (of Rust's crate regex: no look-around, no
+    /// back-references).
     #[arg(long, short, value_name = "PATTERN")]
     grep: Option<String>,
     /// Follow new lines until Ctrl-C.
     #[arg(long, short)]
     follow: bool,
-    /// Lines of one boot: 0 is this one, -1 the one before; `-b` alone is this one. Without it all that is kept. The kernel's and
-    /// init's lines are kept for this boot alone.
+    /// Lines of one boot: 0 is this one, -1 the one before; `-b` alone is this one. Without it all
+    /// that is kept. The kernel's and init's lines are kept for this boot alone.
     #[arg(long, short, value_name = "N", num_args = 0..=1, default_missing_value = "0", allow_negative_numbers = true,
           value_parser = clap::value_parser!(i32).range(-1000..=0))]
     boot: Option<i32>,
@@ -116,15 +118,17 @@ async fn ask(api: &mut Api, args: &LogsArgs, query: &str) -> Result<Body> {
     if status.is_success() {
         return Ok(body);
     }
-    let said = body.within(REFUSAL).await.unwrap_or_default();
-    Err(refused(node, status, &said))
+    let body = body.within(REFUSAL).await.unwrap_or_default();
+    Err(refused(node, status, &body))
 }
 
 /// A refusal with what to do about it.
-fn refused(node: &str, status: StatusCode, said: &[u8]) -> Error {
-    let told: serde_json::Value = serde_json::from_slice(said).unwrap_or_default();
-    let message = told.get("message").and_then(serde_json::Value::as_str);
-    let message = message.map_or_else(|| String::from_utf8_lossy(said), Into::into);
+fn refused(node: &str, status: StatusCode, body: &[u8]) -> Error {
+    let status_object: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = status_object
+        .get("message")
+        .and_then(serde_json::Value::as_str);
+    let message = message.map_or_else(|| String::from_utf8_lossy(body), Into::into);
     let message = clean(message.trim());
     let cure = match status {
         StatusCode::BAD_REQUEST => {
@@ -195,7 +199,7 @@ impl Lines {
                     rest,
                 )))
             }
-            None if self.0.len() > LONGEST_LINE => self.rest(),
+            None if self.0.len() > MAX_LINE => self.rest(),
             None => String::new(),
         }
     }
@@ -322,7 +326,7 @@ mod tests {
         let mut lines = Lines::default();
         for _ in 0..100 {
             lines.more(&Bytes::from(vec![b'x'; 4096]));
-            assert!(lines.0.len() <= LONGEST_LINE + 4096);
+            assert!(lines.0.len() <= MAX_LINE + 4096);
         }
     }
 }

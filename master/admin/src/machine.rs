@@ -20,7 +20,8 @@ pub(crate) struct MachineArgs {
     /// Role: worker or master; its image must have the same role.
     #[arg(long, default_value = "worker", value_parser = ["worker", "master"])]
     role: String,
-    /// File with an endorsement key: its certificate, public key or TPM public area. Repeat for each that the TPM has.
+    /// File with an endorsement key: its certificate, public key or TPM public area. Repeat for
+    /// each that the TPM has.
     #[arg(long, value_name = "FILE")]
     ek: Vec<PathBuf>,
     /// Hash of an endorsement key, instead of a file.

@@ -1,8 +1,8 @@
 //! The admin's tool: bootstrap a cluster, describe machines, check documents.
 //!
-//! One command a run, on the admin's own machine; everything else is kubectl. It has no tasks but the driver of the one
-//! connection that `bootstrap` opens. Results go to standard output, progress and errors to standard error. Enter by
-//! [`Command`]; a module for each.
+//! One command a run, on the admin's own machine; everything else is kubectl. It has no tasks but
+//! the driver of the one connection that `bootstrap` opens. Results go to standard output, progress
+//! and errors to standard error. Enter by [`Command`]; a module for each.
 
 mod bootstrap;
 mod connection;
@@ -64,7 +64,8 @@ enum Command {
     Root(root::RootCommand),
     /// Read the logs of a node's own programs and of its kernel; no node has a shell to look from.
     Logs(logs::LogsArgs),
-    /// Show one page of a machine's status: its trust, image, state, conditions, resources, pods and warnings.
+    /// Show one page of a machine's status: its trust, image, state, conditions, resources, pods
+    /// and warnings.
     Status(status::StatusArgs),
     /// Drain a node of its pods, return it to use, and reboot its machine or power it off.
     #[command(subcommand)]
@@ -89,11 +90,14 @@ enum Command {
         /// The exact user-data.
         file: PathBuf,
     },
-    /// Check the log of verdicts offline: every signature, the chain, and that nothing is missing in between.
+    /// Check the log of verdicts offline: every signature, the chain, and that nothing is missing
+    /// in between.
     Verify(verify::VerifyArgs),
-    /// Let another board open a master's state, where its own is gone: writes a one-off key in front of the state.
+    /// Let another board open a master's state, where its own is gone: writes a one-off key in
+    /// front of the state.
     RecoverState(recover_state::RecoverStateArgs),
-    /// Open the recovery copy of a cluster's root (both, while it is rotated), service account and discovery keys.
+    /// Open the recovery copy of a cluster's root (both, while it is rotated), service account and
+    /// discovery keys.
     Recover {
         /// The admin's private key.
         #[arg(long)]
@@ -104,7 +108,8 @@ enum Command {
         /// The recovery copy: `ca/recovery.json` of the master's data folder.
         file: PathBuf,
     },
-    /// Print a script by which a shell completes these commands, for example `source <(pratique completion bash)`.
+    /// Print a script by which a shell completes these commands, for example
+    /// `source <(pratique completion bash)`.
     Completion {
         /// The shell.
         shell: clap_complete::Shell,
@@ -269,7 +274,8 @@ mod tests {
         }
     }
 
-    /// Command lines of `pratique` in the shell blocks of a guide, as far as the first pipe or redirection.
+    /// Command lines of `pratique` in the shell blocks of a guide, as far as the first pipe or
+    /// redirection.
     fn documented(guide: &str) -> Vec<String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let text = std::fs::read_to_string(root.join(guide)).unwrap();

@@ -28,7 +28,8 @@ pub(crate) struct RecoverStateArgs {
     /// The admin's private key.
     #[arg(long)]
     admin_key: PathBuf,
-    /// Pin of the cluster's root, `sha256:…`, as workers have it in `ca_pins`; once more while the root is rotated.
+    /// Pin of the cluster's root, `sha256:…`, as workers have it in `ca_pins`; once more while the
+    /// root is rotated.
     #[arg(long, required = true, value_name = "sha256:HASH")]
     ca_pin: Vec<String>,
     /// File with the new board's endorsement key: its certificate, public key or TPM public area.
@@ -46,7 +47,8 @@ pub(crate) struct RecoverStateArgs {
     /// Write the one-off key into this new file, and not in front of the state.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The state partition (/dev/disk/by-partlabel/pratique-state of the master's disk), or a copy of its first MiB.
+    /// The state partition (/dev/disk/by-partlabel/pratique-state of the master's disk), or a copy
+    /// of its first MiB.
     partition: PathBuf,
 }
 
@@ -77,7 +79,8 @@ pub(crate) fn run(args: &RecoverStateArgs) -> Result<()> {
     Ok(())
 }
 
-/// Writes the one-off key for images of this release key from `floor` on; the header that it is for.
+/// Writes the one-off key for images of this release key from `floor` on; the header that it is
+/// for.
 fn write(
     args: &RecoverStateArgs,
     ek: &Public,

@@ -1,4 +1,5 @@
-//! `pratique root`: shows the cluster's root, and rotates it: both roots count until the admin ends the old one.
+//! `pratique root`: shows the cluster's root, and rotates it: both roots count until the admin ends
+//! the old one.
 
 use crate::error::{Error, Result};
 use crate::files::{read_text, replace_private, say, tell};
@@ -13,12 +14,13 @@ use std::path::PathBuf;
 pub(crate) enum RootCommand {
     /// Show the roots by which the cluster is known, and who is not ready for the new one.
     Show(Access),
-    /// Make another root. Both count from then on; the kubeconfig is brought up to it, and the new pin is printed.
+    /// Make another root. Both count from then on; the kubeconfig is brought up to it, and the new
+    /// pin is printed.
     Rotate(Access),
     /// Bring a kubeconfig up to the roots in force, with a new certificate for its key.
     Trust(Access),
-    /// Remove the old root; machines that pin only it can no longer connect. Refused while a node is
-    /// not ready for the new one.
+    /// Remove the old root; machines that pin only it can no longer connect. Refused while a node
+    /// is not ready for the new one.
     Finish {
         #[command(flatten)]
         access: Access,
@@ -144,7 +146,7 @@ fn text(rotation: &Rotation) -> String {
             "both count since {since}; in user-data until the old one is ended:"
         ));
         lines.push(format!("ca_pins = [{}]", pins.join(", ")));
-        let told = |waiting: &UnreadyNode| format!("  {}: {}", waiting.name, waiting.why);
+        let line = |waiting: &UnreadyNode| format!("  {}: {}", waiting.name, waiting.why);
         if rotation.waiting.is_empty() {
             lines.push(
                 "every node is ready for the new root: `pratique root finish` ends the old one"
@@ -155,11 +157,11 @@ fn text(rotation: &Rotation) -> String {
                 "{} not ready for the new root:",
                 rotation.waiting.len()
             ));
-            lines.extend(rotation.waiting.iter().map(told));
+            lines.extend(rotation.waiting.iter().map(line));
         }
         if !rotation.aside.is_empty() {
             lines.push("not waited for:".to_owned());
-            lines.extend(rotation.aside.iter().map(told));
+            lines.extend(rotation.aside.iter().map(line));
         }
     }
     lines.join("\n")

@@ -14,7 +14,8 @@ const LIMIT: u64 = 256 << 20;
 /// What to check, and against what.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// The log: `kubectl get --raw /verdicts > FILE`, or the segments of the master's `DATA/verdicts`; in any order.
+    /// The log: `kubectl get --raw /verdicts > FILE`, or the segments of the master's
+    /// `DATA/verdicts`; in any order.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Pin of the cluster's root, `sha256:…`; once more for a root that was rotated.

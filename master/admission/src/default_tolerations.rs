@@ -44,7 +44,7 @@ fn add(spec: &mut Fields) {
     let Some(tolerations) = tolerations.as_array_mut() else {
         return;
     };
-    let said = |key: &str, tolerations: &[Value]| {
+    let tolerates = |key: &str, tolerations: &[Value]| {
         tolerations
             .iter()
             .filter_map(Value::as_object)
@@ -54,7 +54,7 @@ fn add(spec: &mut Fields) {
             })
     };
     for key in TAINTS {
-        if !said(key, tolerations) {
+        if !tolerates(key, tolerations) {
             tolerations
                 .push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS}));
         }

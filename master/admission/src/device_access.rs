@@ -1,5 +1,5 @@
-//! `DeviceAdminAccess`: a claim for devices that others use is allowed only in a namespace with
-//! the label for it (upstream: the strategies of `ResourceClaim` and `ResourceClaimTemplate`). Always
+//! `DeviceAdminAccess`: a claim for devices that others use is allowed only in a namespace with the
+//! label for it (upstream: the strategies of `ResourceClaim` and `ResourceClaimTemplate`). Always
 //! enabled.
 
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of, read};

@@ -1,8 +1,9 @@
 //! `DenyServiceExternalIPs`: a Service gets no new external addresses (KEP-2438).
 //!
-//! Every node sends traffic for such an address and port to the Service, its own requests included. Anyone who may write Services
-//! could cut all nodes off from the master, or intercept any address that pods call (CVE-2020-8554). So, unlike upstream's, it is
-//! enabled unless an admin disables it.
+//! Every node sends traffic for such an address and port to the Service, its own requests included.
+//! Anyone who may write Services could cut all nodes off from the master, or intercept any address
+//! that pods call (CVE-2020-8554). So, unlike upstream's, it is enabled unless an admin disables
+//! it.
 
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of};
 use master_client::BoxFuture;

@@ -1,7 +1,7 @@
-//! `ImageFloor`: the lowest SVN that a CertificatePolicy admits can be raised by any write and lowered only by a
-//! write that says so explicitly. Always enabled. An annotation keeps a
-//! rule's floor when the rule is removed or stops deciding by image, so that no sequence of writes
-//! lowers it unnoticed.
+//! `ImageFloor`: the lowest SVN that a CertificatePolicy admits can be raised by any write and
+//! lowered only by a write that says so explicitly. Always enabled. An annotation keeps a rule's
+//! floor when the rule is removed or stops deciding by image, so that no sequence of writes lowers
+//! it unnoticed.
 
 use crate::plugin::{Admitted, Operation, Plugin, Request};
 use config_kube::identity::{FLOORS, GROUP, LOWER_SVN};
@@ -160,8 +160,9 @@ fn merged(new: &Fields, old: Option<&Fields>) -> BTreeMap<String, u64> {
     own.into_iter().chain(others).collect()
 }
 
-/// The first rule with a lower floor than before. Rules are compared by name; a new name is compared
-/// with the lowest floor of the old rules, or if none has one, with the lowest recorded floor.
+/// The first rule with a lower floor than before. Rules are compared by name; a new name is
+/// compared with the lowest floor of the old rules, or if none has one, with the lowest recorded
+/// floor.
 fn lowered<'a>(old: &Fields, new: &'a Fields) -> Option<(&'a str, u64, u64)> {
     let known = known(old);
     let in_force = floors(old).into_iter().map(|(_, floor)| floor).min();

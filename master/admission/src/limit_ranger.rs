@@ -243,8 +243,8 @@ fn faults(range: &[Limit], is_pod: bool, fields: &Fields) -> Vec<String> {
                     let text = format!("maximum {name} usage per {} is {most}", limit.kind);
                     match requests.get(name) {
                         None => Some(format!("{text}.  No request is specified")),
-                        Some(asked) if asked > *most => {
-                            Some(format!("{text}, but request is {asked}"))
+                        Some(requested) if requested > *most => {
+                            Some(format!("{text}, but request is {requested}"))
                         }
                         Some(_) => None,
                     }
@@ -266,7 +266,9 @@ fn below(
     let text = format!("minimum {name} usage per {kind} is {least}");
     match (requests.get(name), limits.get(name)) {
         (None, _) => Some(format!("{text}.  No request is specified")),
-        (Some(asked), _) if asked < least => Some(format!("{text}, but request is {asked}")),
+        (Some(requested), _) if requested < least => {
+            Some(format!("{text}, but request is {requested}"))
+        }
         (Some(_), Some(limit)) if limit < least => Some(format!("{text}, but limit is {limit}")),
         (Some(_), _) => None,
     }
@@ -283,7 +285,9 @@ fn above(
     match (requests.get(name), limits.get(name)) {
         (_, None) => Some(format!("{text}.  No limit is specified")),
         (_, Some(limit)) if limit > most => Some(format!("{text}, but limit is {limit}")),
-        (Some(asked), Some(_)) if asked > most => Some(format!("{text}, but request is {asked}")),
+        (Some(requested), Some(_)) if requested > most => {
+            Some(format!("{text}, but request is {requested}"))
+        }
         (_, Some(_)) => None,
     }
 }
@@ -300,7 +304,7 @@ fn too_far(
     limits: &Quantities,
 ) -> Option<String> {
     let text = format!("{name} max limit to request ratio per {kind} is {most}");
-    let Some(asked) = requests.get(name).filter(|asked| !asked.is_zero()) else {
+    let Some(requested) = requests.get(name).filter(|requested| !requested.is_zero()) else {
         return Some(format!(
             "{text}, but no request is specified or request is 0"
         ));
@@ -308,7 +312,7 @@ fn too_far(
     let Some(limit) = limits.get(name).filter(|limit| !limit.is_zero()) else {
         return Some(format!("{text}, but no limit is specified or limit is 0"));
     };
-    let ratio = limit.amount().nanos() as f64 / asked.amount().nanos() as f64;
+    let ratio = limit.amount().nanos() as f64 / requested.amount().nanos() as f64;
     let bound = most.amount().nanos() as f64 / 1e9;
     (ratio > bound).then(|| format!("{text}, but provided ratio is {ratio:.6}"))
 }

@@ -1,15 +1,17 @@
-//! What plugins read of stored objects that many writes ask for, such as namespaces: read once, not at every write.
+//! What plugins read of stored objects that many writes ask for, such as namespaces: read once, not
+//! at every write.
 
 use master_store::{Entry, Revision};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Entries remembered at most. At one more all are forgotten, and those in use are read again.
-const MOST: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 
 /// Remembers what was read of an entry until the entry is written again.
 ///
-/// Guarantee: the result is that of `read` for this very entry, as the value of a key at a revision never changes.
+/// Guarantee: the result is that of `read` for this very entry, as the value of a key at a revision
+/// never changes.
 #[derive(Debug)]
 pub(crate) struct Memo<T>(RwLock<HashMap<Arc<str>, (Revision, T)>>);
 
@@ -31,7 +33,7 @@ impl<T: Clone> Memo<T> {
         drop(known);
         let found = read(entry);
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST {
+        if known.len() >= MAX_ENTRIES {
             known.clear();
         }
         known.insert(entry.key.clone(), (entry.modified, found.clone()));
@@ -72,7 +74,7 @@ mod tests {
     #[test]
     fn no_more_are_remembered_than_the_limit() {
         let memo = Memo::default();
-        for number in 0..=MOST {
+        for number in 0..=MAX_ENTRIES {
             memo.of(&entry(&number.to_string(), 1), |_| ());
         }
         assert_eq!(memo.0.read().unwrap().len(), 1);

@@ -165,8 +165,8 @@ fn certificate_request(request: &Request<'_>, fields: &Fields, name: &str) -> Re
         users: vec![request.user.name.clone()],
         groups: vec![identity::NODES_GROUP.to_owned()],
     };
-    let asked = spec.and_then(|spec| Subject::of_request(text(spec, "request")));
-    if asked == Some(own) {
+    let requested = spec.and_then(|spec| Subject::of_request(text(spec, "request")));
+    if requested == Some(own) {
         return Ok(());
     }
     let subject = format!("O={}, CN={}", identity::NODES_GROUP, request.user.name);
@@ -225,7 +225,8 @@ fn register(
             &format!("node {node:?} is not allowed to set taints of the master"),
         ));
     }
-    // Other nodes send what is for these ranges to the node that has them: the control plane gives them.
+    // Other nodes send what is for these ranges to the node that has them: the control plane gives
+    // them.
     let spec = object(fields, "spec");
     if spec.is_some_and(|spec| {
         !text(spec, "podCIDR").is_empty() || !items(spec, "podCIDRs").is_empty()

@@ -33,14 +33,14 @@ impl Plugin for Priority {
                 return Ok(());
             }
             let spec = object(pod, "spec");
-            let asked = spec
+            let class_name = spec
                 .map_or("", |spec| text(spec, "priorityClassName"))
                 .to_owned();
             let given = spec.and_then(|spec| get(spec, "priority").as_i64());
             let policy = spec
                 .map_or("", |spec| text(spec, "preemptionPolicy"))
                 .to_owned();
-            let class = class(request, pod, &asked).await?;
+            let class = class(request, pod, &class_name).await?;
             if let Some(given) = given.filter(|given| *given != class.value) {
                 let text = format!(
                     "the integer value of priority ({given}) must not be provided in pod spec; priority admission \
@@ -102,7 +102,8 @@ fn is_default(class: &Fields) -> bool {
     get(class, "globalDefault") == &Value::Bool(true)
 }
 
-/// Whether a stored class has to be decoded to know whether it is the default: every pod without a class asks.
+/// Whether a stored class has to be decoded to know whether it is the default: every pod without a
+/// class asks.
 fn may_be_default(stored: &[u8]) -> bool {
     std::str::from_utf8(stored).is_ok_and(|text| text.contains(r#""globalDefault":true"#))
 }
@@ -147,8 +148,8 @@ impl Class {
 }
 
 /// The class of a name, or the default class, or none: priority 0.
-async fn class(request: &Request<'_>, pod: &Fields, asked: &str) -> Result<Class, ApiError> {
-    if asked.is_empty() {
+async fn class(request: &Request<'_>, pod: &Fields, name: &str) -> Result<Class, ApiError> {
+    if name.is_empty() {
         let all =
             master_objects::list(request.reader, "priorityclasses.scheduling.k8s.io/").await?;
         let possible = all
@@ -161,12 +162,12 @@ async fn class(request: &Request<'_>, pod: &Fields, asked: &str) -> Result<Class
             .min_by_key(|class| class.value);
         return Ok(lowest.unwrap_or_else(|| Class::of(&Fields::new())));
     }
-    let key = format!("priorityclasses.scheduling.k8s.io/{asked}");
+    let key = format!("priorityclasses.scheduling.k8s.io/{name}");
     let found = request.get(&key).await?.as_ref().and_then(read);
     let unknown = || {
         request.forbidden(
             name_of(pod),
-            &format!("no PriorityClass with name {asked} was found"),
+            &format!("no PriorityClass with name {name} was found"),
         )
     };
     found.map(|fields| Class::of(&fields)).ok_or_else(unknown)

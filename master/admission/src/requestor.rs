@@ -84,7 +84,7 @@ fn decided(user: &UserInfo, fields: &mut Fields, old: Option<&Fields>) {
     };
     let same = old.is_some() && decisions(old) == decisions(Some(fields));
     let by = if same {
-        old.and_then(said)
+        old.and_then(decided_by)
     } else {
         Some(by_now(user))
     };
@@ -108,14 +108,14 @@ fn approved(user: &UserInfo, fields: &mut Fields, old: Option<&Fields>) {
     };
     let (now, before) = (decision(fields), old.map(decision).unwrap_or_default());
     let by = if now == before {
-        old.and_then(said)
+        old.and_then(decided_by)
     } else {
         Some(by_now(user))
     };
     note(fields, by);
 }
 
-fn said(fields: &Fields) -> Option<Value> {
+fn decided_by(fields: &Fields) -> Option<Value> {
     object(object(fields, "metadata")?, "annotations")?
         .get(DECIDED_BY)
         .cloned()

@@ -1,5 +1,5 @@
-//! OpenAPI: answers with the documents and their index, by the forms that clients accept and by what
-//! they already have.
+//! OpenAPI: answers with the documents and their index, by the forms that clients accept and by
+//! what they already have.
 
 use crate::state::ApiServer;
 use http::request::Parts;
@@ -143,8 +143,8 @@ fn serve(
     parts: &Parts,
     query: &Query,
 ) -> Result<Response<Body>, ApiError> {
-    let asked = query.get("hash");
-    if !asked.is_empty() && asked != document.hash {
+    let hash = query.get("hash");
+    if !hash.is_empty() && hash != document.hash {
         return moved(&format!("{path}?hash={}", document.hash));
     }
     let tag = format!("\"{}\"", document.hash);
@@ -164,7 +164,7 @@ fn serve(
     };
     let headers = response.headers_mut();
     // A document under a hash never changes, so the client may cache it.
-    let cached = if asked.is_empty() {
+    let cached = if hash.is_empty() {
         "no-cache, private"
     } else {
         "public, immutable, max-age=31536000"

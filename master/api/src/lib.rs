@@ -1,14 +1,14 @@
 //! The Kubernetes API on one generic path: authentication, authorization, admission, store.
 //!
 //! Start at [`ApiServer`]: it is built over a store, made ready by [`ApiServer::prepare`], and
-//! answers requests from a socket (`master-listener`) and from inside the process (`master_client::Client`)
-//! on the same path: path → caller → authorization → limits → verb, driven by the kind's descriptor
-//! (`master-schema`). Authentication and authorization are in `master-auth`, admission in
-//! `master-admission`, the documents that describe the API in `master-openapi`, what every cluster has from the start in
-//! `master-initial`.
+//! answers requests from a socket (`master-listener`) and from inside the process
+//! (`master_client::Client`) on the same path: path → caller → authorization → limits → verb,
+//! driven by the kind's descriptor (`master-schema`). Authentication and authorization are in
+//! `master-auth`, admission in `master-admission`, the documents that describe the API in
+//! `master-openapi`, what every cluster has from the start in `master-initial`.
 //!
-//! Tasks: a watch runs inside the body of its response; a connection to a kubelet has a task that ends
-//! with it. There are no channels.
+//! Tasks: a watch runs inside the body of its response; a connection to a kubelet has a task that
+//! ends with it. There are no channels.
 
 mod authorize;
 mod documents;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 pub struct Options {
     /// Bytes of a request's body at most (upstream: 3 MiB).
     pub body_bytes: usize,
-    /// Concurrent reads, watches aside; more get 429 (upstream: 400). A user may have a quarter of them, and a quarter is
-    /// kept for nodes; so with writes.
+    /// Concurrent reads, watches aside; more get 429 (upstream: 400). A user may have a quarter of
+    /// them, and a quarter is kept for nodes; so with writes.
     pub in_flight: usize,
     /// Concurrent writes; more get 429 (upstream: 200). What waits for its body is none yet.
     pub in_flight_mutating: usize,

@@ -96,9 +96,9 @@ impl ApiServer {
         services::repair(&*inner.store, &inner.kinds, &inner.options.ranges).await
     }
 
-    /// Serves other kinds from now on. Requests under way, watches included, end with the kinds with
-    /// which they began; discovery and OpenAPI describe the new ones at once. Stored objects of a
-    /// kind that is no longer served stay in the store.
+    /// Serves other kinds from now on. Requests under way, watches included, end with the kinds
+    /// with which they began; discovery and OpenAPI describe the new ones at once. Stored objects
+    /// of a kind that is no longer served stay in the store.
     pub fn serve_kinds(&self, kinds: Vec<Kind>) {
         self.inner.kinds.replace(Registry::new(kinds));
     }
@@ -248,7 +248,7 @@ impl ApiServer {
             .ok()
             .flatten()
             .filter(|_| !target.is_stream());
-        let asked = ResourceRequest {
+        let resource_request = ResourceRequest {
             target,
             query,
             kind,
@@ -261,19 +261,20 @@ impl ApiServer {
             caller,
         };
         let answer = match limit {
-            None => self.resource(asked, user, peer, content).await,
-            Some(limit) => {
-                tokio::time::timeout(limit, Box::pin(self.resource(asked, user, peer, content)))
-                    .await
-                    .unwrap_or_else(|_elapsed| Err(out_of_time()))
-            }
+            None => self.resource(resource_request, user, peer, content).await,
+            Some(limit) => tokio::time::timeout(
+                limit,
+                Box::pin(self.resource(resource_request, user, peer, content)),
+            )
+            .await
+            .unwrap_or_else(|_elapsed| Err(out_of_time())),
         };
         (about, answer)
     }
 
     async fn resource(
         &self,
-        asked: ResourceRequest,
+        resource_request: ResourceRequest,
         user: UserInfo,
         peer: Peer,
         content: Body,
@@ -289,7 +290,7 @@ impl ApiServer {
             headers,
             upgrade,
             caller,
-        } = asked;
+        } = resource_request;
         let selector = match (&kind, target.verb) {
             (Some(kind), Verb::List | Verb::Watch | Verb::DeleteCollection) => {
                 Selector::parse(kind, query.get("labelSelector"), query.get("fieldSelector"))?
@@ -339,9 +340,9 @@ impl ApiServer {
         }
     }
 
-    /// Takes one of the places for requests of this caller, and reads the body within its limits. The place is to be held
-    /// until the answer is made; a watch's body has one of its own. What is handed on to a node has its places there
-    /// (`master/gateway`).
+    /// Takes one of the places for requests of this caller, and reads the body within its limits.
+    /// The place is to be held until the answer is made; a watch's body has one of its own. What is
+    /// handed on to a node has its places there (`master/gateway`).
     async fn enter(
         &self,
         target: &Target,

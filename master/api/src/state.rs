@@ -56,7 +56,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A server over a store whose own memory answers reads. It is ready after [`ApiServer::prepare`].
+    /// A server over a store whose own memory answers reads. It is ready after
+    /// [`ApiServer::prepare`].
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
         let reader = Arc::new(Direct::new(store.clone()));
         Self::with_reader(store, reader, options)

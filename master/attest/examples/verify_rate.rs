@@ -1,4 +1,5 @@
-//! Verifications per second on one core: `cargo run --release -p master-attest --example verify_rate`.
+//! Verifications per second on one core:
+//! `cargo run --release -p master-attest --example verify_rate`.
 //!
 //! One verification is the master's whole work on one exchange except HTTP and JSON: hello (key
 //! templates, inventory, EK chain), MakeCredential, and evidence (HMAC, two TPM signatures, log,

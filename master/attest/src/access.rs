@@ -1,4 +1,5 @@
-//! What the state of each Machine means for its certificates and its node's name: the tables behind the deny list.
+//! What the state of each Machine means for its certificates and its node's name: the tables behind
+//! the deny list.
 
 use config_kube::{Machine, MachineState, MachineStatus};
 use std::collections::{HashMap, HashSet};
@@ -23,8 +24,8 @@ pub(crate) enum MachineAccess {
 pub(crate) enum NodeKey {
     /// None: it attested nothing yet, and no certificate was issued.
     None,
-    /// The key of the last attestation or issuance, as `sha256:<hex>` of its SubjectPublicKeyInfo: certificates over earlier keys
-    /// are denied.
+    /// The key of the last attestation or issuance, as `sha256:<hex>` of its SubjectPublicKeyInfo:
+    /// certificates over earlier keys are denied.
     Only(String),
     /// The status records no key, so the key is not compared.
     Unrecorded,
@@ -61,7 +62,8 @@ impl MachineAccess {
         }
         match status.state {
             MachineState::Untrusted => Self::Untrusted(status.reason.clone()),
-            // Pending with a key on record: the Machine was static, and its issued certificates ended when `spec.static` did.
+            // Pending with a key on record: the Machine was static, and its issued certificates
+            // ended when `spec.static` did.
             MachineState::Pending if !machine.spec.is_static => Self::Allowed(NodeKey::None),
             MachineState::Pending
             | MachineState::Trusted
@@ -70,7 +72,8 @@ impl MachineAccess {
         }
     }
 
-    /// Whether the Machine may act as a node whose Node object exists: it attested, or has issued certificates.
+    /// Whether the Machine may act as a node whose Node object exists: it attested, or has issued
+    /// certificates.
     fn is_attested(&self) -> bool {
         matches!(self, Self::Allowed(NodeKey::Only(_) | NodeKey::Unrecorded))
     }
@@ -118,8 +121,8 @@ fn may_lack_tpm(machine: &Machine) -> bool {
 pub(crate) struct AccessTable {
     /// Node name and access of each Machine, by its uid.
     pub(crate) machines: HashMap<String, (String, MachineAccess)>,
-    /// Names of Node objects that the master created for Machines. A Node may still exist after its Machine was deleted or
-    /// renamed.
+    /// Names of Node objects that the master created for Machines. A Node may still exist after its
+    /// Machine was deleted or renamed.
     pub(crate) node_objects: HashSet<String>,
     /// Node names whose users are denied, and why. Derived from the other tables.
     pub(crate) denied_nodes: HashMap<String, String>,
@@ -149,8 +152,9 @@ impl AccessTable {
                 .or_insert_with(|| why.to_owned());
         }
         for (node, access) in self.machines.values() {
-            // A Node object that exists may belong to an earlier Machine of the same name, with tokens bound to it. Its name is
-            // usable again only after the present Machine has attested; without a Node object nothing is bound to the name.
+            // A Node object that exists may belong to an earlier Machine of the same name, with
+            // tokens bound to it. Its name is usable again only after the present Machine has
+            // attested; without a Node object nothing is bound to the name.
             let allowed = if self.node_objects.contains(node) {
                 access.is_attested()
             } else {

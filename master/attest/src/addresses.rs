@@ -1,7 +1,8 @@
 //! Reservations of addresses while exchanges are concluded.
 //!
-//! An exchange checks that no other machine holds its addresses (`status.servingNames` of the Machines), and records its own
-//! later. In between they are reserved, so that two exchanges cannot both pass the check.
+//! An exchange checks that no other machine holds its addresses (`status.servingNames` of the
+//! Machines), and records its own later. In between they are reserved, so that two exchanges cannot
+//! both pass the check.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -21,7 +22,8 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl AddressReservations {
-    /// Reserves all of these addresses; `None`, and no reservation, where another exchange has one of them.
+    /// Reserves all of these addresses; `None`, and no reservation, where another exchange has one
+    /// of them.
     pub(crate) fn reserve(&self, mut addresses: Vec<IpAddr>) -> Option<Reserved<'_>> {
         addresses.sort_unstable();
         addresses.dedup();

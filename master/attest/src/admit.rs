@@ -1,4 +1,5 @@
-//! Step 5: certificates for an admitted machine, and their records: the Machine's status, the log, the requests, the Node.
+//! Step 5: certificates for an admitted machine, and their records: the Machine's status, the log,
+//! the requests, the Node.
 
 use crate::error::Error;
 use crate::inventory::ReferenceTables;
@@ -38,12 +39,13 @@ pub(crate) struct AdmissionWriter<'a> {
 }
 
 impl AdmissionWriter<'_> {
-    /// Signs the certificates and writes, in this order: the Machine's status, the log of verdicts, the requests, the Node. No
-    /// certificate leaves the master before its records; a write that fails after the status is repeated by the machine's next
-    /// attempt.
+    /// Signs the certificates and writes, in this order: the Machine's status, the log of verdicts,
+    /// the requests, the Node. No certificate leaves the master before its records; a write that
+    /// fails after the status is repeated by the machine's next attempt.
     ///
     /// # Errors
-    /// The Machine changed since it was read, the CA does not sign, the log takes no record, or the API rejects a write.
+    /// The Machine changed since it was read, the CA does not sign, the log takes no record, or the
+    /// API rejects a write.
     pub(crate) async fn admit(
         &self,
         grant: &CertificateGrant,
@@ -93,7 +95,8 @@ impl AdmissionWriter<'_> {
         Ok(answer(self.authority, grant, &issued, now))
     }
 
-    /// Warns, in the log and by an event, that the machine was admitted without checks or without a TPM.
+    /// Warns, in the log and by an event, that the machine was admitted without checks or without a
+    /// TPM.
     async fn warn(&self, machine: &Machine, grant: &CertificateGrant) {
         let (failed, rule) = (grant.verdict().failed(), grant.rule());
         let policy = grant.admission().policy;
@@ -126,8 +129,8 @@ impl AdmissionWriter<'_> {
         self.events.record(machine, &happening).await;
     }
 
-    /// Creates the Node, or updates the labels of an existing one. A controller (`master/control`) keeps the labels and
-    /// taints of the rule on an existing Node.
+    /// Creates the Node, or updates the labels of an existing one. A controller (`master/control`)
+    /// keeps the labels and taints of the rule on an existing Node.
     async fn ensure_node(
         &self,
         machine: &Machine,
@@ -158,8 +161,8 @@ impl AdmissionWriter<'_> {
             .map(drop)
     }
 
-    /// Labels and taints that the policy's rule gives to a Node that is about to be made. They are in the Machine's status first, so
-    /// that they can be removed when the rule changes.
+    /// Labels and taints that the policy's rule gives to a Node that is about to be made. They are
+    /// in the Machine's status first, so that they can be removed when the rule changes.
     async fn first_marks(&self, machine: &Machine) -> Result<NodeMarks, ApiError> {
         let policy = self.inventory.policy();
         let wanted = policy.and_then(|policy| marks::wanted(machine, &policy.spec));

@@ -37,8 +37,8 @@ pub(crate) async fn read<T: DeserializeOwned>(
         .map_err(|error| ServiceAnswer::problem(wire::code_of(&error), &error.to_string()))
 }
 
-/// Reads and drops the body of a request that is refused anyway: many clients read the answer only after they have sent the body.
-/// Beyond `limit` octets, or after the time limit, it stops.
+/// Reads and drops the body of a request that is refused anyway: many clients read the answer only
+/// after they have sent the body. Beyond `limit` octets, or after the time limit, it stops.
 pub(crate) async fn discard(incoming: Body, limit: usize) {
     let mut incoming = Limited::new(incoming, limit);
     let pass = async { while let Some(Ok(_)) = incoming.frame().await {} };

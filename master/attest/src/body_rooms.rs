@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const STRANGERS: usize = 64;
 const STRANGERS_OF_HOST: usize = 8;
 const STRANGERS_OF_BLOCK: usize = 16;
-/// Bodies for endorsement keys of the inventory, from one host, and from one site or block. One NAT address may have a rack of
-/// machines behind it.
+/// Bodies for endorsement keys of the inventory, from one host, and from one site or block. One NAT
+/// address may have a rack of machines behind it.
 const KEYS: usize = 96;
 const KEYS_OF_HOST: usize = 32;
 const KEYS_OF_BLOCK: usize = 48;
@@ -147,7 +147,8 @@ mod tests {
             .collect()
     }
 
-    /// One node with a good certificate and as many connections as it likes, also from many addresses.
+    /// One node with a good certificate and as many connections as it likes, also from many
+    /// addresses.
     #[test]
     fn a_node_with_endless_bodies_does_not_block_other_renewals() {
         let rooms = BodyRooms::default();

@@ -1,4 +1,5 @@
-//! The bootstrap: the admin attests this first master, then the master signs the admin's certificate request. It happens once.
+//! The bootstrap: the admin attests this first master, then the master signs the admin's
+//! certificate request. It happens once.
 
 use crate::answer::{self, BODY_TIME, ServiceAnswer};
 use crate::error::Error;
@@ -257,7 +258,8 @@ impl BootstrapService {
         }
     }
 
-    /// Writes the recovery copy, then the record that makes the bootstrap final, then the pins and the first policy.
+    /// Writes the recovery copy, then the record that makes the bootstrap final, then the pins and
+    /// the first policy.
     async fn take(
         &self,
         admin_spki: &[u8],
@@ -306,7 +308,8 @@ impl BootstrapService {
         }
     }
 
-    /// The machine's keys and claims from the attestor. They stay the same while the machine runs, so it is asked once.
+    /// The machine's keys and claims from the attestor. They stay the same while the machine runs,
+    /// so it is asked once.
     async fn show(&self) -> Result<Option<HelloAnswer>, Error> {
         let Some(attestor) = self.config.attestor.clone() else {
             return Ok(None);

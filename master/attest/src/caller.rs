@@ -10,7 +10,8 @@ use master_listener::Peer;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The endorsement key of a hello if a Machine lists it. It proves nothing about the caller: public keys are no secrets.
+/// The endorsement key of a hello if a Machine lists it. It proves nothing about the caller: public
+/// keys are no secrets.
 pub(crate) fn listed_key(keys: &Keys, machines: &config_attest::Inventory) -> Option<Digest> {
     let key = Digest::of(&Public::parse(keys.ek.as_bytes()).ok()?.spki().ok()?);
     machines.lists(&key).then_some(key)
@@ -33,7 +34,8 @@ pub(crate) fn remote(peer: &Peer) -> String {
         .unwrap_or_default()
 }
 
-/// The node that renews, from the client certificate that TLS verified; `None` where it is not a node's.
+/// The node that renews, from the client certificate that TLS verified; `None` where it is not a
+/// node's.
 pub(crate) fn renewing_peer(peer: &Peer) -> Option<RenewingPeer> {
     let leaf = peer.certificates.first()?;
     let extension = NodeExtension::of_certificate(leaf)?;

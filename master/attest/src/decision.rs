@@ -26,8 +26,9 @@ impl ExchangeService {
         peer: &Peer,
         now: SystemTime,
     ) -> ServiceAnswer {
-        // The check for addresses of other machines reads their Machines, and this exchange's Machine is written later. The
-        // reservation keeps a second exchange from passing the same check in between.
+        // The check for addresses of other machines reads their Machines, and this exchange's
+        // Machine is written later. The reservation keeps a second exchange from passing the same
+        // check in between.
         let Some(_reserved) = self.limits.reserve(claimant.claimed_addresses()) else {
             return ServiceAnswer::unavailable(
                 "another machine is being admitted with one of these addresses; try again",

@@ -1,4 +1,5 @@
-//! Randomness of the operating system, and ECDH by ring, which is four times as fast as the verifier's own implementation.
+//! Randomness of the operating system, and ECDH by ring, which is four times as fast as the
+//! verifier's own implementation.
 
 use ::ring::agreement::{
     Algorithm, ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral,

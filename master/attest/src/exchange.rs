@@ -1,9 +1,10 @@
-//! The exchange by which machines attest (cloud-verify/v1): hello (step 1) → challenge (2), evidence (3) → verdict (4) and
-//! certificates (5). WIRE.md numbers the steps.
+//! The exchange by which machines attest (cloud-verify/v1): hello (step 1) → challenge (2),
+//! evidence (3) → verdict (4) and certificates (5). WIRE.md numbers the steps.
 //!
-//! Cheap checks come first: the size of the body, the rate, then the verifier's own order. Exchanges of one Machine are concluded
-//! one after another, and each sees what the one before recorded. `decision` decides on checked evidence; `unproven` is the
-//! same exchange for machines without a TPM.
+//! Cheap checks come first: the size of the body, the rate, then the verifier's own order.
+//! Exchanges of one Machine are concluded one after another, and each sees what the one before
+//! recorded. `decision` decides on checked evidence; `unproven` is the same exchange for machines
+//! without a TPM.
 
 use crate::admit::Requests;
 use crate::answer::{self, BODY_TIME, ServiceAnswer};
@@ -76,7 +77,8 @@ impl ExchangeService {
         };
         let read = answer::read(incoming, MAX_HELLO_BODY, BODY_TIME).await;
         let machines = self.inventory.machines();
-        // The rate limit comes before the verifier, whose checks cost more than parsing. The endorsement key chooses the budget.
+        // The rate limit comes before the verifier, whose checks cost more than parsing. The
+        // endorsement key chooses the budget.
         let listed = read
             .as_ref()
             .ok()
@@ -216,7 +218,8 @@ impl ExchangeService {
         ServiceAnswer::refused()
     }
 
-    /// The node that renews, by its client certificate. A caller without one is refused, and its body is not parsed.
+    /// The node that renews, by its client certificate. A caller without one is refused, and its
+    /// body is not parsed.
     pub(crate) async fn renewing(
         &self,
         incoming: Body,

@@ -1,4 +1,5 @@
-//! The limits of an exchange: rate, evidence bodies, one at a time for a Machine and for an address.
+//! The limits of an exchange: rate, evidence bodies, one at a time for a Machine and for an
+//! address.
 
 use crate::addresses::{AddressReservations, Reserved};
 use crate::answer::ServiceAnswer;
@@ -31,8 +32,8 @@ impl ExchangeLimits {
         }
     }
 
-    /// Counts a request: of a node by its certificate, of a machine by its endorsement key if the inventory lists it, of any other
-    /// caller by its network.
+    /// Counts a request: of a node by its certificate, of a machine by its endorsement key if the
+    /// inventory lists it, of any other caller by its network.
     ///
     /// # Errors
     /// The answer `RATE_LIMITED`.
@@ -67,7 +68,8 @@ impl ExchangeLimits {
         self.locks.lock(machine, ek).await
     }
 
-    /// Reserves addresses until the result is dropped; `None` where another exchange has one of them.
+    /// Reserves addresses until the result is dropped; `None` where another exchange has one of
+    /// them.
     pub(crate) fn reserve(&self, addresses: Vec<IpAddr>) -> Option<Reserved<'_>> {
         self.addresses.reserve(addresses)
     }

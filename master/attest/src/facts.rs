@@ -1,4 +1,5 @@
-//! Facts about the cluster that do not change while the process runs: its configuration and its keys.
+//! Facts about the cluster that do not change while the process runs: its configuration and its
+//! keys.
 
 use crate::reference::ReferenceValues;
 use crate::settings::AttestationConfig;

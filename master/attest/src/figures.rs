@@ -1,4 +1,5 @@
-//! Metrics of attestation for `/metrics`. Label values are states and codes, never a value that a caller chose.
+//! Metrics of attestation for `/metrics`. Label values are states and codes, never a value that a
+//! caller chose.
 
 use crate::time::timestamp;
 use config_attest::Inventory;
@@ -7,7 +8,8 @@ use config_kube::MachineState;
 use master_journal::Counters;
 use std::time::SystemTime;
 
-/// All metrics of attestation in the text format. `sessions` are the joins and renewals in the session tables.
+/// All metrics of attestation in the text format. `sessions` are the joins and renewals in the
+/// session tables.
 pub(crate) fn write(
     counters: &Counters,
     machines: &Inventory,

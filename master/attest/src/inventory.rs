@@ -1,4 +1,5 @@
-//! The inventory: Machines, ImageReleases and CertificatePolicies, updated by watches and by the service's own writes.
+//! The inventory: Machines, ImageReleases and CertificatePolicies, updated by watches and by the
+//! service's own writes.
 
 use crate::deny::MachineDenyList;
 use config_attest::release::{KnownRelease, ReleaseKey};
@@ -56,8 +57,8 @@ struct Tables {
     /// The usable releases for the verifier; built on demand after a change.
     known: Option<Arc<Vec<KnownRelease>>>,
     policies: BTreeMap<String, Arc<CertificatePolicy>>,
-    /// Uids of the last deleted Machines. The response to an own write may arrive after the watch has reported the deletion; it must
-    /// not bring the Machine back.
+    /// Uids of the last deleted Machines. The response to an own write may arrive after the watch
+    /// has reported the deletion; it must not bring the Machine back.
     gone: VecDeque<String>,
 }
 
@@ -158,7 +159,8 @@ impl ReferenceTables {
         let tables = &mut *guard;
         match change {
             Change::Listed(machines) => {
-                // An own write may be newer than the list: the list was read before it, and must not undo it.
+                // An own write may be newer than the list: the list was read before it, and must
+                // not undo it.
                 let newest = |listed: Machine| match tables.machines.get(&name(&listed.metadata)) {
                     Some(known) if is_newer(known, &listed) => known.clone(),
                     Some(_) | None => listed,
@@ -195,7 +197,8 @@ impl ReferenceTables {
                     return;
                 }
                 if known.is_some_and(|known| is_newer(known, &machine)) {
-                    // Watch events and responses to own writes arrive in any order; the higher revision wins.
+                    // Watch events and responses to own writes arrive in any order; the higher
+                    // revision wins.
                     return;
                 }
                 if let Some(replaced) =
@@ -231,8 +234,8 @@ impl ReferenceTables {
         }
     }
 
-    /// Whether the inventory has these objects of the API in the same or a newer revision. `all`: these are all of the kind, and the
-    /// inventory must have no others.
+    /// Whether the inventory has these objects of the API in the same or a newer revision. `all`:
+    /// these are all of the kind, and the inventory must have no others.
     pub(crate) fn holds(&self, kind: ReferenceKind, stored: &[Stored], all: bool) -> bool {
         let tables = self.read();
         let known: BTreeMap<&str, &ObjectMeta> = match kind {
@@ -378,8 +381,8 @@ fn misnamed(object: &ImageRelease, known: &KnownRelease) -> Option<String> {
 }
 
 /// Whether the known version is newer than the reported one.
-fn is_newer(known: &Machine, told: &Machine) -> bool {
-    revision(&known.metadata) > revision(&told.metadata)
+fn is_newer(known: &Machine, other: &Machine) -> bool {
+    revision(&known.metadata) > revision(&other.metadata)
 }
 
 /// The resource version as a number: in this API revisions are totally ordered.

@@ -1,23 +1,28 @@
 //! Attestation on the master: sessions, reference values, decisions and the admission of nodes.
 //!
-//! Enter by [`AttestationService`]. It answers `/attest/v1/…` and `/bootstrap/v1/…` on the API's port. `exchange` runs the
-//! verifier of `config-attest` (steps 2 and 4 of WIRE.md), `decision` and `policy` decide, `admit` issues certificates and writes
-//! Machine, requests and Node (step 5). A refused caller gets one generic answer. The reason is in the Machine where the machine
-//! itself proved it, else in a bounded ring of NodeAttestations.
+//! Enter by [`AttestationService`]. It answers `/attest/v1/…` and `/bootstrap/v1/…` on the API's
+//! port. `exchange` runs the verifier of `config-attest` (steps 2 and 4 of WIRE.md), `decision` and
+//! `policy` decide, `admit` issues certificates and writes Machine, requests and Node (step 5). A
+//! refused caller gets one generic answer. The reason is in the Machine where the machine itself
+//! proved it, else in a bounded ring of NodeAttestations.
 //!
-//! Tasks: [`AttestationService::run`] is one future for everything besides requests (followers of machines, releases and
-//! policies; statuses; the queue; the ring's writer). Channels: exchanges → ring (bounded; a full one drops),
-//! edits of Machines → log of verdicts (bounded; a full one drops and logs an error). Shared state: the inventory (written by the
-//! followers and after the service's own writes), session tables, queue, deny list.
+//! Tasks: [`AttestationService::run`] is one future for everything besides requests (followers of
+//! machines, releases and policies; statuses; the queue; the ring's writer). Channels: exchanges →
+//! ring (bounded; a full one drops), edits of Machines → log of verdicts (bounded; a full one drops
+//! and logs an error). Shared state: the inventory (written by the followers and after the
+//! service's own writes), session tables, queue, deny list.
 //!
 //! # Glossary
 //! Terms are in the glossaries of `config_protocol` (messages) and `config_attest` (judgement).
 //! - *exchange*: steps 1 to 5 for one machine ([`AttestationService`] runs many at once).
-//! - *caller*: the sender of a request, before anything about it is proved. Its class chooses the rate limit's budget.
+//! - *caller*: the sender of a request, before anything about it is proved. Its class chooses the
+//!   rate limit's budget.
 //! - *inventory*: Machines, ImageReleases and CertificatePolicies as the watches deliver them.
 //! - *reference values*: a snapshot of the inventory under one policy, for one exchange.
-//! - *policy*: who decides under a rule (`cloud-verify`, `queue`, …). A *draft* is a CertificatePolicy that is not in force.
-//! - *queue*: CertificateSigningRequests that wait for a person. A request's *rank* decides which stays when the queue is full.
+//! - *policy*: who decides under a rule (`cloud-verify`, `queue`, …). A *draft* is a
+//!   CertificatePolicy that is not in force.
+//! - *queue*: CertificateSigningRequests that wait for a person. A request's *rank* decides which
+//!   stays when the queue is full.
 //! - *record*: a write about an exchange: Machine status, NodeAttestation, log of verdicts, event.
 //! - *ring*: the NodeAttestations, of which the oldest are deleted.
 //! - *deny list*: clients whose certificates are rejected before they expire ([`MachineDenyList`]).

@@ -1,12 +1,13 @@
 //! The rate limiter: requests per second of the exchange.
 //!
-//! Three classes of callers have separate budgets. A request with a node's certificate counts against its Machine; a hello with
-//! an endorsement key of the inventory counts against that key and the caller's network; any other counts against the caller's
-//! network ([`config_limits::networks`]). Each class also has a total. So strangers cannot exhaust the budget of nodes and known
-//! machines, from any number of addresses, the machine's own included.
+//! Three classes of callers have separate budgets. A request with a node's certificate counts
+//! against its Machine; a hello with an endorsement key of the inventory counts against that key
+//! and the caller's network; any other counts against the caller's network
+//! ([`config_limits::networks`]). Each class also has a total. So strangers cannot exhaust the
+//! budget of nodes and known machines, from any number of addresses, the machine's own included.
 //!
-//! Endorsement keys are public. A caller that knows one can exhaust that key's budget for its own network; to exhaust the key's
-//! total takes sixteen blocks of networks.
+//! Endorsement keys are public. A caller that knows one can exhaust that key's budget for its own
+//! network; to exhaust the key's total takes sixteen blocks of networks.
 
 use config_limits::{Network, Rate, Rates, Width, networks};
 use config_tpm::Digest;
@@ -26,8 +27,8 @@ const BLOCK: Rate = Rate {
     burst: 400,
     every: Duration::from_millis(25),
 };
-/// All strangers together. The session table holds 4,096 of them, so at this rate a session is at least ten seconds old before
-/// others can displace it.
+/// All strangers together. The session table holds 4,096 of them, so at this rate a session is at
+/// least ten seconds old before others can displace it.
 const STRANGERS: Rate = Rate {
     burst: 1000,
     every: Duration::from_millis(3),
@@ -52,7 +53,8 @@ const NODE: Rate = Rate {
     burst: 200,
     every: Duration::from_millis(50),
 };
-/// All nodes together, and all endorsement keys of the inventory together: the rate that two cores can verify.
+/// All nodes together, and all endorsement keys of the inventory together: the rate that two cores
+/// can verify.
 const ALL_KNOWN: Rate = Rate {
     burst: 2000,
     every: Duration::from_millis(1),
@@ -82,7 +84,8 @@ enum RateKey {
 pub(crate) enum CallerClass<'a> {
     /// It presents no certificate and no endorsement key of the inventory.
     Stranger,
-    /// Its hello has this endorsement key of the inventory. Public keys prove nothing about the caller.
+    /// Its hello has this endorsement key of the inventory. Public keys prove nothing about the
+    /// caller.
     Listed(Digest),
     /// It presents a node's certificate, issued to the Machine with this uid.
     Node(&'a str),

@@ -14,7 +14,8 @@ pub(crate) struct MachineLocks {
     hasher: RandomState,
 }
 
-/// Holding one proves: no other exchange with the same Machine or the same endorsement key is being concluded.
+/// Holding one proves: no other exchange with the same Machine or the same endorsement key is being
+/// concluded.
 #[derive(Debug)]
 pub(crate) struct MachineLock<'a> {
     _first: MutexGuard<'a, ()>,

@@ -1,7 +1,7 @@
 //! Finds the edits of Machines for the log of verdicts.
 //!
-//! Versions are compared as the watch reports them, one after the other. The inventory won't do: it takes the service's own
-//! writes at once, which are based on edits that the watch reports later.
+//! Versions are compared as the watch reports them, one after the other. The inventory won't do: it
+//! takes the service's own writes at once, which are based on edits that the watch reports later.
 
 use config_kube::Machine;
 use master_client::{Change, Gone};
@@ -16,7 +16,8 @@ pub(crate) type Decided = (Option<Machine>, Option<Machine>);
 pub(crate) struct MachineChanges(Option<BTreeMap<String, Machine>>);
 
 impl MachineChanges {
-    /// What a change decides. The first list repeats what an earlier process has recorded, and decides nothing.
+    /// What a change decides. The first list repeats what an earlier process has recorded, and
+    /// decides nothing.
     pub(crate) fn take(&mut self, change: &Change<Machine>) -> Vec<Decided> {
         let began = self.0.is_some();
         let known = self.0.get_or_insert_default();

@@ -1,4 +1,5 @@
-//! The text of `status.nextStep`: what an admin does about a refusal, with the command where there is one.
+//! The text of `status.nextStep`: what an admin does about a refusal, with the command where there
+//! is one.
 
 use config_protocol::Code;
 use jiff::{SignedDuration, Timestamp, Unit};

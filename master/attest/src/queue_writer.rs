@@ -1,4 +1,5 @@
-//! API writes of the queue: the request that a person decides, and the Machine that an approval creates.
+//! API writes of the queue: the request that a person decides, and the Machine that an approval
+//! creates.
 
 use crate::admit::Requests;
 use crate::answer::ServiceAnswer;
@@ -55,7 +56,8 @@ pub(crate) fn command(request: &str) -> String {
 }
 
 impl QueueWriter<'_> {
-    /// Creates the request unless it exists, and returns the machine's answer: 202 with the request's name.
+    /// Creates the request unless it exists, and returns the machine's answer: 202 with the
+    /// request's name.
     ///
     /// # Errors
     /// The API rejects one of the writes.
@@ -110,7 +112,8 @@ impl QueueWriter<'_> {
         Ok(ServiceAnswer::queued(&message))
     }
 
-    /// Creates a request. An object of the same name by another user is deleted first: it must not block the queue.
+    /// Creates a request. An object of the same name by another user is deleted first: it must not
+    /// block the queue.
     async fn create(&self, object: &CertificateSigningRequest) -> Result<(), ApiError> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let written = match self.client.create(object).await {
@@ -251,7 +254,8 @@ fn cut(text: String) -> String {
     }
 }
 
-/// Checks that a machine which is not in the inventory does not claim the name of an existing Node, such as an ordinary kubelet's.
+/// Checks that a machine which is not in the inventory does not claim the name of an existing Node,
+/// such as an ordinary kubelet's.
 ///
 /// # Errors
 /// `NAME_MISMATCH` where there is such a Node, or the API does not answer.

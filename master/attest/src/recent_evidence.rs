@@ -1,6 +1,8 @@
-//! The last evidence of each machine that proved possession, in memory, for dry runs of draft policies.
+//! The last evidence of each machine that proved possession, in memory, for dry runs of draft
+//! policies.
 //!
-//! After a start it fills as machines renew. Number and bytes are bounded; the oldest is dropped first.
+//! After a start it fills as machines renew. Number and bytes are bounded; the oldest is dropped
+//! first.
 
 use config_attest::verifier::RecordedEvidence;
 use config_tpm::Digest;
@@ -9,9 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Machines at most.
-const MOST: usize = 1024;
+const MAX_MACHINES: usize = 1024;
 /// Bytes of all evidence at most.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
+const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Evidence and the time at which it came.
 pub(crate) type Kept = (Timestamp, Arc<RecordedEvidence>);
@@ -28,7 +30,7 @@ impl RecentEvidence {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.insert(shown.ek_hash(), (now, Arc::new(shown)));
         let mut bytes: usize = kept.values().map(|(_, shown)| shown.size()).sum();
-        while kept.len() > MOST || bytes > MOST_BYTES {
+        while kept.len() > MAX_MACHINES || bytes > MAX_BYTES {
             let oldest = kept
                 .iter()
                 .min_by_key(|(_, (at, _))| *at)
@@ -77,7 +79,7 @@ mod tests {
         recent.keep(show("worker-2"), Timestamp::now());
         assert_eq!(recent.all().len(), 2);
         assert!(
-            first.size() * MOST > MOST_BYTES / 2,
+            first.size() * MAX_MACHINES > MAX_BYTES / 2,
             "the bound in bytes is of the order of the bound in number"
         );
     }

@@ -1,4 +1,5 @@
-//! Writes the result of an exchange into the Machine's status: the only place that changes a Machine's state.
+//! Writes the result of an exchange into the Machine's status: the only place that changes a
+//! Machine's state.
 
 use crate::error::Error;
 use crate::inventory::ReferenceTables;
@@ -20,8 +21,9 @@ const TRIES: u32 = 5;
 /// Records an admission and returns the written Machine.
 ///
 /// # Errors
-/// A conflict where the Machine changed since the exchange read it: the evidence was checked against the old version. Changes of
-/// `status.node` (the marks of the rule, which another task writes at any time) do not count.
+/// A conflict where the Machine changed since the exchange read it: the evidence was checked
+/// against the old version. Changes of `status.node` (the marks of the rule, which another task
+/// writes at any time) do not count.
 pub(crate) async fn admission(
     client: &Client,
     inventory: &ReferenceTables,
@@ -132,8 +134,9 @@ fn attested_condition(grant: &CertificateGrant) -> (bool, &'static str, String) 
     (good, policy_of(admission.policy).reason(), message)
 }
 
-/// Records that a machine waits for a person, unless the Machine object was replaced since. With `changed` a Trusted machine
-/// becomes Suspect: it booted something else than was approved, and gets no new pods until a person decides.
+/// Records that a machine waits for a person, unless the Machine object was replaced since. With
+/// `changed` a Trusted machine becomes Suspect: it booted something else than was approved, and
+/// gets no new pods until a person decides.
 ///
 /// # Errors
 /// The API does not answer.
@@ -175,8 +178,9 @@ pub(crate) async fn waits(
     Ok(())
 }
 
-/// Records a proven refusal, unless the Machine object was replaced since. Returns the Machine before and after. Only the holder of a
-/// [`ProvenMachine`] can call it, so no anonymous refusal changes a Machine.
+/// Records a proven refusal, unless the Machine object was replaced since. Returns the Machine
+/// before and after. Only the holder of a [`ProvenMachine`] can call it, so no anonymous refusal
+/// changes a Machine.
 ///
 /// # Errors
 /// The API does not answer, or the Machine changed at every attempt.
@@ -234,7 +238,8 @@ fn refuse(
     refusal: &Refusal,
     now: SystemTime,
 ) {
-    // Untrusted ends only by an admin's re-admission and a good attestation; a refusal with a milder consequence must not end it.
+    // Untrusted ends only by an admin's re-admission and a good attestation; a refusal with a
+    // milder consequence must not end it.
     status.state = match (status.state, consequence) {
         (MachineState::Untrusted, _) | (_, Consequence::Untrusted) => MachineState::Untrusted,
         (_, Consequence::Suspect) => MachineState::Suspect,

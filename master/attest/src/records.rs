@@ -1,4 +1,5 @@
-//! Records of an exchange: the Machine's status, NodeAttestations, the log of verdicts, events, and evidence for dry runs.
+//! Records of an exchange: the Machine's status, NodeAttestations, the log of verdicts, events, and
+//! evidence for dry runs.
 
 use crate::caller::remote;
 use crate::inventory::ReferenceTables;
@@ -45,7 +46,8 @@ impl Records {
         }
     }
 
-    /// Records a refusal: in the Machine where the machine itself proved what is refused, as a NodeAttestation in any case.
+    /// Records a refusal: in the Machine where the machine itself proved what is refused, as a
+    /// NodeAttestation in any case.
     pub(crate) async fn refused(&self, peer: &Peer, refusal: &Refusal) {
         let now = SystemTime::now();
         let remote = remote(peer);

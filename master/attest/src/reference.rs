@@ -1,4 +1,5 @@
-//! Reference values of one exchange: the machines, releases and policy that its evidence is checked against.
+//! Reference values of one exchange: the machines, releases and policy that its evidence is checked
+//! against.
 
 use crate::inventory::ReferenceTables;
 use crate::policy::{HelloDecision, Policy, decide_hello, policy_of};
@@ -9,7 +10,8 @@ use config_kube::CertificatePolicySpec;
 use config_protocol::Code;
 use std::sync::Arc;
 
-/// A consistent snapshot of the reference values. A change of the policy while evidence is checked does not reach it.
+/// A consistent snapshot of the reference values. A change of the policy while evidence is checked
+/// does not reach it.
 pub(crate) struct ReferenceValues {
     pub(crate) machines: Arc<config_attest::Inventory>,
     pub(crate) releases: Arc<Vec<KnownRelease>>,
@@ -25,7 +27,8 @@ impl ReferenceValues {
     /// The values under the policy in force.
     ///
     /// # Errors
-    /// `POLICY_REJECTS` where there is no policy or it rejects every machine, `POLICY_INVALID` where it has faults.
+    /// `POLICY_REJECTS` where there is no policy or it rejects every machine, `POLICY_INVALID`
+    /// where it has faults.
     pub(crate) fn current(inventory: &ReferenceTables) -> Result<Self, Box<Refusal>> {
         let policy = inventory
             .policy()

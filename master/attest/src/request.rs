@@ -1,4 +1,5 @@
-//! CertificateSigningRequest objects of admitted nodes: the record of each certificate that was signed.
+//! CertificateSigningRequest objects of admitted nodes: the record of each certificate that was
+//! signed.
 
 use crate::policy::policy_of;
 use config_kube::Decides;
@@ -74,7 +75,8 @@ pub(crate) fn condition(
     }
 }
 
-/// Writes the certificate into the request that a person approved, if it has none; an empty `name` means there is no request.
+/// Writes the certificate into the request that a person approved, if it has none; an empty `name`
+/// means there is no request.
 pub(crate) async fn answer(
     client: &Client,
     name: &str,
@@ -138,7 +140,8 @@ pub(crate) async fn prune(client: &Client, machine: &str) -> Result<(), ApiError
         .list::<CertificateSigningRequest>(None, &params)
         .await?;
     for signer in [NODE_CLIENT_SIGNER, NODE_SERVING_SIGNER] {
-        // Any user who may create requests may set the label: only requests of this service are counted and deleted.
+        // Any user who may create requests may set the label: only requests of this service are
+        // counted and deleted.
         let written = |object: &&CertificateSigningRequest| {
             object.spec.signer_name == signer
                 && object.spec.username.as_deref() == Some(ATTESTATION_USER)

@@ -1,7 +1,8 @@
 //! The queue: CertificateSigningRequests of machines that wait, or waited, for a person's decision.
 //!
-//! This is a cache of API objects, updated by the watch and by the service's own writes; a decision is the object's condition.
-//! Only requests that this service created count: other users who may create requests cannot choose what a person is shown.
+//! This is a cache of API objects, updated by the watch and by the service's own writes; a decision
+//! is the object's condition. Only requests that this service created count: other users who may
+//! create requests cannot choose what a person is shown.
 
 use crate::policy::{NewRequest, PolicyDecision, QueuedRequest};
 use crate::request;
@@ -73,8 +74,9 @@ impl DecidedRequest {
     }
 }
 
-/// The cost of asking again under another identity, the lowest first. In a full queue a request displaces one of lower rank, so
-/// that an attacker cannot fill the queue with identities that cost nothing.
+/// The cost of asking again under another identity, the lowest first. In a full queue a request
+/// displaces one of lower rank, so that an attacker cannot fill the queue with identities that cost
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QueueRank {
     /// Nothing: the identity is a key made in software.
@@ -213,7 +215,8 @@ pub(crate) struct RequestQueue {
 }
 
 impl RequestQueue {
-    /// Takes a change from the watch, or one of the service's own writes. Returns the decision that it brings, once.
+    /// Takes a change from the watch, or one of the service's own writes. Returns the decision that
+    /// it brings, once.
     pub(crate) fn take(
         &self,
         change: &Change<CertificateSigningRequest>,
@@ -241,8 +244,8 @@ impl RequestQueue {
                     .get(&name(object))
                     .is_some_and(|known| known.revision > request.revision)
                 {
-                    // The watch may deliver a person's decision before the response to our own create arrives. The response is
-                    // older, and must not undo the decision.
+                    // The watch may deliver a person's decision before the response to our own
+                    // create arrives. The response is older, and must not undo the decision.
                     return None;
                 }
                 let (ek, decision, by) = (request.ek.clone(), request.decision, request.by.clone());
@@ -261,8 +264,8 @@ impl RequestQueue {
         }
     }
 
-    /// The decision for a claimant: a person's, if there is one for this evidence; else a place in the queue, or a refusal where
-    /// the queue is full.
+    /// The decision for a claimant: a person's, if there is one for this evidence; else a place in
+    /// the queue, or a refusal where the queue is full.
     pub(crate) fn decide(
         &self,
         claimant: &Claimant,
@@ -281,8 +284,8 @@ impl RequestQueue {
             request.decision == QueueDecision::Undecided && now < request.expires
         };
         match requests.get(&name) {
-            // Without a TPM the evidence id changes with the key only. A key that has had its certificate and was replaced since
-            // must not come back on the old approval.
+            // Without a TPM the evidence id changes with the key only. A key that has had its
+            // certificate and was replaced since must not come back on the old approval.
             Some(request) if request.id == id && request.answered && !claimant.has_tpm() => {
                 return PolicyDecision::Refuse(Code::NodeKeyInUse);
             }
@@ -350,9 +353,10 @@ impl RequestQueue {
 
 /// The request that a newcomer displaces in a full queue; `None`: the newcomer is refused.
 ///
-/// Candidates are the requests of the lowest rank, if that is not above the newcomer's. Among these it is the newest from the block
-/// of networks that has most of them. At equal rank that block must also have more than the newcomer's block will have, or two
-/// blocks would displace each other's requests in turn.
+/// Candidates are the requests of the lowest rank, if that is not above the newcomer's. Among these
+/// it is the newest from the block of networks that has most of them. At equal rank that block must
+/// also have more than the newcomer's block will have, or two blocks would displace each other's
+/// requests in turn.
 fn displaced(
     others: &[(&String, &StoredRequest)],
     rank: QueueRank,
@@ -375,8 +379,8 @@ fn displaced(
     fair.then(|| (*name).clone())
 }
 
-/// The name of a claimant's request. The same evidence always has the same name, so a machine that comes back finds its request.
-/// The name shows when there is no TPM.
+/// The name of a claimant's request. The same evidence always has the same name, so a machine that
+/// comes back finds its request. The name shows when there is no TPM.
 fn request_name(claimant: &Claimant) -> String {
     let kind = if claimant.has_tpm() { "" } else { "no-tpm-" };
     let digits: String = claimant.id().to_hex().chars().take(DIGITS).collect();

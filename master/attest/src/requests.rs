@@ -1,5 +1,5 @@
-//! Follows certificate requests: keeps the queue of those that wait for a person, and records decisions in the log of verdicts.
-//! They are signed by a controller (`master/control-nodes`).
+//! Follows certificate requests: keeps the queue of those that wait for a person, and records
+//! decisions in the log of verdicts. They are signed by a controller (`master/control-nodes`).
 
 use crate::queue_writer;
 use crate::request_queue::RequestQueue;
@@ -14,8 +14,8 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// Follows the requests. Drop it to stop.
 pub(crate) async fn keep_requests(client: &Client, queue: &RequestQueue, journal: &Journal) {
-    // Joined and not arms of one select: a follower that is not polled in the middle of its list may hold a lock that the other
-    // future's request needs.
+    // Joined and not arms of one select: a follower that is not polled in the middle of its list
+    // may hold a lock that the other future's request needs.
     tokio::join!(follow(client, queue, journal), sweep(client, queue));
 }
 

@@ -1,8 +1,10 @@
-//! Exchanges as NodeAttestation objects: two bounded rings with a time to live, written at a bounded rate.
+//! Exchanges as NodeAttestation objects: two bounded rings with a time to live, written at a
+//! bounded rate.
 //!
-//! This bounds the cost of callers that prove nothing: their records wait in a queue of their own for the writer's rate, and a full
-//! queue drops the record and counts it. Records of proven machines have another queue and another ring, so that a flood of
-//! strangers never displaces the verdict on a Machine.
+//! This bounds the cost of callers that prove nothing: their records wait in a queue of their own
+//! for the writer's rate, and a full queue drops the record and counts it. Records of proven
+//! machines have another queue and another ring, so that a flood of strangers never displaces the
+//! verdict on a Machine.
 
 use crate::time::timestamp;
 use config_attest::verifier::{CertificateGrant, Claimant};
@@ -251,7 +253,8 @@ impl RingWriter {
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
             let wait = self.pace.wait(Instant::now());
-            // Cancel-safe: all arms only take what is ready. Both senders live and end together, in the ring.
+            // Cancel-safe: all arms only take what is ready. Both senders live and end together, in
+            // the ring.
             tokio::select! {
                 entry = self.proven.recv() => match entry {
                     Some(entry) => self.take(entry).await,
@@ -357,7 +360,8 @@ pub(crate) fn user() -> master_client::UserInfo {
 mod tests {
     use super::*;
 
-    /// However many strangers come, the records of proven machines stay, and each ring keeps its newest.
+    /// However many strangers come, the records of proven machines stay, and each ring keeps its
+    /// newest.
     #[test]
     fn records_of_strangers_displace_only_those_of_strangers() {
         let mut present = Present::default();

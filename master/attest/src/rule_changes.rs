@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// The objects that were created, changed or deleted since `known`, each with whether it is gone.
 /// An object is compared only with the known one of its name and uid, so that an equal spec of
 /// another object does not hide a change.
-pub(crate) fn told<T: Object + Clone>(
+pub(crate) fn changed<T: Object + Clone>(
     known: &[Arc<T>],
     change: &Change<T>,
     same: impl Fn(&T, &T) -> bool,
@@ -63,8 +63,8 @@ mod tests {
                 format!("{name} {rule}")
             }
         };
-        let told = told(&known, change, |old, new| old.spec == new.spec);
-        told.into_iter().map(text).collect()
+        let changed = changed(&known, change, |old, new| old.spec == new.spec);
+        changed.into_iter().map(text).collect()
     }
 
     #[test]

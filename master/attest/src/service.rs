@@ -14,7 +14,7 @@ use crate::records::Records;
 use crate::session_tables::SessionTables;
 
 use crate::request_queue::RequestQueue;
-use crate::rule_changes::told;
+use crate::rule_changes::changed;
 use crate::settings::AttestationConfig;
 use crate::{figures, requests, ring, statuses};
 use config_errors::chain;
@@ -39,11 +39,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
-/// Edits of Machines that wait to be written into the log of verdicts. Those beyond it are missing there, and counted in it.
+/// Edits of Machines that wait to be written into the log of verdicts. Those beyond it are missing
+/// there, and counted in it.
 const DECISIONS: usize = 8192;
 
-/// How long the API's answer to a write of reference values waits until the inventory has it, usually milliseconds. After this time
-/// the client gets an error instead.
+/// How long the API's answer to a write of reference values waits until the inventory has it,
+/// usually milliseconds. After this time the client gets an error instead.
 const IN_FORCE: Duration = Duration::from_secs(20);
 
 /// The attestation service.
@@ -129,12 +130,14 @@ impl AttestationService {
         self.bootstrap.done().await;
     }
 
-    /// Waits until the inventory and the deny list are filled. [`AttestationService::run`] fills them.
+    /// Waits until the inventory and the deny list are filled. [`AttestationService::run`] fills
+    /// them.
     pub async fn ready(&self) {
         self.inventory.ready().await;
     }
 
-    /// Runs the followers and the writers of derived objects. Call it once, after the bootstrap; drop it to stop.
+    /// Runs the followers and the writers of derived objects. Call it once, after the bootstrap;
+    /// drop it to stop.
     pub async fn run(&self) {
         let writer = self
             .writer
@@ -148,11 +151,11 @@ impl AttestationService {
         };
         self.bootstrap.seed_until_done().await;
         self.journal.started(&self.authority.pins()).await;
-        let (tell, told) = mpsc::channel(DECISIONS);
+        let (tell, decisions) = mpsc::channel(DECISIONS);
         tokio::join!(
             self.follow_machines(tell),
             self.follow_nodes(),
-            self.tell_decisions(told),
+            self.tell_decisions(decisions),
             self.follow_releases(),
             self.follow_policies(),
             statuses::keep_statuses(&self.client, &self.inventory, &self.exchange),
@@ -162,7 +165,8 @@ impl AttestationService {
         );
     }
 
-    /// Follows Machines. A change is in force before it is written into the log of verdicts, and does not wait for the disk.
+    /// Follows Machines. A change is in force before it is written into the log of verdicts, and
+    /// does not wait for the disk.
     async fn follow_machines(&self, tell: mpsc::Sender<Decided>) {
         let mut follower =
             Follower::<Machine>::new(self.client.clone(), None, ListParams::default());
@@ -170,7 +174,8 @@ impl AttestationService {
         loop {
             let change = follower.next().await;
             let decided = changes.take(&change);
-            // Sent before the inventory is updated, because the admin's request waits for the inventory.
+            // Sent before the inventory is updated, because the admin's request waits for the
+            // inventory.
             match &change {
                 Change::Listed(now) => now.iter().for_each(|new| self.bootstrap.machine_is(new)),
                 Change::Set(new) => self.bootstrap.machine_is(new),
@@ -201,7 +206,8 @@ impl AttestationService {
         }
     }
 
-    /// Waits until the inventory has what the API has; false after a time limit. An empty name means all objects of the kind.
+    /// Waits until the inventory has what the API has; false after a time limit. An empty name
+    /// means all objects of the kind.
     async fn in_force(&self, kind: ReferenceKind, name: &str) -> bool {
         let mut changed = match kind {
             ReferenceKind::Machine => self.inventory.machines_changed(),
@@ -240,8 +246,8 @@ impl AttestationService {
         }
     }
 
-    async fn tell_decisions(&self, mut told: mpsc::Receiver<Decided>) {
-        while let Some((old, new)) = told.recv().await {
+    async fn tell_decisions(&self, mut decisions: mpsc::Receiver<Decided>) {
+        while let Some((old, new)) = decisions.recv().await {
             self.journal
                 .machine_edited(old.as_ref(), new.as_ref())
                 .await;
@@ -256,10 +262,10 @@ impl AttestationService {
             let change = follower.next().await;
             let known = self.inventory.releases().into_iter();
             let known: Vec<_> = known.map(|release| release.object).collect();
-            let told = told(&known, &change, |old, new| old.spec == new.spec);
+            let changed = changed(&known, &change, |old, new| old.spec == new.spec);
             self.inventory.take_release(change);
             // The first list repeats what an earlier process has recorded.
-            for (release, gone) in told.into_iter().filter(|_| began) {
+            for (release, gone) in changed.into_iter().filter(|_| began) {
                 self.journal.release_changed(&release, gone).await;
             }
             began = true;
@@ -273,18 +279,19 @@ impl AttestationService {
         loop {
             let change = follower.next().await;
             let known = self.inventory.policies();
-            let told = told(&known, &change, |old, new| old.spec == new.spec);
+            let changed = changed(&known, &change, |old, new| old.spec == new.spec);
             self.inventory.take_policy(change);
             // The first list repeats what an earlier process has recorded.
-            for (policy, gone) in told.into_iter().filter(|_| began) {
+            for (policy, gone) in changed.into_iter().filter(|_| began) {
                 self.journal.policy_changed(&policy, gone).await;
             }
             began = true;
         }
     }
 
-    /// After a change of the cluster's roots: writes the pins for the agent of this machine, continues the log of verdicts with a key
-    /// under the first root, and records who made the change. Earlier records verify with their own root.
+    /// After a change of the cluster's roots: writes the pins for the agent of this machine,
+    /// continues the log of verdicts with a key under the first root, and records who made the
+    /// change. Earlier records verify with their own root.
     ///
     /// # Errors
     /// The file of pins, the CA or the log failed.

@@ -1,4 +1,5 @@
-//! The session tables with their clock: half-open exchanges between challenge (step 2) and evidence (step 3).
+//! The session tables with their clock: half-open exchanges between challenge (step 2) and evidence
+//! (step 3).
 
 use crate::entropy::SystemEntropy;
 use config_attest::Refusal;
@@ -41,7 +42,8 @@ impl SessionTables {
 #[derive(Debug)]
 pub(crate) struct SessionTable<P> {
     sessions: Mutex<Sessions<P>>,
-    /// Session times are seconds since this instant: a monotonic clock, which a change of the system time does not touch.
+    /// Session times are seconds since this instant: a monotonic clock, which a change of the
+    /// system time does not touch.
     started: Instant,
 }
 
@@ -66,7 +68,8 @@ impl<P: HalfOpen> SessionTable<P> {
         from: IpAddr,
         hello: A,
     ) -> Result<A::Challenge, Box<Refusal>> {
-        // A session begins with the next whole second; otherwise its last second would be cut short.
+        // A session begins with the next whole second; otherwise its last second would be cut
+        // short.
         let mut sessions = self.lock();
         let now = self.seconds() + 1;
         sessions.open_from(from, hello, now, &mut SystemEntropy)

@@ -36,7 +36,8 @@ pub struct AttestationConfig {
 /// Configuration of the bootstrap, by which an admin takes over a fresh cluster.
 #[derive(Debug, Clone)]
 pub struct BootstrapConfig {
-    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key. `None`: a development master without a bootstrap.
+    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key. `None`: a development master without
+    /// a bootstrap.
     pub admin_key: Option<Digest>,
     /// File that records that the bootstrap took place.
     pub record: PathBuf,

@@ -1,5 +1,5 @@
-//! Keeps the statuses of releases and policies as the inventory has them. A policy that is not in force is a draft: its status
-//! shows its dry run.
+//! Keeps the statuses of releases and policies as the inventory has them. A policy that is not in
+//! force is a draft: its status shows its dry run.
 
 use crate::exchange::ExchangeService;
 use crate::inventory::{ReferenceTables, Release};
@@ -8,7 +8,8 @@ use config_kube::policy::{CertificatePolicyStatus, POLICY_NAME};
 use master_client::{ApiError, Client};
 use std::time::Duration;
 
-/// Statuses are compared at least this often, so that a status that was changed by someone else is set again.
+/// Statuses are compared at least this often, so that a status that was changed by someone else is
+/// set again.
 const RESYNC: Duration = Duration::from_secs(60);
 /// Pause after a write that failed.
 const PAUSE: Duration = Duration::from_secs(1);

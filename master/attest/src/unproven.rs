@@ -1,5 +1,5 @@
-//! The exchange of machines without a TPM (unproven/v1). Steps, order, limits and records are those of `exchange`; the verifier's
-//! module `unproven` has the checks.
+//! The exchange of machines without a TPM (unproven/v1). Steps, order, limits and records are those
+//! of `exchange`; the verifier's module `unproven` has the checks.
 
 use crate::admit::Requests;
 use crate::answer::{self, BODY_TIME, ServiceAnswer};

@@ -1,8 +1,8 @@
 //! Client of the attestor socket, through which the agent of the same machine gives the master
 //! access to the TPM.
 //!
-//! Each connection carries one request and one answer, each a line of JSON. Calls block, with time limits; they happen at start,
-//! at the bootstrap and when keys change, on a blocking thread.
+//! Each connection carries one request and one answer, each a line of JSON. Calls block, with time
+//! limits; they happen at start, at the bootstrap and when keys change, on a blocking thread.
 
 use config_protocol::attestor::{
     MAX_LINE, Refused, Request, SealAnswer, StatusAnswer, UnsealAnswer,
@@ -66,7 +66,8 @@ impl Attestor {
         }
     }
 
-    /// Waits until the socket accepts a connection, at most `limit`: at boot agent and master start at the same time.
+    /// Waits until the socket accepts a connection, at most `limit`: at boot agent and master start
+    /// at the same time.
     ///
     /// # Errors
     /// The socket did not accept one in time.
@@ -89,7 +90,8 @@ impl Attestor {
     /// Sends one request and reads its answer.
     ///
     /// # Errors
-    /// The socket cannot be reached, breaks or takes too long; the attestor refuses; the answer cannot be parsed.
+    /// The socket cannot be reached, breaks or takes too long; the attestor refuses; the answer
+    /// cannot be parsed.
     pub fn call<T: DeserializeOwned>(&self, request: &Request) -> Result<T, AttestorError> {
         let op = request.op();
         let mut line = serde_json::to_vec(request).map_err(|e| answer(op, &e))?;
@@ -141,7 +143,8 @@ impl Attestor {
     /// Unseals data that was sealed before there were boot policies.
     ///
     /// # Errors
-    /// The agent beside the master cannot be reached, its TPM failed, or the TPM does not open what was sealed.
+    /// The agent beside the master cannot be reached, its TPM failed, or the TPM does not open what
+    /// was sealed.
     pub fn unseal_unbound(&self, sealed: &[u8]) -> Result<Vec<u8>, AttestorError> {
         self.open(sealed, true)
     }

@@ -1,4 +1,5 @@
-//! The certificate authority of a cluster: one root, two during a rotation, and one intermediate that signs all leaves.
+//! The certificate authority of a cluster: one root, two during a rotation, and one intermediate
+//! that signs all leaves.
 
 use crate::error::{Error, Result};
 use crate::hierarchy::{self, Hierarchy, State, issued_by, read_certificate, validity};
@@ -56,9 +57,9 @@ pub struct Identity {
 
 /// The cluster's certificate authority.
 ///
-/// Guarantee: every leaf is signed by `sign_leaf`, which is private to this crate. Its callers hold a grant of the verifier or
-/// an approved request, or sign for the master's own use or for the admin (see `issuer`). A root's key is in memory only while
-/// it signs.
+/// Guarantee: every leaf is signed by `sign_leaf`, which is private to this crate. Its callers hold
+/// a grant of the verifier or an approved request, or sign for the master's own use or for the
+/// admin (see `issuer`). A root's key is in memory only while it signs.
 pub struct Authority {
     pub(crate) folder: PathBuf,
     pub(crate) cluster: String,
@@ -124,7 +125,8 @@ impl Authority {
         })
     }
 
-    /// The same, with the key of the machine's encrypted state in its recovery copy: 64 hex digits in a file.
+    /// The same, with the key of the machine's encrypted state in its recovery copy: 64 hex digits
+    /// in a file.
     #[must_use]
     pub fn with_state_key(mut self, file: PathBuf) -> Self {
         self.state_key = Some(file);
@@ -185,8 +187,8 @@ impl Authority {
         self.current().renewal_due()
     }
 
-    /// Makes a new intermediate if the present one is due; returns whether it did. Earlier leaves stay valid: peers send them with
-    /// their own intermediate. Blocks on the keeper.
+    /// Makes a new intermediate if the present one is due; returns whether it did. Earlier leaves
+    /// stay valid: peers send them with their own intermediate. Blocks on the keeper.
     ///
     /// # Errors
     /// The keeper or the disk fails; the old intermediate stays in force.
@@ -213,7 +215,8 @@ impl Authority {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts another hierarchy in force: on disk first, then in memory. The caller holds the lock of `change`.
+    /// Puts another hierarchy in force: on disk first, then in memory. The caller holds the lock of
+    /// `change`.
     pub(crate) fn put(&self, fresh: Hierarchy) -> Result<()> {
         fresh.state.write(&self.folder)?;
         fresh.state.tidy(&self.folder);
@@ -280,8 +283,9 @@ impl Authority {
         }
     }
 
-    /// Makes a new service account key, in force from the next start. The old key's public half is kept, so that tokens it signed
-    /// verify until they expire. The caller writes a new recovery copy afterwards.
+    /// Makes a new service account key, in force from the next start. The old key's public half is
+    /// kept, so that tokens it signed verify until they expire. The caller writes a new recovery
+    /// copy afterwards.
     ///
     /// # Errors
     /// The keeper or the disk fails.
@@ -296,7 +300,8 @@ impl Authority {
         let mut retired = self.retired_service_account_keys()?;
         retired.push(old.subject_public_key_info());
         let text: String = retired.iter().map(|spki| pem("PUBLIC KEY", spki)).collect();
-        // The public key is written first: a power cut between the two writes must not invalidate tokens in use.
+        // The public key is written first: a power cut between the two writes must not invalidate
+        // tokens in use.
         keeper::write_whole(&self.folder.join(RETIRED), text.as_bytes())?;
         let fresh = KeyPair::generate().map_err(fail)?;
         list.allow(SERVICE_ACCOUNT_KEY, &fresh);
@@ -311,8 +316,8 @@ impl Authority {
         self.write_list(&list)
     }
 
-    /// The key that signs the log of verdicts, with a certificate that [`Authority::root`] signed itself; made on first use, and
-    /// again when the root changes. Blocks on the keeper.
+    /// The key that signs the log of verdicts, with a certificate that [`Authority::root`] signed
+    /// itself; made on first use, and again when the root changes. Blocks on the keeper.
     ///
     /// # Errors
     /// A file is damaged or of another keeper, or the keeper or the disk fails.
@@ -348,7 +353,8 @@ impl Authority {
         crate::LogSigner::new(&self.cluster, &der, certificate.der().clone(), root)
     }
 
-    /// The private key that signs discovery documents, PKCS#8; made on first use. Blocks on the keeper.
+    /// The private key that signs discovery documents, PKCS#8; made on first use. Blocks on the
+    /// keeper.
     pub(crate) fn discovery_key(&self) -> Result<Zeroizing<Vec<u8>>> {
         let mut list = self.listed();
         match self.listed_key(&list, DISCOVERY, DISCOVERY_KEY) {
@@ -373,8 +379,9 @@ impl Authority {
         Ok(der)
     }
 
-    /// Writes the recovery copy: the private keys of the roots, the service accounts and discovery, encrypted to this public key
-    /// (SubjectPublicKeyInfo DER, P-256). Returns its path; it replaces an earlier copy. Blocks on the keeper.
+    /// Writes the recovery copy: the private keys of the roots, the service accounts and discovery,
+    /// encrypted to this public key (SubjectPublicKeyInfo DER, P-256). Returns its path; it
+    /// replaces an earlier copy. Blocks on the keeper.
     ///
     /// # Errors
     /// The public key is not a P-256 key, or the keeper or the disk fails.
@@ -430,7 +437,8 @@ impl Authority {
         )
     }
 
-    /// Signs a leaf over a public key (SubjectPublicKeyInfo DER). It ends after `life`, or with the intermediate if that is sooner.
+    /// Signs a leaf over a public key (SubjectPublicKeyInfo DER). It ends after `life`, or with the
+    /// intermediate if that is sooner.
     pub(crate) fn sign_leaf(
         &self,
         profile: &Profile,

@@ -7,7 +7,8 @@ use p256::ecdsa::{SigningKey, VerifyingKey};
 use p256::pkcs8::{DecodePrivateKey as _, EncodePublicKey as _};
 
 impl Authority {
-    /// SubjectPublicKeyInfo DER of the discovery key, whose hash machines pin. Makes the key on first use; blocks on the keeper.
+    /// SubjectPublicKeyInfo DER of the discovery key, whose hash machines pin. Makes the key on
+    /// first use; blocks on the keeper.
     ///
     /// # Errors
     /// The file is damaged or of another keeper, or the keeper or the disk fails.
@@ -17,7 +18,8 @@ impl Authority {
             .map_err(|_opaque| Error::Key("the discovery key cannot be encoded"))
     }
 
-    /// Signs a discovery document. The key is in memory during this call only; blocks on the keeper.
+    /// Signs a discovery document. The key is in memory during this call only; blocks on the
+    /// keeper.
     ///
     /// # Errors
     /// As [`Authority::discovery_spki`]; or the document is one that no machine would accept.

@@ -1,7 +1,9 @@
-//! Roots and intermediate on disk. One state file names those in force, so a change is atomic: it is the rename of that file.
+//! Roots and intermediate on disk. One state file names those in force, so a change is atomic: it
+//! is the rename of that file.
 //!
-//! Each key and certificate has a file of its own (`root.key`, `intermediate-3.crt`). It is written before the state file names
-//! it, and removed after the state file no longer does. Without a state file the names are `root` and `intermediate`.
+//! Each key and certificate has a file of its own (`root.key`, `intermediate-3.crt`). It is written
+//! before the state file names it, and removed after the state file no longer does. Without a state
+//! file the names are `root` and `intermediate`.
 
 use crate::error::{Error, Result};
 use crate::keeper::{self, Keeper};
@@ -17,7 +19,8 @@ use zeroize::Zeroizing;
 
 pub(crate) const ROOT_KEY: &str = "root key";
 const INTERMEDIATE_KEY: &str = "intermediate key";
-/// How far the clock may be behind the intermediate's notBefore: a real-time clock set to local time is off by less.
+/// How far the clock may be behind the intermediate's notBefore: a real-time clock set to local
+/// time is off by less.
 const CLOCK_BACK: Duration = Duration::from_secs(86_400);
 /// The state file.
 const STATE: &str = "authority.json";
@@ -146,7 +149,8 @@ impl State {
         })
     }
 
-    /// The state after a rotation was abandoned: the old root alone. `None` where there is no rotation.
+    /// The state after a rotation was abandoned: the old root alone. `None` where there is no
+    /// rotation.
     pub(crate) fn abandoned(&self) -> Option<Self> {
         self.next.as_ref().map(|_| Self {
             next: None,
@@ -154,8 +158,8 @@ impl State {
         })
     }
 
-    /// Removes the files of roots and intermediates that are no longer in force. A file that cannot be removed is tried again after
-    /// the next change or start.
+    /// Removes the files of roots and intermediates that are no longer in force. A file that cannot
+    /// be removed is tried again after the next change or start.
     pub(crate) fn tidy(&self, folder: &Path) {
         let Ok(entries) = std::fs::read_dir(folder) else {
             return;
@@ -173,7 +177,8 @@ impl State {
     }
 }
 
-/// Whether this is a name that [`State`] gives: `root`, `intermediate`, or one of these with a number.
+/// Whether this is a name that [`State`] gives: `root`, `intermediate`, or one of these with a
+/// number.
 fn is_name(text: &str) -> bool {
     let number = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit());
     ["root", "intermediate"].iter().any(|kind| {
@@ -198,7 +203,8 @@ pub(crate) struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Refuses to sign by a clock that is before the intermediate's notBefore: it is wrong, and so would be every validity.
+    /// Refuses to sign by a clock that is before the intermediate's notBefore: it is wrong, and so
+    /// would be every validity.
     pub(crate) fn check_clock(&self, now: SystemTime) -> Result<()> {
         if now + CLOCK_BACK < self.not_before {
             Err(Error::Clock)
@@ -217,7 +223,8 @@ impl Hierarchy {
     }
 }
 
-/// Whether the folder holds no authority yet. An error where the root is missing and other files are there.
+/// Whether the folder holds no authority yet. An error where the root is missing and other files
+/// are there.
 pub(crate) fn is_fresh(folder: &Path, state: &State) -> Result<bool> {
     let root_file = folder.join(format!("{}.crt", state.root));
     if root_file.exists() {
@@ -292,7 +299,8 @@ pub(crate) fn root_keys(folder: &Path, keeper: &dyn Keeper, state: &State) -> Re
     state.roots().map(key).collect()
 }
 
-/// Reads the hierarchy at start. An intermediate whose files are missing, after a cut first start, is made again.
+/// Reads the hierarchy at start. An intermediate whose files are missing, after a cut first start,
+/// is made again.
 pub(crate) fn open(
     folder: &Path,
     cluster: &str,
@@ -339,7 +347,8 @@ pub(crate) fn read(folder: &Path, keeper: &dyn Keeper, state: State) -> Result<H
     assemble(state, roots, intermediates, key)
 }
 
-/// Makes the intermediate that a state names, with a certificate under each root. It is in force once the state is written.
+/// Makes the intermediate that a state names, with a certificate under each root. It is in force
+/// once the state is written.
 pub(crate) fn make_intermediate(
     folder: &Path,
     cluster: &str,
@@ -353,7 +362,8 @@ pub(crate) fn make_intermediate(
     };
     let roots = read_roots(folder, &state)?;
     let key = KeyPair::generate().map_err(fail)?;
-    // One subject and one key under both roots, so that a leaf's issuer is found whichever root the peer trusts.
+    // One subject and one key under both roots, so that a leaf's issuer is found whichever root the
+    // peer trusts.
     let params = profile::intermediate(cluster, now)?;
     let mut intermediates = Vec::new();
     for (name, root) in state.roots().zip(&roots) {

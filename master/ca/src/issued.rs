@@ -1,4 +1,5 @@
-//! Certificates of static machines. An admin requests and approves them; the private key is wrapped to the machine's TPM.
+//! Certificates of static machines. An admin requests and approves them; the private key is wrapped
+//! to the machine's TPM.
 //!
 //! They have the Machine's uid like every node certificate, so the deny list covers them. They name
 //! no image, because the machine attested nothing.
@@ -31,8 +32,9 @@ pub enum StaticKind {
 
 /// An approved request for a static machine.
 ///
-/// Holding one proves: the object has a condition Approved and none Denied or Failed, names one of the two signers, and its
-/// subject is a node's. It does not prove that the Machine is static or still wanted: [`Authority::issue_static`] checks that.
+/// Holding one proves: the object has a condition Approved and none Denied or Failed, names one of
+/// the two signers, and its subject is a node's. It does not prove that the Machine is static or
+/// still wanted: [`Authority::issue_static`] checks that.
 #[derive(Debug, Clone)]
 pub struct StaticRequest {
     kind: StaticKind,
@@ -140,22 +142,23 @@ impl StaticRequest {
 }
 
 impl Authority {
-    /// Signs a certificate for a static machine. Only the key comes from the request; its names must be in the inventory.
+    /// Signs a certificate for a static machine. Only the key comes from the request; its names
+    /// must be in the inventory.
     ///
     /// # Errors
-    /// The Machine is of another node, not static or retired, or a name is not its own; the clock is before the authority's keys,
-    /// or the certificate cannot be built.
+    /// The Machine is of another node, not static or retired, or a name is not its own; the clock
+    /// is before the authority's keys, or the certificate cannot be built.
     pub fn issue_static(
         &self,
-        asked: &StaticRequest,
+        request: &StaticRequest,
         machine: &Machine,
         now: SystemTime,
     ) -> Result<Issued> {
         self.sign_leaf(
-            &asked.profile(machine)?,
-            &asked.request.spki,
+            &request.profile(machine)?,
+            &request.request.spki,
             now,
-            asked.life,
+            request.life,
         )
     }
 }

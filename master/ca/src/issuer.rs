@@ -23,8 +23,8 @@ pub struct NodeCertificates {
 }
 
 impl Authority {
-    /// Signs a node's certificates. Names, keys and life come from the grant, which only the verifier makes: no other value can
-    /// reach a node certificate by attestation.
+    /// Signs a node's certificates. Names, keys and life come from the grant, which only the
+    /// verifier makes: no other value can reach a node certificate by attestation.
     ///
     /// # Errors
     /// The clock is before the authority's keys, or a certificate cannot be built.
@@ -70,11 +70,12 @@ impl Authority {
         self.sign_leaf(&approved.profile, &approved.spki, now, approved.life)
     }
 
-    /// Signs the first admin's certificate, at the bootstrap. Assumption: `admin_key` is the hash from the cluster's
-    /// configuration. Only the public key comes from the request.
+    /// Signs the first admin's certificate, at the bootstrap. Assumption: `admin_key` is the hash
+    /// from the cluster's configuration. Only the public key comes from the request.
     ///
     /// # Errors
-    /// The request's key is not the admin's, the clock is before the authority's keys, or the certificate cannot be built.
+    /// The request's key is not the admin's, the clock is before the authority's keys, or the
+    /// certificate cannot be built.
     pub fn issue_admin(
         &self,
         request: &CertificateRequest,
@@ -89,18 +90,19 @@ impl Authority {
         self.sign_leaf(&admin_profile(), &request.spki, now, profile::ADMIN_LIFE)
     }
 
-    /// Renews an admin's certificate: same key, same name. Assumption: the client presented `chain` (leaf first) in a TLS
-    /// handshake, and TLS verified it.
+    /// Renews an admin's certificate: same key, same name. Assumption: the client presented `chain`
+    /// (leaf first) in a TLS handshake, and TLS verified it.
     ///
     /// # Errors
-    /// The chain does not lead to a root of this cluster, or its leaf is not an admin's; the clock is before the authority's
-    /// keys, or the certificate cannot be built.
+    /// The chain does not lead to a root of this cluster, or its leaf is not an admin's; the clock
+    /// is before the authority's keys, or the certificate cannot be built.
     pub fn renew_admin(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Result<Issued> {
         let refuse = |why: &str| Error::Request(why.to_owned());
         let leaf = chain
             .first()
             .ok_or_else(|| refuse("the caller did not present a certificate"))?;
-        // The configuration may let the API accept clients of other CAs. Those must not get a certificate of this one.
+        // The configuration may let the API accept clients of other CAs. Those must not get a
+        // certificate of this one.
         if !self
             .roots()
             .iter()
@@ -136,7 +138,8 @@ impl Authority {
         self.sign_leaf(&profile, leaf.public_key().raw, now, profile::ADMIN_LIFE)
     }
 
-    /// An admin's certificate over a key made here: only for a development master without an admin key.
+    /// An admin's certificate over a key made here: only for a development master without an admin
+    /// key.
     ///
     /// # Errors
     /// The clock is before the authority's keys, or key or certificate cannot be built.
@@ -147,7 +150,8 @@ impl Authority {
     /// The master's API certificate for these DNS names and IP addresses, over a new key.
     ///
     /// # Errors
-    /// A name is neither, the clock is before the authority's keys, or key or certificate cannot be built.
+    /// A name is neither, the clock is before the authority's keys, or key or certificate cannot be
+    /// built.
     pub fn make_serving(&self, names: &[String], now: SystemTime) -> Result<Identity> {
         self.make_identity(
             &Profile::MasterServing {

@@ -29,7 +29,8 @@ pub trait Keeper: fmt::Debug + Send + Sync {
     /// The reverse.
     ///
     /// # Errors
-    /// As [`Keeper::seal`]; and where `kept` is damaged, of another purpose, of another machine, or of a boot that is not approved.
+    /// As [`Keeper::seal`]; and where `kept` is damaged, of another purpose, of another machine, or
+    /// of a boot that is not approved.
     fn open(&self, purpose: &str, kept: &[u8]) -> Result<Zeroizing<Vec<u8>>>;
     /// The lowest image version (SVN) that can open what is sealed now; `None` if any boot of the
     /// machine can. It never decreases.
@@ -39,7 +40,8 @@ pub trait Keeper: fmt::Debug + Send + Sync {
     fn floor(&self) -> Result<Option<u64>> {
         Ok(None)
     }
-    /// Opens a secret that was sealed before the keeper had a floor, and no other: to seal it again.
+    /// Opens a secret that was sealed before the keeper had a floor, and no other: to seal it
+    /// again.
     ///
     /// # Errors
     /// As [`Keeper::open`].
@@ -150,7 +152,8 @@ pub(crate) fn store(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8
     write(keeper, path, &keeper.seal(purpose, plain)?)
 }
 
-/// Replaces the only copy of a secret: the new seal is opened as a test before the old one is removed.
+/// Replaces the only copy of a secret: the new seal is opened as a test before the old one is
+/// removed.
 pub(crate) fn replace(keeper: &dyn Keeper, path: &Path, purpose: &str, plain: &[u8]) -> Result<()> {
     let kept = keeper.seal(purpose, plain)?;
     if keeper.open(purpose, &kept)?.as_slice() != plain {

@@ -6,7 +6,8 @@ use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls_pki_types::CertificateDer;
 
-/// Signs records of the log of verdicts, with a key for this log only and a certificate that the root signed.
+/// Signs records of the log of verdicts, with a key for this log only and a certificate that the
+/// root signed.
 pub struct LogSigner {
     cluster: String,
     key: EcdsaKeyPair,

@@ -41,7 +41,8 @@ pub fn spki_of(certificate: &[u8]) -> Option<Vec<u8>> {
         .map(|(_, parsed)| parsed.public_key().raw.to_vec())
 }
 
-/// Hex of a certificate's serial number, without leading zeroes; `None` where the bytes aren't a certificate.
+/// Hex of a certificate's serial number, without leading zeroes; `None` where the bytes aren't a
+/// certificate.
 pub fn serial_of(certificate: &[u8]) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     Some(hex(parsed.raw_serial()).trim_start_matches('0').to_owned())
@@ -68,7 +69,8 @@ pub fn certificates_of_pem(text: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The public keys (SubjectPublicKeyInfo) of a PEM text, in order; `None` where it holds anything else.
+/// The public keys (SubjectPublicKeyInfo) of a PEM text, in order; `None` where it holds anything
+/// else.
 pub(crate) fn public_keys_of_pem(text: &str) -> Option<Vec<Vec<u8>>> {
     use rustls_pki_types::pem::PemObject as _;
     rustls_pki_types::SubjectPublicKeyInfoDer::pem_slice_iter(text.as_bytes())

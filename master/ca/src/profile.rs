@@ -1,4 +1,5 @@
-//! Certificate profiles: every field of a certificate but the public key. Nothing is copied from a request.
+//! Certificate profiles: every field of a certificate but the public key. Nothing is copied from a
+//! request.
 
 use crate::error::{Error, Result};
 use crate::extension::{NODE_EXTENSION_OID, NodeExtension};
@@ -15,7 +16,8 @@ use time::OffsetDateTime;
 pub const BACKDATE: Duration = Duration::from_secs(60);
 /// Life of a cluster's root.
 pub const ROOT_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// Life of the issuing intermediate. It is renewed after half of it, so an admin's certificate always fits into the rest.
+/// Life of the issuing intermediate. It is renewed after half of it, so an admin's certificate
+/// always fits into the rest.
 pub const INTERMEDIATE_LIFE: Duration = Duration::from_secs(365 * 86_400);
 /// Life of an admin's certificate.
 pub const ADMIN_LIFE: Duration = Duration::from_secs(180 * 86_400);
@@ -161,7 +163,8 @@ pub fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// A root's parameters. Later roots have part of their serial number in the subject, so that no two roots share a subject.
+/// A root's parameters. Later roots have part of their serial number in the subject, so that no two
+/// roots share a subject.
 pub(crate) fn root(cluster: &str, first: bool, now: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, now + ROOT_LIFE)?;
     let subject = if first {
@@ -175,7 +178,8 @@ pub(crate) fn root(cluster: &str, first: bool, now: SystemTime) -> Result<Certif
     Ok(params)
 }
 
-/// An intermediate's parameters. Part of the serial number is in the subject, so that no two intermediates share a subject.
+/// An intermediate's parameters. Part of the serial number is in the subject, so that no two
+/// intermediates share a subject.
 pub(crate) fn intermediate(cluster: &str, now: SystemTime) -> Result<CertificateParams> {
     let mut params = base(now, now + INTERMEDIATE_LIFE)?;
     params.distinguished_name = name(
@@ -229,7 +233,8 @@ fn name(group: Option<&str>, user: &str) -> DistinguishedName {
     name
 }
 
-/// 126 random bits behind the bits 01: a positive INTEGER of exactly 16 octets (RFC 5280, 4.1.2.2 allows 20).
+/// 126 random bits behind the bits 01: a positive INTEGER of exactly 16 octets (RFC 5280, 4.1.2.2
+/// allows 20).
 fn serial() -> Result<SerialNumber> {
     let mut bytes = [0_u8; 16];
     SystemRandom::new()

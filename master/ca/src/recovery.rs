@@ -1,7 +1,9 @@
-//! The recovery copy: secrets encrypted to the admin's public key, so that a dead board does not end a cluster.
+//! The recovery copy: secrets encrypted to the admin's public key, so that a dead board does not
+//! end a cluster.
 //!
-//! ECIES: an ephemeral P-256 key agrees with the admin's, HKDF-SHA-256 (salt: both public points) gives an
-//! AES-256-GCM key that is used once, with a zero nonce. The recipient's hash is bound as associated data.
+//! ECIES: an ephemeral P-256 key agrees with the admin's, HKDF-SHA-256 (salt: both public points)
+//! gives an AES-256-GCM key that is used once, with a zero nonce. The recipient's hash is bound as
+//! associated data.
 //!
 //! Anyone who knows the admin's public key can make such a file. A root's private key in it proves
 //! that it is the cluster's ([`Recovered::root_pins`]), and then the rest of the file too, because
@@ -31,7 +33,8 @@ struct Envelope {
     ciphertext: String,
 }
 
-/// Encrypts `secret` to the holder of the key with this SubjectPublicKeyInfo (P-256) and returns the file's JSON.
+/// Encrypts `secret` to the holder of the key with this SubjectPublicKeyInfo (P-256) and returns
+/// the file's JSON.
 ///
 /// # Errors
 /// [`Error::Key`] where the recipient's key is no P-256 key; [`Error::Recovery`] where the encryption fails.
@@ -111,7 +114,8 @@ pub(crate) fn state_key_pem(key: &[u8; STATE_KEY_BYTES]) -> Zeroizing<String> {
 pub struct Recovered {
     /// The private keys and root certificates, PEM, without the state's key.
     pub keys: Zeroizing<String>,
-    /// The key of the state's recovery slot; none in the copy of a master that had no encrypted state.
+    /// The key of the state's recovery slot; none in the copy of a master that had no encrypted
+    /// state.
     pub state_key: Option<Zeroizing<[u8; STATE_KEY_BYTES]>>,
 }
 

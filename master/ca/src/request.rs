@@ -1,4 +1,5 @@
-//! Certificate requests (PKCS#10): how they are read, and the rules of upstream's signers for approved ones.
+//! Certificate requests (PKCS#10): how they are read, and the rules of upstream's signers for
+//! approved ones.
 
 use crate::error::{Error, Result};
 use crate::profile::Profile;
@@ -29,7 +30,8 @@ const LIFE_BOUNDS: (u64, u64) = (600, 365 * 86_400);
 /// Life where a request asks for none, in seconds.
 const DEFAULT_LIFE: u64 = 365 * 86_400;
 
-/// A parsed request. Holding one proves: its signature verifies with the key in it (proof of possession).
+/// A parsed request. Holding one proves: its signature verifies with the key in it (proof of
+/// possession).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateRequest {
     /// SubjectPublicKeyInfo DER.
@@ -133,8 +135,9 @@ fn address(bytes: &[u8]) -> Option<std::net::IpAddr> {
 
 /// An approved request of one of upstream's signers.
 ///
-/// Holding one proves: the object has a condition Approved and none Denied or Failed, its signer is one of upstream's three, and
-/// the request keeps the rules that the documentation of certificates/v1 gives for that signer.
+/// Holding one proves: the object has a condition Approved and none Denied or Failed, its signer is
+/// one of upstream's three, and the request keeps the rules that the documentation of
+/// certificates/v1 gives for that signer.
 #[derive(Debug, Clone)]
 pub struct ApprovedRequest {
     pub(crate) profile: Profile,
@@ -193,18 +196,20 @@ impl ApprovedRequest {
     }
 }
 
-/// The life that a request asks for, within the signer's bounds (in seconds); `otherwise` where it asks for none.
+/// The life that a request asks for, within the signer's bounds (in seconds); `otherwise` where it
+/// asks for none.
 pub(crate) fn requested_life(
     object: &CertificateSigningRequest,
     (shortest, longest): (u64, u64),
     otherwise: u64,
 ) -> Duration {
-    let asked = object.spec.expiration_seconds;
-    let asked = asked.and_then(|seconds| u64::try_from(seconds).ok());
-    Duration::from_secs(asked.unwrap_or(otherwise).clamp(shortest, longest))
+    let requested = object.spec.expiration_seconds;
+    let requested = requested.and_then(|seconds| u64::try_from(seconds).ok());
+    Duration::from_secs(requested.unwrap_or(otherwise).clamp(shortest, longest))
 }
 
-/// The request of an object that is approved, not denied, not failed and without a certificate; `Ok(None)` for others.
+/// The request of an object that is approved, not denied, not failed and without a certificate;
+/// `Ok(None)` for others.
 pub(crate) fn open_request(
     object: &CertificateSigningRequest,
 ) -> Result<Option<CertificateRequest>> {

@@ -1,8 +1,10 @@
-//! Rotation of the root: begin, then finish with the new root or abandon it; both roots are in force in between.
+//! Rotation of the root: begin, then finish with the new root or abandon it; both roots are in
+//! force in between.
 //!
-//! During the rotation the intermediate key has a certificate under each root, so a leaf verifies for a peer that trusts either
-//! root. Cross-signing the roots would not work: their path length constraint is 1. The rotation begins with a new
-//! intermediate; leaves of earlier intermediates verify under the old root only.
+//! During the rotation the intermediate key has a certificate under each root, so a leaf verifies
+//! for a peer that trusts either root. Cross-signing the roots would not work: their path length
+//! constraint is 1. The rotation begins with a new intermediate; leaves of earlier intermediates
+//! verify under the old root only.
 
 use crate::authority::Authority;
 use crate::error::{Error, Result};
@@ -39,7 +41,8 @@ pub struct RootInForce {
     pub certificate: String,
 }
 
-/// Path of the rotation's state (GET); POST to `/rotate`, `/finish` (`?force=true`) or `/abandon` below it changes the state.
+/// Path of the rotation's state (GET); POST to `/rotate`, `/finish` (`?force=true`) or `/abandon`
+/// below it changes the state.
 pub const ROOT_PATH: &str = "/authority/v1/root";
 /// Path at which an admin gets a new certificate for the key of the present one (POST).
 pub const CERTIFICATE_PATH: &str = "/authority/v1/certificate";
@@ -106,7 +109,8 @@ impl Authority {
         all.collect()
     }
 
-    /// End of validity of the newest root. No certificate verifies after it: the root must be rotated before.
+    /// End of validity of the newest root. No certificate verifies after it: the root must be
+    /// rotated before.
     ///
     /// # Errors
     /// The root's certificate cannot be parsed.
@@ -138,11 +142,13 @@ impl Authority {
             .map(|next| UNIX_EPOCH + Duration::from_secs(next.begun))
     }
 
-    /// Begins a rotation: makes a second root and a new intermediate; both roots are in force from now on. With the public key of
-    /// an admin (SubjectPublicKeyInfo DER) a recovery copy with both roots' keys is written first. Blocks on the keeper.
+    /// Begins a rotation: makes a second root and a new intermediate; both roots are in force from
+    /// now on. With the public key of an admin (SubjectPublicKeyInfo DER) a recovery copy with both
+    /// roots' keys is written first. Blocks on the keeper.
     ///
     /// # Errors
-    /// A rotation is under way, the clock is before the keys' making, or the keeper or the disk fails; the old state stays.
+    /// A rotation is under way, the clock is before the keys' making, or the keeper or the disk
+    /// fails; the old state stays.
     pub fn begin_rotation(&self, admin_spki: Option<&[u8]>, now: SystemTime) -> Result<()> {
         let _changing = self.change();
         let current = self.current();
@@ -169,7 +175,8 @@ impl Authority {
         self.put(fresh)
     }
 
-    /// Finishes the rotation: the new root is the only one, the old root's key is removed. Blocks on the keeper.
+    /// Finishes the rotation: the new root is the only one, the old root's key is removed. Blocks
+    /// on the keeper.
     ///
     /// # Errors
     /// There is no rotation, or the keeper or the disk fails; the old state stays.
@@ -177,7 +184,8 @@ impl Authority {
         self.end(State::finished)
     }
 
-    /// Abandons the rotation: the old root is the only one again, the new root's key is removed. Blocks on the keeper.
+    /// Abandons the rotation: the old root is the only one again, the new root's key is removed.
+    /// Blocks on the keeper.
     ///
     /// # Errors
     /// There is no rotation, or the keeper or the disk fails; the old state stays.

@@ -193,7 +193,8 @@ fn the_recovery_copy_gives_the_admin_the_root_key() {
     assert_eq!(root_key.subject_public_key_info(), authority.root_spki());
 }
 
-/// The copy of a machine with an encrypted state holds the state's key, too, and shows which root it is of.
+/// The copy of a machine with an encrypted state holds the state's key, too, and shows which root
+/// it is of.
 #[test]
 fn the_recovery_copy_carries_the_states_key() {
     let folder = tempfile::tempdir().unwrap();
@@ -216,7 +217,8 @@ fn the_recovery_copy_carries_the_states_key() {
     assert!(matches!(copy(), Err(master_ca::Error::Damaged { .. })));
 }
 
-/// A copy with the root's certificate and another key is not the cluster's: the certificate is public.
+/// A copy with the root's certificate and another key is not the cluster's: the certificate is
+/// public.
 #[test]
 fn a_planted_copy_shows_no_root() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,9 +9,11 @@ use master_client::View;
 
 /// Annotation: both sides of a binding are written (upstream).
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// Annotation of claim or volume: the binding was the controller's choice, not an admin's (upstream).
+/// Annotation of claim or volume: the binding was the controller's choice, not an admin's
+/// (upstream).
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-/// Annotation of a claim: the node that the scheduler chose for the first pod that uses it (upstream).
+/// Annotation of a claim: the node that the scheduler chose for the first pod that uses it
+/// (upstream).
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Annotation of a claim: who is to provision a volume for it (upstream).
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
@@ -33,7 +35,8 @@ pub struct Claim {
     pub created: Option<Timestamp>,
     /// Whether it is being deleted.
     pub leaving: bool,
-    /// Its class; none where it names none, so that it may still get the default one. Empty: none on purpose.
+    /// Its class; none where it names none, so that it may still get the default one. Empty: none
+    /// on purpose.
     pub class: Option<String>,
     /// Bytes that it asks for.
     pub size: Amount,
@@ -114,7 +117,7 @@ impl View for Claim {
             size: storage(
                 spec.resources
                     .as_ref()
-                    .and_then(|asked| asked.requests.as_ref()),
+                    .and_then(|resources| resources.requests.as_ref()),
             )
             .unwrap_or_default(),
             modes: spec.access_modes.unwrap_or_default(),

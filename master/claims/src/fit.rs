@@ -11,14 +11,16 @@ use std::collections::BTreeMap;
 pub enum Place<'a> {
     /// For a claim that is bound at once: from anywhere.
     Anywhere,
-    /// For a claim that waits for its first pod, before there is one: only a volume that is kept for it.
+    /// For a claim that waits for its first pod, before there is one: only a volume that is kept
+    /// for it.
     Kept,
     /// For a pod on a node, by the node's name and labels.
     Node(&'a str, &'a BTreeMap<String, String>),
 }
 
-/// The best volume for a claim (upstream: `FindMatchingVolume`): the one that is kept for it; else, of those that are available,
-/// one with the fewest access modes, and of these the smallest. Names decide between equal ones.
+/// The best volume for a claim (upstream: `FindMatchingVolume`): the one that is kept for it; else,
+/// of those that are available, one with the fewest access modes, and of these the smallest. Names
+/// decide between equal ones.
 ///
 /// Guarantees: the volume has all that the claim asks for, and is for no other claim.
 pub fn best<'v>(

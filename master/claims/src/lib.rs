@@ -1,4 +1,5 @@
-//! Which persistent volume fits which claim: upstream's rules, which the binder and the scheduler share.
+//! Which persistent volume fits which claim: upstream's rules, which the binder and the scheduler
+//! share.
 //!
 //! [`Claim`], [`Volume`] and [`Class`] are the needed parts of the objects; [`best`] chooses a
 //! volume for a claim, [`fault`] says why a volume that a claim names does not fit. Pure: no I/O,

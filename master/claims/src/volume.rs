@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// The claim that a volume is for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimRef {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID; empty where an admin means any claim of the name.
     pub uid: String,

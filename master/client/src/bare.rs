@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-/// The beginning of managed fields. It can't occur inside a JSON string, where its quotes would be escaped.
+/// The beginning of managed fields. It can't occur inside a JSON string, where its quotes would be
+/// escaped.
 const MANAGED: &str = r#""managedFields":["#;
 
-/// An object as JSON without its managed fields: they are often as long as the rest, decoding them costs more than that, and an
-/// update without them leaves them as they are.
+/// An object as JSON without its managed fields: they are often as long as the rest, decoding them
+/// costs more than that, and an update without them leaves them as they are.
 pub(crate) fn bare(object: &str) -> Cow<'_, str> {
     let Some((before, after)) = around(object) else {
         return Cow::Borrowed(object);
@@ -19,7 +20,8 @@ pub(crate) fn bare(object: &str) -> Cow<'_, str> {
     Cow::Owned([before, after].concat())
 }
 
-/// The JSON before and after the object's own managed fields. Those of a template inside it are kept.
+/// The JSON before and after the object's own managed fields. Those of a template inside it are
+/// kept.
 fn around(object: &str) -> Option<(&str, &str)> {
     let (before, rest) = object.split_at(object.find(MANAGED)?);
     let (mut depth, mut opened) = (0_usize, 0);
@@ -50,8 +52,8 @@ fn around(object: &str) -> Option<(&str, &str)> {
     Some((before, &rest[end? + 1..]))
 }
 
-/// Calls `is_last` with the place of each bracket outside strings and whether it opens, until that returns true; returns this
-/// place.
+/// Calls `is_last` with the place of each bracket outside strings and whether it opens, until that
+/// returns true; returns this place.
 fn walk(json: &str, mut is_last: impl FnMut(usize, bool) -> bool) -> Option<usize> {
     let json = json.as_bytes();
     let mut at = 0;

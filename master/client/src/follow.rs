@@ -141,7 +141,7 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
             tokio::time::sleep_until(self.not_before).await;
             match &mut self.state {
                 State::Unlisted => self.state = State::Listing(self.list()),
-                State::Listing(asked) => match asked.await {
+                State::Listing(listing) => match listing.await {
                     Ok((all, version)) => {
                         self.state = State::Listed(version);
                         return Change::Listed(all);
@@ -152,7 +152,7 @@ impl<T: Seen, V: Send + 'static> Follower<T, V> {
                     let version = std::mem::take(version);
                     self.state = State::Opening(self.watch(version.clone()), version);
                 }
-                State::Opening(asked, version) => match asked.await {
+                State::Opening(listing, version) => match listing.await {
                     Ok(watcher) => {
                         self.state = State::Watching(
                             Box::new(watcher),

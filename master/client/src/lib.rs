@@ -5,9 +5,9 @@
 //! [`Transport`] carries their requests; the API server implements it and treats a request from
 //! inside the process like one from a socket: authorization, limits, admission, store.
 //!
-//! Start at [`Client`] for single calls, at [`Follower`] to follow all objects of a kind, at [`Store`] to keep and
-//! index them, at [`Recorder`] to write events. There are no tasks and no channels: a follower works while its
-//! caller awaits [`Follower::next`].
+//! Start at [`Client`] for single calls, at [`Follower`] to follow all objects of a kind, at
+//! [`Store`] to keep and index them, at [`Recorder`] to write events. There are no tasks and no
+//! channels: a follower works while its caller awaits [`Follower::next`].
 
 mod bare;
 mod body;

@@ -10,7 +10,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of different events that are remembered for counting. The older half is forgotten when it is reached.
+/// Number of different events that are remembered for counting. The older half is forgotten when it
+/// is reached.
 const MAX_REMEMBERED: usize = 4096;
 /// A repetition within this time is counted and not written: no one reads faster, and each write
 /// costs a commit.
@@ -127,7 +128,7 @@ impl Recorder {
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(&key);
             if error.reason == Reason::Invalid {
-                tracing::warn!(reason = happening.reason, %error, "an event is not one: a fault of its writer");
+                tracing::warn!(reason = happening.reason, %error, "dropped an invalid event: its component made it wrongly");
             } else {
                 tracing::debug!(reason = happening.reason, %error, "cannot write an event");
             }

@@ -26,7 +26,8 @@ pub enum WatchEvent<T> {
     Bookmark(String),
 }
 
-/// The identity of an object that was deleted or no longer matches. It can be read even if the rest of the object can't.
+/// The identity of an object that was deleted or no longer matches. It can be read even if the rest
+/// of the object can't.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Namespace and name.
@@ -97,8 +98,8 @@ impl<T: FromJson> Watcher<T> {
     }
 }
 
-/// The type and the object of a line. Most lines have exactly this form and are cut without parsing. Others (bookmarks, errors)
-/// are parsed, which costs another pass over the object.
+/// The type and the object of a line. Most lines have exactly this form and are cut without
+/// parsing. Others (bookmarks, errors) are parsed, which costs another pass over the object.
 fn parts(line: &str) -> Result<(&str, &str), serde_json::Error> {
     #[derive(Deserialize)]
     struct Raw<'a> {
@@ -128,7 +129,8 @@ enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line. Apart from [`decode`], as this is the same for all kinds: a generic function is compiled for each.
+    /// Reads a line. Apart from [`decode`], as this is the same for all kinds: a generic function
+    /// is compiled for each.
     fn read(line: &'a [u8]) -> Result<Self, ApiError> {
         let line = str::from_utf8(line).map_err(|e| broken(&e))?;
         let (kind, object) = parts(line).map_err(|e| undecodable(&e))?;
@@ -158,7 +160,7 @@ fn decode<T: FromJson>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
     let event = |event: fn(T) -> WatchEvent<T>, object| match readable(object) {
         Some(object) => event(object),
         // The object is left out; the bookmark only moves the watch's revision forward.
-        None => WatchEvent::Bookmark(told(object).resource_version),
+        None => WatchEvent::Bookmark(readable_meta(object).resource_version),
     };
     Ok(match Line::read(line)? {
         Line::Added(object) => event(WatchEvent::Added, object),
@@ -168,14 +170,15 @@ fn decode<T: FromJson>(line: &[u8]) -> Result<WatchEvent<T>, ApiError> {
     })
 }
 
-/// A deletion is known by the object's identity alone: a follower must not keep an object because its last state is unreadable.
+/// A deletion is known by the object's identity alone: a follower must not keep an object because
+/// its last state is unreadable.
 fn gone(object: &str) -> Gone {
-    let Told {
+    let ReadableMeta {
         namespace,
         name,
         uid,
         resource_version,
-    } = told(object);
+    } = readable_meta(object);
     Gone {
         key: Key { namespace, name },
         uid,
@@ -183,7 +186,8 @@ fn gone(object: &str) -> Gone {
     }
 }
 
-/// An object of a list or watch as its kind. One that can't be read must not keep the others from being known: it is left out.
+/// An object of a list or watch as its kind. One that can't be read must not keep the others from
+/// being known: it is left out.
 pub(crate) fn readable<T: FromJson>(object: &str) -> Option<T> {
     let read = T::from_json(bare(object).as_bytes());
     read.inspect_err(|error| warn_unreadable(std::any::type_name::<T>(), object, error))
@@ -191,10 +195,10 @@ pub(crate) fn readable<T: FromJson>(object: &str) -> Option<T> {
 }
 
 fn warn_unreadable(kind: &str, object: &str, error: &serde_json::Error) {
-    let Told {
+    let ReadableMeta {
         namespace, name, ..
-    } = told(object);
-    // The error's own words may quote what is secret.
+    } = readable_meta(object);
+    // The error's own text may quote a secret.
     let column = error.column();
     tracing::error!(
         kind,
@@ -208,17 +212,17 @@ fn warn_unreadable(kind: &str, object: &str, error: &serde_json::Error) {
 /// The part of an object's metadata that can be read even if the rest can't.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Told {
+struct ReadableMeta {
     namespace: String,
     name: String,
     uid: String,
     resource_version: String,
 }
 
-fn told(object: &str) -> Told {
+fn readable_meta(object: &str) -> ReadableMeta {
     #[derive(Default, Deserialize)]
     struct Object {
-        metadata: Told,
+        metadata: ReadableMeta,
     }
     let object: Object = serde_json::from_str(object).unwrap_or_default();
     object.metadata

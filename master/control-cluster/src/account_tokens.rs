@@ -92,7 +92,7 @@ pub struct Facts {
 /// The secret gets its content, or is deleted with its account.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID.
     pub uid: String,
@@ -193,9 +193,9 @@ async fn fill(writer: &Writer, key: &Key, uid: &str, root: &str) -> Result<(), A
     let name = annotation(ACCOUNT).unwrap_or_default();
     let account = client.get_opt::<ServiceAccount>(namespace, &name).await?;
     let own = account.and_then(|account| account.metadata.uid);
-    let Some(own) = own
-        .filter(|own| annotation(ACCOUNT_UID).is_none_or(|said| said.is_empty() || said == *own))
-    else {
+    let Some(own) = own.filter(|own| {
+        annotation(ACCOUNT_UID).is_none_or(|named| named.is_empty() || named == *own)
+    }) else {
         let params = DeleteParams::of(uid.to_owned());
         return writer.delete::<Secret>(key, &params).await;
     };

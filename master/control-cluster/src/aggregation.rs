@@ -66,7 +66,7 @@ pub struct Facts {
 /// The role gets the rules that it gathers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Aggregate {
-    /// Which.
+    /// The object's name.
     pub name: String,
     /// Its resource version: not written if it changed.
     pub version: String,
@@ -166,7 +166,8 @@ fn may_select(gatherer: &RoleView, role: &Role) -> bool {
     selectors.any(|selector| selects(selector, role))
 }
 
-/// Whether a label selector selects a role. One that selects everything gathers nothing: it is no selector.
+/// Whether a label selector selects a role. One that selects everything gathers nothing: it is no
+/// selector.
 fn selects(selector: &Value, role: &Role) -> bool {
     let labels = selector.get("matchLabels").and_then(Value::as_object);
     let expressions = selector.get("matchExpressions").and_then(Value::as_array);

@@ -22,16 +22,17 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long a document is valid: machines that boot while the master is away for a week still find it.
+/// For how long a document is valid: machines that boot while the master is away for a week still
+/// find it.
 const LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How far before the moment of signing a document begins, in seconds: clocks differ.
 const BACKDATED: u64 = 60;
 /// First wait after a publication that failed.
 const FIRST: Duration = Duration::from_secs(5);
 /// Longest wait after publications that failed.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(300);
 /// Most endpoints and registrations, as of the document.
-const MOST: usize = config_discovery::MAX_LIST;
+const MAX_ENTRIES: usize = config_discovery::MAX_LIST;
 
 /// The endpoints at which to publish the cluster, and the settings.
 #[derive(Clone, Default, PartialEq)]
@@ -237,7 +238,7 @@ impl DiscoveryPublisher {
                     Some(Last::Failed(failed, _, wait)) if *failed == target => *wait * 2,
                     Some(_) | None => FIRST,
                 };
-                let wait = wait.min(LONGEST);
+                let wait = wait.min(MAX_WAIT);
                 tracing::warn!(
                     error,
                     again_in = wait.as_secs(),
@@ -258,7 +259,8 @@ fn is_unused(target: &Target) -> bool {
     target.registrations.is_empty()
 }
 
-/// Signs one generation and sets it everywhere; `data` is what is known of it. What was set stays set where a part fails.
+/// Signs one generation and sets it everywhere; `data` is what is known of it. What was set stays
+/// set where a part fails.
 async fn publish(
     discovery: &Discovery,
     target: &Target,
@@ -345,7 +347,8 @@ async fn write(
     writer.create(&map).await.map(drop)
 }
 
-/// A generation above the last one. By the time, so that it also rises where what was written last is lost with its disk.
+/// A generation above the last one. By the time, so that it also rises where what was written last
+/// is lost with its disk.
 fn next(last: u64, now: u64) -> u64 {
     now.max(last.saturating_add(1))
 }
@@ -390,9 +393,9 @@ fn target(secret: &Registrations, own: &[Endpoint], pins: &[Pin]) -> Result<Targ
         };
         endpoints = list.split(',').map(parse).collect::<Result<_, _>>()?;
     }
-    if registrations.len() > MOST || endpoints.is_empty() || endpoints.len() > MOST {
+    if registrations.len() > MAX_ENTRIES || endpoints.is_empty() || endpoints.len() > MAX_ENTRIES {
         return Err(format!(
-            "{at}: found {} clusters and {} endpoints, expected 1 to {MOST} of each",
+            "{at}: found {} clusters and {} endpoints, expected 1 to {MAX_ENTRIES} of each",
             registrations.len(),
             endpoints.len()
         ));

@@ -1,6 +1,8 @@
-//! Claims of ephemeral volumes: a volume that a pod has for itself alone gets its claim, which goes with the pod.
+//! Claims of ephemeral volumes: a volume that a pod has for itself alone gets its claim, which goes
+//! with the pod.
 //!
-//! A claim of that name that another made is left alone: scheduler and kubelet say that it is not the pod's own.
+//! A claim of that name that another made is left alone: scheduler and kubelet say that it is not
+//! the pod's own.
 
 use crate::in_use::ClaimView;
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};

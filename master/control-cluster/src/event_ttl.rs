@@ -60,7 +60,7 @@ pub struct Facts {
 /// The action: delete the event.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Delete {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID.
     pub uid: String,

@@ -1,4 +1,5 @@
-//! Protection of what is in use: volumes and claims that are deleted go when nothing uses them any more.
+//! Protection of what is in use: volumes and claims that are deleted go when nothing uses them any
+//! more.
 
 use config_kube::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -74,7 +75,7 @@ pub struct InUse {
 pub enum Facts {
     /// A claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its facts.
         claim: Arc<ClaimView>,
@@ -83,7 +84,7 @@ pub enum Facts {
     },
     /// A volume.
     Volume {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its facts.
         volume: Arc<VolumeView>,
@@ -95,14 +96,14 @@ pub enum Facts {
 pub enum Release {
     /// A claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its UID.
         uid: String,
     },
     /// A volume.
     Volume {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its UID.
         uid: String,

@@ -7,9 +7,11 @@
 //! - `ephemeral_volume`: volumes that a pod has for itself alone get their claims
 //! - `volume_binder`: claims and volumes are bound to one another
 //! - `volume_provisioner`: makes folders of nodes into volumes, and removes them
-//! - `service_account`, `account_tokens`: each namespace's default account; tokens in Secrets on request
+//! - `service_account`, `account_tokens`: each namespace's default account; tokens in Secrets on
+//!   request
 //! - `aggregation`: cluster roles that aggregate others
-//! - `bootstrap_tokens`, `bootstrap_signer`, `discovery_publisher`: how new machines find and trust the cluster
+//! - `bootstrap_tokens`, `bootstrap_signer`, `discovery_publisher`: how new machines find and trust
+//!   the cluster
 //! - `root_ca`: the roots' certificates in every namespace
 //! - `event_ttl`: events are kept for an hour
 

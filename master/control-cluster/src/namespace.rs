@@ -1,4 +1,5 @@
-//! Namespace lifecycle: deletes the content of a deleted namespace, of every kind, then the namespace.
+//! Namespace lifecycle: deletes the content of a deleted namespace, of every kind, then the
+//! namespace.
 
 use config_kube::k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,7 +19,8 @@ use std::time::Duration;
 
 /// Between two rounds while something is left.
 const ROUND: Duration = Duration::from_secs(1);
-/// How often the pause is doubled while rounds list pages of objects and delete none: finalizers hold them.
+/// How often the pause is doubled while rounds list pages of objects and delete none: finalizers
+/// hold them.
 const DOUBLED: u32 = 4;
 /// Objects of a kind that are listed at once.
 const PAGE: u32 = 500;
@@ -58,7 +60,7 @@ pub struct Facts {
 /// One round: deletes the content, and the namespace once it is empty.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Empty {
-    /// Which.
+    /// The object's name.
     pub name: String,
     /// Its UID.
     pub uid: String,
@@ -264,7 +266,8 @@ async fn empty(writer: &Writer, name: &str, uid: &str) -> Result<Round, ApiError
     }
     let mut left = Remaining::default();
     for resource in in_order(client.resources()) {
-        // Until its pods are gone nothing is taken from under them, their network policies least of all (upstream: KEP-5080).
+        // Until its pods are gone nothing is taken from under them, their network policies least of
+        // all (upstream: KEP-5080).
         if !is_pods(&resource) && left.has_pods() {
             break;
         }
@@ -289,8 +292,8 @@ fn is_pods(resource: &Resource) -> bool {
     named(resource) == PODS
 }
 
-/// Kinds whose objects are in namespaces. Pods first, and nothing else while there are any. Events last: the deletions cause
-/// some.
+/// Kinds whose objects are in namespaces. Pods first, and nothing else while there are any. Events
+/// last: the deletions cause some.
 fn in_order(resources: Vec<Resource>) -> Vec<Resource> {
     let mut resources: Vec<Resource> = resources
         .into_iter()
@@ -322,7 +325,8 @@ async fn clear(
         let waiting: Vec<Meta> = objects
             .filter(|meta| meta.deletion_timestamp.is_none())
             .collect();
-        // What was deleted is gone from the first page; what is only ending stays there, and is passed by.
+        // What was deleted is gone from the first page; what is only ending stays there, and is
+        // passed by.
         params = first.clone();
         if waiting.is_empty() {
             params.continue_token = Some(page.continue_token.clone());

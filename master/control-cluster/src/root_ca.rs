@@ -1,4 +1,5 @@
-//! Root CA publisher: every namespace has a config map by which pods know the API server; while the root is rotated, by both.
+//! Root CA publisher: every namespace has a config map by which pods know the API server; while the
+//! root is rotated, by both.
 
 use config_kube::k8s_openapi::api::core::v1::ConfigMap;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -62,7 +63,7 @@ pub struct Facts {
 /// The certificate is published.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Publish {
-    /// Where.
+    /// The namespace.
     pub namespace: String,
     /// Whether there is one already, which is wrong.
     pub exists: bool,

@@ -52,7 +52,7 @@ pub struct VolumeProvisioner {
 pub enum Facts {
     /// A claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its facts.
         claim: Arc<Claim>,
@@ -63,7 +63,7 @@ pub enum Facts {
     },
     /// A volume.
     Volume {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its facts.
         volume: Arc<Volume>,
@@ -77,7 +77,7 @@ pub enum Action {
     Refuse {
         /// For which claim.
         key: Key,
-        /// Why.
+        /// The reason, for a person.
         fault: String,
     },
     /// A folder and its volume are made.
@@ -91,7 +91,7 @@ pub enum Action {
     },
     /// The folder is removed, then the volume.
     Remove {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its UID.
         uid: String,
@@ -100,7 +100,7 @@ pub enum Action {
     },
     /// The volume is deleted; its folder stays, by its reclaim policy.
     LetGo {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its UID.
         uid: String,
@@ -197,8 +197,8 @@ fn volume_name(claim: &Claim) -> String {
 }
 
 fn for_claim(key: &Key, claim: &Arc<Claim>, class: &Arc<Class>) -> Option<Action> {
-    let asked = claim.provisioner == PROVISIONER && class.provisioner == PROVISIONER;
-    if !asked || !claim.volume.is_empty() || claim.leaving {
+    let is_ours = claim.provisioner == PROVISIONER && class.provisioner == PROVISIONER;
+    if !is_ours || !claim.volume.is_empty() || claim.leaving {
         return None;
     }
     if let Some(fault) = fault(claim, class) {
@@ -330,27 +330,27 @@ async fn provision(
         return Err(ApiError::new(Reason::Conflict, "another claim of the name"));
     }
     let (node, name) = (&claim.node, volume_name(claim));
-    let told = |fault: String| {
+    let failure = |fault: String| {
         let class = claim.class_name();
         format!("failed to provision volume with StorageClass {class:?}: {fault}")
     };
     let Some(found) = client.get_opt::<Node>(None, node).await? else {
-        let fault = told(format!("node {node:?} not found"));
+        let fault = failure(format!("node {node:?} not found"));
         return choose_anew(writer, key, claim, &object, fault).await;
     };
     let labels = found.metadata.labels.unwrap_or_default();
     let Some(host) = labels.get(HOSTNAME_LABEL) else {
-        let fault = told(format!("node {node:?} has no label {HOSTNAME_LABEL}"));
+        let fault = failure(format!("node {node:?} has no label {HOSTNAME_LABEL}"));
         return choose_anew(writer, key, claim, &object, fault).await;
     };
     let rest = format!("{name}?bytes={}", claim.bytes());
     match ask(writer, Method::POST, node, &rest).await {
         Answer::Done => {}
         Answer::Full(fault) => {
-            return choose_anew(writer, key, claim, &object, told(fault)).await;
+            return choose_anew(writer, key, claim, &object, failure(fault)).await;
         }
         Answer::Fault(fault) => {
-            let fault = told(fault);
+            let fault = failure(fault);
             failed(writer, &object, "ProvisioningFailed", fault.clone()).await;
             return Err(ApiError::new(Reason::ServiceUnavailable, fault));
         }
@@ -394,7 +394,8 @@ fn volume(name: &str, key: &Key, claim: &Claim, class: &Class, host: &str) -> Pe
     PersistentVolume::from_tree(&volume).unwrap_or_default()
 }
 
-/// The node is unsuitable: an event says why, and the scheduler chooses again (upstream's provisioners do the same).
+/// The node is unsuitable: an event says why, and the scheduler chooses again (upstream's
+/// provisioners do the same).
 async fn choose_anew(
     writer: &Writer,
     key: &Key,

@@ -1,8 +1,10 @@
-//! Service addresses and node ports are allocated to the services that have them, whatever was done to the store.
+//! Service addresses and node ports are allocated to the services that have them, whatever was done
+//! to the store.
 //!
-//! The API writes a service in one transaction with its allocations, so this finds something only after a store was restored
-//! from elsewhere or changed by other means, or after the ranges were configured anew. No change of an object tells of that:
-//! everything is checked at the start, and then from time to time.
+//! The API writes a service in one transaction with its allocations, so this finds something only
+//! after a store was restored from elsewhere or changed by other means, or after the ranges were
+//! configured anew. No change of an object tells of that: everything is checked at the start, and
+//! then from time to time.
 
 use master_client::{ApiError, Key, Recorder};
 use master_control::controller::{Controller, Now, Plan, Right, right};

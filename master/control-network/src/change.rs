@@ -12,7 +12,7 @@ pub enum Change<K> {
     Update(Box<K>),
     /// One is deleted.
     Delete {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its UID.
         uid: String,

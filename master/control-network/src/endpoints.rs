@@ -1,8 +1,9 @@
-//! Endpoints of services that select pods: the older kind beside EndpointSlices, for clients that still read it.
+//! Endpoints of services that select pods: the older kind beside EndpointSlices, for clients that
+//! still read it.
 //!
-//! Names, labels and annotations are upstream's. Endpoints hold the addresses of the service's first family, at most a
-//! thousand; clients that need more or other ones read slices. Endpoints that this controller did not
-//! make stay when a service is deleted.
+//! Names, labels and annotations are upstream's. Endpoints hold the addresses of the service's
+//! first family, at most a thousand; clients that need more or other ones read slices. Endpoints
+//! that this controller did not make stay when a service is deleted.
 
 use crate::change::Change;
 use crate::endpoint_slices::views::{self, Backend, PortView, ServiceView, Target};
@@ -21,14 +22,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Most addresses of an object (upstream's).
-pub const MOST: usize = 1000;
-/// The label that names who keeps an object, and this controller's name there.
+pub const MAX_ADDRESSES: usize = 1000;
+/// The label that names the controller of an object, and this controller's name.
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const MANAGER: &str = "endpoint-controller";
-/// The annotation of objects that hold less than there is.
+/// The annotation of objects that leave out addresses.
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const TRUNCATED: &str = "truncated";
-/// The annotation that says when that changed which led to the last write.
+/// The annotation with the time of the change that led to the last write.
 pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// Endpoints as they are.
@@ -152,7 +153,7 @@ impl Controller for EndpointsKeeper {
     }
 }
 
-/// What is to be done for a service; nothing where its Endpoints are as they should be.
+/// The action that a service needs; none if its Endpoints are up to date.
 pub fn reconcile(facts: &Facts) -> Option<Action> {
     let there = facts.endpoints.as_deref();
     let Some(service) = facts.service.as_deref() else {
@@ -165,10 +166,10 @@ pub fn reconcile(facts: &Facts) -> Option<Action> {
     let labels = labels(service);
     let before = there.map(|there| there.meta.clone()).unwrap_or_default();
     let mut annotations = before.annotations.clone().unwrap_or_default();
-    let said = annotations.get(OVER_CAPACITY).map(String::as_str);
+    let marked = annotations.get(OVER_CAPACITY).map(String::as_str);
     let as_wanted = there.is_some_and(|there| there.subsets == subsets)
         && before.labels.as_ref() == Some(&labels)
-        && said == truncated.then_some(TRUNCATED);
+        && marked == truncated.then_some(TRUNCATED);
     if as_wanted {
         return None;
     }
@@ -218,8 +219,8 @@ fn labels(service: &ServiceView) -> BTreeMap<String, String> {
     labels
 }
 
-/// When the first of those changes came about that the object does not show yet: pods that became ready or not, or the
-/// service itself; none where pods only went.
+/// The time of the first change that the object does not show yet: a pod became ready or unready,
+/// or the service was made. None if pods only disappeared.
 fn trigger(facts: &Facts, service: &ServiceView) -> Option<Timestamp> {
     let shown = facts.endpoints.iter().flat_map(|there| &there.subsets);
     let uids = |list: &Option<Vec<EndpointAddress>>, ready: bool| {
@@ -246,7 +247,7 @@ fn trigger(facts: &Facts, service: &ServiceView) -> Option<Timestamp> {
 
 /// Whether a pod is among the service's endpoints, ready or not.
 fn counts(pod: &Backend, service: &ServiceView) -> bool {
-    !pod.ended && (!pod.going || service.publish_not_ready)
+    !pod.ended && (!pod.terminating || service.publish_not_ready)
 }
 
 /// Ready addresses and others of pods that have their ports in common.
@@ -264,7 +265,8 @@ fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) 
         let ports = service.ports.iter();
         let mut ports: Vec<PortKey> = ports.filter_map(|port| resolved(port, pod)).collect();
         ports.sort();
-        // A service without an address may have no ports; else a pod without any has nothing to offer.
+        // A service without an address may have no ports; else a pod without any has nothing to
+        // offer.
         if ports.is_empty() && !(service.headless && service.ports.is_empty()) {
             continue;
         }
@@ -275,7 +277,7 @@ fn subsets(facts: &Facts, service: &ServiceView) -> (Vec<EndpointSubset>, bool) 
             others.push(address);
         }
     }
-    let mut room = MOST;
+    let mut room = MAX_ADDRESSES;
     let mut truncated = false;
     let mut take = |list: &mut Vec<EndpointAddress>| {
         list.sort_by(|one, other| one.ip.cmp(&other.ip));

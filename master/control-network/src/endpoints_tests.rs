@@ -138,10 +138,10 @@ fn endpoints_go_with_their_service_and_those_of_others_stay() {
 
 #[test]
 fn pods_on_their_way_out_count_only_where_the_service_wants_all() {
-    let (name, going) = pod(1, true, 80);
-    let going = Arc::new(Backend {
-        going: true,
-        ..(*going).clone()
+    let (name, terminating) = pod(1, true, 80);
+    let terminating = Arc::new(Backend {
+        terminating: true,
+        ..(*terminating).clone()
     });
     let headless = ServiceView {
         headless: true,
@@ -152,7 +152,7 @@ fn pods_on_their_way_out_count_only_where_the_service_wants_all() {
         publish_not_ready: true,
         ..headless.clone()
     };
-    let pods = vec![(name, going), pod(2, false, 80)];
+    let pods = vec![(name, terminating), pod(2, false, 80)];
     let made = after(reconcile(&facts(headless, pods.clone())));
     assert_eq!(lines(&made), ["|10.1.0.2:"]);
     assert!(made.metadata.labels.unwrap().contains_key(HEADLESS));

@@ -4,8 +4,10 @@
 //! - `endpoint_slices`: the addresses of the pods that a service selects
 //! - `endpoints`: the same in the older kind, for clients that read it
 //! - `mirroring`: EndpointSlices of Endpoints that others keep
-//! - `service_ranges`: the ranges of service addresses, which cannot be deleted while they are in use
-//! - `allocation_repair`: each service address and node port is allocated to the service that has it
+//! - `service_ranges`: the ranges of service addresses, which cannot be deleted while they are in
+//!   use
+//! - `allocation_repair`: each service address and node port is allocated to the service that has
+//!   it
 
 pub mod allocation_repair;
 pub mod change;

@@ -1,8 +1,9 @@
-//! EndpointSlices of Endpoints that others than the cluster keep: for services without a selector, so that the nodes' proxies,
-//! which read slices alone, serve them too.
+//! EndpointSlices of Endpoints that others than the cluster keep: for services without a selector,
+//! so that the nodes' proxies, which read slices alone, serve them too.
 //!
-//! Names, labels and annotations are upstream's. Endpoints with the label `endpointslice.kubernetes.io/skip-mirror: "true"`,
-//! or by which a leader is elected, are left alone.
+//! Names, labels and annotations are upstream's. Endpoints with the label
+//! `endpointslice.kubernetes.io/skip-mirror: "true"`, or by which a leader is elected, are left
+//! alone.
 
 use crate::endpoint_slices::views::ServiceView;
 use crate::endpoint_slices::{Action, MANAGED_BY, SERVICE_NAME};
@@ -23,7 +24,7 @@ use std::sync::Arc;
 /// This controller, by upstream's name.
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 /// Most endpoints of a slice (upstream's, and the API's).
-const MOST: usize = 1000;
+const MAX_ENDPOINTS: usize = 1000;
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// What kubectl writes for itself.
@@ -165,7 +166,8 @@ impl Controller for Mirroring {
     }
 }
 
-/// What is to be done so that slices show each address once: first what comes, then what changes, then what goes.
+/// What is to be done so that slices show each address once: first what comes, then what changes,
+/// then what goes.
 pub fn reconcile(facts: &Facts) -> Vec<Action> {
     let mut left: Vec<&(Arc<Key>, Arc<MirrorView>)> = facts.slices.iter().collect();
     let (mut create, mut update) = (Vec::new(), Vec::new());
@@ -270,7 +272,7 @@ fn wanted(subsets: &[EndpointSubset]) -> Vec<EndpointSlice> {
                 endpoints: Some(endpoints.to_vec()),
                 ports: Some(ports.clone()),
             };
-            all.chunks(MOST).map(slice).collect::<Vec<_>>()
+            all.chunks(MAX_ENDPOINTS).map(slice).collect::<Vec<_>>()
         };
     groups.into_iter().flat_map(slices).collect()
 }

@@ -1,9 +1,9 @@
-//! Node IPAM: each node gets a part of the cluster's ranges for the addresses of its pods (`spec.podCIDRs`), one of each
-//! range.
+//! Node IPAM: each node gets a part of the cluster's ranges for the addresses of its pods
+//! (`spec.podCIDRs`), one of each range.
 //!
-//! What is given is written in the Nodes alone: a part is free where no Node names an address of it, so that a master that
-//! starts anew gives nothing twice, and a part comes back with its Node. All nodes are one key: two plans at once could give
-//! one part to two nodes.
+//! What is given is written in the Nodes alone: a part is free where no Node names an address of
+//! it, so that a master that starts anew gives nothing twice, and a part comes back with its Node.
+//! All nodes are one key: two plans at once could give one part to two nodes.
 
 use config_kube::k8s_openapi::api::core::v1::Node;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -49,7 +49,7 @@ pub struct Facts {
 pub enum Action {
     /// It gets its ranges.
     Give {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its UID.
         uid: String,
@@ -58,7 +58,7 @@ pub enum Action {
     },
     /// An event says that nothing is free for it.
     Tell {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its UID.
         uid: String,
@@ -186,11 +186,12 @@ impl NodeIpam {
     }
 }
 
-/// Parts for the nodes that have none. What was asked for is asked for again; else each gets the next free part behind the
-/// last one that was given, so that a part that came back rests as long as it can.
+/// Parts for the nodes that have none. What was asked for is asked for again; else each gets the
+/// next free part behind the last one that was given, so that a part that came back rests as long
+/// as it can.
 ///
-/// Guarantees: no part has an address in common with a node's range, with what was asked for another node, or with another
-/// part; a node gets a part of each range or nothing.
+/// Guarantees: no part has an address in common with a node's range, with what was asked for
+/// another node, or with another part; a node gets a part of each range or nothing.
 fn give(ranges: &[PodRange], nodes: &[Claim], last: &[usize]) -> Vec<Action> {
     let mut tables: Vec<Table> = ranges
         .iter()

@@ -119,7 +119,8 @@ fn sizes_that_cannot_be_counted_are_refused() {
 enum Event {
     Join(u8),
     Leave(u8),
-    /// What was planned is written; of every write that fails, the flag says whether it has taken effect.
+    /// What was planned is written; of every write that fails, the flag says whether it has taken
+    /// effect.
     Write {
         fails_after: usize,
         took_effect: bool,

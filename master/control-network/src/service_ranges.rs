@@ -1,7 +1,9 @@
-//! Ranges of services' addresses (`ServiceCIDR`): each is held by a finalizer and says whether it serves. One that is deleted
-//! goes once no address is of it alone; until then it gives no further addresses and says that it waits.
+//! Ranges of services' addresses (`ServiceCIDR`): each is held by a finalizer and says whether it
+//! serves. One that is deleted goes once no address is of it alone; until then it gives no further
+//! addresses and says that it waits.
 //!
-//! No address can be taken from a range on its way out: a service is written only if the range is as it was read.
+//! No address can be taken from a range on its way out: a service is written only if the range is
+//! as it was read.
 
 use config_kube::k8s_openapi::api::networking::v1::{IPAddress, ServiceCIDR};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -28,7 +30,7 @@ pub struct RangeView {
     /// Its UID.
     pub uid: String,
     /// Whether it is being deleted.
-    pub going: bool,
+    pub terminating: bool,
     /// Whether the finalizer holds it.
     pub held: bool,
     /// Whether it says that it serves.
@@ -41,7 +43,7 @@ impl View for RangeView {
     fn read(range: ServiceCIDR) -> Self {
         Self {
             uid: uid(&range.metadata),
-            going: range.metadata.deletion_timestamp.is_some(),
+            terminating: range.metadata.deletion_timestamp.is_some(),
             held: is_held_by(&range.metadata, FINALIZER),
             ready: says(&range, "True"),
         }
@@ -61,8 +63,8 @@ impl View for AddressView {
 }
 
 /// Ranges that are being deleted, all under one value.
-static GOING: Index<RangeView> = Index::new("going", |_, range| {
-    range.going.then(String::new).into_iter().collect()
+static TERMINATING: Index<RangeView> = Index::new("going", |_, range| {
+    range.terminating.then(String::new).into_iter().collect()
 });
 
 /// The controller. Its keys are ranges.
@@ -81,7 +83,7 @@ pub struct Facts {
 /// The range is held, or let go, or says whether it serves.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settle {
-    /// Which.
+    /// The object's name.
     pub name: String,
     /// Its UID.
     pub uid: String,
@@ -116,16 +118,16 @@ impl Controller for ServiceRanges {
 
     fn new(setup: &mut Setup<'_>) -> Self {
         let known: Store<RangeView> = setup.read();
-        let going = known.index(&GOING);
+        let terminating = known.index(&TERMINATING);
         // A range that goes or comes decides whether another one is needed.
-        let others = going.clone();
+        let others = terminating.clone();
         let ranges = setup.follow(move |delta: &Delta<RangeView>, keys| {
             keys.push((*delta.key).clone());
             keys.extend(others.keys("").iter().map(|key| (**key).clone()));
         });
         setup.follow(move |delta: &Delta<AddressView>, keys| {
             if delta.after.is_none() {
-                keys.extend(going.keys("").iter().map(|key| (**key).clone()));
+                keys.extend(terminating.keys("").iter().map(|key| (**key).clone()));
             }
         });
         Self { ranges }
@@ -138,7 +140,7 @@ impl Controller for ServiceRanges {
 
     fn plan(facts: &Facts, _: Now) -> Plan<Settle> {
         let range = &facts.range;
-        let open = if range.going {
+        let open = if range.terminating {
             range.held
         } else {
             !range.held || !range.ready

@@ -41,7 +41,7 @@ pub struct Facts {
 /// The request is approved, if its sender may.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Approve {
-    /// Which.
+    /// The object's name.
     pub name: String,
     /// Its UID.
     pub uid: String,

@@ -31,7 +31,7 @@ pub struct Facts {
 /// The request goes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Delete {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID.
     pub uid: String,

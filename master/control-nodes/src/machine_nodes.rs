@@ -1,4 +1,5 @@
-//! Nodes of Machines: a static machine has one, a Machine's state taints it, a rule of the policy labels and taints it.
+//! Nodes of Machines: a static machine has one, a Machine's state taints it, a rule of the policy
+//! labels and taints it.
 //!
 //! Admission (`master/attest`) makes the Nodes of machines that attest, and this controller keeps
 //! all of them. `master/nodes` decides what to set.
@@ -182,7 +183,8 @@ impl Controller for MachineNodes {
     }
 }
 
-/// Whether the master makes this machine's Node without a proof: it is static, and an admin has approved its certificate.
+/// Whether the master makes this machine's Node without a proof: it is static, and an admin has
+/// approved its certificate.
 fn has_static_node(machine: &Machine) -> bool {
     let status = machine.status.as_ref();
     let holds = status.is_some_and(|status| status.certificate.is_some());
@@ -209,12 +211,13 @@ async fn taint(writer: &Writer, machine: &Machine) -> Result<(), ApiError> {
     writer.patch::<Node>(&key, &patch).await.map(drop)
 }
 
-/// Sets what the rule gives, and removes what an earlier one gave. The Machine's status is written before the Node where
-/// something is added, and after it where something is removed.
+/// Sets what the rule gives, and removes what an earlier one gave. The Machine's status is written
+/// before the Node where something is added, and after it where something is removed.
 async fn mark(writer: &Writer, planned: &Machine, wanted: &NodeMarks) -> Result<(), ApiError> {
     let (key, client) = (Key::cluster(planned.node_name()), writer.client());
     let node: Node = client.get(None, &key.name).await?;
-    // Read after the Node: admission writes the status before it makes the Node, so this status covers what the Node has.
+    // Read after the Node: admission writes the status before it makes the Node, so this status
+    // covers what the Node has.
     let name = planned.metadata.name.as_deref().unwrap_or_default();
     let machine: Machine = client.get(None, name).await?;
     if machine.metadata.uid != planned.metadata.uid {

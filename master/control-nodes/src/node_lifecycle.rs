@@ -306,7 +306,8 @@ impl NodeLifecycle {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node that may takes its turn.
+    /// Whether a node's pods may be evicted: nodes of a zone one after another. A node that may
+    /// takes its turn.
     fn emptying(&self, memory: &mut Memory, node: &NodeView, now: Instant) -> Emptying {
         let Some(key) = wrong(node) else {
             return Emptying::No;
@@ -388,7 +389,7 @@ struct Zones {
 
 /// The states of the zones for which nodes were last queued.
 #[derive(Debug, Default)]
-struct Told {
+struct ZoneStates {
     none_ready: bool,
     paces: HashMap<Arc<str>, Pace>,
 }
@@ -428,19 +429,19 @@ impl Zones {
     }
 
     /// The nodes that are not ready of each zone whose pace a change of a node changes.
-    fn concerned(&self, delta: &Delta<NodeView>, told: &mut Told) -> Vec<Key> {
+    fn concerned(&self, delta: &Delta<NodeView>, queued: &mut ZoneStates) -> Vec<Key> {
         let none_ready = self.none_ready();
         let bad = ["False", "Unknown"];
         let mut keys = Vec::new();
-        if std::mem::replace(&mut told.none_ready, none_ready) != none_ready {
+        if std::mem::replace(&mut queued.none_ready, none_ready) != none_ready {
             keys.extend(bad.iter().flat_map(|status| self.health.keys(status)));
         }
         for node in [&delta.before, &delta.after].into_iter().flatten() {
             let (zone, pace) = (&node.zone, self.pace(&node.zone));
             let before = if self.has(zone) {
-                told.paces.insert(Arc::clone(zone), pace)
+                queued.paces.insert(Arc::clone(zone), pace)
             } else {
-                told.paces.remove(zone)
+                queued.paces.remove(zone)
             };
             if before != Some(pace) {
                 let bad = bad.iter().map(|status| zone_ready(zone, status));

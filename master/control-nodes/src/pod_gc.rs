@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How many ended pods are kept for inspection (upstream's default).
 const ENDED_KEPT: usize = 12_500;
-/// How long a node must be gone before its pods are deleted: it may register again (upstream: 40 s).
+/// How long a node must be gone before its pods are deleted: it may register again (upstream: 40
+/// s).
 const QUARANTINE: Duration = Duration::from_secs(40);
 /// How many ended pods beyond the limit one change concerns.
 const AT_ONCE: usize = 64;
@@ -52,13 +53,14 @@ pub struct Facts {
 /// The pod goes at once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Collect {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID.
     pub uid: String,
     /// Its node, where this is gone.
     pub gone: Option<String>,
-    /// Whether it has not ended: it fails first, so that its owner need not wait for an end that nobody will report.
+    /// Whether it has not ended: it fails first, so that its owner need not wait for an end that
+    /// nobody will report.
     pub unended: bool,
 }
 
@@ -147,7 +149,8 @@ impl Controller for PodGc {
 }
 
 impl PodGc {
-    /// For how long a pod's node has been gone. A node is forgotten once it comes back or has no pods.
+    /// For how long a pod's node has been gone. A node is forgotten once it comes back or has no
+    /// pods.
     fn orphaned(&self, pod: &PodView, there: bool, now: Instant) -> Option<Duration> {
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         if pod.node.is_empty() || there {

@@ -32,7 +32,7 @@ pub struct Facts {
 /// The pod's condition `Ready` becomes false.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotReady {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID.
     pub uid: String,

@@ -21,8 +21,8 @@ use std::time::Duration;
 /// admission writes these tolerations into every pod; a pod without them is older).
 const UNSAID: Duration = Duration::from_secs(300);
 
-/// The controller. Its keys are pods. The time of a taint is written on the node, or is when the pod was seen with it first:
-/// `kubectl taint` writes none.
+/// The controller. Its keys are pods. The time of a taint is written on the node, or is when the
+/// pod was seen with it first: `kubectl taint` writes none.
 #[derive(Debug)]
 pub struct TaintEviction {
     pods: Store<PodView>,
@@ -44,7 +44,7 @@ pub struct Facts {
 /// The pod gets an event with the reason, and is deleted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Evict {
-    /// Which.
+    /// The object's key.
     pub key: Key,
     /// Its UID.
     pub uid: String,
@@ -137,7 +137,8 @@ impl Controller for TaintEviction {
 }
 
 impl TaintEviction {
-    /// When a pod was first seen with taints that have no time. Without a `uid` the pod is forgotten.
+    /// When a pod was first seen with taints that have no time. Without a `uid` the pod is
+    /// forgotten.
     fn seen(&self, key: &Key, uid: Option<&str>, now: Timestamp) -> Timestamp {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(uid) = uid else {

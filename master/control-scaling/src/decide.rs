@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// A condition to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct Condition {
     /// Its type.
     pub kind: &'static str,
     /// Whether it holds.
@@ -21,10 +21,10 @@ pub struct Said {
     pub message: String,
 }
 
-/// The number that a metric asks for, or why it can't be known.
+/// The number of replicas that a metric proposes, or why it proposes none.
 pub type Reading = Result<Proposal, Fault>;
 
-/// Why something can't be known.
+/// Why a metric cannot be evaluated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The reason of condition and event.
@@ -35,11 +35,12 @@ pub struct Fault {
 
 /// The observed state of the target.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
-    /// Replicas that it is to have.
+pub struct Observed {
+    /// The desired number of replicas.
     pub replicas: i32,
-    /// What each metric of the specification asks for, in its order; or what was wrong with the target's selector.
-    pub readings: Result<Vec<Reading>, Said>,
+    /// What each metric of the specification asks for, in its order; or what was wrong with the
+    /// target's selector.
+    pub readings: Result<Vec<Reading>, Condition>,
 }
 
 /// What is to be done.
@@ -50,7 +51,7 @@ pub struct Decision {
     /// Why the number changes.
     pub reason: String,
     /// Conditions.
-    pub said: Vec<Said>,
+    pub conditions: Vec<Condition>,
     /// Metrics as the status shows them.
     pub current: Vec<Value>,
     /// Warnings for people: reason and message.
@@ -58,13 +59,13 @@ pub struct Decision {
 }
 
 /// A condition.
-pub(super) fn said(
+pub(super) fn condition(
     kind: &'static str,
     holds: bool,
     reason: &'static str,
     message: impl Into<String>,
-) -> Said {
-    Said {
+) -> Condition {
+    Condition {
         kind,
         holds,
         reason,
@@ -81,15 +82,15 @@ pub fn needs_metrics(spec: &HorizontalPodAutoscalerSpec, replicas: i32) -> bool 
 /// What is to be done.
 pub fn decide(
     spec: &HorizontalPodAutoscalerSpec,
-    seen: &Seen,
+    observed: &Observed,
     memory: &mut Memory,
     now: Instant,
 ) -> Decision {
-    memory.begin(seen.replicas, now);
+    memory.begin(observed.replicas, now);
     let mut decision = Decision {
-        replicas: Some(seen.replicas),
+        replicas: Some(observed.replicas),
         reason: String::new(),
-        said: vec![said(
+        conditions: vec![condition(
             "AbleToScale",
             true,
             "SucceededGetScale",
@@ -98,10 +99,10 @@ pub fn decide(
         current: Vec::new(),
         warnings: Vec::new(),
     };
-    if needs_metrics(spec, seen.replicas) {
-        by_metrics(spec, seen, memory, now, &mut decision);
+    if needs_metrics(spec, observed.replicas) {
+        by_metrics(spec, observed, memory, now, &mut decision);
     } else {
-        by_bounds(spec, seen.replicas, &mut decision);
+        by_bounds(spec, observed.replicas, &mut decision);
     }
     decision
 }
@@ -109,7 +110,7 @@ pub fn decide(
 fn by_bounds(spec: &HorizontalPodAutoscalerSpec, replicas: i32, decision: &mut Decision) {
     let least = spec.min_replicas.unwrap_or(1);
     if replicas == 0 {
-        decision.said.push(said(
+        decision.conditions.push(condition(
             "ScalingActive",
             false,
             "ScalingDisabled",
@@ -167,17 +168,19 @@ fn proposals<'a>(
 
 fn by_metrics(
     spec: &HorizontalPodAutoscalerSpec,
-    seen: &Seen,
+    observed: &Observed,
     memory: &mut Memory,
     now: Instant,
     decision: &mut Decision,
 ) {
     let metrics = spec.metrics.as_deref().unwrap_or_default();
-    let readings = match &seen.readings {
+    let readings = match &observed.readings {
         Ok(readings) => readings,
-        Err(said) => {
-            decision.warnings.push((said.reason, said.message.clone()));
-            decision.said.push(said.clone());
+        Err(condition) => {
+            decision
+                .warnings
+                .push((condition.reason, condition.message.clone()));
+            decision.conditions.push(condition.clone());
             decision.replicas = None;
             return;
         }
@@ -193,15 +196,17 @@ fn by_metrics(
             metrics.len()
         );
         // A missing metric might ask for more: without it the target is not scaled down.
-        let unsafe_ = best.as_ref().is_none_or(|(most, _)| *most < seen.replicas);
+        let unsafe_ = best
+            .as_ref()
+            .is_none_or(|(most, _)| *most < observed.replicas);
         if unsafe_ {
             let words = format!(
                 "the HPA was unable to compute the replica count: {}",
                 fault.message
             );
             decision
-                .said
-                .push(said("ScalingActive", false, fault.reason, words));
+                .conditions
+                .push(condition("ScalingActive", false, fault.reason, words));
             decision
                 .warnings
                 .push(("FailedComputeMetricsReplicas", message));
@@ -212,28 +217,30 @@ fn by_metrics(
     let (wanted, metric) = best.unwrap_or_default();
     let words = format!("the HPA was able to successfully calculate a replica count from {metric}");
     decision
-        .said
-        .push(said("ScalingActive", true, "ValidMetricFound", words));
-    let limited = memory.limit(spec, seen.replicas, wanted, now);
+        .conditions
+        .push(condition("ScalingActive", true, "ValidMetricFound", words));
+    let limited = memory.limit(spec, observed.replicas, wanted, now);
     bound(&limited, decision);
-    if wanted > seen.replicas {
+    if wanted > observed.replicas {
         decision.reason = format!("{metric} above target");
-    } else if wanted < seen.replicas {
+    } else if wanted < observed.replicas {
         "All metrics below target".clone_into(&mut decision.reason);
     }
 }
 
 fn bound(limited: &Limited, decision: &mut Decision) {
     let (reason, message) = limited.able;
-    decision.said.retain(|said| said.kind != "AbleToScale");
     decision
-        .said
-        .push(said("AbleToScale", true, reason, message));
+        .conditions
+        .retain(|condition| condition.kind != "AbleToScale");
+    decision
+        .conditions
+        .push(condition("AbleToScale", true, reason, message));
     let (reason, message) = limited.why;
     let held = limited.limited;
     decision
-        .said
-        .push(said("ScalingLimited", held, reason, message));
+        .conditions
+        .push(condition("ScalingLimited", held, reason, message));
     decision.replicas = Some(limited.replicas);
 }
 

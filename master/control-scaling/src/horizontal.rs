@@ -5,7 +5,7 @@
 //! `metrics.k8s.io` through the API; if the nodes report no figures of the pods, the condition
 //! ScalingActive says so.
 
-use crate::decide::{Fault, Reading, Said, Seen, decide, needs_metrics, said};
+use crate::decide::{Condition, Fault, Observed, Reading, condition, decide, needs_metrics};
 use crate::limits::Memory;
 use crate::metrics::{self, samples};
 use crate::replicas::{self, Ask, Target, Tolerance, propose};
@@ -137,7 +137,7 @@ impl Controller for HorizontalAutoscalers {
     }
 }
 
-/// A status as it grows.
+/// The status that a look writes, with the events about it.
 struct Report<'a> {
     scaler: &'a HorizontalPodAutoscaler,
     status: HorizontalPodAutoscalerStatus,
@@ -145,18 +145,18 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    fn say(&mut self, said: &Said) {
-        let status = if said.holds { "True" } else { "False" };
+    fn set(&mut self, condition: &Condition) {
+        let status = if condition.holds { "True" } else { "False" };
         let all = self.status.conditions.get_or_insert_default();
-        let known = all.iter().position(|one| one.type_ == said.kind);
+        let known = all.iter().position(|one| one.type_ == condition.kind);
         let before = known.map(|at| all.remove(at));
         let since = before.filter(|one| one.status == status);
         let since = since.and_then(|one| one.last_transition_time);
         let new = HorizontalPodAutoscalerCondition {
-            type_: said.kind.to_owned(),
+            type_: condition.kind.to_owned(),
             status: status.to_owned(),
-            reason: Some(said.reason.to_owned()),
-            message: Some(said.message.clone()),
+            reason: Some(condition.reason.to_owned()),
+            message: Some(condition.message.clone()),
             last_transition_time: Some(since.unwrap_or_else(|| Time(second(Timestamp::now())))),
         };
         all.insert(known.unwrap_or(all.len()), new);
@@ -168,7 +168,7 @@ impl Report<'_> {
 
     async fn rescaled(&mut self, to: i32, why: String, writer: &Writer) {
         let words = format!("the HPA controller was able to update the target scale to {to}");
-        self.say(&said("AbleToScale", true, "SucceededRescale", words));
+        self.set(&condition("AbleToScale", true, "SucceededRescale", words));
         self.status.desired_replicas = to;
         self.status.last_scale_time = Some(Time(second(Timestamp::now())));
         let about = &self.about;
@@ -258,7 +258,7 @@ impl HorizontalAutoscalers {
         known.looked = Some(Instant::now());
     }
 
-    /// Does something with the memory of an autoscaler.
+    /// Calls `with` with what is known of an autoscaler.
     fn remember<T>(&self, key: &Key, with: impl FnOnce(&mut Known) -> T) -> T {
         with(self.known().entry(key.clone()).or_default())
     }
@@ -276,12 +276,12 @@ impl HorizontalAutoscalers {
                 let words = format!(
                     "the HPA controller was unable to get the target's current scale: {error}"
                 );
-                report.say(&said("AbleToScale", false, FAILED_GET, words));
+                report.set(&condition("AbleToScale", false, FAILED_GET, words));
                 report.warn(writer, FAILED_GET, error.to_string()).await;
                 return Ok(());
             }
         };
-        let seen = Seen {
+        let observed = Observed {
             replicas: scale.replicas,
             readings: if needs_metrics(spec, scale.replicas) {
                 self.read(key, spec, &scale, writer).await?
@@ -290,10 +290,10 @@ impl HorizontalAutoscalers {
             },
         };
         let decision = self.remember(key, |known| {
-            decide(spec, &seen, &mut known.memory, Instant::now())
+            decide(spec, &observed, &mut known.memory, Instant::now())
         });
-        for said in &decision.said {
-            report.say(said);
+        for condition in &decision.conditions {
+            report.set(condition);
         }
         for (reason, message) in &decision.warnings {
             report.warn(writer, reason, message.clone()).await;
@@ -318,12 +318,12 @@ impl HorizontalAutoscalers {
                 report.rescaled(to, why, writer).await;
                 Ok(())
             }
-            // It was scaled meanwhile: the next look sees it.
+            // Somebody else scaled it in the meantime: the next look sees that.
             Err(error) if error.is_conflict() => Err(error),
             Err(error) => {
                 let words =
                     format!("the HPA controller was unable to update the target scale: {error}");
-                report.say(&said("AbleToScale", false, "FailedUpdateScale", words));
+                report.set(&condition("AbleToScale", false, "FailedUpdateScale", words));
                 let why = format!("{why}; error: {error}");
                 report.warn(writer, "FailedRescale", why).await;
                 Ok(())
@@ -338,9 +338,9 @@ impl HorizontalAutoscalers {
         spec: &HorizontalPodAutoscalerSpec,
         scale: &Scale,
         writer: &Writer,
-    ) -> Result<Result<Vec<Reading>, Said>, ApiError> {
+    ) -> Result<Result<Vec<Reading>, Condition>, ApiError> {
         let fault = |reason: &'static str, words: String| {
-            Ok(Err(said("ScalingActive", false, reason, words)))
+            Ok(Err(condition("ScalingActive", false, reason, words)))
         };
         if scale.selector.is_empty() {
             let words = "the HPA target's scale is missing a selector";
@@ -488,7 +488,7 @@ fn reading(
     propose(&ask, current, pods, samples, Timestamp::now()).map_err(failed)
 }
 
-/// A metric of an API that is not served.
+/// The fault of a metric whose API the cluster does not serve.
 fn foreign(metric: &MetricSpec, namespace: &str) -> Fault {
     const CUSTOM: &str = "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered";
     let named = |name: Option<&String>| name.cloned().unwrap_or_default();

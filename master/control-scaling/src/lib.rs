@@ -12,7 +12,7 @@ mod limits;
 mod metrics;
 mod replicas;
 
-pub use decide::{Decision, Fault, Reading, Said, Seen, decide, needs_metrics};
+pub use decide::{Condition, Decision, Fault, Observed, Reading, decide, needs_metrics};
 pub use horizontal::HorizontalAutoscalers;
 pub use limits::{Limited, Memory};
 pub use metrics::{Sample, Samples, samples};

@@ -7,9 +7,11 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a smaller number waits where no behaviour is given (upstream: `downscale-stabilization`).
+/// How long a smaller number waits where no behaviour is given (upstream:
+/// `downscale-stabilization`).
 const STABLE: Duration = Duration::from_secs(300);
-/// The longest time that anything is remembered: no window and no period is longer (upstream's validation).
+/// The longest time that anything is remembered: no window and no period is longer (upstream's
+/// validation).
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Numbers of replicas, with the times at which they were recommended or set.
@@ -19,7 +21,7 @@ type Times = Vec<(Instant, i32)>;
 /// a recommendation.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
-    asked: Times,
+    recommended: Times,
     added: Times,
     removed: Times,
 }
@@ -81,8 +83,8 @@ impl Memory {
     /// The current number at the start counts as a recommendation, so that a restart does not scale
     /// down at once.
     pub fn begin(&mut self, current: i32, now: Instant) {
-        if self.asked.is_empty() {
-            self.asked.push((now, current));
+        if self.recommended.is_empty() {
+            self.recommended.push((now, current));
         }
     }
 
@@ -96,8 +98,8 @@ impl Memory {
     }
 
     fn ask(&mut self, wanted: i32, now: Instant) {
-        self.asked.push((now, wanted));
-        for all in [&mut self.asked, &mut self.added, &mut self.removed] {
+        self.recommended.push((now, wanted));
+        for all in [&mut self.recommended, &mut self.added, &mut self.removed] {
             all.retain(|(at, _)| now.saturating_duration_since(*at) < REMEMBERED);
         }
     }
@@ -113,7 +115,7 @@ impl Memory {
         let least = spec.min_replicas.unwrap_or(1);
         let rules = spec.behavior.as_ref();
         let Some(rules) = rules else {
-            let stable = recent(&self.asked, STABLE, now)
+            let stable = recent(&self.recommended, STABLE, now)
                 .chain([wanted])
                 .max()
                 .unwrap_or(wanted);
@@ -155,7 +157,8 @@ impl Memory {
         limited(able, stable, found)
     }
 
-    /// The current number, brought between the least and the most that was asked for within the windows.
+    /// The current number, brought between the least and the most that was asked for within the
+    /// windows.
     fn stable(
         &self,
         up: Option<&HPAScalingRules>,
@@ -170,7 +173,7 @@ impl Memory {
                 Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
             })
         };
-        let of = |window| recent(&self.asked, window, now).chain([wanted]);
+        let of = |window| recent(&self.recommended, window, now).chain([wanted]);
         let least = of(window(up, Duration::ZERO)).min().unwrap_or(wanted);
         let most = of(window(down, STABLE)).max().unwrap_or(wanted);
         current.max(least).min(most)

@@ -17,9 +17,9 @@ const WINDOW: SignedDuration = SignedDuration::from_mins(1);
 pub struct Sample {
     /// The amount, in thousandths.
     pub value: i64,
-    /// The end of the time that it is of.
+    /// The end of the measured window.
     pub at: Timestamp,
-    /// That time.
+    /// The length of the window.
     pub window: SignedDuration,
 }
 
@@ -54,7 +54,8 @@ fn usage(container: &Value, resource: &str) -> Option<i64> {
     milli(container["usage"][resource].as_str()?)
 }
 
-/// The sample of a pod: of one container, or of all together. A pod of which a container is not known has none.
+/// The sample of a pod: of one container, or of all together. A pod without a figure for one of its
+/// containers has none.
 fn sample(pod: &Value, resource: &str, container: Option<&str>) -> Option<Sample> {
     let mut value = 0_i64;
     let mut found = false;

@@ -10,7 +10,8 @@ use config_kube::k8s_openapi::api::core::v1::{Pod, PodCondition};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long after its start a pod's CPU use counts as that of starting (upstream: `cpu-initialization-period`).
+/// How long after its start a pod's CPU use counts as that of starting (upstream:
+/// `cpu-initialization-period`).
 const BEGINNING: SignedDuration = SignedDuration::from_mins(5);
 /// A pod that became unready this early has never been ready (upstream: `initial-readiness-delay`).
 const FIRST_READINESS: SignedDuration = SignedDuration::from_secs(30);

@@ -98,7 +98,8 @@ pub struct Right {
 }
 
 impl Right {
-    /// The same right, on objects of these names alone. A list or a create has no name, so that it is not granted by this.
+    /// The same right, on objects of these names alone. A list or a create has no name, so that it
+    /// is not granted by this.
     #[must_use]
     pub const fn named(self, names: &'static [&'static str]) -> Self {
         Self { names, ..self }
@@ -125,7 +126,8 @@ pub const fn right(
 pub trait Controller: Sized + Send + Sync + 'static {
     /// Name in logs and metrics; upstream's where there is one.
     const NAME: &'static str;
-    /// Name in events, which `kubectl describe` shows under `From`; upstream's where that is another than the controller's.
+    /// Name in events, which `kubectl describe` shows under `From`; upstream's where that is
+    /// another than the controller's.
     const COMPONENT: &'static str = Self::NAME;
     /// What its actions need at the API: the role of its own user grants only this, and no other
     /// controller has that role. What it follows is declared too, although one user reads for all
@@ -136,7 +138,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Something that it does.
     type Action: Debug + PartialEq + Send + 'static;
 
-    /// Says what it follows, which keys a change concerns and which indexes it asks; the stores are kept.
+    /// Says what it follows, which keys a change concerns and which indexes it asks; the stores are
+    /// kept.
     fn new(setup: &mut Setup<'_>) -> Self;
 
     /// The facts about a key, from the stores and from the controller's own memory, without
@@ -146,13 +149,13 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// The actions for these facts. Pure.
     fn plan(facts: &Self::Facts, now: Now) -> Plan<Self::Action>;
 
-    /// Does it. It must be repeatable without harm, and refuse by a precondition (UID, resource version) what was planned
-    /// on an outdated version.
+    /// Does it. It must be repeatable without harm, and refuse by a precondition (UID, resource
+    /// version) what was planned on an outdated version.
     ///
     /// # Errors
-    /// What the API answered. "Not found", "conflict" and "already exists" mean outdated stores: the key is planned again
-    /// after the back-off, without a log line above debug. Everything else is logged, and tried again
-    /// after the back-off.
+    /// What the API answered. "Not found", "conflict" and "already exists" mean outdated stores:
+    /// the key is planned again after the back-off, without a log line above debug. Everything else
+    /// is logged, and tried again after the back-off.
     fn carry_out(
         &self,
         action: Self::Action,

@@ -218,10 +218,11 @@ impl Controllers {
         Arc::clone(&self.figures)
     }
 
-    /// Runs all controllers until `shutdown` resolves. Writes under way are dropped then: what was not written is planned
-    /// again by the next process.
+    /// Runs all controllers until `shutdown` resolves. Writes under way are dropped then: what was
+    /// not written is planned again by the next process.
     ///
-    /// `client` reads what is followed; each controller acts as a user of its own ([`crate::roles`]).
+    /// `client` reads what is followed; each controller acts as a user of its own
+    /// ([`crate::roles`]).
     pub async fn run(self, client: Client, shutdown: impl Future<Output = ()> + Send) {
         let mut events = self.sources.start(&client);
         let tools = self.workers.iter();
@@ -382,7 +383,8 @@ impl Driver {
         self.figures.ended(worker.name, took, ended.end);
     }
 
-    /// Takes a change. Most concern few workers, and there are many of both: no work here is for each worker.
+    /// Takes a change. Most concern few workers, and there are many of both: no work here is for
+    /// each worker.
     fn changed(&mut self, changed: Changed, now: Instant) {
         let readers = self
             .readers

@@ -11,8 +11,10 @@
 //! share:
 //!
 //! - `setup`: one follower and one store per view, however many controllers read it
-//! - `every_kind`: the metadata of objects of every kind, for controllers that can't name the kinds they look after
-//! - `queue`: a work queue per controller: a key is never run twice at once, failures back off, writes are expectations
+//! - `every_kind`: the metadata of objects of every kind, for controllers that can't name the kinds
+//!   they look after
+//! - `queue`: a work queue per controller: a key is never run twice at once, failures back off,
+//!   writes are expectations
 //! - `driver`: feeds the queues, lets controllers plan in turn, carries out actions
 //! - `writer`: calls to the API that remember what they will show in the stores
 //! - `rights`: a user and a role for each controller
@@ -20,14 +22,14 @@
 //! - `views`: what is kept of kinds that several controllers read
 //! - `options`: settings, keys and connections that the master's program passes to controllers
 //!
-//! The driver is one future, without tasks and channels: it holds its writes as futures. All is level-triggered: a write
-//! that was lost is planned again.
+//! The driver is one future, without tasks and channels: it holds its writes as futures. All is
+//! level-triggered: a write that was lost is planned again.
 //!
 //! # How to add a controller
 //!
-//! One file in the room that it belongs to, and two lines in that room's `lib.rs`: its `mod`, and its line in `CONTROLLERS`.
-//! This one labels each namespace with its own
-//! name, as far as a label can hold it:
+//! One file in the room that it belongs to, and two lines in that room's `lib.rs`: its `mod`, and
+//! its line in `CONTROLLERS`. This one labels each namespace with its own name, as far as a label
+//! can hold it:
 //!
 //! ```
 //! use config_kube::k8s_openapi::api::core::v1::Namespace;
@@ -88,9 +90,12 @@
 //!
 //! - A change of another object concerns a key: `setup.follow` with a function from the change to
 //!   keys; find them by an [`Index`](master_client::Index), never by a scan of all objects.
-//! - Something is due at a time: [`Plan::wait`](controller::Plan::wait), or `requeue_in` beside actions.
-//! - A plan may follow its own write at once, so write through [`writer::Writer`]: the key waits until the write is seen.
-//! - The declared rights are all that it may do: [`roles`] makes a role of them for a user that only this controller is.
+//! - Something is due at a time: [`Plan::wait`](controller::Plan::wait), or `requeue_in` beside
+//!   actions.
+//! - A plan may follow its own write at once, so write through [`writer::Writer`]: the key waits
+//!   until the write is seen.
+//! - The declared rights are all that it may do: [`roles`] makes a role of them for a user that
+//!   only this controller is.
 
 pub mod controller;
 mod driver;

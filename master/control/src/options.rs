@@ -17,9 +17,11 @@ use tokio::sync::watch;
 pub struct Options {
     /// Silence after which a node is not ready.
     pub node_grace: Duration,
-    /// Ranges of which each node gets a part for its pods; none where something else gives nodes their ranges.
+    /// Ranges of which each node gets a part for its pods; none where something else gives nodes
+    /// their ranges.
     pub pod_ranges: Vec<PodRange>,
-    /// The roots' certificates (PEM) that are published in every namespace; others are published when they change.
+    /// The roots' certificates (PEM) that are published in every namespace; others are published
+    /// when they change.
     pub root_ca: Option<watch::Receiver<String>>,
     /// With what certificate requests are decided and signed.
     pub signing: Option<Signing>,
@@ -66,8 +68,8 @@ pub struct Discovery {
 
 /// The way to a discovery program.
 pub trait Publish: Debug + Send + Sync {
-    /// Sets a signed document at an address, in place of the one that is there. The error is for the ConfigMap's status and names
-    /// no credential.
+    /// Sets a signed document at an address, in place of the one that is there. The error is for
+    /// the ConfigMap's status and names no credential.
     fn set<'a>(
         &'a self,
         uri: &'a DiscoveryUri,

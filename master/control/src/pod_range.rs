@@ -1,9 +1,11 @@
-//! A range of pod addresses, of which each node gets a part: how many parts it has, and which addresses are whose (pure).
+//! A range of pod addresses, of which each node gets a part: how many parts it has, and which
+//! addresses are whose (pure).
 
 use master_schema::validate::net::Range;
 
-/// Most bits by which a node's part is longer than its range: the parts of a range are counted in a table.
-const MOST_BITS: u8 = 16;
+/// Most bits by which a node's part is longer than its range: the parts of a range are counted in a
+/// table.
+const MAX_BITS: u8 = 16;
 
 /// A range of pod addresses, of which each node gets a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,10 +15,10 @@ pub struct PodRange {
 }
 
 impl PodRange {
-    /// A range and the prefix length of a node's part; none where that is shorter than the range's, longer than an address
-    /// or more than 16 bits longer than the range's.
+    /// A range and the prefix length of a node's part; none where that is shorter than the range's,
+    /// longer than an address or more than 16 bits longer than the range's.
     pub fn new(range: Range, node_prefix: u8) -> Option<Self> {
-        let parts = range.prefix()..=range.prefix().saturating_add(MOST_BITS);
+        let parts = range.prefix()..=range.prefix().saturating_add(MAX_BITS);
         let fits = Range::new(range.first(), node_prefix).is_some();
         (fits && parts.contains(&node_prefix)).then_some(Self { range, node_prefix })
     }

@@ -1,8 +1,10 @@
-//! A controller's work queue: which key is to be reconciled next, and when. Sans-IO: keys, outcomes and the time come in.
+//! A controller's work queue: which key is to be reconciled next, and when. Sans-IO: keys, outcomes
+//! and the time come in.
 //!
-//! Guarantees: a key is never taken again before its last run has finished; a change that comes during a run leads to
-//! another run; keys are taken in the order in which they became due; the wait after failures doubles up to a bound; after
-//! a write the key waits until the write is seen (its expectations), or for [`EXPECTED_WITHIN`].
+//! Guarantees: a key is never taken again before its last run has finished; a change that comes
+//! during a run leads to another run; keys are taken in the order in which they became due; the
+//! wait after failures doubles up to a bound; after a write the key waits until the write is seen
+//! (its expectations), or for [`EXPECTED_WITHIN`].
 
 use master_client::Key;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -14,7 +16,8 @@ use std::time::{Duration, Instant};
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 /// Longest wait after failures.
 pub const BACKOFF_LAST: Duration = Duration::from_secs(60);
-/// How long a key waits for its write to be seen: the watch may be down, or no one follows the object.
+/// How long a key waits for its write to be seen: the watch may be down, or no one follows the
+/// object.
 pub const EXPECTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// A condition before a key is reconciled again. It checks the stores and is cheap.
@@ -29,8 +32,8 @@ pub enum Outcome {
         /// What the writes will show in the stores.
         expectations: Vec<Expectation>,
     },
-    /// Something failed, or was done on an outdated version: run again after the back-off, and not before the writes that were
-    /// made until then are seen.
+    /// Something failed, or was done on an outdated version: run again after the back-off, and not
+    /// before the writes that were made until then are seen.
     Retry {
         /// What those writes will show in the stores.
         expectations: Vec<Expectation>,
@@ -218,7 +221,8 @@ impl WorkQueue {
         self.line.len()
     }
 
-    /// Keys that are known at all: in the line, delayed, running, or waiting for their writes to be seen.
+    /// Keys that are known at all: in the line, delayed, running, or waiting for their writes to be
+    /// seen.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -1,5 +1,5 @@
-//! The work queue against a model: for any changes in any order, no key runs twice at once, no change is lost, and waits
-//! are bounded.
+//! The work queue against a model: for any changes in any order, no key runs twice at once, no
+//! change is lost, and waits are bounded.
 
 use master_client::Key;
 use master_control::queue::{
@@ -54,7 +54,8 @@ fn key(number: usize) -> Arc<Key> {
     Arc::new(Key::new("a", &number.to_string()))
 }
 
-/// What the model knows: when a key last changed and when its last run began, by the steps' numbers.
+/// What the model knows: when a key last changed and when its last run began, by the steps'
+/// numbers.
 #[derive(Debug, Default)]
 struct Model {
     changed: BTreeMap<Arc<Key>, usize>,
@@ -118,8 +119,9 @@ fn retry() -> Outcome {
 }
 
 proptest! {
-    /// Named invariants: a key never runs twice at once; each change is followed by a run that began after it, within the
-    /// longest wait; a key that failed rests; at the end nothing is left in memory.
+    /// Named invariants: a key never runs twice at once; each change is followed by a run that
+    /// began after it, within the longest wait; a key that failed rests; at the end nothing is left
+    /// in memory.
     #[test]
     fn no_change_is_lost_and_no_key_runs_twice_at_once(steps in prop::collection::vec(step(), 0..200)) {
         let mut queue = WorkQueue::default();
@@ -157,7 +159,8 @@ proptest! {
         prop_assert!(queue.is_empty(), "{:?}", queue);
     }
 
-    /// Named invariant: whatever the order of changes, the same keys run as often as their changes ask for, and no others.
+    /// Named invariant: whatever the order of changes, the same keys run as often as their changes
+    /// ask for, and no others.
     #[test]
     fn keys_that_change_while_they_wait_run_once(numbers in prop::collection::vec(0_usize..8, 1..50)) {
         let mut queue = WorkQueue::default();

@@ -1,7 +1,7 @@
 //! All controllers in one list: what the master runs, and what roles it sets up for them.
 //!
-//! Each room has its own list; its tests are the plans' (pure). The tests here run all controllers together, against the real
-//! API over the real store.
+//! Each room has its own list; its tests are the plans' (pure). The tests here run all controllers
+//! together, against the real API over the real store.
 
 use master_control::Registration;
 

@@ -1,8 +1,8 @@
-//! How soon workloads are what was asked for, with the real API, store, scheduler and controllers in one process and kubelets that
-//! only say what a kubelet would. Run by hand, it measures; in the test command a few of everything show that it runs.
+//! How soon workloads are what was asked for, with the real API, store, scheduler and controllers
+//! in one process and kubelets that only say what a kubelet would. Run by hand, it measures; in the
+//! test command a few of everything show that it runs.
 //!
-//! `PACE_NODES=100 PACE_REPLICAS=1000 PACE_JOBS=1000 PACE_OBJECTS=10000 cargo test --release -p master-controllers --test pace --
-//! --nocapture`
+//! `PACE_NODES=100 PACE_REPLICAS=1000 PACE_JOBS=1000 PACE_OBJECTS=10000 cargo test --release -p master-controllers --test pace -- --nocapture`
 
 #![allow(clippy::print_stdout, reason = "a measurement is printed")]
 
@@ -67,8 +67,8 @@ async fn heartbeats(admin: Client, nodes: usize) {
     }
 }
 
-/// Does what kubelets do of the pods in the namespace `default`: those that may end have done their work at once, others run, and
-/// deleted ones are gone at once.
+/// Does what kubelets do of the pods in the namespace `default`: those that may end have done their
+/// work at once, others run, and deleted ones are gone at once.
 async fn kubelets(admin: Client) {
     let everything = ListParams::default();
     let pods = admin.list::<Pod>(Some("default"), &everything).await;

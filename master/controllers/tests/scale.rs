@@ -1,7 +1,8 @@
 //! The cost of controllers in a large cluster: a changed pod leads to plans for its own key only,
 //! and without changes nothing is planned.
 //!
-//! `PRATIQUE_PODS=50000 cargo test -p master-controllers --test scale -- --nocapture` measures the idle cost at that size.
+//! `PRATIQUE_PODS=50000 cargo test -p master-controllers --test scale -- --nocapture` measures the
+//! idle cost at that size.
 
 #![allow(clippy::print_stdout, reason = "a measurement is printed")]
 
@@ -48,7 +49,8 @@ async fn make_pod(admin: &Client, number: usize) {
     admin.create(&pod).await.expect("the pod is made");
 }
 
-/// Seconds of processor time that this process has taken, by the kernel's hundredths (proc(5), `stat`).
+/// Seconds of processor time that this process has taken, by the kernel's hundredths (proc(5),
+/// `stat`).
 fn processor_time() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
     let (_, rest) = stat.rsplit_once(')').expect("a name in parentheses");

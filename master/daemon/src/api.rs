@@ -88,7 +88,8 @@ fn issuer(config: &ApiConfig, authority: &Authority) -> Result<TokenIssuer, Erro
     TokenIssuer::new(url, &audiences, &key, &retired).map_err(Error::TokenKey)
 }
 
-/// The authorities whose client certificates count: the cluster's own, and those of the configuration.
+/// The authorities whose client certificates count: the cluster's own, and those of the
+/// configuration.
 pub(crate) fn clients(settings: &Settings, authority: Arc<Authority>) -> Result<Clients, Error> {
     let others = settings
         .cluster

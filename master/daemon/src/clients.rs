@@ -1,5 +1,5 @@
-//! Verification of client certificates against the cluster's current roots, and the authorities of the
-//! configuration.
+//! Verification of client certificates against the cluster's current roots, and the authorities of
+//! the configuration.
 
 use config_tls::{CurrentClients, Roots, Strangers};
 use master_attest::MachineDenyList;
@@ -43,7 +43,8 @@ pub(crate) fn clients(
     CurrentClients::new(roots, Strangers::Anonymous).map_err(crate::Error::Clients)
 }
 
-/// The deny list for connected clients: the Machines' deny list, and certificates whose root is no longer in force.
+/// The deny list for connected clients: the Machines' deny list, and certificates whose root is no
+/// longer in force.
 #[derive(Debug)]
 pub(crate) struct ClientDenyList {
     pub(crate) authority: Arc<Authority>,
@@ -78,8 +79,8 @@ impl DenyList for ClientDenyList {
     }
 }
 
-/// Sessions for resumption. A resumed session brings its certificate with it unverified, so none outlives the roots by which
-/// it was verified.
+/// Sessions for resumption. A resumed session brings its certificate with it unverified, so none
+/// outlives the roots by which it was verified.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     authority: Arc<Authority>,

@@ -1,4 +1,5 @@
-//! The addresses of this master for nodes, and the client of the discovery programs that publish them.
+//! The addresses of this master for nodes, and the client of the discovery programs that publish
+//! them.
 
 use crate::chain;
 use config_model::discovery::DiscoveryUri;

@@ -37,7 +37,8 @@ pub(crate) fn write(
     })
 }
 
-/// Replaces a file (mode 0600) by writing a temporary file beside it and renaming that: no reader sees a part of it.
+/// Replaces a file (mode 0600) by writing a temporary file beside it and renaming that: no reader
+/// sees a part of it.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut neighbour = path.as_os_str().to_owned();
     neighbour.push(".new");

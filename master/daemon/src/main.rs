@@ -1,12 +1,14 @@
 //! The master: builds the control plane's parts, starts them and ends them in order.
 //!
-//! `master run` reads the configuration, opens keys and store, and serves the API on one port. Until the admin
-//! bootstrapped it, that port answers health and bootstrap only; then the attestation service, the scheduler and the
-//! controllers start, each a future that is dropped at shutdown.
+//! `master run` reads the configuration, opens keys and store, and serves the API on one port.
+//! Until the admin bootstrapped it, that port answers health and bootstrap only; then the
+//! attestation service, the scheduler and the controllers start, each a future that is dropped at
+//! shutdown.
 //!
-//! Tasks: the listener (one task a connection, owned by `master_listener::serve`), the renewal of certificates, the
-//! attestation service, scheduler, controllers. All are owned by [`run::run`], which ends the listener first (drain)
-//! and then the rest. Enter there. `master snapshot` and `master restore` are in [`snapshot`].
+//! Tasks: the listener (one task a connection, owned by `master_listener::serve`), the renewal of
+//! certificates, the attestation service, scheduler, controllers. All are owned by [`run::run`],
+//! which ends the listener first (drain) and then the rest. Enter there. `master snapshot` and
+//! `master restore` are in [`snapshot`].
 
 mod api;
 mod clients;
@@ -69,36 +71,45 @@ pub(crate) struct RunArgs {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
-    /// The agent's attestor socket; without it keys are kept in files and the master can't be attested.
+    /// The agent's attestor socket; without it keys are kept in files and the master can't be
+    /// attested.
     #[arg(long)]
     attestor: Option<PathBuf>,
-    /// Where a development master (no `admin_key`) writes the admin's kubeconfig; default: DATA/admin.kubeconfig.
+    /// Where a development master (no `admin_key`) writes the admin's kubeconfig; default:
+    /// DATA/admin.kubeconfig.
     #[arg(long)]
     admin_kubeconfig: Option<PathBuf>,
-    /// Where the root's pin is written for the agent of this machine; default with --attestor: /run/pratique/ca-pin.
+    /// Where the root's pin is written for the agent of this machine; default with --attestor:
+    /// /run/pratique/ca-pin.
     #[arg(long)]
     ca_pin: Option<PathBuf>,
-    /// Where the machine keeps the key of its encrypted state's recovery slot, for the admin's recovery copy.
+    /// Where the machine keeps the key of its encrypted state's recovery slot, for the admin's
+    /// recovery copy.
     #[arg(long)]
     state_recovery: Option<PathBuf>,
-    /// The cluster's keys as they came with a state from another board; sealed at the start, and removed.
+    /// The cluster's keys as they came with a state from another board; sealed at the start, and
+    /// removed.
     #[arg(long)]
     recovered_keys: Option<PathBuf>,
-    /// The record of the configuration that this boot measured; the data folder then names those that the machine may boot with.
+    /// The record of the configuration that this boot measured; the data folder then names those
+    /// that the machine may boot with.
     #[arg(long)]
     config_event: Option<PathBuf>,
-    /// Hash of the admin's key by which the machine's state came from another board: the configuration must name it.
+    /// Hash of the admin's key by which the machine's state came from another board: the
+    /// configuration must name it.
     #[arg(long, value_name = "sha256:HASH")]
     state_of: Option<String>,
 }
 
-/// Few arenas and early return of what is free, as `.cargo/config.toml` sets it: the C library's own allocator has either
-/// one lock for all threads or a heap for each, and both cost more with many objects.
+/// Few arenas and early return of what is free, as `.cargo/config.toml` sets it: the C library's
+/// own allocator has either one lock for all threads or a heap for each, and both cost more with
+/// many objects.
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Time for the runtime's threads at the end of the process; everything that must be done is done before.
+/// Time for the runtime's threads at the end of the process; everything that must be done is done
+/// before.
 const THREADS_END: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -110,9 +121,10 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    // The cluster's keys are in its memory: no other process reads it, and no core of it is written (prctl(2), PR_SET_DUMPABLE).
+    // The cluster's keys are in its memory: no other process reads it, and no core of it is written
+    // (prctl(2), PR_SET_DUMPABLE).
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        tracing::error!("cannot keep its memory to itself: {error}");
+        tracing::error!("cannot keep other processes from reading the memory: {error}");
         return ExitCode::FAILURE;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -184,7 +184,7 @@ impl Rotator {
 
     async fn act(&self, act: Act, peer: &Peer, user: &UserInfo) -> Result<(), Refusal> {
         let before = self.authority.pins().join(" and ");
-        let said = match act {
+        let record = match act {
             Act::Rotate => "the rotation of the root is begun",
             Act::Abandon => "the rotation of the root is abandoned",
             Act::Finish { force } => {
@@ -215,20 +215,20 @@ impl Rotator {
             )
         })??;
         let after = self.authority.pins().join(" and ");
-        tracing::warn!(by = user.name, before, after, "{said}");
+        tracing::warn!(by = user.name, before, after, "{record}");
         // Everything is tried even if a part fails: the rotation's step itself is done.
         let served = self.serving.renew(&self.authority, SystemTime::now());
         self.published.send_replace(self.authority.roots_pem());
         // Clients of a removed root are disconnected at once, not at their certificate's end.
         self.service.deny_list().notify_listeners();
-        let message = format!("{said}: known by {after}, before by {before}");
-        let told = self.service.authority_changed(&user.name, &message).await;
+        let message = format!("{record}: known by {after}, before by {before}");
+        let recorded = self.service.authority_changed(&user.name, &message).await;
         let fault = |text: String| {
             let message =
-                format!("{said}, but not all that follows from it: {text}; restart the master");
+                format!("{record}, but not all that follows from it: {text}; restart the master");
             Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "NOT_FOLLOWED", message)
         };
-        told.map_err(|error| fault(chain(&error)))?;
+        recorded.map_err(|error| fault(chain(&error)))?;
         served.map_err(|error| fault(chain(&error)))
     }
 
@@ -357,7 +357,7 @@ fn unready_nodes(
         if is_ready_for(conditions, pin) {
             continue;
         }
-        let told = conditions
+        let unknown = conditions
             .iter()
             .find(|condition| condition.type_ == config_kube::roots::ROOT_UNKNOWN);
         match machine {
@@ -372,8 +372,8 @@ fn unready_nodes(
             }
             Some(_) => waiting.push(unready(
                 name,
-                match told.filter(|told| told.status == "True") {
-                    Some(told) => told.message.clone().unwrap_or_default(),
+                match unknown.filter(|unknown| unknown.status == "True") {
+                    Some(unknown) => unknown.message.clone().unwrap_or_default(),
                     None => format!("it has not been heard since the rotation began; it needs {pin} among its pins"),
                 },
             )),

@@ -39,7 +39,8 @@ const ATTESTOR_PATIENCE: Duration = Duration::from_secs(120);
 const DESCRIPTORS: u64 = 65_536;
 /// The part of them for the store, the keys, the logs and the runtime itself.
 const OWN_DESCRIPTORS: u64 = 256;
-/// The configurations that the machine may boot with, in the data folder: init reads them before it starts a service.
+/// The configurations that the machine may boot with, in the data folder: init reads them before it
+/// starts a service.
 const CONFIGURATIONS: &str = "configurations";
 /// The file in which the agent of a master machine expects the root's pin.
 const CA_PIN: &str = "/run/pratique/ca-pin";
@@ -49,7 +50,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
     let settings = settings::load(&args.config)?;
     let admin_key = settings.cluster.admin_key.map(|pin| Digest(pin.0));
     check_admin(args.state_of.as_deref(), admin_key)?;
-    let descriptors = more_descriptors();
+    let descriptors = raise_open_files_limit();
     make_folder(&args.data)?;
     let attestor = args.attestor.as_deref().map(Attestor::new);
     let authority = open_authority(&args, &settings, attestor.clone()).await?;
@@ -132,7 +133,8 @@ fn guard(
     Ok(clients)
 }
 
-/// Bound before it is announced, since the port may be chosen by the kernel; early connections wait in the backlog.
+/// Bound before it is announced, since the port may be chosen by the kernel; early connections wait
+/// in the backlog.
 async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address)
         .await
@@ -158,8 +160,9 @@ fn write_admin_kubeconfig(
     Ok(())
 }
 
-/// Each connection is a descriptor, and the usual soft limit of 1,024 is there for old programs only. How many there are now.
-fn more_descriptors() -> u64 {
+/// Raises the soft limit of open files and returns it: each connection takes a descriptor, and the
+/// usual soft limit of 1,024 is there for old programs alone.
+fn raise_open_files_limit() -> u64 {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most.min(DESCRIPTORS), most));
@@ -169,7 +172,8 @@ fn more_descriptors() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(OWN_DESCRIPTORS, |(now, _)| now)
 }
 
-/// How many connections the listener may hold, so that a flood takes no descriptor that the store needs.
+/// How many connections the listener may hold, so that a flood takes no descriptor that the store
+/// needs.
 fn serve_options(descriptors: u64) -> ServeOptions {
     let connections =
         usize::try_from(descriptors.saturating_sub(OWN_DESCRIPTORS) / 2).unwrap_or(usize::MAX);
@@ -247,8 +251,9 @@ async fn operate(parts: Parts) -> Result<(), Error> {
     outcome
 }
 
-/// The parts of the control plane, to begin after the bootstrap. Each wants a task of its own: in one task, a change that one of
-/// them follows would have all of them look at everything that they follow.
+/// The parts of the control plane, to begin after the bootstrap. Each wants a task of its own: in
+/// one task, a change that one of them follows would have all of them look at everything that they
+/// follow.
 fn control_plane(
     api: &ApiServer,
     service: &Arc<AttestationService>,
@@ -284,7 +289,8 @@ impl Allocations for Repairs {
     }
 }
 
-/// The controllers, with the cluster's keys for those that sign and publish, and the ranges of which nodes get parts.
+/// The controllers, with the cluster's keys for those that sign and publish, and the ranges of
+/// which nodes get parts.
 fn controllers(
     settings: &Settings,
     api: &ApiServer,
@@ -477,7 +483,8 @@ fn ranges(settings: &Settings, listen: SocketAddr) -> Ranges {
     }
 }
 
-/// The address that this machine has towards others, if it has a route there. Nothing is sent for it.
+/// The address that this machine has towards others, if it has a route there. Nothing is sent for
+/// it.
 fn outward(like: IpAddr) -> Option<IpAddr> {
     // Addresses for documentation, which no machine has (RFC 5737, RFC 3849).
     let (any, there) = if like.is_ipv4() {

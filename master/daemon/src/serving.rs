@@ -1,5 +1,6 @@
-//! The API's certificate: chosen at each handshake, swapped while serving. The key stays for the life of the process,
-//! so that evidence made over one connection names the key that every connection shows.
+//! The API's certificate: chosen at each handshake, swapped while serving. The key stays for the
+//! life of the process, so that evidence made over one connection names the key that every
+//! connection shows.
 
 use config_tpm::Digest;
 use master_ca::{Authority, Issued, profile};
@@ -101,7 +102,8 @@ impl Serving {
     }
 }
 
-/// Leaf, intermediates and roots: a node that has not joined knows a root by its pin only, so it must see it.
+/// Leaf, intermediates and roots: a node that has not joined knows a root by its pin only, so it
+/// must see it.
 fn shown(authority: &Authority, issued: &Issued) -> Vec<CertificateDer<'static>> {
     let mut chain = issued.chain();
     chain.extend(authority.roots());
@@ -135,16 +137,16 @@ const DAILY: Duration = Duration::from_secs(86_400);
 /// Renews the intermediate and the API's certificate before they expire, and warns before the root
 /// expires. Drop it to stop.
 pub(crate) async fn keep_current(authority: Arc<Authority>, serving: Arc<Serving>) {
-    let mut told: Option<tokio::time::Instant> = None;
+    let mut logged: Option<tokio::time::Instant> = None;
     loop {
-        if told.is_none_or(|told| told.elapsed() >= DAILY)
+        if logged.is_none_or(|logged| logged.elapsed() >= DAILY)
             && let Some(days) = days_left(&authority, SystemTime::now())
         {
             tracing::warn!(
                 days,
                 "the cluster's root ends, and the cluster with it: rotate it by `pratique root rotate`"
             );
-            told = Some(tokio::time::Instant::now());
+            logged = Some(tokio::time::Instant::now());
         }
         let (authority, serving) = (authority.clone(), serving.clone());
         let round =

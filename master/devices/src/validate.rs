@@ -257,7 +257,7 @@ fn request(request: &Fields, at: &At<'_>, faults: &mut Faults) {
             let words = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
             faults.invalid(at, &Value::Null, words);
         }
-        (Some(exactly), true) => asked(exactly, &at.field("exactly"), faults),
+        (Some(exactly), true) => exact_request(exactly, &at.field("exactly"), faults),
         (None, false) => {
             set(
                 alternatives,
@@ -271,14 +271,14 @@ fn request(request: &Fields, at: &At<'_>, faults: &mut Faults) {
                         names::label,
                         faults,
                     );
-                    asked(request, at, faults);
+                    exact_request(request, at, faults);
                 },
             );
         }
     }
 }
 
-fn asked(request: &Fields, at: &At<'_>, faults: &mut Faults) {
+fn exact_request(request: &Fields, at: &At<'_>, faults: &mut Faults) {
     needed_form(request, "deviceClassName", at, names::subdomain, faults);
     selectors(request, at, faults);
     let (count, place) = (number(request, "count"), at.field("count"));
@@ -484,12 +484,12 @@ pub(crate) fn class(fields: &Fields, faults: &mut Faults) {
 
 /// Validates the binding conditions and binding failure conditions of a device.
 pub(crate) fn binding(fields: &Fields, at: &At<'_>, faults: &mut Faults) {
-    const MOST: usize = 4;
+    const MAX_CONDITIONS: usize = 4;
     let (met, failed) = ("bindingConditions", "bindingFailureConditions");
     for key in [met, failed] {
         list(
             items(fields, key),
-            MOST,
+            MAX_CONDITIONS,
             &at.field(key),
             faults,
             |name, at, faults| {

@@ -5,8 +5,8 @@
 //! faster than the client reads (back-pressure), and it ends with the client. An answer that is not
 //! followed is limited in bytes and in time; only the time spent waiting for the node counts, not
 //! that spent waiting for a slow client. Only a good answer (2xx) is followed: it has its place
-//! among those of its node, [`NodeLimits::follow_idle`] between two pieces, and lasts as long as its
-//! client and its node are there and not denied.
+//! among those of its node, [`NodeLimits::follow_idle`] between two pieces, and lasts as long as
+//! its client and its node are there and not denied.
 
 use crate::kept::{KeptLines, Line};
 use bytes::Bytes;
@@ -32,7 +32,8 @@ pub struct NodeLimits {
     pub header_bytes: usize,
     /// Header fields of the answer.
     pub header_fields: usize,
-    /// Time without a byte of a proxied request's body or of its answer's header, once the program is connected.
+    /// Time without a byte of a proxied request's body or of its answer's header, once the program
+    /// is connected.
     pub program: Duration,
     /// Time between two pieces of an answer.
     pub idle: Duration,
@@ -52,8 +53,8 @@ pub struct NodeLimits {
     pub per_node: usize,
     /// Concurrent answers of all nodes.
     pub total: usize,
-    /// Concurrent tunnels to one node. They have places of their own: they last as long as their clients like, and logs
-    /// and metrics are answered beside them.
+    /// Concurrent tunnels to one node. They have places of their own: they last as long as their
+    /// clients like, and logs and metrics are answered beside them.
     pub tunnels_per_node: usize,
     /// Concurrent tunnels to all nodes.
     pub tunnels: usize,

@@ -1,8 +1,9 @@
 //! Which port of which pod a proxied request goes to.
 //!
-//! Guarantee: a request goes to a pod, by its uid, and the pod's node connects to the address that it gave that pod itself. What
-//! a pod's status and an endpoint slice say of addresses is written by others, so that it is compared and never dialled: nothing
-//! in it leads to a loopback, to metadata of a cloud, to a node, to this server or into a network behind it. An endpoint that is
+//! Guarantee: a request goes to a pod, by its uid, and the pod's node connects to the address that
+//! it gave that pod itself. What a pod's status and an endpoint slice say of addresses is written
+//! by others, so that it is compared and never dialled: nothing in it leads to a loopback, to
+//! metadata of a cloud, to a node, to this server or into a network behind it. An endpoint that is
 //! no pod of the service's namespace is passed over.
 
 use crate::target::ProxyTarget;
@@ -87,7 +88,8 @@ fn is_unicast(address: &IpAddr) -> bool {
     }
 }
 
-/// The port of a pod that a path names: by number, by its name in a container, or the first one that a container declares.
+/// The port of a pod that a path names: by number, by its name in a container, or the first one
+/// that a container declares.
 ///
 /// # Errors
 /// The pod does not exist, has no such port, or does not run.

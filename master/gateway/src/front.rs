@@ -1,12 +1,14 @@
-//! What a request to a program in a pod, and its answer, carry (upstream's `UpgradeAwareHandler` and `proxy.Transport`).
+//! The headers of a request to a program in a pod and of its answer (upstream's
+//! `UpgradeAwareHandler` and `proxy.Transport`).
 //!
-//! No credential of the caller is passed on: neither `Authorization` nor what names or impersonates a user. Cookies are: this
-//! server takes none for a credential, and programs with a login of their own need them.
+//! No credential of the caller is passed on: neither `Authorization` nor what names or impersonates
+//! a user. Cookies are: this server takes none for a credential, and programs with a login of their
+//! own need them.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use std::net::IpAddr;
 
-/// Headers between two neighbours alone (RFC 9110, 7.6.1).
+/// Hop-by-hop headers (RFC 9110, 7.6.1).
 const HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -34,7 +36,8 @@ const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 pub struct Front {
     /// The path that leads to the program's root, without a slash at its end.
     prefix: String,
-    /// Names by which a program may call itself: the `Host` of the request, and its address and port.
+    /// Names by which a program may call itself: the `Host` of the request, and its address and
+    /// port.
     hosts: Vec<String>,
 }
 
@@ -44,15 +47,16 @@ impl Front {
         Self { prefix, hosts }
     }
 
-    /// The headers of the request that the program gets. Compressed pages could not be read here, so that none is asked for.
+    /// The headers of the request that the program gets. Compressed pages could not be read here,
+    /// so that none is asked for.
     pub fn request(
         &self,
-        asked: &HeaderMap,
+        received: &HeaderMap,
         rest: &str,
         client: Option<IpAddr>,
         upgrade: bool,
     ) -> HeaderMap {
-        let mut headers = end_to_end(asked);
+        let mut headers = end_to_end(received);
         for name in &OWN {
             headers.remove(name);
         }
@@ -82,7 +86,7 @@ impl Front {
         }
         if upgrade {
             headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-            if let Some(to) = asked.get(header::UPGRADE) {
+            if let Some(to) = received.get(header::UPGRADE) {
                 headers.insert(header::UPGRADE, to.clone());
             }
         }
@@ -90,9 +94,9 @@ impl Front {
     }
 
     /// The headers of the answer that the client gets.
-    pub fn answer(&self, told: &HeaderMap) -> HeaderMap {
-        let mut headers = end_to_end(told);
-        let moved = told.get(header::LOCATION);
+    pub fn answer(&self, received: &HeaderMap) -> HeaderMap {
+        let mut headers = end_to_end(received);
+        let moved = received.get(header::LOCATION);
         let moved = moved.and_then(|value| self.link(value.to_str().ok()?));
         if let Some(value) = moved.and_then(|to| HeaderValue::from_str(&to).ok()) {
             headers.insert(header::LOCATION, value);
@@ -100,8 +104,9 @@ impl Front {
         headers
     }
 
-    /// A link of the program's that does not lead through this server yet, as one that does. `None` where it is to stay: it
-    /// leads to another host, is relative, or leads through this server already.
+    /// A link of the program's that does not lead through this server yet, as one that does. `None`
+    /// if it needs no change: it leads to another host, is relative, or leads through this server
+    /// already.
     pub fn link(&self, to: &str) -> Option<String> {
         let lower = to.get(..8).unwrap_or(to).to_ascii_lowercase();
         let start = ["http://", "https://", "//"]
@@ -129,7 +134,7 @@ impl Front {
     }
 }
 
-/// What is for the other end, and not for a neighbour on the way.
+/// The headers without those that are for the next hop alone.
 fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let listed = headers.get_all(header::CONNECTION).iter();
     let listed: Vec<HeaderName> = listed

@@ -1,12 +1,13 @@
-//! Links in pages of programs behind this server: absolute paths would lead to this server's own root.
+//! Links in pages of programs behind this server: absolute paths would lead to this server's own
+//! root.
 //!
-//! A page is read as it comes, however it is cut, and all but the values of attributes that are links stays as it is, byte for
-//! byte. No more of it is held than one tag.
+//! A page is read as it comes, however it is cut, and all but the values of attributes that are
+//! links stays as it is, byte for byte. No more of it is held than one tag.
 
 use crate::front::Front;
 
 /// Longest tag that is looked into; a longer one passes as it is.
-const LONGEST: usize = 32 << 10;
+const MAX_TAG: usize = 32 << 10;
 
 /// Attributes that hold a link, by the tags that have them (HTML 4.01 and HTML).
 const LINKS: [(&str, &[&str]); 22] = [
@@ -95,7 +96,8 @@ impl Links {
         std::mem::take(&mut self.held)
     }
 
-    /// Decides the beginning of `rest`, and returns how much of it; `None` where more must come first.
+    /// Decides the beginning of `rest`, and returns how much of it; `None` where more must come
+    /// first.
     fn step(&mut self, rest: &[u8], done: &mut Vec<u8>) -> Option<usize> {
         if rest.is_empty() {
             return None;
@@ -142,7 +144,7 @@ impl Links {
             return Some(1);
         }
         let whole = self.tag.read(rest);
-        if !whole && rest.len() <= LONGEST {
+        if !whole && rest.len() <= MAX_TAG {
             return None;
         }
         let tag = std::mem::take(&mut self.tag);
@@ -222,7 +224,8 @@ enum State {
 }
 
 impl Tag {
-    /// Reads on; true once the tag is whole. `bytes` begins with the tag, and with all that was read of it before.
+    /// Reads on; true once the tag is whole. `bytes` begins with the tag, and with all that was
+    /// read of it before.
     fn read(&mut self, bytes: &[u8]) -> bool {
         while let Some(byte) = bytes.get(self.at).copied() {
             let here = self.at;
@@ -370,7 +373,7 @@ mod tests {
         let mut came = links.feed(b"<a href=\"").len();
         for _ in 0..100 {
             came += links.feed(&[b'x'; 1024]).len();
-            assert!(links.held.len() <= LONGEST + 1024);
+            assert!(links.held.len() <= MAX_TAG + 1024);
         }
         assert_eq!(came + links.finish().len(), 9 + 100 * 1024);
     }

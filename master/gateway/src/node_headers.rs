@@ -2,7 +2,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-/// Hop-by-hop headers (RFC 9110, 7.6.1), and those with the caller's credentials, which no node gets.
+/// Hop-by-hop headers (RFC 9110, 7.6.1), and those with the caller's credentials, which no node
+/// gets.
 const OWN: [HeaderName; 10] = [
     header::CONNECTION,
     header::TE,
@@ -23,7 +24,8 @@ pub fn for_node(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &Head
         .filter(|(name, _)| !OWN.contains(name) && !name.as_str().starts_with("impersonate-"))
 }
 
-/// Whether a path of the kubelet answers for as long as a container runs, or a machine: followed logs.
+/// Whether a path of the kubelet answers for as long as a container runs, or a machine: followed
+/// logs.
 pub fn follows(path: &str, query: &str) -> bool {
     let logs = ["/containerLogs/", "/logs/"];
     logs.iter().any(|logs| path.starts_with(logs))

@@ -1,16 +1,18 @@
 //! What pages of another origin may ask for.
 //!
-//! A browser adds its user's certificate to what any page sends, and `kubectl proxy` adds its user's token. The answers stay
-//! hidden from a page of another origin, as this server never allows them (CORS), and most of its requests are announced by a
-//! preflight, which is refused. Two are not, and would act with the user's rights: a WebSocket, which the page could also
-//! read, and a POST without a type of its own.
+//! A browser adds its user's certificate to what any page sends, and `kubectl proxy` adds its
+//! user's token. The answers stay hidden from a page of another origin, as this server never allows
+//! them (CORS), and most of its requests are announced by a preflight, which is refused. Two are
+//! not, and would act with the user's rights: a WebSocket, which the page could also read, and a
+//! POST without a type of its own.
 
 use http::header::{CONTENT_TYPE, HOST, ORIGIN, UPGRADE};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, Method, Uri};
 use master_schema::error::{ApiError, Reason};
 
-/// Types of a body that a page can send without a preflight (Fetch, "CORS-safelisted request-header"), besides none at all.
+/// Types of a body that a page can send without a preflight (Fetch, "CORS-safelisted
+/// request-header"), besides none at all.
 const UNANNOUNCED: [&str; 4] = [
     "",
     "text/plain",
@@ -21,7 +23,8 @@ const UNANNOUNCED: [&str; 4] = [
 /// Checks a request before anything is done for it.
 ///
 /// # Errors
-/// A page of another origin asks to upgrade the connection, or sends what no preflight announced (403).
+/// A page of another origin asks to upgrade the connection, or sends what no preflight announced
+/// (403).
 pub fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
     let upgrades = headers.contains_key(UPGRADE);
     let counts = upgrades || (method == Method::POST && is_unannounced(headers));
@@ -42,8 +45,8 @@ fn is_unannounced(headers: &HeaderMap) -> bool {
     UNANNOUNCED.iter().any(|one| kind.eq_ignore_ascii_case(one))
 }
 
-/// Whether a page asks that came from elsewhere. A page from this host may, and one from the loopback, as `kubectl proxy` puts
-/// the server's name into `Host`.
+/// Whether a page asks that came from elsewhere. A page from this host may, and one from the
+/// loopback, as `kubectl proxy` puts the server's name into `Host`.
 fn is_of_another_origin(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else {
         return false;

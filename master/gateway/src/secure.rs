@@ -7,7 +7,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Speaks TLS with a program, whose certificate is not verified and who is sent no name (as upstream's API server does).
+/// Speaks TLS with a program, whose certificate is not verified and who is sent no name (as
+/// upstream's API server does).
 ///
 /// # Errors
 /// The program does not speak TLS, or the connection fails.

@@ -1,9 +1,11 @@
-//! Answers over WebSocket: logs and watches, for clients that can't read a body while it comes, such as browsers.
+//! Answers over WebSocket: logs and watches, for clients that can't read a body while it comes,
+//! such as browsers.
 //!
-//! The answer is made as it is over HTTP alone, refusals included. If its status is 200, the connection becomes a WebSocket, and
-//! the body becomes its messages: a log's pieces, or one message for each event of a watch. Pings and the close frame of the
-//! client are answered; its other frames are ignored, as upstream does. The body is read no faster than the client reads. When
-//! the client ends, the body is dropped, and with it the request to the node.
+//! The answer is made as it is over HTTP alone, refusals included. If its status is 200, the
+//! connection becomes a WebSocket, and the body becomes its messages: a log's pieces, or one
+//! message for each event of a watch. Pings and the close frame of the client are answered; its
+//! other frames are ignored, as upstream does. The body is read no faster than the client reads.
+//! When the client ends, the body is dropped, and with it the request to the node.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -71,15 +73,15 @@ impl Socket {
     ///
     /// # Errors
     /// The handshake is not that of RFC 6455 (400), or names no protocol that is served (403).
-    pub fn asked(
+    pub fn requested(
         carried: Carried,
         (method, headers): (&Method, &HeaderMap),
         upgrade: Option<&OnUpgrade>,
     ) -> Result<Option<Self>, ApiError> {
-        let asked = method == Method::GET
+        let is_upgrade = method == Method::GET
             && value(headers, &UPGRADE).eq_ignore_ascii_case("websocket")
             && list(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade"));
-        if !asked {
+        if !is_upgrade {
             return Ok(None);
         }
         let (messages, protocol) = agree(carried, headers)?;
@@ -100,8 +102,9 @@ impl Socket {
         }))
     }
 
-    /// Accepts the handshake and sends the answer's body in a task of its own, until the body or the client ends, the server is
-    /// `draining`, or `cut` returns the reason to close. An answer other than 200 is returned unchanged.
+    /// Accepts the handshake and sends the answer's body in a task of its own, until the body or
+    /// the client ends, the server is `draining`, or `cut` returns the reason to close. An answer
+    /// other than 200 is returned unchanged.
     pub fn carry(
         self,
         answer: Response<Body>,
@@ -127,8 +130,8 @@ impl Socket {
                 converse(client, content, messages, draining).await?;
                 Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
             };
-            // Cancel-safe: what is cut is dropped, the connection and the body with it. The order matters: a denied caller must
-            // get nothing that happened after the denial.
+            // Cancel-safe: what is cut is dropped, the connection and the body with it. The order
+            // matters: a denied caller must get nothing that happened after the denial.
             tokio::select! {
                 biased;
                 why = cut => tracing::info!(reason = why, "WebSocket closed"),
@@ -238,7 +241,8 @@ async fn converse(
     rest.map_or(Ok(()), |copied| copied.map(drop))
 }
 
-/// Reads a client's frames: appends answers to `out`, and returns the close code if the connection ends.
+/// Reads a client's frames: appends answers to `out`, and returns the close code if the connection
+/// ends.
 fn hear(decoder: &mut Decoder, mut input: &mut [u8], out: &mut Vec<u8>) -> Option<u16> {
     loop {
         let Ok((used, event)) = decoder.take(input) else {
@@ -255,7 +259,8 @@ fn hear(decoder: &mut Decoder, mut input: &mut [u8], out: &mut Vec<u8>) -> Optio
 }
 
 impl Messages {
-    /// Appends the messages that a piece completes; `line` keeps the beginning of a line, which is not longer than an object.
+    /// Appends the messages that a piece completes; `line` keeps the beginning of a line, which is
+    /// not longer than an object.
     fn take(self, line: &mut BytesMut, piece: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Bytes => frame(Kind::Binary, piece, &[], out),

@@ -1,4 +1,5 @@
-//! The system's namespaces with their service accounts, priority classes, and the storage class of nodes' own folders.
+//! The system's namespaces with their service accounts, priority classes, and the storage class of
+//! nodes' own folders.
 
 use config_kube::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use config_kube::k8s_openapi::api::scheduling::v1::PriorityClass;

@@ -14,7 +14,8 @@ use std::collections::HashMap;
 /// Attempts, as another writer may change the same object.
 const TRIES: usize = 5;
 
-/// Writes what is missing of the default roles and of those of the master's parts; returns the first error.
+/// Writes what is missing of the default roles and of those of the master's parts; returns the
+/// first error.
 pub(crate) async fn reconcile(client: &Client, parts: &[(Role, Binding)]) -> Result<(), ApiError> {
     let (roles, bindings): (Vec<_>, Vec<_>) = parts.iter().cloned().unzip();
     let roles = [defaults::cluster_roles(), roles].concat();

@@ -19,11 +19,13 @@ use std::time::Duration;
 
 /// A machine's renewals are recorded once in this time, with their number.
 const RENEWALS_PERIOD: Duration = Duration::from_secs(6 * 3600);
-/// A machine's refusals with one code that leave its state as it is are recorded once in this time, with their number: a machine
-/// that sends bad evidence all day would otherwise displace all other records.
+/// A machine's refusals with one code that leave its state as it is are recorded once in this time,
+/// with their number: a machine that sends bad evidence all day would otherwise displace all other
+/// records.
 const REFUSALS_PERIOD: Duration = Duration::from_secs(600);
 
-/// Annotation of a Machine that an approval created: who approved which request, with reason and message.
+/// Annotation of a Machine that an approval created: who approved which request, with reason and
+/// message.
 pub const APPROVED_REQUEST: &str = "pratique.dev/approved-request";
 
 /// Writes records, events and counters.
@@ -77,8 +79,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends a record of something that has happened. If the log cannot be written, work goes on: an error is logged, and
-    /// the next record is preceded by one that counts what is missing.
+    /// Appends a record of something that has happened. If the log cannot be written, work goes on:
+    /// an error is logged, and the next record is preceded by one that counts what is missing.
     async fn append_or_warn(&self, entry: Entry) {
         let (kind, name) = (entry.kind, entry.name.clone());
         if let Err(error) = self.append(entry).await {
@@ -129,8 +131,8 @@ impl Journal {
         self.append(entry).await
     }
 
-    /// Records an admission, of a join or a renewal. The caller sends certificates only after this returned: none leaves the master
-    /// before its record is on disk.
+    /// Records an admission, of a join or a renewal. The caller sends certificates only after this
+    /// returned: none leaves the master before its record is on disk.
     ///
     /// # Errors
     /// The log could not write the record.
@@ -284,8 +286,9 @@ impl Journal {
         }
     }
 
-    /// Somebody orders the end of a node's machine, by a word such as `reboot`; `outcome` says what became of that, and is empty
-    /// where the order is given now. A node of no Machine is known by its name.
+    /// Somebody orders the end of a node's machine, by a word such as `reboot`; `outcome` says what
+    /// became of that, and is empty where the order is given now. A node of no Machine is known by
+    /// its name.
     ///
     /// # Errors
     /// The log did not take the record.

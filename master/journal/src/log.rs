@@ -1,8 +1,10 @@
-//! The log of verdicts on disk: append-only segments, each record signed, chained to the one before and flushed.
+//! The log of verdicts on disk: append-only segments, each record signed, chained to the one before
+//! and flushed.
 //!
-//! Guarantee: when [`VerdictLog::append`] returns, the record is on disk. Concurrent callers share one flush. After a crash an
-//! incomplete last record is cut off, with a warning. Any other damage is an error at the start that names the file. Size and
-//! number of segments are bounded: the oldest is deleted, and the chain of hashes continues.
+//! Guarantee: when [`VerdictLog::append`] returns, the record is on disk. Concurrent callers share
+//! one flush. After a crash an incomplete last record is cut off, with a warning. Any other damage
+//! is an error at the start that names the file. Size and number of segments are bounded: the
+//! oldest is deleted, and the chain of hashes continues.
 
 use crate::error::Error;
 use bytes::Bytes;
@@ -87,7 +89,8 @@ impl VerdictLog {
         })
     }
 
-    /// Appends a record and returns when it is on disk. The caller that gets the writer first writes all waiting records.
+    /// Appends a record and returns when it is on disk. The caller that gets the writer first
+    /// writes all waiting records.
     ///
     /// # Errors
     /// Too many records wait, or the disk failed.
@@ -107,7 +110,8 @@ impl VerdictLog {
         if batch.is_empty() {
             drop(writer);
         } else {
-            // The closure owns the writer and the records, so the write completes also when this caller is cancelled.
+            // The closure owns the writer and the records, so the write completes also when this
+            // caller is cancelled.
             let write = move || writer.write(batch);
             tokio::task::spawn_blocking(write)
                 .await
@@ -116,13 +120,15 @@ impl VerdictLog {
         replied.await.unwrap_or(Err(Error::Busy))
     }
 
-    /// Something has happened of which no record can be written. Before the next record that is, there comes one with the
-    /// number of those that are missing: the log has no gap that it does not show.
+    /// Something has happened of which no record can be written. Before the next record that is,
+    /// there comes one with the number of those that are missing: the log has no gap that it does
+    /// not show.
     pub fn missed(&self) {
         self.missing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Signs with another key from the next record on, which begins a new segment. The same key changes nothing.
+    /// Signs with another key from the next record on, which begins a new segment. The same key
+    /// changes nothing.
     pub async fn sign_with(&self, signer: LogSigner) {
         let mut writer = self.writer.lock().await;
         if writer.signer.certificate() != signer.certificate() {
@@ -142,7 +148,8 @@ impl VerdictLog {
         let pieces = all.into_iter().filter_map(move |(number, path)| {
             let limit = if number == segment { size } else { u64::MAX };
             let mut bytes = Vec::new();
-            // A segment deleted meanwhile is the oldest: without it the rest is still a valid chain.
+            // A segment deleted meanwhile is the oldest: without it the rest is still a valid
+            // chain.
             let file = File::open(path).ok()?;
             file.take(limit).read_to_end(&mut bytes).ok()?;
             Some(Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(
@@ -157,7 +164,8 @@ impl VerdictLog {
 }
 
 impl Writer {
-    /// Continues the newest segment: reads it, cuts off an incomplete last record, finds the head of the chain.
+    /// Continues the newest segment: reads it, cuts off an incomplete last record, finds the head
+    /// of the chain.
     fn resume(&mut self) -> Result<(), Error> {
         let Some((number, path)) = segments(&self.folder)?.pop() else {
             return Ok(());
@@ -212,7 +220,8 @@ impl Writer {
         if let Err(error) = &outcome {
             self.missing.fetch_add(missing, Ordering::Relaxed);
             tracing::error!(error = %chain(error), "verdicts could not be written");
-            // A failed write may have left part of the batch: read the segment again, as at a start.
+            // A failed write may have left part of the batch: read the segment again, as at a
+            // start.
             self.file = None;
             if let Err(error) = self.resume() {
                 tracing::error!(error = %chain(&error), "the log of verdicts cannot be opened");

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Keys that are counted at once; a full table is cleared, and the next event of each key is recorded again.
+/// Keys that are counted at once; a full table is cleared, and the next event of each key is
+/// recorded again.
 const MAX_KEYS: usize = 16_384;
 
 /// Counts events by key.
@@ -22,8 +23,8 @@ struct Count {
 }
 
 impl Repeats {
-    /// Counts one event. Returns how many events the record to write now stands for; `None` where one was recorded within
-    /// `period`.
+    /// Counts one event. Returns how many events the record to write now stands for; `None` where
+    /// one was recorded within `period`.
     pub(crate) fn count(&self, key: &str, period: Duration) -> Option<u64> {
         let now = Instant::now();
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,8 +2,8 @@
 //! strategy; and what objects count against quotas.
 //!
 //! Start at [`builtin::all`], the descriptors of all built-in kinds. What a descriptor is made of
-//! (`Kind`, `Strategy`, `Column`) is in `master-schema`; pods, workloads, the network, volumes and devices have rooms of their
-//! own.
+//! (`Kind`, `Strategy`, `Column`) is in `master-schema`; pods, workloads, the network, volumes and
+//! devices have rooms of their own.
 //!
 //! No tasks, no channels, no I/O.
 

@@ -70,7 +70,8 @@ impl Bodies {
     /// the budget.
     ///
     /// # Errors
-    /// The body is too large, does not come in time or ends early; the budget is used up, by this user or by all.
+    /// The body is too large, does not come in time or ends early; the budget is used up, by this
+    /// user or by all.
     pub(crate) async fn read(
         &self,
         content: Body,

@@ -106,7 +106,7 @@ impl ConnectionLimits {
 type Key = [u8; 32];
 
 #[derive(Debug)]
-enum Standing {
+enum CallerClass {
     Stranger,
     Listed,
     /// Identified; a slot among those of its kind.
@@ -118,7 +118,7 @@ enum Standing {
 #[derive(Debug)]
 struct Open {
     from: IpAddr,
-    standing: Standing,
+    class: CallerClass,
     end: CancellationToken,
 }
 
@@ -185,7 +185,7 @@ impl Connections {
             id,
             Open {
                 from,
-                standing: Standing::Stranger,
+                class: CallerClass::Stranger,
                 end: end.clone(),
             },
         );
@@ -244,7 +244,7 @@ impl Slot {
         rooms.strangers.leave(self.id);
         rooms.listed.leave(self.id);
         if let Some(open) = rooms.open.get_mut(&self.id) {
-            open.standing = Standing::Known { _share: share };
+            open.class = CallerClass::Known { _share: share };
         }
         self.identified.store(true, Ordering::Release);
     }
@@ -256,10 +256,10 @@ impl Slot {
         let Some(open) = rooms.open.get_mut(&self.id) else {
             return;
         };
-        if !matches!(open.standing, Standing::Known { .. }) {
+        if !matches!(open.class, CallerClass::Known { .. }) {
             return;
         }
-        open.standing = Standing::Stranger;
+        open.class = CallerClass::Stranger;
         self.identified.store(false, Ordering::Release);
         let from = open.from;
         self.connections.admit_stranger(rooms, self.id, from);
@@ -273,17 +273,17 @@ impl Slot {
         let Some(open) = rooms.open.get_mut(&self.id) else {
             return;
         };
-        if !matches!(open.standing, Standing::Stranger) || self.end.is_cancelled() {
+        if !matches!(open.class, CallerClass::Stranger) || self.end.is_cancelled() {
             return;
         }
-        open.standing = Standing::Listed;
+        open.class = CallerClass::Listed;
         rooms.strangers.leave(self.id);
         if let Some(out) = rooms
             .listed
             .enter(self.id, &[(key, connections.limits.per_key)])
             && let Some(open) = rooms.open.get_mut(&out)
         {
-            open.standing = Standing::Stranger;
+            open.class = CallerClass::Stranger;
             let from = open.from;
             connections.admit_stranger(rooms, out, from);
         }

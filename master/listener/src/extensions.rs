@@ -1,5 +1,5 @@
-//! What services beside the API implement so that one listener serves all: paths of their own, and the deny list that every
-//! request is checked against.
+//! What services beside the API implement so that one listener serves all: paths of their own, and
+//! the deny list that every request is checked against.
 
 use crate::Peer;
 use http::{Request, Response};
@@ -47,8 +47,9 @@ pub trait Extensions: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Writes into the log of verdicts that somebody orders the end of a node's machine, or what became of that where `outcome`
-    /// says it; `None` if no log is kept. It is on disk when this returns.
+    /// Writes into the log of verdicts that somebody orders the end of a node's machine, or what
+    /// became of that where `outcome` says it; `None` if no log is kept. It is on disk when this
+    /// returns.
     fn order_given(
         &self,
         _node: &str,

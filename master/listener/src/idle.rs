@@ -1,8 +1,8 @@
 //! Idle connections: which requests count as open, and when a connection is idle, or its client
 //! stops reading.
 //!
-//! Requests leave notes, and who waits for either looks at them when it could have come to that. So a request costs its
-//! connection no timer, and wakes nothing.
+//! Requests leave notes, and who waits for either looks at them when it could have come to that. So
+//! a request costs its connection no timer, and wakes nothing.
 
 use bytes::Bytes;
 use http::Response;
@@ -40,7 +40,8 @@ impl State {
         (self.open == 0).then_some(self.ended)
     }
 
-    /// Since when the client has read nothing of an answer; `None` if it has read all that there is.
+    /// Since when the client has read nothing of an answer; `None` if it has read all that there
+    /// is.
     fn unread(&self) -> Option<Instant> {
         self.offered.iter().map(|(_, since)| *since).min()
     }

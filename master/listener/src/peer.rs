@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The other end of a connection, as the TLS layer verified it.
 ///
-/// Holding certificates here proves that the chain was verified and that the other end signed the handshake
-/// with the leaf's key.
+/// Holding certificates here proves that the chain was verified and that the other end signed the
+/// handshake with the leaf's key.
 #[derive(Debug, Clone, Default)]
 pub struct Peer {
     /// Its address; `None` for callers inside the process.
@@ -87,7 +87,8 @@ impl Peer {
         (!taken).then(|| Exchange(self.exchange.clone()))
     }
 
-    /// The result of `look`, cached for the connection until the caller asks for another `generation`.
+    /// The result of `look`, cached for the connection until the caller asks for another
+    /// `generation`.
     pub fn once_for(&self, generation: u64, look: impl FnOnce() -> bool) -> bool {
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         match *verified {

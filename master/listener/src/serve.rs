@@ -114,8 +114,8 @@ struct Connection {
     slot: Arc<Slot>,
 }
 
-/// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open requests get
-/// `options.drain` to finish.
+/// Serves until `shutdown` is cancelled, then drains: no new connections, watches end, open
+/// requests get `options.drain` to finish.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,
@@ -246,8 +246,8 @@ async fn conduct(connection: Connection, stream: TcpStream, remote: SocketAddr) 
     }
     let draining = service.draining();
     let (deny_list, shown, requests) = (service.clone(), peer.clone(), Requests::new());
-    let asked = requests.clone();
-    let answers = service_fn(move |request| answer(&*service, peer.clone(), request, &asked));
+    let counted = requests.clone();
+    let answers = service_fn(move |request| answer(&*service, peer.clone(), request, &counted));
     let idle = requests.idle(|| {
         if slot.is_identified() {
             options.idle

@@ -109,8 +109,8 @@ struct Merged<'w, 'a> {
     write: &'w Write<'a>,
 }
 
-/// Gives the fields of the configuration to its manager. Those that `kubectl apply` set without server-side apply, as the
-/// object's last-applied annotation tells, are no conflict for kubectl.
+/// Gives the fields of the configuration to its manager. Those that `kubectl apply` set without
+/// server-side apply, as the object's last-applied annotation tells, are no conflict for kubectl.
 fn own_or_take_over<'a>(
     managers: &mut Managers<'a>,
     merged: &Merged<'_, 'a>,

@@ -1,7 +1,8 @@
-//! Strategic merge patch (apimachinery `util/strategicpatch`): lists merge by the keys of their kind.
+//! Strategic merge patch (apimachinery `util/strategicpatch`): lists merge by the keys of their
+//! kind.
 //!
-//! Directives: `$patch` (replace, delete), `$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>`,
-//! `$retainKeys`.
+//! Directives: `$patch` (replace, delete), `$deleteFromPrimitiveList/<field>`,
+//! `$setElementOrder/<field>`, `$retainKeys`.
 
 mod faults;
 mod lists;

@@ -1,7 +1,8 @@
-//! The kinds of the network: services and their endpoints, ingresses, network policies, address ranges.
+//! The kinds of the network: services and their endpoints, ingresses, network policies, address
+//! ranges.
 //!
-//! Each function of the first level is the descriptor of one kind; `master-kinds` has all of them in one list. The files
-//! `*_validate` hold the rules. No tasks, no channels, no I/O.
+//! Each function of the first level is the descriptor of one kind; `master-kinds` has all of them
+//! in one list. The files `*_validate` hold the rules. No tasks, no channels, no I/O.
 
 mod endpoints;
 mod endpoints_validate;

@@ -299,7 +299,7 @@ fn keep_node_ports(new: &mut Fields, old: &Fields) {
     for before in items(old, "ports").iter().filter_map(Value::as_object) {
         known.entry(key(before)).or_insert(before);
     }
-    let asked: HashSet<i64> = node_ports(new).into_iter().collect();
+    let requested: HashSet<i64> = node_ports(new).into_iter().collect();
     for port in new
         .get_mut("ports")
         .and_then(Value::as_array_mut)
@@ -317,7 +317,7 @@ fn keep_node_ports(new: &mut Fields, old: &Fields) {
             .map(|before| get(before, "nodePort"))
             .filter(|node| node.as_i64().is_some_and(|n| n != 0));
         if let Some(node) =
-            node.filter(|node| node.as_i64().is_some_and(|node| !asked.contains(&node)))
+            node.filter(|node| node.as_i64().is_some_and(|node| !requested.contains(&node)))
         {
             port.insert("nodePort".to_owned(), node.clone());
         }

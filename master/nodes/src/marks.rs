@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 /// The signer by which an ordinary kubelet becomes a node.
 const KUBELETS: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// The rule that applies to a machine: the one that admitted it, as long as the policy has it, else the one that decides now.
+/// The rule that applies to a machine: the one that admitted it, as long as the policy has it, else
+/// the one that decides now.
 fn rule<'a>(machine: &Machine, spec: &'a CertificatePolicySpec) -> Option<&'a Rule> {
     let admission = machine.status.as_ref()?.admission.as_ref()?;
     let machines = |rule: &&Rule| {
@@ -52,7 +53,8 @@ pub fn wanted(machine: &Machine, spec: &CertificatePolicySpec) -> Option<NodeMar
     })
 }
 
-/// Whether a node may create its own Node object, by its Machine and the policy in force; else why not.
+/// Whether a node may create its own Node object, by its Machine and the policy in force; else why
+/// not.
 ///
 /// # Errors
 /// The node may not; the text says why: the master makes the Node, or an admin does.
@@ -97,7 +99,8 @@ fn equal(on_node: &Taint, ours: &NodeTaint) -> bool {
 /// What changes on a Node, and in the Machine's status before and after it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changes {
-    /// The status before the Node changes: all that the rule has set on the Node, and all that is added.
+    /// The status before the Node changes: all that the rule has set on the Node, and all that is
+    /// added.
     pub before: NodeMarks,
     /// Labels that change; `None`: it is removed.
     pub labels: BTreeMap<String, Option<String>>,

@@ -1,7 +1,8 @@
-//! Objects in the store: their stored form, reads of them, generated names, and what a deletion does to one.
+//! Objects in the store: their stored form, reads of them, generated names, and what a deletion
+//! does to one.
 //!
-//! The stored form is encoded once, metadata first, without the fields that path and
-//! revision supply.
+//! The stored form is encoded once, metadata first, without the fields that path and revision
+//! supply.
 //!
 //! Stored bytes are `{"metadata":{…},…}` without `kind`, `apiVersion` and
 //! `metadata.resourceVersion`. An answer is a short head with these three and the stored bytes from
@@ -10,8 +11,8 @@
 //! Managed fields are often as long as the rest of an object, and few readers need them. So there
 //! are three ways to read: [`decode`] for answers, complete; [`decode_bare`] without managed
 //! fields, for readers; and [`decode_kept`] with managed fields as one string, for writers:
-//! [`encode`] writes that string back unchanged. Writers that change few fields of a kind that is stored as it is served take
-//! [`Shallow`], which decodes no others.
+//! [`encode`] writes that string back unchanged. Writers that change few fields of a kind that is
+//! stored as it is served take [`Shallow`], which decodes no others.
 
 pub mod deletion;
 mod name;
@@ -223,7 +224,8 @@ pub fn head(kind: &Kind, extent: Extent) -> String {
     format!(r#"{{"kind":"{name}","apiVersion":"{version}","metadata":{{"resourceVersion":""#)
 }
 
-/// The part of a stored object that an answer holds: shared with the store, and read from it when it is written.
+/// The part of a stored object that an answer holds: shared with the store, and read from it when
+/// it is written.
 #[derive(Debug, Clone)]
 pub struct Kept {
     value: master_store::Value,

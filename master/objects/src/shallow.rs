@@ -11,15 +11,17 @@ use std::collections::BTreeMap;
 
 /// An object, stored or inside a stored one, of which each field is undecoded JSON.
 ///
-/// A change of one field costs the decoding and encoding of that field, and one look at the text of the others.
+/// A change of one field costs the decoding and encoding of that field, and one look at the text of
+/// the others.
 ///
-/// Assumptions: the text is JSON without white space between its tokens, and names of fields have no escapes. Both are true of
-/// objects that [`super::encode`] wrote, except inside managed fields.
+/// Assumptions: the text is JSON without white space between its tokens, and names of fields have
+/// no escapes. Both are true of objects that [`super::encode`] wrote, except inside managed fields.
 #[derive(Debug, Clone, Default)]
 pub struct Shallow<'a>(BTreeMap<&'a str, Cow<'a, str>>);
 
 impl<'a> Shallow<'a> {
-    /// The stored object, from the bytes of the entry's value; its kind must be one that is stored as it is served.
+    /// The stored object, from the bytes of the entry's value; its kind must be one that is stored
+    /// as it is served.
     ///
     /// # Errors
     /// The stored bytes are no object (500, with the key).
@@ -106,7 +108,8 @@ impl<'a> Shallow<'a> {
     }
 }
 
-/// The fields of an object. Only strings and brackets are looked at, which takes a fraction of a parser's time.
+/// The fields of an object. Only strings and brackets are looked at, which takes a fraction of a
+/// parser's time.
 fn split(text: &str) -> Option<Shallow<'_>> {
     let mut fields = BTreeMap::new();
     let mut rest = text.strip_prefix('{')?;

@@ -7,7 +7,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// Stored bytes as text: checked once as a whole, which costs far less than a check of each string inside.
+/// Stored bytes as text: checked once as a whole, which costs far less than a check of each string
+/// inside.
 pub(super) fn text(bytes: &[u8]) -> Result<&str, serde_json::Error> {
     str::from_utf8(bytes).map_err(serde_json::Error::custom)
 }

@@ -2,9 +2,10 @@
 //! schemas: OpenAPI (one v3 document per group and version, one v2 document) and discovery.
 //!
 //! Start at [`Documents`]. Clients read the schemas (`kubectl explain`, merge keys of
-//! `kubectl apply`), and for each path the kind, the parameters (`fieldValidation`, `dryRun`) and the patch
-//! types. Documents are stored compressed only: most clients accept gzip, and cache documents by
-//! hash. Other kinds need other documents: [`Current`] has those of the current registry.
+//! `kubectl apply`), and for each path the kind, the parameters (`fieldValidation`, `dryRun`) and
+//! the patch types. Documents are stored compressed only: most clients accept gzip, and cache
+//! documents by hash. Other kinds need other documents: [`Current`] has those of the current
+//! registry.
 //!
 //! No tasks, no channels, no I/O.
 

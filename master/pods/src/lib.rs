@@ -1,5 +1,5 @@
-//! Pods: the rules of a pod's spec, in pods and in the templates of workloads, and the descriptor of
-//! the kind.
+//! Pods: the rules of a pod's spec, in pods and in the templates of workloads, and the descriptor
+//! of the kind.
 //!
 //! Start at [`podspec::validate`] for a spec and at [`pod()`] for the kind. Pure, as all of
 //! `master-schema`, on which it is built.

@@ -4,13 +4,13 @@
 use crate::rule::{Rule, Who};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Combinations of group, resource, name and verb that a role may have where its writer must hold each: lists of a rule multiply,
-/// so that a short one can have more than memory holds.
-const MOST_PARTS: usize = 100_000;
+/// Combinations of group, resource, name and verb that a role may have where its writer must hold
+/// each: lists of a rule multiply, so that a short one can have more than memory holds.
+const MAX_PARTS: usize = 100_000;
 /// Words that are compared at most for one role.
-const MOST_WORDS: usize = 100_000_000;
+const MAX_WORDS: usize = 100_000_000;
 /// Combinations that an error lists.
-const MOST_SHOWN: usize = 1000;
+const MAX_SHOWN: usize = 1000;
 
 /// The part of `wanted` that no rule of `owned` covers, in the smallest possible rules.
 pub fn lacking(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
@@ -135,10 +135,10 @@ pub fn escalation(
 ) -> Option<String> {
     let words: usize = owned.iter().map(words).sum();
     let parts = wanted.iter().map(parts).fold(0, usize::saturating_add);
-    if parts > MOST_PARTS || parts.saturating_mul(words) > MOST_WORDS {
+    if parts > MAX_PARTS || parts.saturating_mul(words) > MAX_WORDS {
         return Some(format!(
             "user {:?} is attempting to grant more combinations of API groups, resources, names and verbs than can be compared \
-             with its own permissions ({MOST_PARTS} at most): split the role",
+             with its own permissions ({MAX_PARTS} at most): split the role",
             who.name
         ));
     }
@@ -146,7 +146,7 @@ pub fn escalation(
     if lacking.is_empty() {
         return None;
     }
-    lacking.truncate(MOST_SHOWN);
+    lacking.truncate(MAX_SHOWN);
     let lines: BTreeSet<String> = compact(lacking).iter().map(shown).collect();
     let lines: Vec<String> = lines.into_iter().collect();
     let mut text = format!(
@@ -289,7 +289,7 @@ mod tests {
             "each would be compared with each"
         );
         let listed = escalation(&who, &[], &[], &[rule(10)]).unwrap();
-        assert!(listed.lines().count() <= MOST_SHOWN + 1);
+        assert!(listed.lines().count() <= MAX_SHOWN + 1);
     }
 
     #[test]

@@ -193,8 +193,8 @@ fn unsupported(spec: &PodSpec) -> Vec<&'static str> {
         ),
         ("scheduling groups", spec.scheduling_group.is_some()),
     ];
-    let asked = demands.iter().filter(|(_, asked)| *asked);
-    asked.map(|(name, _)| *name).collect()
+    let required = demands.iter().filter(|(_, required)| *required);
+    required.map(|(name, _)| *name).collect()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ const SCORED_MEMORY: Amount = Amount::units(200 << 20);
 
 /// The most of a resource that counts. Sums end at the largest quantity, and what is taken from such a sum is no longer what was
 /// added: a pod that asks for that much could take the books of a node from others. A thousand times this is still below it.
-const LARGEST: Amount = Amount::units(1 << 52);
+const MAX_AMOUNT: Amount = Amount::units(1 << 52);
 
 /// Quantities by resource name; absent ones are zero. Processors and memory have fields of their own, as each decision reads
 /// them of hundreds of nodes; the others are a sorted list, as it is short and there are very many of them.
@@ -37,7 +37,7 @@ impl Resources {
         let mut read = Self::default();
         for (name, quantity) in list.into_iter().flatten() {
             if let Ok(amount) = Amount::try_from(quantity) {
-                *read.entry(name) = amount.min(LARGEST);
+                *read.entry(name) = amount.min(MAX_AMOUNT);
             }
         }
         read
@@ -160,8 +160,12 @@ pub(crate) fn scored(spec: &PodSpec) -> Resources {
     peak(spec, |container| {
         let own = Resources::of(requests(container.resources.as_ref()));
         let [cpu, memory] = [(CPU, SCORED_CPU), (MEMORY, SCORED_MEMORY)].map(|(name, least)| {
-            let asked = own.get(name);
-            if asked == Amount::ZERO { least } else { asked }
+            let needed = own.get(name);
+            if needed == Amount::ZERO {
+                least
+            } else {
+                needed
+            }
         });
         Resources::default().with(CPU, cpu).with(MEMORY, memory)
     })

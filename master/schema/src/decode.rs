@@ -219,9 +219,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
             let value = fields.next_value_seed(seed)?;
             if object.contains_key(&key) {
                 let mut duplicates = self.duplicates.borrow_mut();
-                let told = path.to_string();
-                if duplicates.len() < MAX_DUPLICATES && !duplicates.contains(&told) {
-                    duplicates.push(told);
+                let text = path.to_string();
+                if duplicates.len() < MAX_DUPLICATES && !duplicates.contains(&text) {
+                    duplicates.push(text);
                 }
             }
             object.insert(key, value);

@@ -2,9 +2,10 @@
 //! kinds share for decoding, validation, selection, quantities and table cells.
 //!
 //! Start at [`registry::Kind`], the descriptor of a kind, and at [`registry::Registry`], the kinds
-//! that are served ([`served::Kinds`] replaces them as a whole). All of it is pure: objects are JSON maps ([`validate::Fields`]), validation
-//! reports all faults at once with upstream's field paths and reasons ([`validate::Faults`]), and
-//! errors are upstream's `Status` objects ([`error::ApiError`]).
+//! that are served ([`served::Kinds`] replaces them as a whole). All of it is pure: objects are
+//! JSON maps ([`validate::Fields`]), validation reports all faults at once with upstream's field
+//! paths and reasons ([`validate::Faults`]), and errors are upstream's `Status` objects
+//! ([`error::ApiError`]).
 //!
 //! No tasks, no channels, no I/O.
 

@@ -177,7 +177,8 @@ pub struct Column {
 pub enum Cell {
     /// They are computed from the object and the current time.
     Computed(fn(&Fields, Timestamp) -> Value),
-    /// The value of a field, by its JSON pointer; null where it is absent. So has a kind that a document describes.
+    /// The value of a field, by its JSON pointer; null where it is absent. So has a kind that a
+    /// document describes.
     Field(String),
 }
 
@@ -312,7 +313,8 @@ pub struct Strategy {
     pub validate_through: fn(Subresource, &Fields, &Fields, &mut Faults),
     /// Whether a status given at creation is kept (nodes) or dropped.
     pub status_at_creation: bool,
-    /// Whether metadata can be changed through the status subresource (not so for `CustomResource` kinds).
+    /// Whether metadata can be changed through the status subresource (not so for `CustomResource`
+    /// kinds).
     pub status_carries_metadata: bool,
     /// Whether an update creates the object if it does not exist (upstream: `AllowCreateOnUpdate`).
     pub made_by_update: bool,

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// The current registry, which can be replaced as a whole while requests are answered.
 ///
-/// A request takes the registry once ([`Kinds::now`]) and works with it to its end, so that it never
-/// sees parts of two registries.
+/// A request takes the registry once ([`Kinds::now`]) and works with it to its end, so that it
+/// never sees parts of two registries.
 #[derive(Debug)]
 pub struct Kinds(RwLock<Arc<Registry>>);
 

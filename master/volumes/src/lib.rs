@@ -1,7 +1,7 @@
 //! The kinds of volumes: volumes and claims, classes, storage drivers, capacities, attachments.
 //!
-//! Each function of the first level is the descriptor of one kind; `master-kinds` has all of them in one list. The files
-//! `*_validate` hold the rules. No tasks, no channels, no I/O.
+//! Each function of the first level is the descriptor of one kind; `master-kinds` has all of them
+//! in one list. The files `*_validate` hold the rules. No tasks, no channels, no I/O.
 
 mod storage;
 mod storage_validate;

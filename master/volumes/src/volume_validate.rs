@@ -223,19 +223,19 @@ pub(crate) fn claim_update(new: &Fields, old: &Fields, faults: &mut Faults) {
     }
     if bound {
         as_before("volumeAttributesClassName");
-        let asked = |spec: &Fields| {
+        let requested = |spec: &Fields| {
             object(spec, "resources")
                 .and_then(|all| object(all, "requests"))
                 .cloned()
         };
-        let old_size = asked(before).and_then(|requests| requests.get("storage").cloned());
+        let old_size = requested(before).and_then(|requests| requests.get("storage").cloned());
         if let (Some(size), Some(Value::Object(resources))) =
             (old_size, allowed.get_mut("resources"))
             && let Some(requests) = resources.get_mut("requests").and_then(Value::as_object_mut)
         {
             requests.insert("storage".to_owned(), size);
         }
-        shrunk(old, asked(before), asked(after), &at, faults);
+        shrunk(old, requested(before), requested(after), &at, faults);
     }
     if allowed != *before {
         let text = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound \

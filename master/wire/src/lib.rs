@@ -1,10 +1,12 @@
 //! The API on the wire: parsing requests and writing answers.
 //!
 //! - [`path`]: method, path and query as a [`path::Target`]
-//! - [`Accept`]: the form in which a client wants objects; [`table`]: objects as tables or as metadata alone
+//! - [`Accept`]: the form in which a client wants objects; [`table`]: objects as tables or as
+//!   metadata alone
 //! - [`protobuf`]: bodies in Kubernetes' own encoding
 //! - [`Pieces`]: long lists, made as their reader takes them
-//! - [`respond`]: answers that are not objects; [`finish`]: compression and indentation of any answer
+//! - [`respond`]: answers that are not objects; [`finish`]: compression and indentation of any
+//!   answer
 //!
 //! No tasks, no channels; a compressed answer is made piece by piece as its reader takes it.
 

@@ -163,16 +163,16 @@ impl Query {
         if text.is_empty() {
             return Ok(None);
         }
-        let asked = duration(text).ok_or_else(|| {
+        let wanted = duration(text).ok_or_else(|| {
             let text = format!(
                 "invalid timeout specified in the request URL - time: invalid duration {text:?}"
             );
             ApiError::new(Reason::BadRequest, text)
         })?;
-        Ok(Some(if asked.is_zero() {
+        Ok(Some(if wanted.is_zero() {
             MAX_TIMEOUT
         } else {
-            asked.min(MAX_TIMEOUT)
+            wanted.min(MAX_TIMEOUT)
         }))
     }
 
@@ -232,7 +232,8 @@ impl Target {
     /// …).
     ///
     /// # Errors
-    /// The namespace or the name has a percent escape that is no byte or no UTF-8, or the method does nothing at such a path.
+    /// The namespace or the name has a percent escape that is no byte or no UTF-8, or the method
+    /// does nothing at such a path.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Option<Self>, ApiError> {
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let (group, version, rest) = match segments.as_slice() {
@@ -307,10 +308,10 @@ impl Target {
 
 /// The name that a field selector demands, if it does; authorization by name uses it.
 fn selected_name(selector: &str) -> &str {
-    let asked = selector
+    let wanted = selector
         .split(',')
         .find_map(|part| part.strip_prefix("metadata.name="));
-    let name = asked.map_or("", |name| name.trim_start_matches('='));
+    let name = wanted.map_or("", |name| name.trim_start_matches('='));
     if matches!(name, "." | "..") || name.contains(['/', '%', '\\']) {
         ""
     } else {

@@ -73,7 +73,8 @@ fn defaults(fields: &mut Fields) {
     podspec::template_defaults(spec);
 }
 
-/// What is written of the status carries annotations, but no labels (upstream, for this kind alone).
+/// What is written of the status carries annotations, but no labels (upstream, for this kind
+/// alone).
 fn keep_labels(_: Subresource, result: &mut Fields, _: &Fields, old: &Fields) {
     let metadata = metadata_mut(result);
     match object(old, "metadata").and_then(|old| old.get("labels")) {

@@ -1,7 +1,9 @@
-//! A cluster of virtual machines, set up the way an admin would: keys, user-data, `pratique bootstrap`, `kubectl`.
+//! A cluster of virtual machines, set up the way an admin would: keys, user-data,
+//! `pratique bootstrap`, `kubectl`.
 //!
-//! Shared by `cargo xtask up` and by the stories. The machines share one segment, 192.168.77.0/24, on which the
-//! master has .10 and workers .11 and up; each has a second card towards the host for the API and the registry.
+//! Shared by `cargo xtask up` and by the stories. The machines share one segment, 192.168.77.0/24,
+//! on which the master has .10 and workers .11 and up; each has a second card towards the host for
+//! the API and the registry.
 
 use crate::machine::{Blueprint, Cable, HOST_DISCOVERY, HOST_SERVICE, Machine, Segment};
 use crate::process::{Owned, run};
@@ -42,12 +44,14 @@ pub struct Lab {
     pub api_port: u16,
     /// Host port of the registry, which machines reach at [`crate::machine::HOST_SERVICE`].
     pub registry_port: u16,
-    /// Host port of the discovery endpoint, which machines reach at [`crate::machine::HOST_DISCOVERY`]; unused where none is
-    /// started.
+    /// Host port of the discovery endpoint, which machines reach at
+    /// [`crate::machine::HOST_DISCOVERY`]; unused where none is started.
     pub discovery_port: u16,
-    /// Cables from the master's machine to the others, one for each slot; [`Lab::cables`] makes them.
+    /// Cables from the master's machine to the others, one for each slot; [`Lab::cables`] makes
+    /// them.
     pub cables: Vec<Cable>,
-    /// What the section `[network]` of every machine's user-data says beside the interfaces, as lines of TOML; may be empty.
+    /// What the section `[network]` of every machine's user-data says beside the interfaces, as
+    /// lines of TOML; may be empty.
     pub network: &'static str,
 }
 
@@ -142,7 +146,8 @@ impl Lab {
         )
     }
 
-    /// Starts a discovery endpoint on the host and puts the cluster on it; the process, and the `[discovery]` of workers.
+    /// Starts a discovery endpoint on the host and puts the cluster on it; the process, and the
+    /// `[discovery]` of workers.
     pub fn discovery(&self) -> Result<(Owned, String)> {
         let mut command = Command::new(self.programs.join("discovery"));
         command
@@ -193,7 +198,8 @@ impl Lab {
         Tap::start(self.cable(TAP)?)
     }
 
-    /// Builds another worker image of the same programs, with user-data in it; the folder with `worker.raw` and its release.
+    /// Builds another worker image of the same programs, with user-data in it; the folder with
+    /// `worker.raw` and its release.
     pub fn worker_image(&self, svn: u64, user_data: &Path) -> Result<PathBuf> {
         let out = self.dir.join(format!("worker-image-{svn}"));
         let mut build = Command::new(self.programs.join("image-build"));
@@ -231,7 +237,8 @@ impl Lab {
         self.blueprint(name, "worker", Segment::Port(self.cable(slot)?))
     }
 
-    /// Writes user-data and its NoCloud volume into the machine's folder, and gives the machine the volume.
+    /// Writes user-data and its NoCloud volume into the machine's folder, and gives the machine the
+    /// volume.
     pub fn give_user_data(&self, blueprint: &mut Blueprint, text: &str) -> Result<PathBuf> {
         let file = blueprint.dir.join("user-data.toml");
         std::fs::create_dir_all(&blueprint.dir)
@@ -323,7 +330,8 @@ impl Lab {
             .map(drop)
     }
 
-    /// `pratique issue`: certificates and a key wrapped to the machine's TPM, added to its document; the new document.
+    /// `pratique issue`: certificates and a key wrapped to the machine's TPM, added to its
+    /// document; the new document.
     pub fn issue(
         &self,
         name: &str,

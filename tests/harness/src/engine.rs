@@ -1,4 +1,5 @@
-//! containerd on this host, in namespaces of its own, so that its containers end with it and touch nothing else.
+//! containerd on this host, in namespaces of its own, so that its containers end with it and touch
+//! nothing else.
 
 use crate::process::Owned;
 use crate::tools::Tools;
@@ -10,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Makes a root of the tools tree's own packages (crun wants their libraries), read-only as on a machine, with the host's
-/// devices and control groups and the shared folder at its place, and moves there. A host that has control groups of both
-/// versions shows those of version 1 alone, as crun runs with one version; machines have version 2 alone. containerd is
-/// restarted when it dies, as init does on a machine. Arguments: the tree, the shared folder, the
-/// configuration.
+/// Makes a root of the tools tree's own packages (crun wants their libraries), read-only as on a
+/// machine, with the host's devices and control groups and the shared folder at its place, and
+/// moves there. A host that has control groups of both versions shows those of version 1 alone, as
+/// crun runs with one version; machines have version 2 alone. containerd is restarted when it dies,
+/// as init does on a machine. Arguments: the tree, the shared folder, the configuration.
 ///
-/// What is mounted in the folders of [`SHARED`] is seen on both sides, as on a machine; all else that
-/// is mounted here stays here. The old root is made private before it goes: its mounts are the
+/// What is mounted in the folders of [`SHARED`] is seen on both sides, as on a machine; all else
+/// that is mounted here stays here. The old root is made private before it goes: its mounts are the
 /// host's own.
 const SCRIPT: &str = "set -e; mount --make-private /; ! mountpoint -q /mnt || mount --make-private /mnt; \
     mount -t tmpfs root /mnt; cd /mnt; mkdir -p usr etc proc sys dev run tmp old \".$1\"; \
@@ -29,8 +30,8 @@ const SCRIPT: &str = "set -e; mount --make-private /; ! mountpoint -q /mnt || mo
     mount -t proc proc proc; pivot_root . old; exec /usr/bin/busybox sh -c 'export PATH=/usr/sbin:/usr/bin; \
     busybox mount --make-rprivate /old && busybox umount -l /old || exit 1; \
     while :; do containerd --config \"$0\" || :; busybox sleep 0.2; done' \"$2\"";
-/// Folders of the shared one that are shared in both directions: those in which a node's pods mount and
-/// are mounted.
+/// Folders of the shared one that are shared in both directions: those in which a node's pods mount
+/// and are mounted.
 const SHARED: [&str; 2] = ["kubelet", "run"];
 
 /// A containerd that was started; its namespaces and all that runs in them end with it.
@@ -73,8 +74,9 @@ impl Drop for Shared {
 }
 
 impl Engine {
-    /// Starts containerd, configured as on a machine, with its state in `share/engine` and waits for its socket. It sees nothing of the host's
-    /// files but `share`, where FIFOs and volumes of its containers must be.
+    /// Starts containerd, configured as on a machine, with its state in `share/engine` and waits
+    /// for its socket. It sees nothing of the host's files but `share`, where FIFOs and volumes of
+    /// its containers must be.
     pub fn start(tools: &Tools, share: &Path) -> Result<Self> {
         let dir = share.join("engine");
         std::fs::create_dir_all(&dir).map_err(file_error("cannot make", &dir))?;
@@ -168,7 +170,8 @@ impl Engine {
         signal(self.containerd()?, Signal::SIGKILL)
     }
 
-    /// Stops the shims of all containers, so that containerd gets no answer of them, until what is returned is dropped.
+    /// Stops the shims of all containers, so that containerd gets no answer of them, until what is
+    /// returned is dropped.
     pub fn stop_shims(&self) -> Result<StoppedShims> {
         // The kernel keeps 15 characters of a name.
         let all = descendants(self.process.pid).into_iter();
@@ -239,11 +242,13 @@ impl Drop for Engine {
 /// Control groups that containers of tests are in.
 const CGROUPS: [&str; 2] = ["kubepods", "pratique-test"];
 
-/// Locked by every program whose tests have containers. Not in TMPDIR, which each program has for itself.
+/// Locked by every program whose tests have containers. Not in TMPDIR, which each program has for
+/// itself.
 const USERS: &str = "/run/pratique-test-cgroups.lock";
 
-/// The programs on this host whose tests have containers, by a shared lock of one file. The last one removes the control
-/// groups of all: an empty group may be what another test is about to read, or to start a process in.
+/// The programs on this host whose tests have containers, by a shared lock of one file. The last
+/// one removes the control groups of all: an empty group may be what another test is about to read,
+/// or to start a process in.
 #[derive(Debug)]
 struct Users(std::fs::File);
 

@@ -1,5 +1,5 @@
-//! Nothing that a test starts or writes outlives it: children, theirs, what they started in sessions of their own, and
-//! temporary files, however the test's process ends, also by SIGKILL.
+//! Nothing that a test starts or writes outlives it: children, theirs, what they started in
+//! sessions of their own, and temporary files, however the test's process ends, also by SIGKILL.
 //!
 //! Every command has a mark in its environment, which all its descendants inherit. A guard process
 //! holds the reading end of a pipe; the kernel closes the writing end with the test's process, and
@@ -7,8 +7,8 @@
 //! not inherit the mark; they are in a PID namespace whose first process does, and end with it, as
 //! do mounts in a namespace of their own.
 //!
-//! A span may have a folder for temporary files, too. What is bound to it has that folder as TMPDIR,
-//! and the guard removes it when nothing runs any more, with the mounts in it.
+//! A span may have a folder for temporary files, too. What is bound to it has that folder as
+//! TMPDIR, and the guard removes it when nothing runs any more, with the mounts in it.
 //!
 //! Guarantee: soon after the process ends, everything bound to it has ended. Assumption: no one
 //! kills the guard.
@@ -24,12 +24,13 @@ use std::time::Duration;
 /// Prefix of the names of marks; the rest is the process and a number, so that nested processes
 /// have different marks.
 const MARK: &str = "PRATIQUE_ENDS_WITH";
-/// Waits for the pipe's end, then ends what carries the mark `$0`. A process that starts others while it is being ended is
-/// met again in the next round; sixty seconds of rounds are for those that the kernel holds. A process in the middle of an
-/// `execve` shows an empty environment for a moment: only two rounds that found nothing are the end.
+/// Waits for the pipe's end, then ends what carries the mark `$0`. A process that starts others
+/// while it is being ended is met again in the next round; sixty seconds of rounds are for those
+/// that the kernel holds. A process in the middle of an `execve` shows an empty environment for a
+/// moment: only two rounds that found nothing are the end.
 ///
-/// Then it removes the folder `$1`, after the mounts in it, so that the files behind a mount stay. A mount that does not go
-/// keeps the folder.
+/// Then it removes the folder `$1`, after the mounts in it, so that the files behind a mount stay.
+/// A mount that does not go keeps the folder.
 const GUARD: &str = "trap '' HUP INT TERM; cat >/dev/null; n=0; none=0; while [ $n -lt 600 ]; do \
     found=$(grep -lzsxF \"$0\" /proc/[0-9]*/environ); \
     if [ -n \"$found\" ]; then none=0; else none=$((none + 1)); fi; [ $none -lt 2 ] || break; \
@@ -40,7 +41,8 @@ const GUARD: &str = "trap '' HUP INT TERM; cat >/dev/null; n=0; none=0; while [ 
 /// Time for marked processes to be gone after they were ended.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A span that processes are bound to. It ends when it is dropped, or with the process that made it.
+/// A span that processes are bound to. It ends when it is dropped, or with the process that made
+/// it.
 #[derive(Debug)]
 pub struct Lifetime {
     name: String,
@@ -60,7 +62,8 @@ impl Lifetime {
         Self::with(None)
     }
 
-    /// Begins a span that has a folder for temporary files. Its path is short: those of sockets end after 107 bytes.
+    /// Begins a span that has a folder for temporary files. Its path is short: those of sockets end
+    /// after 107 bytes.
     ///
     /// # Errors
     /// Where the folder can't be made, or the guard can't be started.

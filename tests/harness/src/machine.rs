@@ -18,7 +18,8 @@ const STOPPED: &[&str] = &[
     "BdsDxe: No bootable option",
     "pratique: FATAL",
 ];
-/// How much of a console an error shows: where the files are gone, as after a run elsewhere, it is all there is.
+/// How much of a console an error shows: where the files are gone, as after a run elsewhere, it is
+/// all there is.
 const LAST_LINES: usize = 30;
 
 /// How long a station on the segment waits for a frame.
@@ -62,7 +63,8 @@ pub struct Blueprint {
     pub forwards: Vec<(u16, u16)>,
     /// Loopback port of the host that the guest reaches at [`HOST_SERVICE`].
     pub host_service: Option<u16>,
-    /// Loopback port of the host that the guest reaches at [`HOST_DISCOVERY`]. Nothing else leaves the machine.
+    /// Loopback port of the host that the guest reaches at [`HOST_DISCOVERY`]. Nothing else leaves
+    /// the machine.
     pub host_discovery: Option<u16>,
     /// The shared segment.
     pub segment: Segment,
@@ -77,8 +79,8 @@ pub struct Blueprint {
 pub struct Cloud {
     /// The machine's vendor in the firmware's tables.
     pub vendor: String,
-    /// Loopback port of the host with its metadata service, which the machine reaches at the usual address; then it
-    /// does not reach [`HOST_SERVICE`].
+    /// Loopback port of the host with its metadata service, which the machine reaches at the usual
+    /// address; then it does not reach [`HOST_SERVICE`].
     pub metadata: u16,
 }
 
@@ -115,8 +117,8 @@ impl Cable {
         })
     }
 
-    /// The machine's end, for a station of this process. A read ends without a frame after a while, so that the station can
-    /// look whether it is still wanted.
+    /// The machine's end, for a station of this process. A read ends without a frame after a while,
+    /// so that the station can look whether it is still wanted.
     pub(crate) fn plug(self) -> Result<UdpSocket> {
         let plug = || {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, self.machine))?;
@@ -157,7 +159,8 @@ impl Blueprint {
         SoftTpm::manufacture(tools, &self.dir.join("tpm"), &self.authority)
     }
 
-    /// Powers the machine on. State on its overlay, its variables and its TPM is kept from an earlier run.
+    /// Powers the machine on. State on its overlay, its variables and its TPM is kept from an
+    /// earlier run.
     pub fn start(&self, tools: &Tools) -> Result<Machine> {
         std::fs::create_dir_all(&self.dir).map_err(file_error("cannot make", &self.dir))?;
         let vars = self.dir.join("vars.fd");
@@ -202,7 +205,8 @@ impl Blueprint {
         Ok(machine)
     }
 
-    /// The way by which the machine gets its user-data, as it is measured; the image's own where it gets none.
+    /// The way by which the machine gets its user-data, as it is measured; the image's own where it
+    /// gets none.
     pub fn source(&self) -> &'static str {
         let smbios = self
             .smbios
@@ -243,7 +247,8 @@ impl Blueprint {
         };
         let show = |path: &Path| path.display().to_string();
         arg("-name", self.name.clone());
-        // Software emulation is the only accelerator that a test may count on: /dev/kvm may open and still hang.
+        // Software emulation is the only accelerator that a test may count on: /dev/kvm may open
+        // and still hang.
         arg("-machine", "q35,smm=on".into());
         arg("-accel", "tcg,thread=multi".into());
         arg("-cpu", "max,la57=off".into());
@@ -357,7 +362,8 @@ impl Blueprint {
             ]);
         };
         match (&self.cloud, self.host_service) {
-            // QEMU forwards addresses of the card's own network only, so that network is the service's.
+            // QEMU forwards addresses of the card's own network only, so that network is the
+            // service's.
             (Some(cloud), _) => service(&format!("{METADATA}:80"), cloud.metadata),
             (None, Some(port)) => service(HOST_SERVICE, port),
             (None, None) => {}
@@ -411,7 +417,8 @@ impl Blueprint {
         self.dir.join("console.log")
     }
 
-    /// A locally administered address from the machine's name, so that no two on a segment are the same.
+    /// A locally administered address from the machine's name, so that no two on a segment are the
+    /// same.
     fn mac(&self, port: u8) -> String {
         let hash = self.name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -457,7 +464,8 @@ impl Machine {
         self.console_text().len()
     }
 
-    /// Waits for a whole line of the console with `text` in it and returns the line; a panic or refusal to boot ends the wait.
+    /// Waits for a whole line of the console with `text` in it and returns the line; a panic or
+    /// refusal to boot ends the wait.
     pub fn wait(&self, text: &str, limit: Duration) -> Result<String> {
         self.wait_after(0, text, limit)
     }
@@ -470,7 +478,8 @@ impl Machine {
             let alive = self.alive();
             let whole = self.console_text();
             let new = whole.get(mark.min(whole.len())..).unwrap_or_default();
-            // A line that is still being written may hold the text and not yet the rest that the caller reads.
+            // A line that is still being written may hold the text and not yet the rest that the
+            // caller reads.
             let mut whole_lines = new
                 .split_inclusive('\n')
                 .filter(|line| line.ends_with('\n') || !alive);

@@ -1,4 +1,5 @@
-//! A metadata service as EC2 has it, on a loopback port of the host: a token first, then the user-data.
+//! A metadata service as EC2 has it, on a loopback port of the host: a token first, then the
+//! user-data.
 
 use crate::{Result, file_error};
 use std::io::{BufRead as _, BufReader, Write as _};

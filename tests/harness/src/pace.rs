@@ -1,7 +1,7 @@
 //! What tests that measure share: how many of something there are, and what work costs.
 //!
-//! Run by hand or by `cargo xtask bench`, such a test measures as many as its variables say; in the test command it shows with a
-//! few that it runs.
+//! Run by hand or by `cargo xtask bench`, such a test measures as many as its variables say; in the
+//! test command it shows with a few that it runs.
 
 use nix::time::{ClockId, clock_gettime};
 use std::str::FromStr;

@@ -22,8 +22,8 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Starts `command` in a process group of its own, its output appended to `log`. It ends with this process, unless
-    /// [`lifetime::outlive`] was called.
+    /// Starts `command` in a process group of its own, its output appended to `log`. It ends with
+    /// this process, unless [`lifetime::outlive`] was called.
     pub fn start(mut command: Command, log: &Path) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let out = open_log(log)?;
@@ -90,7 +90,8 @@ impl Owned {
     }
 }
 
-/// Runs `command` to its end and returns what it printed on stdout; a fault carries the end of its stderr.
+/// Runs `command` to its end and returns what it printed on stdout; a fault carries the end of its
+/// stderr.
 pub fn run(mut command: Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     lifetime::bind(&mut command)?;

@@ -26,7 +26,8 @@ pub fn built(name: &str) -> Result<PathBuf> {
     )))
 }
 
-/// A master on this host, which is not started: its document is `cluster.toml` in a folder, its data are in `data` there.
+/// A master on this host, which is not started: its document is `cluster.toml` in a folder, its
+/// data are in `data` there.
 pub fn master(program: &Path, folder: &Path, listen: SocketAddr) -> Command {
     let mut master = Command::new(program);
     master

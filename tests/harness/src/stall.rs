@@ -33,7 +33,8 @@ pub(crate) trait Watched: Send + 'static {
     fn reset(&self) -> Result<()>;
 }
 
-/// Watches a machine that was just started, from the console's byte `mark` on, in parallel to its test.
+/// Watches a machine that was just started, from the console's byte `mark` on, in parallel to its
+/// test.
 pub(crate) fn watch(machine: impl Watched, mark: usize) {
     std::thread::spawn(move || {
         let start = Instant::now();
@@ -57,7 +58,8 @@ pub(crate) fn watch(machine: impl Watched, mark: usize) {
     });
 }
 
-/// A line among those of the console, where a reader who looks for the cause of a failure looks first.
+/// A line among those of the console, where a reader who looks for the cause of a failure looks
+/// first.
 fn note(machine: &impl Watched, text: &str) {
     let file = OpenOptions::new().append(true).open(machine.console());
     drop(file.and_then(|mut file| writeln!(file, "\ntest harness: {text}")));

@@ -1,4 +1,5 @@
-//! A software TPM for one test: its own state, its own issuer of EK certificates, its own process and ports.
+//! A software TPM for one test: its own state, its own issuer of EK certificates, its own process
+//! and ports.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -42,6 +43,11 @@ impl Swtpm {
     /// The name of this TPM for tpm2-tss.
     pub fn tcti(&self) -> String {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
+    }
+
+    /// The port on loopback that takes commands.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The certificate of the authority that issued the EK certificates, as PEM.
@@ -151,7 +157,8 @@ fn power_on(dir: &Path) -> (Child, u16) {
             .expect("a guard")
             .spawn();
         let mut process = process.expect("swtpm must be in PATH: install the package swtpm");
-        // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
+        // The pid file appears once both ports are bound; a taken port ends the process and another
+        // pair is tried.
         while Instant::now() < deadline {
             if std::fs::read_to_string(dir.join("pid"))
                 .is_ok_and(|pid| pid.trim() == process.id().to_string())

@@ -1,4 +1,5 @@
-//! An eavesdropper on the segment that machines share: one more station there, to which the hub sends every frame.
+//! An eavesdropper on the segment that machines share: one more station there, to which the hub
+//! sends every frame.
 
 use crate::Result;
 use crate::machine::Cable;
@@ -15,7 +16,7 @@ const PODS: [u8; 2] = [10, 244];
 /// The front of pods' addresses of IPv6 (fd00:10:244::/48).
 const PODS_V6: [u8; 6] = [0xFD, 0x00, 0x00, 0x10, 0x02, 0x44];
 /// More than any frame of the segment has.
-const MOST: usize = 1 << 16;
+const MAX_FRAME: usize = 1 << 16;
 
 /// The recorded traffic so far.
 #[derive(Debug, Default)]
@@ -39,7 +40,7 @@ impl Tap {
         let heard = Arc::new(Heard::default());
         let own = Arc::clone(&heard);
         let listen = move || {
-            let mut buffer = vec![0; MOST];
+            let mut buffer = vec![0; MAX_FRAME];
             while !own.ended.load(Ordering::Relaxed) {
                 // Refused while the hub's machine is off, and nothing for a while is no fault.
                 if let Ok(length) = socket.recv(&mut buffer) {

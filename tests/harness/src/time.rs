@@ -21,7 +21,7 @@ const NTP: [u8; 2] = 123_u16.to_be_bytes();
 /// Seconds from 1900, where NTP begins, to 1970.
 const UNIX: u64 = 2_208_988_800;
 /// More than any frame of the segment has.
-const MOST: usize = 1 << 16;
+const MAX_FRAME: usize = 1 << 16;
 
 /// The server; it leaves the segment when it is dropped.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Drop for TimeServer {
 }
 
 fn serve(socket: &UdpSocket, ended: &AtomicBool) {
-    let mut buffer = vec![0; MOST];
+    let mut buffer = vec![0; MAX_FRAME];
     while !ended.load(Ordering::Relaxed) {
         // Refused while the hub's machine is off, and nothing for a while is no fault.
         let Ok(length) = socket.recv(&mut buffer) else {

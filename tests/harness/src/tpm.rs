@@ -1,4 +1,5 @@
-//! Software TPMs (swtpm): made with an EK and its certificate, as a factory would, then run beside one machine.
+//! Software TPMs (swtpm): made with an EK and its certificate, as a factory would, then run beside
+//! one machine.
 
 use crate::port;
 use crate::process::{Owned, run};
@@ -15,8 +16,8 @@ pub struct SoftTpm {
 }
 
 impl SoftTpm {
-    /// Makes a TPM in `dir` with RSA-2048 and ECC P-384 EKs certified by the local authority in `authority`;
-    /// keeps one that is there.
+    /// Makes a TPM in `dir` with RSA-2048 and ECC P-384 EKs certified by the local authority in
+    /// `authority`; keeps one that is there.
     pub fn manufacture(tools: &Tools, dir: &Path, authority: &Path) -> Result<Self> {
         let tpm = Self {
             dir: dir.to_owned(),
@@ -85,8 +86,8 @@ impl SoftTpm {
     }
 }
 
-/// A TPM under a foreign system, booted on the same board: powered on, nothing of ours measured, no hierarchy's
-/// authorization but the owner's of use. It ends when this is dropped.
+/// A TPM under a foreign system, booted on the same board: powered on, nothing of ours measured, no
+/// hierarchy's authorization but the owner's of use. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Foreign {
     process: Owned,
@@ -146,7 +147,8 @@ fn listening(port: u16) -> String {
     format!("type=tcp,port={port},bindaddr=127.0.0.1")
 }
 
-/// The local authority's configuration: `swtpm_setup` calls `swtpm_localca`, which makes its keys on first use.
+/// The local authority's configuration: `swtpm_setup` calls `swtpm_localca`, which makes its keys
+/// on first use.
 fn write_authority(authority: &Path, config: &Path) -> Result<()> {
     let localca = authority.join("localca.conf");
     let options = authority.join("localca.options");

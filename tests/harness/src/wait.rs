@@ -9,7 +9,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// would take half of the host.
 const LONG_PAUSE: Duration = Duration::from_millis(1500);
 
-/// Looks until `condition` gives a value, or fails after `limit` with what was awaited and where to look.
+/// Looks until `condition` gives a value, or fails after `limit` with what was awaited and where to
+/// look.
 pub fn eventually<T>(
     what: &str,
     limit: Duration,

@@ -46,7 +46,8 @@ fn unit(data: &Aes256, tweak: &Aes256, number: u64, bytes: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// IEEE 1619-2007, vector 10: XTS-AES-256, data unit 0xff, 512 bytes 00 01 … ff 00 …; the first and the last block.
+    /// IEEE 1619-2007, vector 10: XTS-AES-256, data unit 0xff, 512 bytes 00 01 … ff 00 …; the first
+    /// and the last block.
     #[test]
     fn it_is_the_standards_cipher() {
         let key = "2718281828459045235360287471352662497757247093699959574966967627\

@@ -18,7 +18,8 @@ use tests_harness::wait::eventually;
 const ENDS: &str = "HARNESS_LIFETIME_ENDS";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A child, a grandchild, and two that left their parent and its session, as a daemon does. Argument: how long they sleep.
+/// A child, a grandchild, and two that left their parent and its session, as a daemon does.
+/// Argument: how long they sleep.
 const FAMILY: &str = "sleep $0 & setsid sh -c 'sleep $0 & exec sleep $0' $0 & wait";
 /// Of them, those that sleep.
 const SLEEPERS: usize = 3;

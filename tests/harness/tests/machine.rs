@@ -5,7 +5,8 @@ use std::time::Duration;
 use tests_harness::machine::{Blueprint, Segment};
 use tests_harness::tools::Tools;
 
-/// A disk without a boot loader: enough to see that firmware, TPM, console, monitor and the ways to end a machine work.
+/// A disk without a boot loader: enough to see that firmware, TPM, console, monitor and the ways to
+/// end a machine work.
 #[test]
 fn firmware_with_an_empty_disk_says_so_and_the_machine_can_be_ended() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,4 +1,5 @@
-//! One HTTPS connection that speaks just enough HTTP/1.1: requests one after another, and watches line by line.
+//! One HTTPS connection that speaks just enough HTTP/1.1: requests one after another, and watches
+//! line by line.
 
 use crate::{Error, Result};
 use base64::Engine as _;
@@ -115,7 +116,8 @@ fn ended() -> Error {
 }
 
 impl Connection {
-    /// Sends a request and reads its answer. Errors are of the connection; the status is the caller's business.
+    /// Sends a request and reads its answer. Errors are of the connection; the status is the
+    /// caller's business.
     pub async fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
         let (status, framing) = self.ask(method, path, body).await?;
         let mut answer = Vec::new();
@@ -151,7 +153,8 @@ impl Connection {
         })
     }
 
-    /// Reads and forgets an answer of known length; how long it was. For answers that are too large to be kept.
+    /// Reads and forgets an answer of known length; how long it was. For answers that are too large
+    /// to be kept.
     pub async fn skim(&mut self, path: &str) -> Result<usize> {
         let (200, Framing::Length(length)) = self.ask("GET", path, b"").await? else {
             return Err(Error::Protocol(format!(

@@ -1,8 +1,10 @@
-//! Whether a history of concurrent calls is linearizable: there is one order of them, in which no call comes before
-//! one that had returned when it began, and in which every answer is what the object would have said.
+//! Whether a history of concurrent calls is linearizable: there is one order of them, in which no
+//! call comes before one that had returned when it began, and in which every answer is what the
+//! object would have said.
 //!
-//! Wing and Gong's search with Lowe's memory of configurations (the set of calls already ordered, and the state)
-//! that were met before. A call whose answer never came may have happened at any time after its begin, or never.
+//! Wing and Gong's search with Lowe's memory of configurations (the set of calls already ordered,
+//! and the state) that were met before. A call whose answer never came may have happened at any
+//! time after its begin, or never.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -35,7 +37,8 @@ pub struct Timed<C> {
 pub enum Verdict {
     /// An order exists.
     Linearizable,
-    /// None exists. The calls of the longest order that could be made, by their position in the history.
+    /// None exists. The calls of the longest order that could be made, by their position in the
+    /// history.
     Impossible(Vec<usize>),
     /// The search was given up after so many configurations.
     Unknown(usize),
@@ -64,7 +67,8 @@ const HEAD: usize = 0;
 
 impl Timeline {
     fn new<C>(history: &[Timed<C>]) -> Self {
-        // An end sorts behind a begin of the same time: then the two calls overlap, which demands less.
+        // An end sorts behind a begin of the same time: then the two calls overlap, which demands
+        // less.
         let mut times: Vec<(u64, bool, usize)> = Vec::new();
         for (number, timed) in history.iter().enumerate() {
             times.push((timed.began, false, number));

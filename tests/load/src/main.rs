@@ -1,4 +1,5 @@
-//! `load bench` measures a master, `load soak` looks for histories that cannot be. Started by `cargo xtask`.
+//! `load bench` measures a master, `load soak` looks for histories that cannot be. Started by
+//! `cargo xtask`.
 
 #![allow(
     clippy::print_stdout,

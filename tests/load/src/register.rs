@@ -1,8 +1,9 @@
-//! The model of one stored object: made once, changed only by who knows its last version, read, deleted. And of a few
-//! objects that transactions change together.
+//! The model of one stored object: made once, changed only by who knows its last version, read,
+//! deleted. And of a few objects that transactions change together.
 //!
-//! Values name versions: every write of a history has a value of its own, so that "the version with this value" is
-//! what a resource version stands for, also where the answer with the version never came.
+//! Values name versions: every write of a history has a value of its own, so that "the version with
+//! this value" is what a resource version stands for, also where the answer with the version never
+//! came.
 
 use crate::linear::{Model, Timed, Verdict, check};
 use std::collections::BTreeMap;
@@ -67,7 +68,8 @@ impl Model for Register {
     }
 }
 
-/// A transaction over some objects: what it expects of each, what it sets each to, and the answer; or a read of all.
+/// A transaction over some objects: what it expects of each, what it sets each to, and the answer;
+/// or a read of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Joint {
     /// All objects at one revision.

@@ -139,7 +139,8 @@ impl Site {
         kib.unwrap_or_default() / 1024.0
     }
 
-    /// Waits until the master has been idle for a moment, or a limit; then its memory is what it keeps.
+    /// Waits until the master has been idle for a moment, or a limit; then its memory is what it
+    /// keeps.
     pub async fn settle(&self, limit: Duration) {
         let began = Instant::now();
         while began.elapsed() < limit {

@@ -1,5 +1,5 @@
-//! Concurrent clients on a few objects over the API, what they saw, and whether it could be true; with the master
-//! killed in the middle as often as wanted.
+//! Concurrent clients on a few objects over the API, what they saw, and whether it could be true;
+//! with the master killed in the middle as often as wanted.
 
 use crate::client::{Access, Connection};
 use crate::linear::Timed;
@@ -298,7 +298,8 @@ async fn listed(connection: &mut Connection, at: Option<u64>) -> Result<State> {
     Ok(state)
 }
 
-/// Replays watches from some of the revisions that were seen, and compares with the list of the end.
+/// Replays watches from some of the revisions that were seen, and compares with the list of the
+/// end.
 async fn replay(access: &Access, seen: &[u64]) -> Result<usize> {
     let mut connection = access.connect().await?;
     // A watch ends for us when it has shown this.

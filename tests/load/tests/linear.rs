@@ -202,7 +202,8 @@ proptest! {
         prop_assert_eq!(check(&Register, &history(&calls)), Verdict::Linearizable);
     }
 
-    /// With calls that do not overlap there is one order only, so any other value in a read is impossible.
+    /// With calls that do not overlap there is one order only, so any other value in a read is
+    /// impossible.
     #[test]
     fn a_forged_read_is_refused(calls in prop::collection::vec(any::<u8>(), 1..60), which in any::<prop::sample::Index>()) {
         let calls: Vec<(u8, u8, u8)> = calls.into_iter().map(|kind| (kind, 0, 0)).collect();

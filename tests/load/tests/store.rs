@@ -1,4 +1,5 @@
-//! The embedded store is linearizable: single keys by clients that are killed with it, and transactions over keys.
+//! The embedded store is linearizable: single keys by clients that are killed with it, and
+//! transactions over keys.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -17,7 +18,8 @@ use std::time::Duration;
 use tests_load::linear::{Timed, Verdict, check};
 use tests_load::register::{Answer, Call, Joint, Registers, check_each};
 
-/// Tells the child which folder to write to, and where its values start. The same test binary is both.
+/// Tells the child which folder to write to, and where its values start. The same test binary is
+/// both.
 const FOLDER: &str = "STORE_LINEAR_FOLDER";
 const VALUES: &str = "STORE_LINEAR_VALUES";
 const KEYS: u64 = 4;

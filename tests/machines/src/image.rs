@@ -56,7 +56,8 @@ impl SoftImage {
         }
     }
 
-    /// The same machine's keys with Secure Boot off: nothing is verified, so no authority is measured.
+    /// The same machine's keys with Secure Boot off: nothing is verified, so no authority is
+    /// measured.
     fn keys(&self, secure_boot: bool) -> SecureBootKeys {
         let authorities = if secure_boot {
             self.keys.authorities.clone()
@@ -148,7 +149,8 @@ impl SoftImage {
         EventLog { events }
     }
 
-    /// PCR 7 before its separator: the variables of Secure Boot, the first five of what is expected there.
+    /// PCR 7 before its separator: the variables of Secure Boot, the first five of what is expected
+    /// there.
     fn secure_boot_variables(&self, expected: &[ExpectedEvent]) -> Vec<Event> {
         let keys = self.keys(self.keys.enabled);
         let variables = [

@@ -95,8 +95,9 @@ fn san(name: &str) -> SanType {
     }
 }
 
-/// rcgen's form of a P-256 key. It signs as RFC 6979 says: the same key gives the same certificates, byte for byte, so that
-/// a case of a property test or of a fuzz target is the same case in every run.
+/// rcgen's form of a P-256 key. It signs as RFC 6979 says: the same key gives the same
+/// certificates, byte for byte, so that a case of a property test or of a fuzz target is the same
+/// case in every run.
 #[derive(Debug, Clone)]
 pub struct Pair {
     key: SigningKey,
@@ -161,8 +162,8 @@ impl Maker {
     }
 }
 
-/// A certificate for an EK (SubjectPublicKeyInfo DER), with the extended key usage `usage` (2.23.133.8.1 for an honest one),
-/// valid from 2020 until the year `until`.
+/// A certificate for an EK (SubjectPublicKeyInfo DER), with the extended key usage `usage`
+/// (2.23.133.8.1 for an honest one), valid from 2020 until the year `until`.
 pub fn ek_certificate(
     issuer: &str,
     key: &SigningKey,

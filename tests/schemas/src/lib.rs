@@ -1,5 +1,5 @@
-//! Generates `master/schema/src/schema/definitions.json`: the definitions of all served kinds and of
-//! all types that they consist of, in the OpenAPI v3 form that upstream serves.
+//! Generates `master/schema/src/schema/definitions.json`: the definitions of all served kinds and
+//! of all types that they consist of, in the OpenAPI v3 form that upstream serves.
 //!
 //! The source is each type's own JSON schema (`k8s-openapi`, `config-kube`). It is generated here
 //! and not in the master, whose program would otherwise contain some megabytes of code that write

@@ -29,7 +29,8 @@ fn facts_of(definition: &str, field: &str) -> impl Iterator<Item = &'static Fact
         .map(|(_, fact)| fact)
 }
 
-/// The extensions of a field: `x-kubernetes-patch-*`, `x-kubernetes-list-*`, `x-kubernetes-map-type`, `default`.
+/// The extensions of a field: `x-kubernetes-patch-*`, `x-kubernetes-list-*`,
+/// `x-kubernetes-map-type`, `default`.
 pub fn extensions(definition: &str, field: &str) -> Vec<(&'static str, Value)> {
     let mut all = Vec::new();
     for fact in facts_of(definition, field) {

@@ -43,7 +43,8 @@ impl Profile {
         }
     }
 
-    /// The only default feature of the workspace is the master's allocator, whose C sources take minutes.
+    /// The only default feature of the workspace is the master's allocator, whose C sources take
+    /// minutes.
     fn features(self) -> &'static [&'static str] {
         match self {
             Self::Quick => &["--no-default-features"],
@@ -123,8 +124,9 @@ pub(crate) fn tools_tree() -> Outcome {
     )
 }
 
-/// Builds all programs, those for this host and those that go into the images, in one call: apart from each other cargo
-/// would choose other features for the libraries they share, and compile half of these twice.
+/// Builds all programs, those for this host and those that go into the images, in one call: apart
+/// from each other cargo would choose other features for the libraries they share, and compile half
+/// of these twice.
 pub(crate) fn programs(profile: Profile) -> Outcome {
     let list = [HOST_PROGRAMS, IMAGE_PROGRAMS].concat();
     let packages: Vec<&str> = list.iter().map(|(package, _)| *package).collect();

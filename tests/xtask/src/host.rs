@@ -5,9 +5,9 @@ use crate::steps::{Failure, Outcome};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Debian packages that building and testing need, all of which bookworm and trixie have under these names.
-/// gcc: the linker; make: the master's allocator; libtss2-dev, pkg-config: the TPM stack; protobuf-compiler,
-/// libprotobuf-dev: containerd's API.
+/// Debian packages that building and testing need, all of which bookworm and trixie have under
+/// these names. gcc: the linker; make: the master's allocator; libtss2-dev, pkg-config: the TPM
+/// stack; protobuf-compiler, libprotobuf-dev: containerd's API.
 const PACKAGES: &[&str] = &[
     "gcc",
     "make",

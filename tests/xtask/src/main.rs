@@ -47,7 +47,7 @@ enum Command {
     /// Boot a master and workers in QEMU and run a pod, from a clone that has nothing built.
     Up {
         /// Number of workers, 1 to 4.
-        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=up::MOST_WORKERS))]
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=up::MAX_WORKERS))]
         workers: u8,
     },
     /// End the machines of `up`; their disks stay.

@@ -118,7 +118,8 @@ fn sources(folder: &Path, module: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Which module refers to which. References to the crate's own root are left out: it re-exports and refers to all.
+/// Which module refers to which. References to the crate's own root are left out: it re-exports and
+/// refers to all.
 fn graph(files: &BTreeMap<String, String>) -> Graph {
     let mut graph = Graph::new();
     for (module, text) in files.iter().filter(|(module, _)| *module != "crate") {
@@ -133,7 +134,8 @@ fn graph(files: &BTreeMap<String, String>) -> Graph {
     graph
 }
 
-/// Every path of a text that begins with `crate::`, `super::` or `self::`; a group in braces is one path for each member.
+/// Every path of a text that begins with `crate::`, `super::` or `self::`; a group in braces is one
+/// path for each member.
 fn paths(text: &str) -> Vec<String> {
     let code: String = text
         .lines()

@@ -171,7 +171,8 @@ fn attacks(copy: &Path, words: &[&str]) -> Command {
             "attacks",
         ])
         .args(words);
-    // Optimised, as the same attacks are mounted a hundred times; in a place of its own, so that the tests' builds stay.
+    // Optimised, as the same attacks are mounted a hundred times; in a place of its own, so that
+    // the tests' builds stay.
     command
         .env("CARGO_TARGET_DIR", build::target().join("mutants"))
         .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");

@@ -1,4 +1,5 @@
-//! The rooms of the house, read from the manifests: crates by their folders, with what they depend on.
+//! The rooms of the house, read from the manifests: crates by their folders, with what they depend
+//! on.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! A share of the processors' time for this process and all that it starts, by a control group of either version.
+//! A share of the processors' time for this process and all that it starts, by a control group of
+//! either version.
 
 use crate::steps::{Failure, Outcome};
 use std::path::{Path, PathBuf};
@@ -63,7 +64,8 @@ impl Drop for Share {
     }
 }
 
-/// The group in which `/proc/self/cgroup` says that this process is: the only one, or that of the controller `cpu`.
+/// The group in which `/proc/self/cgroup` says that this process is: the only one, or that of the
+/// controller `cpu`.
 fn home(own: &str, unified: bool) -> Option<PathBuf> {
     own.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;

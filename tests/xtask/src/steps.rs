@@ -1,4 +1,5 @@
-//! Steps that a person watches: a line at the start, a time at the end, and failures that name log and cure.
+//! Steps that a person watches: a line at the start, a time at the end, and failures that name log
+//! and cure.
 
 use std::fmt;
 use std::io::Write;

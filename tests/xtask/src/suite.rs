@@ -1,7 +1,7 @@
 //! The test programs of the whole workspace: compiled once, by the linter, then run by package.
 //!
-//! Linting, testing and the stories each had a build of their own, with other features of the shared libraries. Clippy's
-//! driver is a whole compiler, so that one build does for all three.
+//! Linting, testing and the stories each had a build of their own, with other features of the
+//! shared libraries. Clippy's driver is a whole compiler, so that one build does for all three.
 
 use crate::host::{self, repository};
 use crate::steps::{Failure, Outcome};
@@ -38,8 +38,9 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Of the test command: the same cases in every run, after the regressions that are kept in the tree. A plain
-    /// `cargo test` has the seed from `.cargo/config.toml`. New cases are looked for by `cargo xtask soak properties`.
+    /// Of the test command: the same cases in every run, after the regressions that are kept in the
+    /// tree. A plain `cargo test` has the seed from `.cargo/config.toml`. New cases are looked for
+    /// by `cargo xtask soak properties`.
     pub(crate) const FIXED: Self = Self {
         seed: 2026,
         cases: 64,
@@ -116,8 +117,9 @@ pub(crate) fn compile() -> Outcome<Vec<Program>> {
     Ok(programs)
 }
 
-/// Runs programs, each in its package's folder as cargo does, all of them even if one fails: one after another with their
-/// output as it comes, or `at_once` of them, whose output comes when they end.
+/// Runs programs, each in its package's folder as cargo does, all of them even if one fails: one
+/// after another with their output as it comes, or `at_once` of them, whose output comes when they
+/// end.
 pub(crate) fn run(programs: &[Program], words: &[&str], at_once: usize) -> Outcome {
     let failed = each(programs, at_once, |program| {
         program.passes(words, at_once == 1)

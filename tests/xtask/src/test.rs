@@ -20,7 +20,8 @@ pub(crate) enum Stage {
     Build,
     /// Process stories, load and stories in machines.
     Stories,
-    /// Every story in machines, with those that the attacks show by processes, too. Only by its name.
+    /// Every story in machines, with those that the attacks show by processes, too. Only by its
+    /// name.
     Tail,
 }
 
@@ -40,7 +41,8 @@ pub(crate) struct Parts {
     pub(crate) machines: Vec<Program>,
 }
 
-/// Sorts programs into stages. Stories and load tests need images, or run for long, or are alone on the machine.
+/// Sorts programs into stages. Stories and load tests need images, or run for long, or are alone on
+/// the machine.
 pub(crate) fn parts(programs: Vec<Program>) -> Parts {
     let is_story = |program: &Program| {
         let rooms = STORIES.iter().map(Path::new);

@@ -1,4 +1,5 @@
-//! `cargo xtask up`, `down` and `status`: a master and workers in QEMU, set up the way an admin would.
+//! `cargo xtask up`, `down` and `status`: a master and workers in QEMU, set up the way an admin
+//! would.
 
 use crate::build;
 use crate::host::{self, workshop};
@@ -18,7 +19,7 @@ const REGISTRY_PORT: u16 = 15000;
 /// Host port that a discovery endpoint would have.
 const DISCOVERY_PORT: u16 = 15080;
 /// The most workers that the segment has slots for.
-pub(crate) const MOST_WORKERS: i64 = 4;
+pub(crate) const MAX_WORKERS: i64 = 4;
 
 /// A record of what runs, so that `down` and `status` find it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,7 +46,8 @@ pub(crate) fn up(workers: u8) -> Outcome {
     steps.step("packages", host::packages)?;
     build::everything(&mut steps, build::Profile::Quick, false)?;
     let dir = workshop().join("up");
-    // A cluster begins with its machines' factory state; an earlier one's keys and TPMs are of no use to it.
+    // A cluster begins with its machines' factory state; an earlier one's keys and TPMs are of no
+    // use to it.
     if dir.exists() {
         std::fs::remove_dir_all(&dir).map_err(|error| {
             Failure::new(format!("cannot clear {}: {error}", dir.display()), "")

@@ -1,4 +1,5 @@
-//! `cargo xtask soak verdicts`: what the test command runs, round after round on one tree. Each round must pass.
+//! `cargo xtask soak verdicts`: what the test command runs, round after round on one tree. Each
+//! round must pass.
 
 use crate::build::{self, Profile};
 use crate::host;
@@ -14,12 +15,14 @@ pub(crate) struct Verdicts {
     /// Stories in machines, too.
     #[arg(long)]
     machines: bool,
-    /// Per cent of the processors' time that the programs get together. Containers that they start are not held back.
+    /// Per cent of the processors' time that the programs get together. Containers that they start
+    /// are not held back.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(5..=100))]
     processor: u8,
 }
 
-/// Builds what the test command builds, and runs its programs until the time is over, one round at least.
+/// Builds what the test command builds, and runs its programs until the time is over, one round at
+/// least.
 pub(crate) fn verdicts(wish: &Verdicts, minutes: u64) -> Outcome {
     host::need_root("tests run containers in namespaces of their own")?;
     let mut steps = Steps::new();

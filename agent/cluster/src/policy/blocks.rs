@@ -1,4 +1,5 @@
-//! The ranges that policies name by their first addresses and prefixes, less their exceptions (pure).
+//! The ranges that policies name by their first addresses and prefixes, less their exceptions
+//! (pure).
 
 use super::model::Peer;
 use crate::address;

@@ -1,9 +1,10 @@
-//! What one namespace's policies can take of a node: rules of the packet filter, and memory of the planner.
+//! What one namespace's policies can take of a node: rules of the packet filter, and memory of the
+//! planner.
 
 use super::model::{Pod, Policy, World};
 use super::tests::{Own, fresh, world as worlds};
 use super::*;
-use agent_sys::netlink::filter::{LARGEST_BATCH, encoded_length};
+use agent_sys::netlink::filter::{MAX_BATCH, encoded_length};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -113,7 +114,7 @@ fn addresses_of_pods_count() {
     world.pods = Some(away.collect());
     let table = fresh(Family::V4, &world, &own);
     let bytes = encoded_length(Family::V4, &table::all(Family::V4, &table));
-    assert!(bytes <= LARGEST_BATCH, "{bytes}");
+    assert!(bytes <= MAX_BATCH, "{bytes}");
     assert_eq!((table.sets.len(), table.ingress.len()), (1, 2));
 }
 
@@ -129,7 +130,7 @@ fn what_namespaces_take_together_fits_and_small_ones_stay_open() {
     policies.push(("shop", shop()));
     let table = fresh(Family::V4, &world(&policies), &pods(&names));
     let bytes = encoded_length(Family::V4, &table::all(Family::V4, &table));
-    assert!(bytes <= LARGEST_BATCH, "{bytes}");
+    assert!(bytes <= MAX_BATCH, "{bytes}");
     assert_eq!(table.ingress.len(), 13, "each pod has a chain");
     let alone = fresh(Family::V4, &world(&[("shop", shop())]), &pods(&names));
     assert!(has_all(&alone, &table));
@@ -146,7 +147,7 @@ proptest! {
             let counted = table.chains.values().map(|rules| budget::of_chain(rules)).sum::<usize>()
                 + table.sets.values().map(|set| budget::of_set(set)).sum::<usize>();
             let bytes = encoded_length(family, &table::all(family, &table));
-            let left = LARGEST_BATCH - budget::Budget::new(table.known.len()).whole();
+            let left = MAX_BATCH - budget::Budget::new(table.known.len()).whole();
             prop_assert!(bytes <= left + counted, "{} of {} and {}", bytes, left, counted);
         }
     }

@@ -1,21 +1,23 @@
 //! How the namespaces with pods on this node share the packet filter (pure).
 //!
-//! The table is one message to the kernel, of limited size ([`LARGEST_BATCH`]). A table that is larger would keep everyone's
-//! policies, and every new pod, from coming into force. So no namespace takes more than a third of it, and where all together
-//! take too much, the heaviest are closed until the others fit. A namespace within an equal share is never closed because of
+//! The table is one message to the kernel, of limited size ([`MAX_BATCH`]). A table that is
+//! larger would keep everyone's policies, and every new pod, from coming into force. So no
+//! namespace takes more than a third of it, and where all together take too much, the heaviest are
+//! closed until the others fit. A namespace within an equal share is never closed because of
 //! others: where the sum is too much, the heaviest is above the mean.
 
 use super::plan::{Rules, Set};
-use agent_sys::netlink::filter::{LARGEST_BATCH, Step};
+use agent_sys::netlink::filter::{MAX_BATCH, Step};
 use agent_sys::netlink::links::octets;
 use std::collections::BTreeSet;
 
-/// Bytes of the message that are not of any namespace's policies: what never changes, and the chain of closed pods.
+/// Bytes of the message that are not of any namespace's policies: what never changes, and the chain
+/// of closed pods.
 const FRAME: usize = 8 << 10;
 /// Bytes for a pod: what leads to its chains, and its place among those that are known.
 const POD: usize = 320;
-/// Bytes for a chain, for a rule, and for each step of a rule. A step takes up to 92, but those that do are alone or beside
-/// shorter ones; a test holds this against the encoding.
+/// Bytes for a chain, for a rule, and for each step of a rule. A step takes up to 92, but those
+/// that do are alone or beside shorter ones; a test holds this against the encoding.
 const CHAIN: usize = 96;
 const RULE: usize = 144;
 const STEP: usize = 48;
@@ -25,7 +27,7 @@ const ELEMENT: usize = 13;
 const RANGE: usize = 34;
 
 /// More bytes than any namespace can take.
-pub(super) const MOST: usize = LARGEST_BATCH / 3;
+pub(super) const MAX_BYTES: usize = MAX_BATCH / 3;
 
 /// Bytes of the message that a rule takes, at most.
 pub(super) fn of_rule(steps: &[Step]) -> usize {
@@ -66,7 +68,7 @@ impl Budget {
     /// For a node with so many pods.
     pub(super) fn new(pods: usize) -> Self {
         Self {
-            whole: LARGEST_BATCH.saturating_sub(FRAME + pods.saturating_mul(POD)),
+            whole: MAX_BATCH.saturating_sub(FRAME + pods.saturating_mul(POD)),
             taken: 0,
             open: BTreeSet::new(),
         }
@@ -82,8 +84,8 @@ impl Budget {
         self.whole / 3
     }
 
-    /// Counts a namespace; the heaviest that are closed so that the others fit, itself perhaps. In which order namespaces are
-    /// counted makes no difference to which are closed in the end.
+    /// Counts a namespace; the heaviest that are closed so that the others fit, itself perhaps. In
+    /// which order namespaces are counted makes no difference to which are closed in the end.
     pub(super) fn take(&mut self, namespace: &str, bytes: usize) -> Vec<(usize, String)> {
         if bytes > self.of_one() {
             return vec![(bytes, namespace.to_owned())];
@@ -121,7 +123,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_open_fits_and_an_equal_share_is_never_closed(
-            weights in proptest::collection::vec(0..=LARGEST_BATCH / 2, 1..24),
+            weights in proptest::collection::vec(0..=MAX_BATCH / 2, 1..24),
         ) {
             let whole = Budget::new(0).whole();
             let (taken, open) = open(&weights);
@@ -136,7 +138,7 @@ mod tests {
 
         #[test]
         fn the_order_of_namespaces_makes_no_difference(
-            weights in proptest::collection::vec(0..=LARGEST_BATCH / 3, 1..24),
+            weights in proptest::collection::vec(0..=MAX_BATCH / 3, 1..24),
         ) {
             let mut lightest: Vec<usize> = weights.clone();
             lightest.sort_unstable();

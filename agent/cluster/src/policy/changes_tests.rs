@@ -1,5 +1,5 @@
-//! Changes of policies, one after the other: against a model of the kernel's tables, and against the kernel of this host. The
-//! last needs root.
+//! Changes of policies, one after the other: against a model of the kernel's tables, and against
+//! the kernel of this host. The last needs root.
 
 use super::tests::{Own, fresh, world};
 use super::*;
@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 /// What a world keeps of the one before.
 type Kept = (bool, [bool; 5], [bool; 7]);
 
-/// Worlds one after the other. Each keeps some policies and pods of the one before, as the same objects or as others that say
-/// the same, and now and then all namespaces.
+/// Worlds one after the other. Each keeps some policies and pods of the one before, as the same
+/// objects or as others that say the same, and now and then all namespaces.
 fn history() -> impl Strategy<Value = Vec<(World, Own)>> {
     let state = (world(), any::<(Kept, bool)>());
     proptest::collection::vec(state, 1..6).prop_map(|states| {
@@ -29,7 +29,8 @@ fn history() -> impl Strategy<Value = Vec<(World, Own)>> {
     })
 }
 
-/// Gives some pods of the other node one address: the master may know an old pod and a new one of it.
+/// Gives some pods of the other node one address: the master may know an old pod and a new one of
+/// it.
 fn crowd((world, _): &mut (World, Own)) {
     for pod in world.pods.get_or_insert_default().values_mut() {
         let shared = IpAddr::from([10, 1, 1, 3]);

@@ -1,5 +1,5 @@
-//! Keeps network policies in force on this node: each pod with a network of its own waits for those that hold for it before
-//! anything of it runs, and is cut off by the packet filter until then.
+//! Keeps network policies in force on this node: each pod with a network of its own waits for those
+//! that hold for it before anything of it runs, and is cut off by the packet filter until then.
 
 use super::model::Pod as Known;
 use super::{Policies, World};
@@ -19,12 +19,13 @@ const POLL: Duration = Duration::from_millis(500);
 /// Pause after the kernel refused.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The cluster's objects for policies, the pods of this node, and those for which the packet filter has rules.
+/// The cluster's objects for policies, the pods of this node, and those for which the packet filter
+/// has rules.
 #[derive(Debug, Default)]
 pub struct Keeper {
     world: View<World>,
     /// Pods that have or get a sandbox here, by uid, as their tasks know them.
-    told: View<BTreeMap<String, Arc<Known>>>,
+    reported: View<BTreeMap<String, Arc<Known>>>,
     /// Uids of pods for which policies are in force.
     in_force: watch::Sender<BTreeSet<String>>,
     policies: Arc<Policies>,
@@ -36,13 +37,14 @@ impl Keeper {
         &self.world
     }
 
-    /// Waits until the policies that hold for a pod are in force; false where that takes too long. The pod has its sandbox.
+    /// Waits until the policies that hold for a pod are in force; false where that takes too long.
+    /// The pod has its sandbox.
     pub async fn admit(&self, uid: &str, pod: &Pod) -> bool {
         let (_, known) = Known::read(pod.clone());
         let known = Arc::new(known);
-        self.told.change(
-            |told| told.get(uid) != Some(&known),
-            |told| drop(told.insert(uid.to_owned(), Arc::clone(&known))),
+        self.reported.change(
+            |reported| reported.get(uid) != Some(&known),
+            |reported| drop(reported.insert(uid.to_owned(), Arc::clone(&known))),
         );
         let mut in_force = self.in_force.subscribe();
         let there = in_force.wait_for(|uids| uids.contains(uid));
@@ -51,25 +53,27 @@ impl Keeper {
 
     /// The pod has no sandbox any more.
     pub fn dismiss(&self, uid: &str) {
-        self.told
-            .change(|told| told.contains_key(uid), |told| drop(told.remove(uid)));
+        self.reported.change(
+            |reported| reported.contains_key(uid),
+            |reported| drop(reported.remove(uid)),
+        );
         // The pod may have been one of an earlier agent: its address is another's next.
         self.in_force.send_if_modified(|uids| uids.remove(uid));
     }
 
-    /// The pods of this node by address, and their uids. The master's word on labels is newer than that of the pod's task;
-    /// of a pod that neither knows nothing is known, and it stays cut off.
+    /// The pods of this node by address, and their uids. The master's word on labels is newer than
+    /// that of the pod's task; of a pod that neither knows nothing is known, and it stays cut off.
     fn own(
         &self,
         world: &World,
         sandboxes: Vec<(String, Vec<IpAddr>)>,
     ) -> (BTreeMap<IpAddr, Arc<Known>>, BTreeSet<String>) {
-        let told = self.told.now();
+        let reported = self.reported.now();
         let mut own = BTreeMap::new();
         let mut uids = BTreeSet::new();
         for (uid, addresses) in sandboxes {
             let of_master = world.pods.as_ref().and_then(|pods| pods.get(&uid));
-            let Some(pod) = of_master.or_else(|| told.get(&uid)) else {
+            let Some(pod) = of_master.or_else(|| reported.get(&uid)) else {
                 continue;
             };
             let addresses = addresses.into_iter();
@@ -79,17 +83,18 @@ impl Keeper {
         (own, uids)
     }
 
-    /// Follows pods, namespaces and policies into the packet filter, for ever. Before all three were listed, the filter keeps
-    /// what an earlier agent put there.
+    /// Follows pods, namespaces and policies into the packet filter, for ever. Before all three
+    /// were listed, the filter keeps what an earlier agent put there.
     pub async fn run(self: Arc<Self>, sandboxes: Arc<Sandboxes>) {
-        let (mut world, mut told) = (self.world.changes(), self.told.changes());
-        // A node without a range of pod addresses has no such pods, and its packet filter is left alone.
+        let (mut world, mut reported) = (self.world.changes(), self.reported.changes());
+        // A node without a range of pod addresses has no such pods, and its packet filter is left
+        // alone.
         while sandboxes.own_addresses().is_empty() {
             tokio::time::sleep(POLL).await;
         }
         loop {
             let known = Arc::clone(&world.borrow_and_update());
-            told.mark_unchanged();
+            reported.mark_unchanged();
             let (own, uids) = self.own(&known, sandboxes.addresses());
             let policies = Arc::clone(&self.policies);
             let families = sandboxes.families();
@@ -111,7 +116,7 @@ impl Keeper {
             // Cancel-safe: both arms only wait for a change, which stays to be seen.
             let there = tokio::select! {
                 there = world.changed() => there,
-                there = told.changed() => there,
+                there = reported.changed() => there,
             };
             if there.is_err() {
                 return;

@@ -16,8 +16,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A machine of its own with pods of the namespace `shop`, each labelled with its name, which call one another by addresses of a
-/// family.
+/// A machine of its own with pods of the namespace `shop`, each labelled with its name, which call
+/// one another by addresses of a family.
 struct Node {
     family: Family,
     sandboxes: Sandboxes,
@@ -134,8 +134,8 @@ impl Node {
         self.within(name, || TcpListener::bind((any, port)).unwrap())
     }
 
-    /// The same world with its pods of this node in the places of those that are here; where it has fewer, the others have no
-    /// labels.
+    /// The same world with its pods of this node in the places of those that are here; where it has
+    /// fewer, the others have no labels.
     fn placed(&self, (world, own): (World, Own)) -> (World, Own) {
         let theirs = own.iter().filter(|(at, _)| at.is_ipv4());
         let mut theirs = theirs.map(|(_, pod)| (**pod).clone());
@@ -268,7 +268,8 @@ fn what_is_no_longer_allowed_is_cut_in_both_directions() {
     });
 }
 
-/// Worlds whose packets are sent. Each takes about as long as one packet that is dropped is waited for.
+/// Worlds whose packets are sent. Each takes about as long as one packet that is dropped is waited
+/// for.
 const WORLDS: usize = 12;
 
 #[test]

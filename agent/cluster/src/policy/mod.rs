@@ -1,8 +1,9 @@
 //! Network policies (`networking.k8s.io/v1`) for the pods of this node.
 //!
-//! Enter by [`Keeper`]: watches fill what it knows, [`Keeper::run`] is the task that puts it in force, and a pod waits for it
-//! ([`Keeper::admit`]). [`model`] is what is read of the cluster's objects, [`plan`] makes of it what
-//! the packet filter should hold, within a budget that namespaces share, [`table`] the changes that bring it there; all are pure.
+//! Enter by [`Keeper`]: watches fill what it knows, [`Keeper::run`] is the task that puts it in
+//! force, and a pod waits for it ([`Keeper::admit`]). [`model`] is what is read of the cluster's
+//! objects, [`plan`] makes of it what the packet filter should hold, within a budget that
+//! namespaces share, [`table`] the changes that bring it there; all are pure.
 
 mod blocks;
 mod budget;
@@ -45,11 +46,13 @@ struct Held {
 }
 
 impl Policies {
-    /// Brings the kernel to what the world says for the pods of this node, by address, in one transaction: by the difference
-    /// where it is known what it holds, else as a whole. What an earlier agent left is in force until the first call that
-    /// does so. False where pods, namespaces or policies are not known yet.
+    /// Brings the kernel to what the world says for the pods of this node, by address, in one
+    /// transaction: by the difference where it is known what it holds, else as a whole. What an
+    /// earlier agent left is in force until the first call that does so. False where pods,
+    /// namespaces or policies are not known yet.
     ///
-    /// `families`: those of which pods of this node have addresses. Each has a table of its own and a transaction of its own.
+    /// `families`: those of which pods of this node have addresses. Each has a table of its own and
+    /// a transaction of its own.
     ///
     /// # Errors
     /// If the kernel refuses; then all is as before for that family and those behind it.

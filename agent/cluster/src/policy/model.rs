@@ -162,7 +162,8 @@ pub enum Ports {
     Named(String),
 }
 
-/// What a policy lets through: from or to any of the peers, at any of the ports. An empty list stands for all.
+/// What a policy lets through: from or to any of the peers, at any of the ports. An empty list
+/// stands for all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The other ends.
@@ -192,8 +193,8 @@ impl Policy {
         ((namespace, name), Some(Self::read(policy)))
     }
 
-    /// What the rules need of an object. One that can't be understood lets nothing through to or from any pod of its
-    /// namespace.
+    /// What the rules need of an object. One that can't be understood lets nothing through to or
+    /// from any pod of its namespace.
     pub fn read(policy: networking::NetworkPolicy) -> Self {
         let namespace = policy.metadata.namespace.unwrap_or_default();
         let closed = Self {
@@ -281,7 +282,8 @@ pub struct World {
     pub policies: Option<BTreeMap<(String, String), Arc<Policy>>>,
 }
 
-/// What one rule says of one peer (pure): the model that tests hold the rules against, and that named ports are found by.
+/// What one rule says of one peer (pure): the model that tests hold the rules against, and that
+/// named ports are found by.
 pub(super) fn is_meant(
     peer: &Peer,
     own: &str,

@@ -1,19 +1,22 @@
 //! What the packet filter holds for network policies (pure).
 //!
-//! Each packet that is passed on is judged by its connection: by the address that began it and by the address and port that
-//! answer it, behind any change by a service, whichever way the packet goes. So a connection that is no longer allowed stops
-//! in both directions with the change of the policy, and what was known before decides nothing.
+//! Each packet that is passed on is judged by its connection: by the address that began it and by
+//! the address and port that answer it, behind any change by a service, whichever way the packet
+//! goes. So a connection that is no longer allowed stops in both directions with the change of the
+//! policy, and what was known before decides nothing.
 //!
-//! A map leads from the address of a pod of this node to the chain of what may come to it, another to the chain of where it
-//! may go; pods without a policy for a direction are in none. Such a chain asks the chains of the policies that select the
-//! pod, one after the other, and drops what none of them accepts.
+//! A map leads from the address of a pod of this node to the chain of what may come to it, another
+//! to the chain of where it may go; pods without a policy for a direction are in none. Such a chain
+//! asks the chains of the policies that select the pod, one after the other, and drops what none of
+//! them accepts.
 //!
-//! A chain of pods is named by the policies that it asks, so that pods with the same policies share it. A policy's chain is
-//! named by the policy, and a set by what selects its addresses: a policy that changes has its rules exchanged where they
-//! are, and a pod that comes or goes changes elements of sets.
+//! A chain of pods is named by the policies that it asks, so that pods with the same policies share
+//! it. A policy's chain is named by the policy, and a set by what selects its addresses: a policy
+//! that changes has its rules exchanged where they are, and a pod that comes or goes changes
+//! elements of sets.
 
 use super::blocks::blocks;
-use super::budget::{Budget, MOST, of_rule, of_set};
+use super::budget::{Budget, MAX_BYTES, of_rule, of_set};
 use super::model::{Labels, NamedPort, Peer, Pod, Policy, Ports, Rule, World, is_meant};
 use super::name::named;
 use super::part::{Part, Plan, drops};
@@ -37,7 +40,8 @@ pub enum Set {
 /// The steps of each rule of a chain.
 pub type Rules = Vec<Vec<Step>>;
 
-/// What the table holds beside what never changes. Sets and rules are shared with the planner and with later tables.
+/// What the table holds beside what never changes. Sets and rules are shared with the planner and
+/// with later tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     /// Sets by name.
@@ -76,11 +80,12 @@ pub(super) type Key = (String, String);
 
 /// An address and a pod that has it.
 type Place = (IpAddr, Arc<Pod>);
-/// Places in the order of addresses. Pods may have an address in common for a while, as the master tells of them.
+/// Places in the order of addresses. Pods may have an address in common for a while, as the master
+/// tells of them.
 type Places = Vec<Place>;
 
-/// Makes tables of one family. A table follows from the world and the node's pods alone: what is kept of the last one only saves
-/// the work for policies and pods that have not changed.
+/// Makes tables of one family. A table follows from the world and the node's pods alone: what is
+/// kept of the last one only saves the work for policies and pods that have not changed.
 #[derive(Debug)]
 pub struct Planner {
     family: Family,
@@ -114,7 +119,8 @@ struct Branch {
 enum Content {
     /// Addresses of pods that some of these mean; there are some.
     Pods(Vec<Peer>),
-    /// Ports of this name and protocol at pods that some of these mean, or at all pods where there are none.
+    /// Ports of this name and protocol at pods that some of these mean, or at all pods where there
+    /// are none.
     NamedPort(Vec<Peer>, String, u8),
     /// These ranges.
     Ranges(Arc<Set>),
@@ -186,7 +192,8 @@ impl Planner {
     }
 }
 
-/// All pods with addresses of a family. The node knows the addresses of its own pods before the master does.
+/// All pods with addresses of a family. The node knows the addresses of its own pods before the
+/// master does.
 fn places(
     family: Family,
     pods: &BTreeMap<String, Arc<Pod>>,
@@ -290,7 +297,8 @@ impl Maker<'_> {
         let (mut parts, mut plan) = (BTreeMap::new(), Plan::default());
         plan.table.known = own.keys().copied().filter(of_family).collect();
         let mut budget = Budget::new(plan.table.known.len());
-        // Bytes of closed namespaces of which the parts are kept for the next plan, and not made anew.
+        // Bytes of closed namespaces of which the parts are kept for the next plan, and not made
+        // anew.
         let mut kept = 0;
         for (namespace, pods) in &pods {
             let part = self.part(pods, near(namespace), budget.of_one());
@@ -330,7 +338,8 @@ impl Maker<'_> {
             limit,
             ..Part::default()
         };
-        // Pods that the same policies select have the same rules, but for the numbers of their named ports.
+        // Pods that the same policies select have the same rules, but for the numbers of their
+        // named ports.
         let mut alike: HashMap<Alike<'_>, Chains> = HashMap::new();
         for (address, pod) in pods {
             let of_it = selecting(near, pod);
@@ -364,27 +373,28 @@ impl Maker<'_> {
         policies: &[(&Key, &Arc<Policy>)],
         side: Side,
     ) -> Option<Arc<str>> {
-        let mut asked: Vec<Arc<str>> = Vec::new();
+        let mut branches: Vec<Arc<str>> = Vec::new();
         for (key, policy) in policies {
-            asked.extend(self.branch(part, key, policy, pod, side));
+            branches.extend(self.branch(part, key, policy, pod, side));
         }
-        if asked.is_empty() || part.is_over() {
+        if branches.is_empty() || part.is_over() {
             return None;
         }
-        let name = named("chain", &asked);
+        let name = named("chain", &branches);
         if !part.chains.contains_key(&name) {
             let ask = |branch: &Arc<str>| {
                 let branch = branch.to_string().into();
                 vec![Step::Verdict(Verdict::Jump(branch))]
             };
-            let mut rules: Rules = asked.iter().map(ask).collect();
+            let mut rules: Rules = branches.iter().map(ask).collect();
             rules.push(drops());
             part.add_chain(&name, &Arc::new(rules));
         }
         Some(name)
     }
 
-    /// The chain of a policy for such pods, put into the part with its sets; none where it says nothing of the direction.
+    /// The chain of a policy for such pods, put into the part with its sets; none where it says
+    /// nothing of the direction.
     fn branch(
         &mut self,
         part: &mut Part,
@@ -526,7 +536,7 @@ impl Branch {
         let written = written
             .filter(|rule| seen.insert(rule.clone()))
             .take_while(|rule| {
-                let is_open = bytes <= MOST;
+                let is_open = bytes <= MAX_BYTES;
                 bytes += of_rule(rule);
                 is_open
             });
@@ -554,8 +564,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// What a policy's rule lets through, as rules of the packet filter: one for each way to name the other end, times one
-    /// for each port.
+    /// What a policy's rule lets through, as rules of the packet filter: one for each way to name
+    /// the other end, times one for each port.
     fn rule(&mut self, rule: &Rule) -> Rules {
         let ends = self.ends(&rule.peers);
         let mut all = Vec::new();
@@ -660,7 +670,8 @@ impl Writer<'_> {
     }
 }
 
-/// The named ports of a pod that rules for what comes to it ask for; those of other pods are in sets.
+/// The named ports of a pod that rules for what comes to it ask for; those of other pods are in
+/// sets.
 fn ports_in_use(rules: &[Rule], pod: &Pod, side: Side) -> Vec<NamedPort> {
     let asks = |port: &NamedPort| {
         let mut ports = rules.iter().flat_map(|rule| &rule.ports);

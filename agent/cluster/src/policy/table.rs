@@ -1,4 +1,4 @@
-//! From what the packet filter should hold for network policies to the changes that bring it there (pure).
+//! The nftables table of NetworkPolicies: the changes that bring it to what the plan wants (pure).
 
 use super::plan::{Rules, Set, Table};
 use crate::rules::LINKS;
@@ -9,16 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The table.
+/// The name of the table.
 pub const TABLE: &str = "pratique-policies";
-/// Maps from addresses of pods to chains.
+/// Maps from the addresses of pods to the chains of their policies.
 const INGRESS: &str = "ingress";
 const EGRESS: &str = "egress";
-/// The pods of this node, and each with itself.
+/// Sets of the addresses of this node's pods: each alone, and each twice (from itself to itself).
 const KNOWN: &str = "known";
 const ITSELF: &str = "itself";
-/// The chains that see all packets that are passed on: the first judges for the pods that they come to, the second for those
-/// that they come from. What one accepts goes on to the other.
+/// The base chains, which see all forwarded packets: the first applies the policies of the pods
+/// that receive them, the second those of the pods that send them. A packet needs the consent of
+/// both.
 const TO_PODS: &str = "to-pods";
 const FROM_PODS: &str = "from-pods";
 /// After the pods' own table (`NF_IP_PRI_FILTER`).
@@ -37,8 +38,8 @@ pub fn all(family: Family, table: &Table) -> Vec<Change> {
         map(EGRESS, family.bytes()),
         set(KNOWN.into(), family.bytes()),
         set(ITSELF.into(), 2 * family.bytes()),
-        judge(TO_PODS, AFTER_FILTER),
-        judge(FROM_PODS, AFTER_FILTER + 1),
+        base_chain(TO_PODS, AFTER_FILTER),
+        base_chain(FROM_PODS, AFTER_FILTER + 1),
     ];
     changes.extend(to_pods(family).map(|steps| rule(TO_PODS.into(), steps)));
     changes.extend(from_pods(family).map(|steps| rule(FROM_PODS.into(), steps)));
@@ -46,8 +47,8 @@ pub fn all(family: Family, table: &Table) -> Vec<Change> {
     changes
 }
 
-/// What all packets pass which are passed on, for the pods that they come to: what the machine itself sends and takes is not
-/// among them, since the node of a pod reaches it whatever its policies.
+/// The rules for pods that receive forwarded packets. Packets that the machine itself sends or
+/// receives are not forwarded, so that a node reaches its own pods whatever their policies.
 pub(super) fn to_pods(family: Family) -> [Vec<Step>; 4] {
     let unknown = |side: Step, address: u32| {
         vec![
@@ -72,7 +73,7 @@ pub(super) fn to_pods(family: Family) -> [Vec<Step>; 4] {
     ]
 }
 
-/// The same for the pods that they come from.
+/// The rules for pods that send forwarded packets.
 pub(super) fn from_pods(family: Family) -> [Vec<Step>; 2] {
     [
         itself(family),
@@ -90,13 +91,14 @@ fn itself(family: Family) -> Vec<Step> {
     ]
 }
 
-/// What makes of one table another. Whatever is referred to is there before, and goes after, what refers to it.
+/// The changes from one table to another. What a rule refers to is added before the rule, and
+/// removed after it.
 pub fn difference(before: &Table, after: &Table) -> Vec<Change> {
     let mut changes = Vec::new();
     sets(&before.sets, &after.sets, &mut changes);
     chains(&before.chains, &after.chains, &mut changes);
-    leads(INGRESS, &before.ingress, &after.ingress, &mut changes);
-    leads(EGRESS, &before.egress, &after.egress, &mut changes);
+    map_entries(INGRESS, &before.ingress, &after.ingress, &mut changes);
+    map_entries(EGRESS, &before.egress, &after.egress, &mut changes);
     let key = |address: &IpAddr| octets(*address);
     let twice = |address: &IpAddr| octets(*address).repeat(2);
     for (name, key) in [
@@ -104,9 +106,9 @@ pub fn difference(before: &Table, after: &Table) -> Vec<Change> {
         (ITSELF, &twice),
     ] {
         let keys = |table: &Table| table.known.iter().map(key).collect::<BTreeSet<_>>();
-        elements(&name.into(), &keys(before), &keys(after), &mut changes);
+        set_elements(&name.into(), &keys(before), &keys(after), &mut changes);
     }
-    // Chains that go may ask one another.
+    // Chains that are removed may jump to one another.
     let gone: Vec<Name> = gone(&before.chains, &after.chains).collect();
     changes.extend(gone.iter().cloned().map(clear));
     changes.extend(
@@ -151,7 +153,7 @@ fn sets(
                         &nothing
                     }
                 };
-                elements(&name, held, keys, changes);
+                set_elements(&name, held, keys, changes);
             }
             // Named by its content: one that is there is the same.
             Set::Ranges(ranges) => changes.push(Change::AddRanges {
@@ -178,7 +180,7 @@ fn chains(
             (name.to_string().into(), is_there, &**rules)
         })
         .collect();
-    // All of them are there before one asks another.
+    // All chains exist before the rules of one jump to another.
     changes.extend(differ.iter().map(|(name, is_there, _)| {
         let name = name.clone();
         if *is_there {
@@ -196,16 +198,16 @@ fn clear(name: Name) -> Change {
     Change::ClearChain { table: TABLE, name }
 }
 
-fn leads(
+fn map_entries(
     map: &'static str,
     before: &BTreeMap<IpAddr, Arc<str>>,
     after: &BTreeMap<IpAddr, Arc<str>>,
     changes: &mut Vec<Change>,
 ) {
-    let goes = before
+    let removed = before
         .iter()
         .filter(|(address, chain)| after.get(*address) != Some(chain));
-    let keys: Vec<Vec<u8>> = goes.map(|(address, _)| octets(*address)).collect();
+    let keys: Vec<Vec<u8>> = removed.map(|(address, _)| octets(*address)).collect();
     if !keys.is_empty() {
         changes.push(Change::RemoveElements {
             table: TABLE,
@@ -213,10 +215,10 @@ fn leads(
             keys,
         });
     }
-    let comes = after
+    let added = after
         .iter()
         .filter(|(address, chain)| before.get(*address) != Some(chain));
-    let entries: Vec<(Vec<u8>, Value)> = comes
+    let entries: Vec<(Vec<u8>, Value)> = added
         .map(|(address, chain)| {
             let chain = chain.to_string().into();
             (octets(*address), Value::Jump(chain))
@@ -231,7 +233,7 @@ fn leads(
     }
 }
 
-fn elements(
+fn set_elements(
     set: &Name,
     before: &BTreeSet<Vec<u8>>,
     after: &BTreeSet<Vec<u8>>,
@@ -249,7 +251,7 @@ fn elements(
     }
 }
 
-fn judge(name: &'static str, priority: i32) -> Change {
+fn base_chain(name: &'static str, priority: i32) -> Change {
     Change::AddChain {
         table: TABLE,
         name,

@@ -19,24 +19,27 @@ pub const PORTS: [u16; 2] = [51_820, 51_821];
 /// Bytes that the tunnel puts around a packet: IPv6 and UDP headers, and its own.
 pub const OVERHEAD: u32 = 80;
 
-/// Notes with a link that say when its key was made: a later agent reads them, and they go with link and key.
+/// Notes with a link that say when its key was made: a later agent reads them, and they go with
+/// link and key.
 const FIRST_KEY: &str = "pratique: first key, made at ";
 const LATER_KEY: &str = "pratique: key made at ";
 /// The note while a key is made.
 const NEW_KEY: &str = "pratique: key in the making";
 
-/// The tunnel's links and their keys, which live as long as the machine's boot: a later agent goes on with both, and no
-/// connection breaks.
+/// The tunnel's links and their keys, which live as long as the machine's boot: a later agent goes
+/// on with both, and no connection breaks.
 #[derive(Debug, Default)]
 pub(crate) struct Device {
-    /// The node's addresses with which the links are as they should be, as far as is known; none where they are not.
+    /// The node's addresses with which the links are as they should be, as far as is known; none
+    /// where they are not.
     ready: Vec<IpAddr>,
     /// Where the peers of each link were said to be.
-    told: [BTreeMap<Key, SocketAddr>; 2],
+    endpoints: [BTreeMap<Key, SocketAddr>; 2],
 }
 
 impl Device {
-    /// What the kernel holds, once both links are there. `addresses`: the node's own in its ranges of pod addresses.
+    /// What the kernel holds, once both links are there. `addresses`: the node's own in its ranges
+    /// of pod addresses.
     pub(crate) fn look(&mut self, addresses: &[IpAddr]) -> Result<Seen> {
         let mut links = Links::open()?;
         let mut kernel = WireGuard::open()?;
@@ -77,7 +80,7 @@ impl Device {
         if links.named(name)?.is_none() {
             let size = mtu(links)?.saturating_sub(OVERHEAD);
             links.add_wireguard(name, size)?;
-            slot.of_mut(&mut self.told).clear();
+            slot.of_mut(&mut self.endpoints).clear();
         }
         let link = found(links, slot)?;
         let tunnel = kernel.read(link.index)?;
@@ -103,12 +106,13 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the peers of both links those of the plan, and wakes some; those that are none any more go first, of both links.
+    /// Makes the peers of both links those of the plan, and wakes some; those that are none any
+    /// more go first, of both links.
     pub(crate) fn set_peers(&mut self, seen: &Seen, plan: &Plan) -> Result<()> {
         let all = Slot::ALL.map(|slot| {
-            let told = slot.of(&self.told);
+            let endpoints = slot.of(&self.endpoints);
             let tunnel = &slot.of(&seen.links).tunnel;
-            differences(tunnel, told, slot.of(&plan.peers))
+            differences(tunnel, endpoints, slot.of(&plan.peers))
         });
         let is_removal = |change: &Change| matches!(change, Change::Remove(_));
         for removals in [true, false] {
@@ -134,12 +138,12 @@ impl Device {
         }
         let index = found(&mut Links::open()?, slot)?.index;
         WireGuard::open()?.change(index, &changes)?;
-        let told = slot.of_mut(&mut self.told);
+        let endpoints = slot.of_mut(&mut self.endpoints);
         for change in changes {
             match change {
-                Change::Remove(key) => drop(told.remove(&key)),
+                Change::Remove(key) => drop(endpoints.remove(&key)),
                 Change::Put { key, endpoint, .. } => {
-                    told.extend(endpoint.map(|endpoint| (key, endpoint)));
+                    endpoints.extend(endpoint.map(|endpoint| (key, endpoint)));
                 }
                 Change::Wake { .. } => {}
             }
@@ -231,7 +235,7 @@ pub(crate) fn set_routes(planned: &BTreeMap<Range, Slot>) -> Result<()> {
 mod tests {
     use super::*;
     use agent_sys::namespace::{Kind, hold, in_new, release};
-    use agent_sys::netlink::links::Cable;
+    use agent_sys::netlink::links::VethPair;
     use std::fs::File;
     use std::net::Ipv6Addr;
     use std::os::fd::AsFd as _;
@@ -261,7 +265,7 @@ mod tests {
         in_new(&[Kind::Network], || {
             let mut links = Links::open()?;
             for (number, name) in (1..).zip(TUNNELS) {
-                links.lay(&Cable {
+                links.add_veth_pair(&VethPair {
                     name,
                     mac: [2, 0, 0, 0, number, 1],
                     far_name: name,

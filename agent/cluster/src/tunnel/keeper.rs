@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 /// Pause after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often the kernel is looked at: sessions age, certificates end, and ones that did not count do now.
+/// How often the kernel is looked at: sessions age, certificates end, and ones that did not count
+/// do now.
 const LOOK: Duration = Duration::from_secs(5);
 /// Least time between two plans: nodes that publish again and again take no more of this one.
 const PACE: Duration = Duration::from_millis(100);
@@ -53,7 +54,8 @@ pub struct Keeper {
     pub own: String,
     /// Judges what other nodes published.
     pub verify: Arc<Verify>,
-    /// How often each of this node's keys is renewed, half of the time between them; none keeps them for the boot.
+    /// How often each of this node's keys is renewed, half of the time between them; none keeps
+    /// them for the boot.
     pub period: Option<Duration>,
     /// Told this node's keys, to publish them.
     pub keys: watch::Sender<Option<[Key; 2]>>,
@@ -81,8 +83,8 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// What counted is not judged again, since time takes only its end from it; other texts after some time, as roots may have
-    /// come since.
+    /// What counted is not judged again, since time takes only its end from it; other texts after
+    /// some time, as roots may have come since.
     fn stands(&self, now: u64) -> bool {
         let again = self.at + LOOK.as_secs();
         self.outcome.is_ok() || (self.at..again).contains(&now)
@@ -148,9 +150,9 @@ struct State {
     memory: Memory,
 }
 
-/// What the log was told, so that it is told once.
+/// What was logged last, so that each change is logged once.
 #[derive(Debug, Default)]
-struct Told {
+struct Logged {
     members: Members,
     waits: Option<String>,
     failure: Option<String>,
@@ -162,7 +164,7 @@ impl Keeper {
         let mut changes = self.view.changes();
         let state = Arc::new(Mutex::new(State::default()));
         let mut judged = Judged::default();
-        let mut told = Told::default();
+        let mut logged = Logged::default();
         // What was planned for, and when the kernel is looked at again though nothing has changed.
         let (mut done, mut next): (Option<Vec<Node>>, Instant) = (None, Instant::now() + LOOK);
         loop {
@@ -173,12 +175,12 @@ impl Keeper {
             {
                 // What nodes are to each other changes with them alone, not with the time.
                 let members = if done.as_ref() == Some(&nodes) {
-                    told.members.clone()
+                    logged.members.clone()
                 } else {
                     members(&self.own, &nodes)
                 };
                 let outcome = self.step(&state, members.clone()).await;
-                let pause = told.tell(members, outcome.as_ref());
+                let pause = logged.log(members, outcome.as_ref());
                 done = outcome.is_ok().then_some(nodes);
                 next = Instant::now() + pause;
                 if let Ok((_, keys)) = outcome {
@@ -222,9 +224,9 @@ impl Keeper {
     }
 }
 
-impl Told {
+impl Logged {
     /// Tells the log what is new; the pause until the next look.
-    fn tell(&mut self, members: Members, outcome: Result<&(Plan, [Key; 2]), &String>) -> Duration {
+    fn log(&mut self, members: Members, outcome: Result<&(Plan, [Key; 2]), &String>) -> Duration {
         let (plan, _) = match outcome {
             Ok(done) => done,
             Err(reason) => {

@@ -1,6 +1,6 @@
 //! Who is a peer, and what is behind it (pure).
 
-use agent_sys::netlink::wireguard::{Change, Key, MOST_RANGES, Range, Tunnel};
+use agent_sys::netlink::wireguard::{Change, Key, MAX_RANGES, Range, Tunnel};
 use config_model::format::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,8 @@ use crate::peers::is_routed;
 pub(crate) struct Node {
     /// Its name.
     pub(crate) name: String,
-    /// Its addresses, the most important first. A node says them itself: a packet that is sent to a wrong one reaches nobody.
+    /// Its addresses, the most important first. A node says them itself: a packet that is sent to a
+    /// wrong one reaches nobody.
     pub(crate) addresses: Vec<IpAddr>,
     /// Its ranges of pod addresses, as the master says.
     pub(crate) ranges: Vec<Cidr>,
@@ -88,7 +89,7 @@ pub(crate) fn members(own: &str, nodes: &[Node]) -> Members {
             .iter()
             .filter(|range| is_foreign(range) && holder(range));
         let ranges = ranges.map(|range| (range.network(), range.prefix));
-        let ranges: Vec<Range> = ranges.take(MOST_RANGES).collect();
+        let ranges: Vec<Range> = ranges.take(MAX_RANGES).collect();
         let mut own = node.keys.iter().flatten();
         let refusal = if own.any(|key| keys.get(key) != Some(&1)) {
             Some("one of its keys is published more than once")
@@ -120,9 +121,9 @@ fn overlap(one: &Cidr, other: &Cidr) -> bool {
     one.contains(other.network()) || other.contains(one.network())
 }
 
-/// The ranges that have an address in common with another one of these. Of two ranges that have, one holds the other: in
-/// their order, those that hold a range are the ones before it that have not ended yet, and each of these but the last is held
-/// or holds already.
+/// The ranges that have an address in common with another one of these. Of two ranges that have,
+/// one holds the other: in their order, those that hold a range are the ones before it that have
+/// not ended yet, and each of these but the last is held or holds already.
 fn shared<'a>(ranges: impl Iterator<Item = &'a Cidr>) -> BTreeSet<Range> {
     let mut sorted: Vec<Range> = ranges
         .map(|range| (range.network(), range.prefix))
@@ -144,8 +145,8 @@ fn holds((address, prefix): Range, other: IpAddr) -> bool {
     Cidr { address, prefix }.contains(other)
 }
 
-/// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would lead nowhere. `lengths`: the
-/// routes' prefixes, and whether they are of IPv4.
+/// Where a node is: its first IPv4 address, else its first. One that leads into the tunnel would
+/// lead nowhere. `lengths`: the routes' prefixes, and whether they are of IPv4.
 fn address(
     node: &Node,
     routes: &BTreeSet<Range>,
@@ -163,11 +164,11 @@ fn address(
     first.or_else(|| outside.next()).copied()
 }
 
-/// What gives a link of the kernel's the planned peers. `told`: the endpoints that it was given; the kernel itself follows a
-/// peer that moves, so its own are not looked at.
+/// What gives a link of the kernel's the planned peers. `told`: the endpoints that it was given;
+/// the kernel itself follows a peer that moves, so its own are not looked at.
 pub(crate) fn differences(
     seen: &Tunnel,
-    told: &BTreeMap<Key, SocketAddr>,
+    endpoints: &BTreeMap<Key, SocketAddr>,
     peers: &BTreeMap<Key, Peer>,
 ) -> Vec<Change> {
     let gone = seen.peers.keys().filter(|key| !peers.contains_key(*key));
@@ -175,7 +176,7 @@ pub(crate) fn differences(
     for (key, peer) in peers {
         let has = seen.peers.get(key);
         let same = has.is_some_and(|has| set(&has.ranges) == set(&peer.ranges));
-        let stays = told.get(key) == Some(&peer.endpoint);
+        let stays = endpoints.get(key) == Some(&peer.endpoint);
         if !same || !stays {
             changes.push(Change::Put {
                 key: *key,
@@ -303,12 +304,12 @@ mod tests {
     }
 
     /// The kernel, as WireGuard treats peers: a range has one holder, the last that was given it.
-    fn apply(tunnel: &mut Tunnel, told: &mut BTreeMap<Key, SocketAddr>, changes: Vec<Change>) {
+    fn apply(tunnel: &mut Tunnel, endpoints: &mut BTreeMap<Key, SocketAddr>, changes: Vec<Change>) {
         for change in changes {
             match change {
                 Change::Remove(key) => {
                     tunnel.peers.remove(&key);
-                    told.remove(&key);
+                    endpoints.remove(&key);
                 }
                 Change::Put {
                     key,
@@ -320,7 +321,7 @@ mod tests {
                         other.ranges.retain(|range| !ranges.contains(range));
                     }
                     tunnel.peers.entry(key).or_default().ranges = ranges;
-                    told.extend(endpoint.map(|endpoint| (key, endpoint)));
+                    endpoints.extend(endpoint.map(|endpoint| (key, endpoint)));
                 }
                 Change::Wake { .. } => {}
             }

@@ -1,26 +1,30 @@
 //! Which of the two links leads to which peer, and when a link gets a new key (pure).
 //!
-//! A link has one key, and a range of addresses belongs to one peer of a link, so that a link can't go over from one key to
-//! another without a gap. Two links can: packets go by one of them while the other's key is new. Time is cut into epochs,
-//! and in each of them one link is preferred by all nodes, the other one in the next. In the second half of an epoch a node
-//! gives its other link a new key.
+//! A link has one key, and a range of addresses belongs to one peer of a link, so that a link can't
+//! go over from one key to another without a gap. Two links can: packets go by one of them while
+//! the other's key is new. Time is cut into epochs, and in each of them one link is preferred by
+//! all nodes, the other one in the next. In the second half of an epoch a node gives its other link
+//! a new key.
 //!
 //! Guarantees, with the clocks of both nodes wherever they are:
-//! - **Packets go by a link only where the kernel's last session there was agreed with the present keys of both ends, not long
-//!   ago** ([`Contact::Proven`]), if there is such a link. What is not proven is chosen only where neither is: packets stay
-//!   where they are.
-//! - **A session outlives the key that it was agreed with**: its receiver goes on to take packets that come by it until it is
-//!   180 s old, and a sender leaves it when it is [`FRESH`] old. So a peer that does not know a new key yet, because its
-//!   watch is late, moves to the other link before anything is lost.
-//! - **The other link is sound meanwhile**: a link gets a new key only when the preferred one has been proven for
-//!   [`SETTLED`] with every peer that is seen at all.
-//! - A link's peer is not given another key while packets go by it, if they could go by the other link: they move first, and
-//!   what is under way arrives ([`Plan::moving`]).
-//! - **Nobody keeps a key from its renewal for longer than four periods**: after that a link gets its new key also where a peer
-//!   is reached by it alone, which loses packets until that peer knows the key.
+//! - **Packets go by a link only where the kernel's last session there was agreed with the present
+//!   keys of both ends, not long ago** ([`Contact::Proven`]), if there is such a link. What is not
+//!   proven is chosen only where neither is: packets stay where they are.
+//! - **A session outlives the key that it was agreed with**: its receiver goes on to take packets
+//!   that come by it until it is 180 s old, and a sender leaves it when it is [`FRESH`] old. So a
+//!   peer that does not know a new key yet, because its watch is late, moves to the other link
+//!   before anything is lost.
+//! - **The other link is sound meanwhile**: a link gets a new key only when the preferred one has
+//!   been proven for [`SETTLED`] with every peer that is seen at all.
+//! - A link's peer is not given another key while packets go by it, if they could go by the other
+//!   link: they move first, and what is under way arrives ([`Plan::moving`]).
+//! - **Nobody keeps a key from its renewal for longer than four periods**: after that a link gets
+//!   its new key also where a peer is reached by it alone, which loses packets until that peer
+//!   knows the key.
 //!
-//! Assumption: where a node's clock differs from another's by half an epoch (within four minutes), both may renew different
-//! links at once. Then packets are lost if besides both their watches are late by more than 25 s.
+//! Assumption: where a node's clock differs from another's by half an epoch (within four minutes),
+//! both may renew different links at once. Then packets are lost if besides both their watches are
+//! late by more than 25 s.
 
 use super::plan::{Member, Members, Peer, set};
 use agent_sys::netlink::wireguard::{Key, Range, Tunnel};
@@ -29,23 +33,27 @@ use std::net::SocketAddr;
 
 use sha2::{Digest as _, Sha256};
 
-/// Seconds between packets on a link without traffic: it shows whether the peer is there with its key.
+/// Seconds between packets on a link without traffic: it shows whether the peer is there with its
+/// key.
 pub(crate) const KEEPALIVE: u16 = 25;
-/// Age of a session, in seconds, at which it is agreed anew by its first packet (`REKEY_AFTER_TIME`).
+/// Age of a session, in seconds, at which it is agreed anew by its first packet
+/// (`REKEY_AFTER_TIME`).
 const AGREED_ANEW: u64 = 120;
-/// Age at which a session is not relied on any more: 30 s before its receiver ends it (`REJECT_AFTER_TIME`).
+/// Age at which a session is not relied on any more: 30 s before its receiver ends it
+/// (`REJECT_AFTER_TIME`).
 const FRESH: u64 = 150;
 /// Age after which no session lives, at either end.
 const DEAD: u64 = 200;
-/// Seconds after a renewal within which a session may still be one of the key before: it was agreed on, and the packet that
-/// confirms it was lost. Four of these may be lost; and it is less than [`AGREED_ANEW`], so that the second session counts.
+/// Seconds after a renewal within which a session may still be one of the key before: it was agreed
+/// on, and the packet that confirms it was lost. Four of these may be lost; and it is less than
+/// [`AGREED_ANEW`], so that the second session counts.
 const DOUBT: u64 = 100;
-/// How long, in seconds, the preferred link has to be proven before the other gets a new key: longer than it takes until the
-/// peer has its own proof, after [`DOUBT`].
+/// How long, in seconds, the preferred link has to be proven before the other gets a new key:
+/// longer than it takes until the peer has its own proof, after [`DOUBT`].
 const SETTLED: u64 = 180;
 
 /// Periods after which a key is renewed whatever peers do: none can keep others at an old key.
-const LONGEST: u64 = 4;
+const MAX_PERIODS: u64 = 4;
 
 /// One of a node's two links, and the same one of every other node's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,8 +137,8 @@ pub(crate) struct Clock {
     pub(crate) delay: u64,
 }
 
-/// A node's delay: up to a quarter of a period, by its name. If all nodes published at once, the master would send each of
-/// them all keys at once.
+/// A node's delay: up to a quarter of a period, by its name. If all nodes published at once, the
+/// master would send each of them all keys at once.
 pub(crate) fn delay(node: &str, period: u64) -> u64 {
     let hash = Sha256::digest(node.as_bytes());
     let number = hash.first_chunk().copied().map_or(0, u64::from_be_bytes);
@@ -159,7 +167,8 @@ impl Clock {
     }
 }
 
-/// What is known between looks: since when, in Unix seconds, each peer's key is proven on the preferred link.
+/// What is known between looks: since when, in Unix seconds, each peer's key is proven on the
+/// preferred link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Memory(BTreeMap<String, (Slot, Key, u64)>);
 
@@ -197,7 +206,8 @@ pub(crate) struct Plan {
     pub(crate) routes: BTreeMap<Range, Slot>,
     /// Peers that are sent an empty packet, so that an old session is agreed anew.
     pub(crate) wake: [Vec<Key>; 2],
-    /// Packets leave a link whose peer has another key by now: plan again when what is under way has arrived.
+    /// Packets leave a link whose peer has another key by now: plan again when what is under way
+    /// has arrived.
     pub(crate) moving: bool,
     /// Which link gets a new key.
     pub(crate) renewal: Renewal,
@@ -330,7 +340,7 @@ fn renewal(waits: Option<String>, moving: bool, seen: &Seen, clock: Clock) -> Re
     let slot = clock.preferred().other();
     let born = slot.of(&seen.links).birth.at;
     let due = clock.due().is_some_and(|at| clock.now >= at && born < at);
-    let end = clock.period.map(|period| born + LONGEST * period);
+    let end = clock.period.map(|period| born + MAX_PERIODS * period);
     let waits = waits.filter(|_| end.is_none_or(|end| clock.now < end));
     match waits {
         _ if !due || moving => Renewal::NotDue,

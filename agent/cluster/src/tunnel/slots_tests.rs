@@ -1,4 +1,5 @@
-//! Two nodes with their kernels, clocks, agents and watches: whatever happens to these, packets arrive.
+//! Two nodes with their kernels, clocks, agents and watches: whatever happens to these, packets
+//! arrive.
 
 use super::super::plan::{Node, members};
 use super::plan as planned;
@@ -34,7 +35,8 @@ struct Sim {
     skew: i64,
     keys: [Key; 2],
     births: [Birth; 2],
-    /// The other node's key on each link, and when the kernel last agreed on a session, by this node's clock.
+    /// The other node's key on each link, and when the kernel last agreed on a session, by this
+    /// node's clock.
     peers: [Option<(Key, u64)>; 2],
     /// Where packets for the other node's ranges go.
     routes: [Option<Slot>; 2],
@@ -54,7 +56,8 @@ struct Sim {
 #[derive(Debug, Clone, Default)]
 struct Events {
     skew: i64,
-    /// Seconds after which the other node's publications are seen; in turn, each for a fifth of the time.
+    /// Seconds after which the other node's publications are seen; in turn, each for a fifth of the
+    /// time.
     lags: [[u64; 5]; 2],
     /// Seconds after the middle of an epoch at which each renews its key.
     delays: [u64; 2],
@@ -582,8 +585,11 @@ fn silent_peers_hold_no_renewal_up_and_without_a_period_there_is_none() {
         planned(&members, &seen, at(NOW), &mut Memory::default()).renewal
     };
     let waits = Renewal::Waits("n1".to_owned());
-    assert_eq!(renewal(LONGEST * PERIOD - 1), waits);
-    assert_eq!(renewal(LONGEST * PERIOD), Renewal::Due(preferred.other()));
+    assert_eq!(renewal(MAX_PERIODS * PERIOD - 1), waits);
+    assert_eq!(
+        renewal(MAX_PERIODS * PERIOD),
+        Renewal::Due(preferred.other())
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! What the packet filter lets through beside a tunnel, in network namespaces: a virtual cable stands for the tunnel's link,
-//! since the filter goes by the link. The tunnel itself needs a kernel with WireGuard, and is tested in machines.
+//! What the packet filter lets through beside a tunnel, in network namespaces: a veth pair
+//! stands for the tunnel's link, since the filter goes by the link. The tunnel itself needs a
+//! kernel with WireGuard, and is tested in machines.
 
 use super::OVERHEAD;
 use crate::rules::{TUNNEL, TUNNELS};
@@ -7,7 +8,7 @@ use crate::sandboxes::{set_ipv6, set_link};
 use crate::{Places, Sandbox, Sandboxes, Wanted};
 use agent_sys::namespace::{self, Kind, hold, in_new, release};
 use agent_sys::netlink::Family;
-use agent_sys::netlink::links::{Cable, LOOPBACK, Links, Mac, Route};
+use agent_sys::netlink::links::{LOOPBACK, Links, Mac, Route, VethPair};
 use std::fs::File;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -67,7 +68,7 @@ struct Far {
 }
 
 impl Far {
-    fn lay(ends: Ends, dir: &Path, link: &'static str, number: u8, pod: IpAddr) -> Self {
+    fn new(ends: Ends, dir: &Path, link: &'static str, number: u8, pod: IpAddr) -> Self {
         let other = Self {
             ends,
             link,
@@ -79,7 +80,7 @@ impl Far {
         let far = File::open(&other.place).unwrap();
         let mut links = Links::open().unwrap();
         links
-            .lay(&Cable {
+            .add_veth_pair(&VethPair {
                 name: link,
                 mac: other.machines,
                 far_name: "eth0",
@@ -139,7 +140,8 @@ fn into(link: u32, address: IpAddr) -> Route {
     }
 }
 
-/// Whether a datagram arrives. Where it should it is sent again and again: a cable may carry nothing yet.
+/// Whether a datagram arrives. Where it should it is sent again and again: a veth pair may carry
+/// nothing yet.
 fn arrives(from: &UdpSocket, to: &UdpSocket, address: IpAddr, should: bool) -> bool {
     // What an earlier question left behind is no answer to this one.
     to.set_nonblocking(true).unwrap();
@@ -200,9 +202,9 @@ fn scene_of(ends: Ends, tunnel: bool, test: impl FnOnce(&Scene) + Send) {
         let at = pod.addresses[0];
         let scene = Scene {
             places: places.clone(),
-            peer: Far::lay(ends, dir.path(), TUNNEL, 1, at),
-            second: Far::lay(ends, dir.path(), TUNNELS[1], 3, at),
-            stranger: Far::lay(ends, dir.path(), "segment", 2, at),
+            peer: Far::new(ends, dir.path(), TUNNEL, 1, at),
+            second: Far::new(ends, dir.path(), TUNNELS[1], 3, at),
+            stranger: Far::new(ends, dir.path(), "segment", 2, at),
             pod,
             at,
             ends,
@@ -306,7 +308,8 @@ fn a_connection_goes_on_when_its_packets_change_the_link() {
         }
         let prefix = ends.family.bits() - 8;
         links.add_address(segment, ends.machine, prefix).unwrap();
-        // Its source is changed on its way into the tunnel, which is remembered for all of its packets.
+        // Its source is changed on its way into the tunnel, which is remembered for all of its
+        // packets.
         let bound = UdpSocket::bind((ends.machine, PORT)).unwrap();
         let from = [&scene.peer, &scene.second, &scene.peer].map(|far| {
             far.lead();

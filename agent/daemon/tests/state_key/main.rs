@@ -271,7 +271,8 @@ fn an_update_opens_the_state_and_nothing_else_does() {
         Some(key.clone()),
         "and back, as it was not admitted"
     );
-    // A foreign system with the genuine approvals, and one with its own approvals; both ask as our program does.
+    // A foreign system with the genuine approvals, and one with its own approvals; both ask as our
+    // program does.
     machine.boot(WORKER);
     let tpm = Tpm::open(&machine.swtpm.tcti()).expect("open");
     tpm.extend_pcr(4, Digest([9; 32])).expect("another program");
@@ -430,8 +431,9 @@ fn a_masters_first_start_can_be_interrupted() {
     assert!(opened(&machine.start(MASTER, 3)).is_some());
 }
 
-/// An image is approved for its own version and 31 floors below. One that is further ahead opens nothing, and the reason says
-/// how far it may be; an image in between, once it is admitted, leads there.
+/// An image is approved for its own version and 31 floors below. One that is further ahead opens
+/// nothing, and the reason says how far it may be; an image in between, once it is admitted, leads
+/// there.
 #[test]
 fn an_image_too_far_above_the_floor_opens_nothing_and_says_so() {
     let mut machine = Machine::new();

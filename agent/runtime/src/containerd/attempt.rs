@@ -84,8 +84,8 @@ impl Containerd {
         }
     }
 
-    /// Makes the container's record, without which there is nothing: if the attempt exists, it is left alone.
-    /// It also keeps the snapshot that is to come from containerd's collector.
+    /// Makes the container's record, without which there is nothing: if the attempt exists, it is
+    /// left alone. It also keeps the snapshot that is to come from containerd's collector.
     async fn record(&self, spec: &ContainerSpec, id: &str, ready: &Ready) -> Result<Stored, Error> {
         let record = Record {
             key: spec.key.clone(),
@@ -138,7 +138,8 @@ impl Containerd {
         Ok(stored)
     }
 
-    /// The first process of the container whose processes this one is to see; none where it asks for none.
+    /// The first process of the container whose processes this one is to see; none where it asks
+    /// for none.
     ///
     /// # Errors
     /// That container doesn't run.
@@ -278,8 +279,9 @@ impl Containerd {
                     error,
                 )
             })?;
-        // The runtime gives the streams that it is started with to the pod's root. Without a pipe, the input would be the machine's
-        // own `/dev/null`, which the pod sees as its own: its owner may close it to all others.
+        // The runtime gives the streams that it is started with to the pod's root. Without a pipe,
+        // the input would be the machine's own `/dev/null`, which the pod sees as its own: its
+        // owner may close it to all others.
         let input = spec.stdin || spec.pod.users.is_some();
         if input {
             fifos.make_input().map_err(|error| {
@@ -305,8 +307,8 @@ impl Containerd {
             ..CreateTaskRequest::default()
         };
         self.tasks().create(request(create)).await.map_err(fail())?;
-        // The number may have become another process's between the look and the making. It has not, if it is still the same
-        // container's: no process gets the number of one that lives.
+        // The number may have become another process's between the look and the making. It has not,
+        // if it is still the same container's: no process gets the number of one that lives.
         if self.target(spec).await? != target {
             let text = "the container to look into was started anew meanwhile";
             return Err(Error::new(ErrorClass::Start, text));

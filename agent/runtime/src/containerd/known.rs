@@ -1,10 +1,10 @@
 //! The ids of each pod's containers, so that a look at one pod reads that pod's records alone.
 //!
-//! containerd has no index: a list by label reads the records of all pods, each with its specification of some 10 KiB, so that looks
-//! at `n` pods would read `n²` records.
+//! containerd has no index: a list by label reads the records of all pods, each with its
+//! specification of some 10 KiB, so that looks at `n` pods would read `n²` records.
 //!
-//! Assumption: while this engine lives, nothing else makes containers of pods in its namespace. What something else removes has an id
-//! here and no record, and is not shown.
+//! Assumption: while this engine lives, nothing else makes containers of pods in its namespace.
+//! What something else removes has an id here and no record, and is not shown.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,8 @@ impl Known {
         of_pod.insert(id.to_owned());
     }
 
-    /// Takes note of all containers that there were. Those that were made since the list was begun stay.
+    /// Takes note of all containers that there were. Those that were made since the list was begun
+    /// stay.
     pub(super) fn add_all<'a>(&self, listed: impl Iterator<Item = (&'a str, &'a str)>) {
         for (uid, id) in listed {
             self.add(uid, id);

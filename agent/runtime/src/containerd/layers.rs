@@ -31,7 +31,8 @@ impl Containerd {
         })
     }
 
-    /// What a view of a snapshot is mounted from. The view itself is not needed: what it looks at stays with its image.
+    /// What a view of a snapshot is mounted from. The view itself is not needed: what it looks at
+    /// stays with its image.
     async fn view(&self, parent: &str) -> Result<Vec<Mount>, Status> {
         let key = format!("{parent}-view");
         let _turn = self.viewing.lock().await;

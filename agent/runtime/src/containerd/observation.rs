@@ -1,4 +1,5 @@
-//! What containerd knows of an attempt: its record, its task, its layer; an end that is seen is written down.
+//! What containerd knows of an attempt: its record, its task, its layer; an end that is seen is
+//! written down.
 
 use super::Containerd;
 use crate::connection::{CALL_LIMIT, failed, is_absent, request, unlimited};
@@ -84,8 +85,9 @@ impl Containerd {
             .as_ref()
             .and_then(|task| TaskStatus::try_from(task.status).ok());
         match (task, status) {
-            // Unknown: its shim did not answer containerd in time (2 s), as on a busy machine. Then the record is what is
-            // known; taken for one that never started, a container that runs would be removed.
+            // Unknown: its shim did not answer containerd in time (2 s), as on a busy machine. Then
+            // the record is what is known; taken for one that never started, a container that runs
+            // would be removed.
             (Some(_), Some(TaskStatus::Unknown) | None) if record.started_at.is_some() => {
                 Ok(Some(self.container(id, record, true)))
             }

@@ -90,7 +90,8 @@ impl Containerd {
     }
 }
 
-/// Whether a task may be there that can't be deleted because it lives: containerd says so by one code, its shim by no code at all.
+/// Whether a task may be there that can't be deleted because it lives: containerd says so by one
+/// code, its shim by no code at all.
 fn may_live(status: &Status) -> bool {
     matches!(status.code(), Code::FailedPrecondition | Code::Unknown)
 }

@@ -1,4 +1,5 @@
-//! The encoding of changes of the packet filter: a batch of messages between a begin and an end message.
+//! The encoding of changes of the packet filter: a batch of messages between a begin and an end
+//! message.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -235,7 +236,8 @@ fn chain(table: &str, name: &str, kind: ChainKind, hook: Hook, priority: i32) ->
         .text(7, kind)
 }
 
-/// `NFT_SET_INTERVAL`, `NFT_SET_MAP`, `NFT_SET_TIMEOUT`, `NFT_SET_EVAL`, and `NFT_SET_ELEM_INTERVAL_END`.
+/// `NFT_SET_INTERVAL`, `NFT_SET_MAP`, `NFT_SET_TIMEOUT`, `NFT_SET_EVAL`, and
+/// `NFT_SET_ELEM_INTERVAL_END`.
 const INTERVALS: u32 = 4;
 const INTERVAL_END: u32 = 1;
 const MAP: u32 = 8;
@@ -291,7 +293,8 @@ fn entries(table: &str, map: &str, entries: &[(Vec<u8>, Value)]) -> Vec<Attribut
     entries.chunks(ELEMENTS_AT_ONCE).map(message).collect()
 }
 
-/// A set of ranges: each begins with an element, and ends before one that is marked, or with the last address.
+/// A set of ranges: each begins with an element, and ends before one that is marked, or with the
+/// last address.
 fn ranges(
     family: Family,
     table: &str,

@@ -110,7 +110,8 @@ fn connection(key: u32, at: Register) -> (&'static str, Attributes) {
     ("ct", to(at).network_number(2, key))
 }
 
-/// What loads a fact of the connection's packets in one direction: that of the first packet (0), or of answers (1).
+/// What loads a fact of the connection's packets in one direction: that of the first packet (0), or
+/// of answers (1).
 fn side(key: u32, direction: u8, at: Register) -> (&'static str, Attributes) {
     let (name, data) = connection(key, at);
     (name, data.bytes(3, &[direction]))

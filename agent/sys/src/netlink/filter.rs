@@ -11,8 +11,9 @@ use super::batch::batch;
 use super::{Family, SEND_ROOM, Socket, Subsystem};
 use crate::error::Result;
 
-/// Most bytes of one batch that the kernel takes: it allows a socket twice the room that was asked for, and needs a few.
-pub const LARGEST_BATCH: usize = 2 * SEND_ROOM - 64;
+/// Most bytes of one batch that the kernel takes: it allows a socket twice the room that was asked
+/// for, and needs a few.
+pub const MAX_BATCH: usize = 2 * SEND_ROOM - 64;
 
 /// Bytes of a batch of these changes.
 pub fn encoded_length(family: Family, changes: &[Change]) -> usize {
@@ -129,8 +130,8 @@ pub enum Step {
     LoadState(Register),
     /// Loads what was done to its connection, a set of bits in the machine's order.
     LoadStatus(Register),
-    /// Loads the address that began its connection, whichever way this packet goes, before any change of sources; ends the
-    /// rule where it is of no connection.
+    /// Loads the address that began its connection, whichever way this packet goes, before any
+    /// change of sources; ends the rule where it is of no connection.
     LoadClient(Register),
     /// Loads the address that answers its connection, behind any change of destinations.
     LoadServer(Register),
@@ -164,9 +165,11 @@ pub enum Step {
     In(Register, Name),
     /// Holds where they are not.
     NotIn(Register, Name),
-    /// Goes on as the map says for the registers from this one on; goes on here where it says nothing.
+    /// Goes on as the map says for the registers from this one on; goes on here where it says
+    /// nothing.
     Follow(Register, &'static str),
-    /// Loads what the map holds for the registers from the first on; ends the rule where it holds nothing.
+    /// Loads what the map holds for the registers from the first on; ends the rule where it holds
+    /// nothing.
     Find {
         /// First register of the key.
         key: Register,
@@ -209,15 +212,16 @@ pub enum Step {
         /// Register of the IPv4 address.
         address: Register,
     },
-    /// Answers that the port can't be reached (ICMP) and drops the packet. The answer needs a source of the machine's own:
-    /// the kernel sends none where the packet's destination is routed by the loopback link.
+    /// Answers that the port can't be reached (ICMP) and drops the packet. The answer needs a
+    /// source of the machine's own: the kernel sends none where the packet's destination is routed
+    /// by the loopback link.
     Reject,
     /// Answers a TCP packet with a reset, in its destination's name, and drops it.
     Reset,
     /// Counts packets and bytes.
     Count,
-    /// Gives the connection an address of the interface by which it leaves as its source. The connection ends where its packets
-    /// leave by another one later.
+    /// Gives the connection an address of the interface by which it leaves as its source. The
+    /// connection ends where its packets leave by another one later.
     Masquerade,
     /// Ends it.
     Verdict(Verdict),
@@ -250,7 +254,7 @@ pub enum Change {
         name: &'static str,
         /// Its kind.
         kind: ChainKind,
-        /// Where.
+        /// The hook that the chain is attached to.
         hook: Hook,
         /// Its place among the chains there, the lowest first.
         priority: i32,
@@ -301,7 +305,8 @@ pub enum Change {
         table: &'static str,
         /// Its name.
         name: Name,
-        /// What keys are, for programs that show them (`nft`): data types of nftables, six bits each.
+        /// What keys are, for programs that show them (`nft`): data types of nftables, six bits
+        /// each.
         shown_as: u32,
         /// Bytes of a key.
         length: u32,
@@ -374,7 +379,8 @@ pub enum Change {
     },
 }
 
-/// The packet filter of one network namespace for packets of one family. A table of a name is another for each family.
+/// The packet filter of one network namespace for packets of one family. A table of a name is
+/// another for each family.
 #[derive(Debug)]
 pub struct Filter(Socket, Family);
 
@@ -583,7 +589,8 @@ mod tests {
             let mut filter = Filter::open(family)?;
             filter.apply(&table(family))?;
             filter.apply(&of_family())?;
-            // The same set again would be refused if it differed; a table that is put in place of itself is new.
+            // The same set again would be refused if it differed; a table that is put in place of
+            // itself is new.
             let again: Vec<Change> = [Change::AddTable("t"), Change::RemoveTable("t")]
                 .into_iter()
                 .chain(table(family))
@@ -622,7 +629,7 @@ mod tests {
                 vec![Change::ClearChain { table, name }; count]
             };
             let one = encoded_length(Family::V4, &clear(2)) - encoded_length(Family::V4, &clear(1));
-            let most = (LARGEST_BATCH - encoded_length(Family::V4, &clear(1))) / one;
+            let most = (MAX_BATCH - encoded_length(Family::V4, &clear(1))) / one;
             filter.apply(&clear(most))?;
             let error = filter.apply(&clear(most + 4)).unwrap_err();
             assert_eq!(error.errno(), Some(libc::EMSGSIZE), "{error}");

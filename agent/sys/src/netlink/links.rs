@@ -15,28 +15,32 @@ pub const LOOPBACK: u32 = 1;
 /// Bytes of the headers of links, addresses, routes and neighbours.
 const LINK_HEADER: usize = 16;
 const ROUTE_HEADER: usize = 12;
-/// The origin of routes by a router (`rtm_protocol`): a number that no other program is known to use.
+/// The origin of routes by a router (`rtm_protocol`): a number that no other program is known to
+/// use.
 const BY_ROUTER: u8 = 80;
 /// `VETH_INFO_PEER` (linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
 /// `NUD_PERMANENT`: the kernel neither resolves a neighbour nor accepts another answer
 /// (linux/neighbour.h).
 const PERMANENT: u16 = 0x80;
-/// `IFA_F_NODAD`: an address of IPv6 is in use at once, since nobody else on a cable or tunnel can have it.
+/// `IFA_F_NODAD`: an address of IPv6 is in use at once, since nobody else on a veth pair or tunnel
+/// can have it.
 const AT_ONCE: u32 = 0x02;
 /// `IFA_F_NOPREFIXROUTE`: one that stands alone brings no route, as with IPv4.
 const WITHOUT_ROUTE: u32 = 0x200;
 
-/// How long an address may take to come into use, and how often it is looked at: it takes some microseconds, as a rule.
+/// How long an address may take to come into use, and how often it is looked at: it takes some
+/// microseconds, as a rule.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// A virtual cable: one end in the socket's namespace, the other in a pod's.
+/// A pair of virtual Ethernet links (veth(4)): one end in the socket's namespace, the other in a
+/// pod's.
 #[derive(Debug)]
-pub struct Cable<'a> {
+pub struct VethPair<'a> {
     /// Name of the near end, at most 15 bytes.
     pub name: &'a str,
     /// Address of the near end.
@@ -121,34 +125,35 @@ impl Links {
         Ok(self.routes()?.iter().filter_map(default_link).collect())
     }
 
-    /// Lays a cable between this namespace and another. Both ends are off.
+    /// Adds a veth pair between this namespace and another. Both ends are off.
     ///
     /// # Errors
     /// If there is a link of the name, or the kernel refuses.
-    pub fn lay(&mut self, cable: &Cable<'_>) -> Result<()> {
+    pub fn add_veth_pair(&mut self, pair: &VethPair<'_>) -> Result<()> {
         let far = Attributes::new()
-            .text(libc::IFLA_IFNAME, cable.far_name)
-            .bytes(libc::IFLA_ADDRESS, &cable.far_mac)
-            .number(libc::IFLA_MTU, cable.mtu)
-            .bytes(libc::IFLA_NET_NS_FD, &cable.far.as_raw_fd().to_ne_bytes());
+            .text(libc::IFLA_IFNAME, pair.far_name)
+            .bytes(libc::IFLA_ADDRESS, &pair.far_mac)
+            .number(libc::IFLA_MTU, pair.mtu)
+            .bytes(libc::IFLA_NET_NS_FD, &pair.far.as_raw_fd().to_ne_bytes());
         let data = Attributes::new().nest_with_header(VETH_INFO_PEER, &link_header(0, 0, 0), &far);
         let kind = Attributes::new()
             .text(libc::IFLA_INFO_KIND, "veth")
             .nest(libc::IFLA_INFO_DATA, &data);
         let near = Attributes::new()
-            .text(libc::IFLA_IFNAME, cable.name)
-            .bytes(libc::IFLA_ADDRESS, &cable.mac)
-            .number(libc::IFLA_MTU, cable.mtu)
+            .text(libc::IFLA_IFNAME, pair.name)
+            .bytes(libc::IFLA_ADDRESS, &pair.mac)
+            .number(libc::IFLA_MTU, pair.mtu)
             .nest(libc::IFLA_LINKINFO, &kind);
         let flags = CREATE | EXCLUSIVE;
         let request = Message::new(libc::RTM_NEWLINK, flags, &link_header(0, 0, 0), near);
-        self.act(request, "lay the cable", cable.name)
+        self.act(request, "add the veth pair", pair.name)
     }
 
     /// Makes a WireGuard tunnel's link, without a key or peers. It is off.
     ///
     /// # Errors
-    /// If there is a link of the name, or the kernel refuses: `EOPNOTSUPP` where it has no WireGuard.
+    /// If there is a link of the name, or the kernel refuses: `EOPNOTSUPP` where it has no
+    /// WireGuard.
     pub fn add_wireguard(&mut self, name: &str, mtu: u32) -> Result<()> {
         let request = wireguard_link(name, mtu);
         self.act(request, "make the tunnel", name)
@@ -169,7 +174,8 @@ impl Links {
         self.act(request, "switch on", &format!("link {index}"))
     }
 
-    /// Leaves a note with a link (`ip link show` tells it as `alias`), in place of an earlier one; at most 255 bytes.
+    /// Leaves a note with a link (`ip link show` tells it as `alias`), in place of an earlier one;
+    /// at most 255 bytes.
     ///
     /// # Errors
     /// If there is none, or the kernel refuses.
@@ -179,7 +185,7 @@ impl Links {
         self.act(request, "leave a note with", &format!("link {index}"))
     }
 
-    /// Removes a link, and with a cable's end the other; true where there was one.
+    /// Removes a link, and with a veth pair's end the other; true where there was one.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -193,7 +199,8 @@ impl Links {
         }
     }
 
-    /// Gives a link that is on an address; nothing changes where it has it. The address is in use when the call returns.
+    /// Gives a link that is on an address; nothing changes where it has it. The address is in use
+    /// when the call returns.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -217,7 +224,8 @@ impl Links {
         }
     }
 
-    /// Waits until the kernel takes packets for an address of IPv6: a worker of its own makes the route for that.
+    /// Waits until the kernel takes packets for an address of IPv6: a worker of its own makes the
+    /// route for that.
     fn wait_for(&mut self, address: IpAddr) -> Result<()> {
         let begun = Instant::now();
         while !self.is_own(address)? {
@@ -253,7 +261,8 @@ impl Links {
         }
     }
 
-    /// Adds a route, in place of one to the same addresses, also by another link: no packet is without a way meanwhile.
+    /// Adds a route, in place of one to the same addresses, also by another link: no packet is
+    /// without a way meanwhile.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -335,8 +344,8 @@ impl Links {
         self.0.send(&[request], "list", "routes")
     }
 
-    /// Fixes a neighbour's Ethernet address: the kernel asks nobody for it (ARP, neighbour discovery), and no
-    /// answer changes it.
+    /// Fixes a neighbour's Ethernet address: the kernel asks nobody for it (ARP, neighbour
+    /// discovery), and no answer changes it.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -511,7 +520,8 @@ mod tests {
         assert_eq!(bytes, expected.concat());
     }
 
-    /// Of each family: this end's address, the other's, all addresses, and a range behind the other end.
+    /// Of each family: this end's address, the other's, all addresses, and a range behind the other
+    /// end.
     const ENDS: [[&str; 4]; 2] = [
         ["10.0.0.1", "10.0.0.2", "0.0.0.0", "10.9.9.0"],
         ["fd00::1", "fd00::2", "::", "fd09::100"],
@@ -525,7 +535,7 @@ mod tests {
         let far = File::open(&place).unwrap();
         in_new(&[Kind::Network], || {
             let mut here = Links::open()?;
-            let cable = Cable {
+            let pair = VethPair {
                 name: "near",
                 mac: [2, 0, 0, 0, 0, 1],
                 far_name: "eth0",
@@ -533,8 +543,8 @@ mod tests {
                 far: far.as_fd(),
                 mtu: 1400,
             };
-            here.lay(&cable)?;
-            assert!(here.lay(&cable).is_err(), "a name is taken once");
+            here.add_veth_pair(&pair)?;
+            assert!(here.add_veth_pair(&pair).is_err(), "a name is taken once");
             let near = here.named("near")?.unwrap();
             assert_eq!((near.mtu, near.note.as_str()), (1400, ""));
             here.switch_on(near.index)?;

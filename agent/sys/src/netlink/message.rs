@@ -1,5 +1,5 @@
-//! The layout of netlink messages (RFC 3549, `include/uapi/linux/netlink.h`): a header, the part's own header, and
-//! attributes of type, length and value, each padded to four bytes.
+//! The layout of netlink messages (RFC 3549, `include/uapi/linux/netlink.h`): a header, the part's
+//! own header, and attributes of type, length and value, each padded to four bytes.
 
 /// `NLM_F_*`: what a request asks for.
 pub const REQUEST: u16 = 0x1;
@@ -71,7 +71,8 @@ impl Attributes {
         self.bytes(kind | NESTED, &inside.0)
     }
 
-    /// Adds one that holds others behind a header of their own, as the other end of a virtual cable is described.
+    /// Adds one that holds others behind a header of their own, as the other end of a veth pair
+    /// is described.
     #[must_use]
     pub fn nest_with_header(self, kind: u16, header: &[u8], inside: &Self) -> Self {
         self.bytes(kind | NESTED, &[header, inside.0.as_slice()].concat())
@@ -152,7 +153,8 @@ impl Part {
         self.body.get(..length)
     }
 
-    /// The attributes behind a header of this length, by type. Those that don't fit their length end the list.
+    /// The attributes behind a header of this length, by type. Those that don't fit their length
+    /// end the list.
     pub fn attributes(&self, header: usize) -> Vec<(u16, &[u8])> {
         let rest = self.body.get(header.next_multiple_of(4)..);
         attributes_of(rest.unwrap_or_default())

@@ -1,4 +1,5 @@
-//! Netlink sockets: requests to the kernel's routing and packet filter, each answered before the call returns.
+//! Netlink sockets: requests to the kernel's routing and packet filter, each answered before the
+//! call returns.
 //!
 //! A socket speaks for the network namespace of the thread that opened it, from whichever thread it
 //! is used later. The layouts are written by [`message`], which is pure; [`links`], [`filter`] and
@@ -37,9 +38,9 @@ use zeroize::Zeroizing;
 /// agent for ever.
 const PATIENCE_SECONDS: i64 = 10;
 /// Largest datagram that the kernel sends (`NLMSG_GOODSIZE` is a page, dumps use up to 32 KiB).
-const LARGEST: usize = 64 * 1024;
+const MAX_DATAGRAM: usize = 64 * 1024;
 /// Most messages of one answer that are kept.
-const MOST: usize = 65_536;
+const MAX_MESSAGES: usize = 65_536;
 /// Room for the largest batch that is sent.
 const SEND_ROOM: usize = 8 << 20;
 
@@ -90,7 +91,8 @@ impl Socket {
         Ok(Self { fd, sequence: 0 })
     }
 
-    /// Sends messages as one datagram and waits until the kernel took the last, which asks for an answer.
+    /// Sends messages as one datagram and waits until the kernel took the last, which asks for an
+    /// answer.
     ///
     /// # Errors
     /// The first refusal, with `what` and `subject`.
@@ -165,7 +167,7 @@ impl Socket {
         let (first, last) = sequences.into_inner();
         let mut found = Vec::new();
         // The kernel's answer contains the tunnel's private key.
-        let mut buffer = Zeroizing::new(vec![0_u8; LARGEST]);
+        let mut buffer = Zeroizing::new(vec![0_u8; MAX_DATAGRAM]);
         loop {
             let length = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
                 Err(Errno::EINTR) => continue,
@@ -184,7 +186,7 @@ impl Socket {
                     },
                     NLMSG_DONE => return Ok(found),
                     _ if !wanted(&part) => {}
-                    _ if found.len() < MOST => found.push(part),
+                    _ if found.len() < MAX_MESSAGES => found.push(part),
                     _ => return Err(Error::new(what, subject, too_much())),
                 }
             }

@@ -1,8 +1,10 @@
-//! WireGuard tunnels (`include/uapi/linux/wireguard.h`): key, port, peers, and which addresses are behind which peer.
+//! WireGuard tunnels (`include/uapi/linux/wireguard.h`): key, port, peers, and which addresses are
+//! behind which peer.
 //!
-//! The link itself is made and removed as every link ([`super::links`]). A private key comes from the system's random bytes,
-//! goes to the kernel in one message of fixed length, and is nowhere else: the kernel works out the public key, which is read
-//! back. The kernel's answers hold the private key, too, and are wiped.
+//! The link itself is made and removed as every link ([`super::links`]). A private key comes from
+//! the system's random bytes, goes to the kernel in one message of fixed length, and is nowhere
+//! else: the kernel works out the public key, which is read back. The kernel's answers hold the
+//! private key, too, and are wiped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -52,12 +54,14 @@ const UPDATE_ONLY: u32 = 4;
 const ALLOWED_FAMILY: u16 = 1;
 const ALLOWED_ADDRESS: u16 = 2;
 const ALLOWED_PREFIX: u16 = 3;
-/// Bytes of the message that sets a private key: netlink's header, the part's, the link's number, the key.
+/// Bytes of the message that sets a private key: netlink's header, the part's, the link's number,
+/// the key.
 const KEY_MESSAGE: usize = 16 + HEADER + 8 + 36;
-/// Peers in one request: an attribute is at most 64 KiB long, and a peer with [`MOST_RANGES`] ranges takes less than 1 KiB.
+/// Peers in one request: an attribute is at most 64 KiB long, and a peer with [`MAX_RANGES`]
+/// ranges takes less than 1 KiB.
 const PEERS_AT_ONCE: usize = 60;
 /// Most ranges that a peer is given.
-pub const MOST_RANGES: usize = 24;
+pub const MAX_RANGES: usize = 24;
 
 /// A range of addresses: one of them, and how many bits all have in common.
 pub type Range = (IpAddr, u8);
@@ -71,12 +75,15 @@ pub enum Change {
         key: Key,
         /// Where it is; none leaves what is known.
         endpoint: Option<SocketAddr>,
-        /// The addresses behind it, at most [`MOST_RANGES`]. Ranges of another peer move to this one.
+        /// The addresses behind it, at most [`MAX_RANGES`]. Ranges of another peer move to this
+        /// one.
         ranges: Vec<Range>,
-        /// Seconds without a packet after which it is sent an empty one. A peer that had none is sent one at once.
+        /// Seconds without a packet after which it is sent an empty one. A peer that had none is
+        /// sent one at once.
         keepalive: u16,
     },
-    /// It is sent an empty packet at once, where it exists: a session that is too old is agreed anew by it.
+    /// It is sent an empty packet at once, where it exists: a session that is too old is agreed
+    /// anew by it.
     Wake {
         /// Its key.
         key: Key,
@@ -129,8 +136,8 @@ impl WireGuard {
         Ok(Self { socket, family })
     }
 
-    /// Gives a tunnel a new key. Sessions that were agreed under an older one still bring packets in until they are 180 s old, and
-    /// take none out.
+    /// Gives a tunnel a new key. Sessions that were agreed under an older one still bring packets
+    /// in until they are 180 s old, and take none out.
     ///
     /// # Errors
     /// If the system gives no random bytes, or the kernel refuses.
@@ -208,7 +215,8 @@ fn family(part: &Part) -> Option<u16> {
     Some(u16::from_ne_bytes(id.first_chunk().copied()?))
 }
 
-/// The whole request that sets a private key. Written into its place byte by byte: a growing buffer would leave copies.
+/// The whole request that sets a private key. Written into its place byte by byte: a growing buffer
+/// would leave copies.
 fn key_message(
     family: u16,
     number: u32,
@@ -271,7 +279,7 @@ fn entries(change: &Change) -> Vec<Attributes> {
                 attributes = attributes.bytes(PEER_ENDPOINT, &socket_address(*endpoint));
             }
             let attributes = attributes.bytes(PEER_KEEPALIVE, &keepalive.to_ne_bytes());
-            let ranges = ranges.iter().take(MOST_RANGES);
+            let ranges = ranges.iter().take(MAX_RANGES);
             let allowed = ranges.fold(Attributes::new(), |all, range| all.nest(0, &allowed(range)));
             vec![attributes.nest(PEER_ALLOWED, &allowed)]
         }
@@ -490,7 +498,7 @@ mod tests {
         let mut tunnel = Tunnel::default();
         take(&read[0], &mut tunnel);
         let ranges = tunnel.peers.values().map(|peer| peer.ranges.len());
-        assert_eq!(ranges.sum::<usize>(), PEERS_AT_ONCE * MOST_RANGES);
+        assert_eq!(ranges.sum::<usize>(), PEERS_AT_ONCE * MAX_RANGES);
     }
 
     #[test]

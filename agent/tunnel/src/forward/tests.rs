@@ -135,8 +135,8 @@ async fn text(program: &mut TcpStream) -> String {
     text
 }
 
-/// Two connections of a client, with their programs. The second program's first bytes have reached the client, and the first
-/// program has read all of its input.
+/// Two connections of a client, with their programs. The second program's first bytes have reached
+/// the client, and the first program has read all of its input.
 async fn two_connections(client: &mut Client) -> ([u32; 2], [TcpStream; 2]) {
     let (listener, port) = listener().await;
     let one = client.connect(port).await;

@@ -22,9 +22,10 @@ use std::net::IpAddr;
 
 /// A machine after the check of its evidence, before the decision on it.
 ///
-/// Holding one proves: the machine has the TPM of its endorsement key, with AK and NK in it (without a TPM: it holds its key), and its
-/// certificate requests ask for no more than the node may have. It does not prove that the other checks passed: the verdict says
-/// so, and the rule's policy decides. Only [`check_evidence`] and [`super::check_unproven`] make one.
+/// Holding one proves: the machine has the TPM of its endorsement key, with AK and NK in it
+/// (without a TPM: it holds its key), and its certificate requests ask for no more than the node
+/// may have. It does not prove that the other checks passed: the verdict says so, and the rule's
+/// policy decides. Only [`check_evidence`] and [`super::check_unproven`] make one.
 #[derive(Debug)]
 pub struct Claimant {
     pub(super) basis: Basis,
@@ -48,7 +49,8 @@ pub enum Approval {
     Person {
         /// The request's name.
         request: String,
-        /// The evidence that was approved: [`Claimant::id`] of the claimant for which the request was created.
+        /// The evidence that was approved: [`Claimant::id`] of the claimant for which the request
+        /// was created.
         id: Digest,
         /// Who approved it, and when, as the API recorded it.
         by: String,
@@ -124,8 +126,8 @@ impl Claimant {
         }
     }
 
-    /// The Machine that made this evidence; `None` for a stranger and, without a TPM, where the key is not the one that the Machine
-    /// was admitted with.
+    /// The Machine that made this evidence; `None` for a stranger and, without a TPM, where the key
+    /// is not the one that the Machine was admitted with.
     pub fn machine(&self) -> Option<&MachineId> {
         self.own_word().map(ProvenMachine::id)
     }
@@ -178,7 +180,8 @@ impl Claimant {
         self.object().node_name()
     }
 
-    /// The machine's identity in records: the hash of its endorsement key or, without a TPM, of its node key, with a note.
+    /// The machine's identity in records: the hash of its endorsement key or, without a TPM, of its
+    /// node key, with a note.
     pub fn party(&self) -> String {
         match &self.basis {
             Basis::Attested(attested) => attested.ek_hash().to_text(),
@@ -204,8 +207,9 @@ impl Claimant {
         &self.rule
     }
 
-    /// The digest that an approval is for: this machine, in this boot and state, with these claims. SHA-256 over EK hash, Name(NK), the
-    /// quoted registers and the hash of the claims; without a TPM over label, hash of the node key and hash of the claims.
+    /// The digest that an approval is for: this machine, in this boot and state, with these claims.
+    /// SHA-256 over EK hash, Name(NK), the quoted registers and the hash of the claims; without a
+    /// TPM over label, hash of the node key and hash of the claims.
     pub fn id(&self) -> Digest {
         match &self.basis {
             Basis::Attested(attested) => {
@@ -256,13 +260,15 @@ impl Claimant {
         }
     }
 
-    /// Addresses of the serving certificate that the machine claims and the inventory does not give it.
+    /// Addresses of the serving certificate that the machine claims and the inventory does not give
+    /// it.
     pub fn claimed_addresses(&self) -> Vec<IpAddr> {
         claimed_addresses(&self.requested.serving.sans, self.object())
     }
 
-    /// Whether another machine holds a certificate for one of the claimed addresses at `now` (Unix seconds), or has it by the inventory.
-    /// Check it again before the admission: two exchanges may pass the check of evidence before either is recorded.
+    /// Whether another machine holds a certificate for one of the claimed addresses at `now` (Unix
+    /// seconds), or has it by the inventory. Check it again before the admission: two exchanges may
+    /// pass the check of evidence before either is recorded.
     pub fn is_overtaken_in(&self, inventory: &Inventory, now: u64) -> bool {
         let (machine, claimed) = (self.object(), self.claimed_addresses());
         if claimed.is_empty() {
@@ -278,8 +284,9 @@ impl Claimant {
         given || taken(&self.requested.serving.sans, machine, inventory, now).is_some()
     }
 
-    /// The Machine to create before this stranger can be approved; `None` where there is one. After a person's decision its spec lists
-    /// the EK and the addresses; without a decision the EK is only recorded as seen, and the addresses only in the status.
+    /// The Machine to create before this stranger can be approved; `None` where there is one. After
+    /// a person's decision its spec lists the EK and the addresses; without a decision the EK is
+    /// only recorded as seen, and the addresses only in the status.
     pub fn to_make(&self) -> Option<Machine> {
         let Subject::Stranger(machine) = self.subject() else {
             return None;
@@ -299,7 +306,8 @@ impl Claimant {
         Some(machine)
     }
 
-    /// The grant under a rule that enforces its verdict: a claimant under such a rule passed every check.
+    /// The grant under a rule that enforces its verdict: a claimant under such a rule passed every
+    /// check.
     ///
     /// # Errors
     /// `POLICY_REJECTS` where the rule leaves the decision to others, or the machine has no TPM.
@@ -312,10 +320,12 @@ impl Claimant {
         Ok(CertificateGrant::new(self, proven, admission))
     }
 
-    /// The grant by an approval. `made` is the object of [`Claimant::to_make`], as the API created it.
+    /// The grant by an approval. `made` is the object of [`Claimant::to_make`], as the API created
+    /// it.
     ///
     /// # Errors
-    /// `POLICY_REJECTS` where the approval is not of the rule's kind, or for other evidence; `MACHINE_UNKNOWN` without a Machine.
+    /// `POLICY_REJECTS` where the approval is not of the rule's kind, or for other evidence;
+    /// `MACHINE_UNKNOWN` without a Machine.
     pub fn approve(
         self,
         approval: &Approval,
@@ -377,7 +387,8 @@ impl Claimant {
         }
     }
 
-    /// The Machine of the grant: that of step 2, or the one that was created for exactly this claimant.
+    /// The Machine of the grant: that of step 2, or the one that was created for exactly this
+    /// claimant.
     fn proven(&self, made: Option<&Machine>) -> Option<ProvenMachine> {
         if let Some(proven) = proven_of(self.subject()) {
             return Some(proven);

@@ -10,10 +10,12 @@ use config_kube::machine::{Admission, Counters, ProvenImage};
 use config_kube::{Decides, Machine, MachineState, MachineStatus};
 use config_tpm::Digest;
 
-/// The decision to admit a machine, with everything that its certificates and its Machine's status need.
+/// The decision to admit a machine, with everything that its certificates and its Machine's status
+/// need.
 ///
-/// Holding one proves: a [`Claimant`] passed every check of a rule that enforces them ([`Claimant::grant`]), or a person or a rule
-/// that approves every machine decided to admit it ([`Claimant::approve`]). It does not prove that the machine has a TPM:
+/// Holding one proves: a [`Claimant`] passed every check of a rule that enforces them
+/// ([`Claimant::grant`]), or a person or a rule that approves every machine decided to admit it
+/// ([`Claimant::approve`]). It does not prove that the machine has a TPM:
 /// [`CertificateGrant::is_unproven`].
 #[derive(Debug)]
 pub struct CertificateGrant {
@@ -139,7 +141,8 @@ impl CertificateGrant {
         &self.serving_names
     }
 
-    /// The image that it booted; `None` if the rule does not accept it, and a person or no one decided.
+    /// The image that it booted; `None` if the rule does not accept it, and a person or no one
+    /// decided.
     pub fn image(&self) -> Option<&ProvenImage> {
         self.image.as_ref()
     }
@@ -154,8 +157,9 @@ impl CertificateGrant {
         &self.verdict
     }
 
-    /// Writes the result into a Machine's status: state, keys, image, configuration, counters, pinned registers and checks. It
-    /// leaves certificate, time, conditions, the Node's marks and the admin's verdict, which the caller writes.
+    /// Writes the result into a Machine's status: state, keys, image, configuration, counters,
+    /// pinned registers and checks. It leaves certificate, time, conditions, the Node's marks and
+    /// the admin's verdict, which the caller writes.
     pub fn record(&self, status: &mut MachineStatus) {
         let mut proved = self.status.clone();
         if proved.pinned_pcrs.is_empty() {
@@ -175,9 +179,10 @@ impl CertificateGrant {
     }
 }
 
-/// Whether this admission uses up an admin's re-admission (`spec.readmitUntil`): the Machine was Untrusted, other registers are
-/// pinned than before, or a machine without a TPM has another node key. An admission that needs none of these, such as a renewal
-/// before the firmware update that it was given for, must not use it up.
+/// Whether this admission uses up an admin's re-admission (`spec.readmitUntil`): the Machine was
+/// Untrusted, other registers are pinned than before, or a machine without a TPM has another node
+/// key. An admission that needs none of these, such as a renewal before the firmware update that it
+/// was given for, must not use it up.
 fn needs_readmission(machine: &Machine, proved: &MachineStatus) -> bool {
     let Some(before) = &machine.status else {
         return false;

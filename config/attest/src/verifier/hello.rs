@@ -1,4 +1,5 @@
-//! Step 2: the check of a hello, before any answer: the Machine, the form of the keys, whether it may join.
+//! Step 2: the check of a hello, before any answer: the Machine, the form of the keys, whether it
+//! may join.
 
 use super::keys::{CheckedKeys, EndorsementKey, ParsedKeys, endorsement_key, keyed};
 use super::{Reference, identity};
@@ -12,15 +13,16 @@ use config_protocol::wire::{Claims, Hello, Keys, PROTOCOL};
 use config_protocol::{Channel, Code, Names, Purpose};
 use config_tpm::Digest;
 
-/// A hello whose keys have the right form, for a Machine that may join. Holding one proves nothing about the caller: the public
-/// areas and the EK certificate are no secrets.
+/// A hello whose keys have the right form, for a Machine that may join. Holding one proves nothing
+/// about the caller: the public areas and the EK certificate are no secrets.
 #[derive(Debug)]
 pub struct CheckedHello {
     pub(super) purpose: Purpose,
     pub(super) subject: Subject,
     pub(super) ek_hash: Digest,
-    /// Whether the inventory knows the EK, under whatever name: the claimed name must not choose the share of the sessions, or a
-    /// caller with public keys alone could tell by a full share whether it is right.
+    /// Whether the inventory knows the EK, under whatever name: the claimed name must not choose
+    /// the share of the sessions, or a caller with public keys alone could tell by a full share
+    /// whether it is right.
     pub(super) listed: bool,
     pub(super) parsed: ParsedKeys,
     pub(super) ek_certificate: Option<Vec<u8>>,
@@ -60,15 +62,17 @@ pub(crate) enum Subject {
     Known(MachineId),
     /// A stranger, with the Machine that would be created for it.
     Stranger(Box<Machine>),
-    /// It may not join, for this reason. The refusal is held back until step 4, when the caller has proved that it has the EK: a caller
-    /// with only public keys and a certificate must not learn names from the answer to a hello.
+    /// It may not join, for this reason. The refusal is held back until step 4, when the caller has
+    /// proved that it has the EK: a caller with only public keys and a certificate must not learn
+    /// names from the answer to a hello.
     Refused(Code),
 }
 
 /// The results of the check: keys, Machine, issuer of the EK certificate, reference values.
 type Seen = (CheckedKeys, Subject, Option<String>, Box<Then>);
 
-/// The client certificate of a renewal. The caller must take it from a TLS handshake that verified it.
+/// The client certificate of a renewal. The caller must take it from a TLS handshake that verified
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenewingPeer {
     /// The Machine's uid in the certificate's extension.
@@ -114,7 +118,8 @@ pub fn check_renewal(
     }
 }
 
-/// Step 2 at the bootstrap, by the admin: the same checks, with the root certificate in place of the requests.
+/// Step 2 at the bootstrap, by the admin: the same checks, with the root certificate in place of
+/// the requests.
 pub(crate) fn admit_bootstrap(
     keys: &Keys,
     claims: &Claims,
@@ -256,9 +261,9 @@ impl<'a> Draft<'a> {
         )
     }
 
-    /// Checks in this order: size, inventory, key attributes, EK hash and certificate chain. (The service has checked body size and rate
-    /// before.) Where the inventory's result would reveal names it is held back ([`Subject::Refused`]), and the form of the keys is
-    /// checked before it.
+    /// Checks in this order: size, inventory, key attributes, EK hash and certificate chain. (The
+    /// service has checked body size and rate before.) Where the inventory's result would reveal
+    /// names it is held back ([`Subject::Refused`]), and the form of the keys is checked before it.
     fn identify(&mut self, keys: &Keys, reference: &Reference<'_>, now: u64) -> Result<Seen, Stop> {
         self.limits()?;
         let EndorsementKey {
@@ -274,20 +279,21 @@ impl<'a> Draft<'a> {
             .map(config_protocol::wire::Blob::as_bytes);
         let waits = self.purpose == Purpose::Join
             && identity::kept_back(&ek_hash, &spki, certificate, reference, now);
-        let mut said = Checks::default();
-        let found = identity::find(&ek_hash, self.claims, reference, &mut said).and_then(|found| {
-            identity::admissible(
-                found.machine(),
-                &ek_hash,
-                self.claims,
-                reference,
-                now,
-                &mut said,
-            )?;
-            Ok(found)
-        });
+        let mut checks = Checks::default();
+        let found =
+            identity::find(&ek_hash, self.claims, reference, &mut checks).and_then(|found| {
+                identity::admissible(
+                    found.machine(),
+                    &ek_hash,
+                    self.claims,
+                    reference,
+                    now,
+                    &mut checks,
+                )?;
+                Ok(found)
+            });
         if found.is_ok() || !waits {
-            self.checks.extend(std::mem::take(&mut said));
+            self.checks.extend(std::mem::take(&mut checks));
         }
         let found = match found {
             Err(stop) if !waits => return Err(stop),
@@ -302,7 +308,7 @@ impl<'a> Draft<'a> {
                 certificate,
                 reference,
                 now,
-                &mut said,
+                &mut checks,
             )?;
             Ok((
                 Then::of(found.machine(), reference),
@@ -310,7 +316,7 @@ impl<'a> Draft<'a> {
                 issuer,
             ))
         });
-        self.checks.extend(said);
+        self.checks.extend(checks);
         match outcome {
             Ok((then, subject, issuer)) => Ok((keyed, subject, issuer, then)),
             Err(Stop(code)) if waits => Ok((

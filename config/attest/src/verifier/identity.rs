@@ -15,9 +15,11 @@ use config_tpm::Digest;
 pub(super) enum Found<'a> {
     /// This Machine, which lists it or is bound to it ([`holds`]).
     Known(&'a Machine),
-    /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate makes the EK its own.
+    /// This Machine, whose name was claimed and which trusts an issuer: only a valid EK certificate
+    /// makes the EK its own.
     ByIssuer(&'a Machine),
-    /// No Machine (a stranger). Where the rule leaves the decision to a person or nobody, this Machine would be created.
+    /// No Machine (a stranger). Where the rule leaves the decision to a person or nobody, this
+    /// Machine would be created.
     Stranger(Box<Machine>),
 }
 
@@ -34,7 +36,8 @@ impl Found<'_> {
         matches!(self, Found::Stranger(_))
     }
 
-    /// Whether the EK is the Machine's by its list or binding, and not only by an issuer's certificate.
+    /// Whether the EK is the Machine's by its list or binding, and not only by an issuer's
+    /// certificate.
     pub(super) fn is_own(&self) -> bool {
         matches!(self, Found::Known(_))
     }
@@ -47,7 +50,8 @@ impl Found<'_> {
     }
 }
 
-/// Finds the Machine of an EK. The claimed name chooses only between machines that the key already fits.
+/// Finds the Machine of an EK. The claimed name chooses only between machines that the key already
+/// fits.
 pub(super) fn find<'a>(
     ek: &Digest,
     claims: &Claims,
@@ -108,25 +112,26 @@ pub(super) fn find<'a>(
     Ok(Found::Known(machine))
 }
 
-/// Checks that the Machine's spec still names this EK, whatever it was bound to before. A rule that enforces its verdict requires an
-/// admin's entry: a hash or an issuer. `seen`, written when a machine was admitted without a decision, is no such entry. For an
-/// issuer [`endorsement`] checks the certificate.
+/// Checks that the Machine's spec still names this EK, whatever it was bound to before. A rule that
+/// enforces its verdict requires an admin's entry: a hash or an issuer. `seen`, written when a
+/// machine was admitted without a decision, is no such entry. For an issuer [`endorsement`] checks
+/// the certificate.
 pub(super) fn holds(
     machine: &Machine,
     ek: &Digest,
     reference: &Reference<'_>,
     checks: &mut Checks,
 ) -> Result<(), Stop> {
-    let said = &machine.spec.ek;
-    let good = match said.match_of(&ek.to_text()) {
+    let spec = &machine.spec.ek;
+    let good = match spec.match_of(&ek.to_text()) {
         Some(EkMatch::Hash | EkMatch::Issuer) => true,
         Some(EkMatch::Seen) => !reference.rule.enforces(),
         None => false,
     };
-    let wanted = if !said.hashes.is_empty() {
-        said.hashes.join(", ")
-    } else if !said.issuers.is_empty() {
-        format!("a key of {}", said.issuers.join(", "))
+    let wanted = if !spec.hashes.is_empty() {
+        spec.hashes.join(", ")
+    } else if !spec.issuers.is_empty() {
+        format!("a key of {}", spec.issuers.join(", "))
     } else {
         "its hash in spec.ek.hashes, or its issuer in spec.ek.issuers: an admin has listed neither"
             .to_owned()
@@ -145,12 +150,12 @@ pub(super) fn holds(
 /// Checks a board that belongs to the Machine by its issuer: the issuer must be the one that had
 /// signed for it at its last proof, if it was bound then.
 fn signed_for(machine: &Machine, ek: &Digest, checks: &mut Checks) -> Result<(), Stop> {
-    let (said, status) = (&machine.spec.ek, machine.status.clone().unwrap_or_default());
+    let (spec, status) = (&machine.spec.ek, machine.status.clone().unwrap_or_default());
     let was_bound = status.bound_ek == Some(ek.to_text());
-    if !was_bound || bound_ek(machine).is_some() || said.issuers.is_empty() {
+    if !was_bound || bound_ek(machine).is_some() || spec.issuers.is_empty() {
         return Ok(());
     }
-    let wanted = said.issuers.join(", ");
+    let wanted = spec.issuers.join(", ");
     let found = status.ek_issuer.as_deref().unwrap_or("none of them");
     Err(checks.fail(
         "issuer of the Machine",
@@ -190,7 +195,8 @@ pub(super) fn kept_back(
         && certificate.is_some_and(|der| check_ek_certificate(der, spki, &issuers, now).is_ok())
 }
 
-/// Finds a Machine that trusts an issuer instead of listing hashes, by the claimed name; else the caller is a stranger.
+/// Finds a Machine that trusts an issuer instead of listing hashes, by the claimed name; else the
+/// caller is a stranger.
 fn by_name<'a>(
     ek: &Digest,
     claims: &Claims,
@@ -217,7 +223,8 @@ fn by_name<'a>(
     }
 }
 
-/// The Machine that would be created for a stranger: its name must be free, its role one that the rule admits.
+/// The Machine that would be created for a stranger: its name must be free, its role one that the
+/// rule admits.
 fn stranger(
     ek: &Digest,
     claims: &Claims,
@@ -459,7 +466,8 @@ fn endorsed(
     (maker, settle(rule.ek_require, passed, failed, checks))
 }
 
-/// Records the checks of an endorsement key, and stops at the first that failed, unless the rule is content with any that passed.
+/// Records the checks of an endorsement key, and stops at the first that failed, unless the rule is
+/// content with any that passed.
 fn settle(
     require: Require,
     passed: Vec<(&'static str, String, String)>,

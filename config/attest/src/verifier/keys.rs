@@ -54,7 +54,8 @@ pub(super) fn endorsement_key(keys: &Keys, checks: &mut Checks) -> Result<Endors
     })
 }
 
-/// Checks the attestation key and the node key, and computes their Names: the credential of step 2 is bound to the AK's.
+/// Checks the attestation key and the node key, and computes their Names: the credential of step 2
+/// is bound to the AK's.
 pub(super) fn keyed(
     keys: &Keys,
     ek: Public,
@@ -138,7 +139,8 @@ fn node_key(bytes: &[u8], checks: &mut Checks) -> Result<Public, Stop> {
         Code::NkTemplate
     };
     wanted.attributes = wanted.attributes.no_da_of(nk.attributes);
-    // The policy's value is compared with the quoted registers in step 4; here only its length is checked.
+    // The policy's value is compared with the quoted registers in step 4; here only its length is
+    // checked.
     if nk.auth_policy.len() == wanted.auth_policy.len() {
         wanted.auth_policy.clone_from(&nk.auth_policy);
     }

@@ -1,15 +1,17 @@
-//! The master's side of an exchange, without I/O. Each function takes the result of the one before by value, so none can be left
-//! out. The steps are those of WIRE.md.
+//! The master's side of an exchange, without I/O. Each function takes the result of the one before
+//! by value, so none can be left out. The steps are those of WIRE.md.
 //!
-//! - Step 2: [`check_hello`], or [`check_renewal`], makes a [`CheckedHello`]: keys of the right form, for a Machine that may
-//!   join. [`crate::sessions::Sessions::open`] makes the challenge; the session holds [`Pending`].
-//! - Step 4: [`check_evidence`] makes a [`Claimant`], or a [`crate::Refusal`] that says whether the machine itself proved what is
-//!   refused. Then [`Claimant::grant`], under a rule that enforces the verdict, or [`Claimant::approve`], under one where a
-//!   person or nobody decides, makes a [`CertificateGrant`].
+//! - Step 2: [`check_hello`], or [`check_renewal`], makes a [`CheckedHello`]: keys of the right
+//!   form, for a Machine that may join. [`crate::sessions::Sessions::open`] makes the challenge;
+//!   the session holds [`Pending`].
+//! - Step 4: [`check_evidence`] makes a [`Claimant`], or a [`crate::Refusal`] that says whether the
+//!   machine itself proved what is refused. Then [`Claimant::grant`], under a rule that enforces
+//!   the verdict, or [`Claimant::approve`], under one where a person or nobody decides, makes a
+//!   [`CertificateGrant`].
 //! - Step 5: the CA signs for a [`CertificateGrant`], and for nothing else.
 //!
-//! Machines without a TPM take the same steps by [`check_unproven_hello`] and [`check_unproven`]; they prove only that they hold
-//! a key.
+//! Machines without a TPM take the same steps by [`check_unproven_hello`] and [`check_unproven`];
+//! they prove only that they hold a key.
 
 mod claimant;
 mod grant;
@@ -61,6 +63,7 @@ pub struct Reference<'a> {
     pub api_names: &'a [String],
     /// The cluster's name.
     pub cluster: &'a str,
-    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key, whose verdict on the first master is accepted.
+    /// SHA-256 of the SubjectPublicKeyInfo of the admin's key, whose verdict on the first master is
+    /// accepted.
     pub admin_key: Option<Digest>,
 }

@@ -104,7 +104,8 @@ impl HalfOpen for Pending {
 }
 
 impl Pending {
-    /// The key of the lock under which exchanges of one machine are concluded: the Machine's uid or, for a stranger, its EK.
+    /// The key of the lock under which exchanges of one machine are concluded: the Machine's uid
+    /// or, for a stranger, its EK.
     pub fn lock_key(&self) -> String {
         match &self.hello.subject {
             Subject::Known(id) => id.uid.clone(),

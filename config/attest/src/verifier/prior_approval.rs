@@ -18,7 +18,8 @@ pub enum PriorApproval {
     Unchanged,
     /// It has booted something else since: the difference for each register, as sentences.
     Changed(Vec<String>),
-    /// It is in the approved state, and claims or asks for more names or addresses, which are listed.
+    /// It is in the approved state, and claims or asks for more names or addresses, which are
+    /// listed.
     More(Vec<String>),
 }
 

@@ -1,7 +1,8 @@
 //! The check of the claim that pods on the machine may be privileged.
 //!
-//! The agent makes the claim about its own configuration, and Q covers it. Where the image is attested, so is the agent, and the claim
-//! is as trustworthy as the image. Elsewhere it proves nothing, like every other claim.
+//! The agent makes the claim about its own configuration, and Q covers it. Where the image is
+//! attested, so is the agent, and the claim is as trustworthy as the image. Elsewhere it proves
+//! nothing, like every other claim.
 
 use crate::policy::CheckedRule;
 use crate::verdict::Checks;

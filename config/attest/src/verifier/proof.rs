@@ -19,12 +19,13 @@ use config_tpm::{
 use std::collections::BTreeMap;
 use subtle::ConstantTimeEq as _;
 
-/// Holding one proves: the TPM with this EK made the proof for this exchange, and the machine's state was checked. The certificate
-/// requests are not checked yet.
+/// Holding one proves: the TPM with this EK made the proof for this exchange, and the machine's
+/// state was checked. The certificate requests are not checked yet.
 #[derive(Debug)]
 pub struct Attested {
     pub(super) proven: Option<ProvenMachine>,
-    /// The EK is the Machine's own, by its binding or its list, and not only vouched for by an issuer.
+    /// The EK is the Machine's own, by its binding or its list, and not only vouched for by an
+    /// issuer.
     pub(super) own: bool,
     pub(super) machine: Machine,
     pub(super) pending: Pending,
@@ -136,7 +137,7 @@ pub(crate) fn check_proof(
     let proven = proven_of(pending.subject());
     let outcome =
         wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
-            let state = said(
+            let state = quoted_state(
                 &pending,
                 &quote,
                 proof,
@@ -449,7 +450,7 @@ fn wanted_still(
 }
 
 /// Checks what the quote attests, and whether the machine may still join.
-fn said(
+fn quoted_state(
     pending: &Pending,
     quote: &Attest,
     proof: &Proof,
@@ -470,7 +471,7 @@ fn said(
     )?;
     registers(quote, &proof.pcrs, checks)?;
     certification(pending, proof, checks)?;
-    let said = state::StateEvidence {
+    let evidence = state::StateEvidence {
         purpose: pending.purpose(),
         then: pending.counters(),
         clock: quote.clock_info,
@@ -481,7 +482,7 @@ fn said(
         config: proof.config_event.as_ref(),
         claims: pending.claims(),
     };
-    state::check(&said, machine, reference, now, checks)
+    state::check(&evidence, machine, reference, now, checks)
 }
 
 /// Checks that the values sent are exactly the quoted ones.

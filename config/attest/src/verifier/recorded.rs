@@ -1,6 +1,7 @@
 //! Evidence kept for dry runs: what another rule would decide on it.
 //!
-//! Possession is not checked again, as it depends on no rule. All other checks are the code of an exchange.
+//! Possession is not checked again, as it depends on no rule. All other checks are the code of an
+//! exchange.
 
 use super::claimant::names;
 use super::prior_approval::prior_approval;
@@ -18,7 +19,8 @@ use config_tpm::Digest;
 /// Longest event log that is kept, in bytes; a real one has some 15 KiB.
 const KEPT_LOG: usize = 64 * 1024;
 
-/// The evidence of one exchange. Holding one proves nothing: keep it only where the exchange's verdict shows possession.
+/// The evidence of one exchange. Holding one proves nothing: keep it only where the exchange's
+/// verdict shows possession.
 #[derive(Debug, Clone)]
 pub struct RecordedEvidence {
     ek_hash: Digest,
@@ -75,7 +77,8 @@ impl RecordedEvidence {
         self.evidence.proof.event_log.as_bytes().len() + certificate + 8 * 1024
     }
 
-    /// The decision of `reference.rule` if the machine joined with this evidence at `now` (Unix seconds).
+    /// The decision of `reference.rule` if the machine joined with this evidence at `now` (Unix
+    /// seconds).
     pub fn dry_run(&self, reference: &Reference<'_>, now: u64) -> DryRunVerdict {
         let mut checks = Checks::default();
         let outcome = self.walk(reference, now, &mut checks);
@@ -119,7 +122,7 @@ impl RecordedEvidence {
         let proof = &self.evidence.proof;
         let quote = Attest::parse(proof.quote.attest.as_bytes())
             .map_err(|_unlike_then| Stop(Code::AttestMalformed))?;
-        let said = state::StateEvidence {
+        let evidence = state::StateEvidence {
             purpose: Purpose::Join,
             then: known(machine).and_then(|status| status.counters),
             clock: quote.clock_info,
@@ -130,7 +133,7 @@ impl RecordedEvidence {
             config: proof.config_event.as_ref(),
             claims: &self.claims,
         };
-        state::check(&said, machine, reference, now, checks)?;
+        state::check(&evidence, machine, reference, now, checks)?;
         let asks = RequestContext {
             claims: &self.claims,
             derived: Some(name::derived(&self.ek_hash)),

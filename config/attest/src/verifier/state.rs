@@ -1,7 +1,8 @@
-//! Step 4: the check of what the machine booted: event log, image, Secure Boot, configuration, firmware, counters.
+//! Step 4: the check of what the machine booted: event log, image, Secure Boot, configuration,
+//! firmware, counters.
 //!
-//! Assumption: the register values are those of the quote. All checks run and record their results, so that a verdict shows every
-//! fault, not only the first.
+//! Assumption: the register values are those of the quote. All checks run and record their results,
+//! so that a verdict shows every fault, not only the first.
 
 use super::Reference;
 use crate::bootstrap;
@@ -156,10 +157,11 @@ fn judge(
     }
 }
 
-/// Checks the TPM's counters: resetCount and restartCount never decrease, and the clock never decreases while both are equal. Lower
-/// ones mean that a snapshot was restored. An attacker can delay the evidence of one exchange until a later one was recorded; then
-/// the counters are below the recorded ones but not below those of the challenge, and the code is `OVERTAKEN`, which does not
-/// change the Machine.
+/// Checks the TPM's counters: resetCount and restartCount never decrease, and the clock never
+/// decreases while both are equal. Lower ones mean that a snapshot was restored. An attacker can
+/// delay the evidence of one exchange until a later one was recorded; then the counters are below
+/// the recorded ones but not below those of the challenge, and the code is `OVERTAKEN`, which does
+/// not change the Machine.
 fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks) {
     let now = evidence.clock;
     let show = |reset, restart, clock, safe| {
@@ -208,7 +210,8 @@ fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks
     }
 }
 
-/// Checks that PCR 13 holds exactly the one configuration event, and that the inventory allows the configuration.
+/// Checks that PCR 13 holds exactly the one configuration event, and that the inventory allows the
+/// configuration.
 fn config(
     evidence: &StateEvidence<'_>,
     machine: &Machine,
@@ -276,7 +279,8 @@ fn config(
     })
 }
 
-/// The event log, if it replays to every quoted register. init extends PCR 13 after the firmware, so the log has no event of it.
+/// The event log, if it replays to every quoted register. init extends PCR 13 after the firmware,
+/// so the log has no event of it.
 fn replayed(evidence: &StateEvidence<'_>, checks: &mut Checks) -> Option<EventLog> {
     let log = match EventLog::parse(evidence.log) {
         Ok(log) => log,
@@ -346,7 +350,8 @@ fn secure_boot_as_the_rule_wants(on: bool, rule: &CheckedRule, checks: &mut Chec
     );
 }
 
-/// The release that was booted, or the most similar one, so that the verdict can name the difference.
+/// The release that was booted, or the most similar one, so that the verdict can name the
+/// difference.
 fn booted<'a>(
     evidence: &StateEvidence<'_>,
     machine: &Machine,
@@ -387,7 +392,8 @@ fn booted<'a>(
     })
 }
 
-/// Checks the registers against this release, and the release against the rule. Returns what [`databases`] returns.
+/// Checks the registers against this release, and the release against the rule. Returns what
+/// [`databases`] returns.
 fn image(
     (release, boot): Started<'_>,
     evidence: &StateEvidence<'_>,
@@ -469,8 +475,9 @@ fn register(
     );
 }
 
-/// Checks that the Secure Boot databases are the release's, or others that were pinned at an admin's re-admission (a manufacturer's
-/// keys, or a revocation list that came with an update). Returns the register's value in the second case.
+/// Checks that the Secure Boot databases are the release's, or others that were pinned at an
+/// admin's re-admission (a manufacturer's keys, or a revocation list that came with an update).
+/// Returns the register's value in the second case.
 fn databases(
     (release, boot): Started<'_>,
     evidence: &StateEvidence<'_>,
@@ -532,7 +539,8 @@ fn registers(evidence: &StateEvidence<'_>) -> String {
     shown.join(", ")
 }
 
-/// Checks that the image is among the newest of its role, as many as the rule's `maxConcurrent` allows, whatever their SVN.
+/// Checks that the image is among the newest of its role, as many as the rule's `maxConcurrent`
+/// allows, whatever their SVN.
 fn concurrency(image: &Manifest, role: &str, reference: &Reference<'_>, checks: &mut Checks) {
     let limit = reference.rule.max_concurrent;
     if limit == 0 {
@@ -559,8 +567,8 @@ fn concurrency(image: &Manifest, role: &str, reference: &Reference<'_>, checks: 
     );
 }
 
-/// Checks the firmware's registers against the pinned values. They are pinned at the first admission and at an admin's
-/// re-admission.
+/// Checks the firmware's registers against the pinned values. They are pinned at the first
+/// admission and at an admin's re-admission.
 fn firmware(
     evidence: &StateEvidence<'_>,
     machine: &Machine,
@@ -592,9 +600,9 @@ fn firmware(
     pinned
 }
 
-/// Checks that the TPM's own firmware is not below the rule's floor for its manufacturer. Version numbers differ between
-/// manufacturers, so each has its own floor, and the EK certificate's issuer names the manufacturer: where a rule has floors, a TPM
-/// without a certificate fails.
+/// Checks that the TPM's own firmware is not below the rule's floor for its manufacturer. Version
+/// numbers differ between manufacturers, so each has its own floor, and the EK certificate's issuer
+/// names the manufacturer: where a rule has floors, a TPM without a certificate fails.
 fn tpm_firmware(evidence: &StateEvidence<'_>, rule: &CheckedRule, checks: &mut Checks) {
     const CHECK: &str = "TPM firmware";
     let found = evidence.tpm_firmware;

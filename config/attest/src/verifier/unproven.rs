@@ -2,8 +2,8 @@
 //! asks now, on this connection. Everything that a TPM would prove is recorded as not proven, and
 //! only a rule with `insecure_no_tpm` accepts such machines.
 //!
-//! A Machine that lists endorsement keys, or was ever bound to one, is never admitted here, under any rule: otherwise an attacker
-//! could avoid the TPM's checks by claiming that there is no TPM.
+//! A Machine that lists endorsement keys, or was ever bound to one, is never admitted here, under
+//! any rule: otherwise an attacker could avoid the TPM's checks by claiming that there is no TPM.
 
 use super::claimant::{Basis, Claimant};
 use super::hello::refusal;
@@ -23,7 +23,8 @@ use config_protocol::{Channel, Code, Purpose, name};
 use config_tpm::Digest;
 use config_tpm::Entropy;
 
-/// The only role that a machine without a TPM can have: a master keeps the cluster's keys in its TPM.
+/// The only role that a machine without a TPM can have: a master keeps the cluster's keys in its
+/// TPM.
 const ROLE: &str = "worker";
 /// OID of ECDSA with SHA-256.
 const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
@@ -84,8 +85,8 @@ pub fn check_unproven_hello(
 /// Step 2 for a node that renews over mTLS with the certificate that it has.
 ///
 /// # Errors
-/// A refusal that names the first check that failed: form, Machine, what its rule admits, or a certificate that is
-/// not this Machine's.
+/// A refusal that names the first check that failed: form, Machine, what its rule admits, or a
+/// certificate that is not this Machine's.
 pub fn check_unproven_renewal(
     hello: &Hello,
     peer: &RenewingPeer,
@@ -150,7 +151,7 @@ fn form(hello: &Hello, reference: &Reference<'_>, checks: &mut Checks) -> Result
         "over the limits, or not printable"
     };
     checks.must("claims", Code::Malformed, good, "within the limits", found)?;
-    said(reference, checks)?;
+    rule_admits(reference, checks)?;
     let spki = hello.key.as_bytes();
     let good = is_canonical_p256(spki);
     let found = if good {
@@ -168,7 +169,7 @@ fn form(hello: &Hello, reference: &Reference<'_>, checks: &mut Checks) -> Result
 }
 
 /// Checks that the rule admits machines without a TPM.
-fn said(reference: &Reference<'_>, checks: &mut Checks) -> Result<(), Stop> {
+fn rule_admits(reference: &Reference<'_>, checks: &mut Checks) -> Result<(), Stop> {
     let rule = reference.rule;
     let found = format!("rule `{}` does not say it", rule.name());
     let found = if rule.admits_without_tpm() {
@@ -410,8 +411,8 @@ impl UnprovenPending {
 /// a node may have. No verdict can be enforced without a TPM, so a person decides, or no one.
 ///
 /// # Errors
-/// A refusal that names the first check that failed: the binding to challenge and connection, the Machine as it is by
-/// now, the certificate requests.
+/// A refusal that names the first check that failed: the binding to challenge and connection, the
+/// Machine as it is by now, the certificate requests.
 pub fn check_unproven(
     pending: UnprovenPending,
     evidence: &Evidence,
@@ -445,9 +446,9 @@ pub fn check_unproven(
     let own_word = recorded_key(&machine) == Some(key.to_text().as_str());
     let proven = if own_word { proven_of(&subject) } else { None };
     not_proven(&mut checks);
-    let mut said = Checks::default();
-    super::privileged::check(&claims, reference.rule, &mut said);
-    checks.judged(said, false);
+    let mut privileged = Checks::default();
+    super::privileged::check(&claims, reference.rule, &mut privileged);
+    checks.judged(privileged, false);
     match check_requests(&asks, &machine, reference, now, &mut checks) {
         Ok(requested) => {
             let keyed = KeyHolder {
@@ -469,8 +470,8 @@ pub fn check_unproven(
     }
 }
 
-/// A refusal of a machine that holds its key. It counts against the Machine only if that is the key that the Machine was admitted
-/// with.
+/// A refusal of a machine that holds its key. It counts against the Machine only if that is the key
+/// that the Machine was admitted with.
 fn key_refused(
     proven: Option<ProvenMachine>,
     stop: Stop,
@@ -537,7 +538,8 @@ fn binding(
     )
 }
 
-/// The Machine of step 2, if it may still join: rule, inventory and the Machine's state may have changed since.
+/// The Machine of step 2, if it may still join: rule, inventory and the Machine's state may have
+/// changed since.
 fn still(
     pending: &UnprovenPending,
     reference: &Reference<'_>,
@@ -560,7 +562,7 @@ fn look_again(
     checks: &mut Checks,
 ) -> Result<Machine, Stop> {
     let claims = &pending.hello.claims;
-    said(reference, checks)?;
+    rule_admits(reference, checks)?;
     let found = find(claims, reference, checks)?;
     let same = match (&pending.hello.subject, &found) {
         (Subject::Known(id), Found::Known(machine)) => machine_id(machine) == *id,

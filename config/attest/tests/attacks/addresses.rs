@@ -7,7 +7,8 @@ use config_kube::{Machine, PolicyName};
 use config_protocol::Code;
 use tests_machines::{EkKind, SoftMachine, World};
 
-/// Two machines under a rule that takes claimed addresses, the first of which holds a certificate for `10.9.9.9`.
+/// Two machines under a rule that takes claimed addresses, the first of which holds a certificate
+/// for `10.9.9.9`.
 fn two_claimants(policy: PolicyName) -> (World, SoftMachine, SoftMachine) {
     let (mut world, mut first) = lab();
     let mut second = world.machine("worker-2", "192.168.77.12", EkKind::P256);
@@ -26,7 +27,8 @@ fn end(machine: &mut Machine, time: &str) {
     time.clone_into(&mut status.certificate.get_or_insert_default().not_after);
 }
 
-/// A machine that goes from address to address has certificates with all of them: it gets no further one until the first end.
+/// A machine that goes from address to address has certificates with all of them: it gets no
+/// further one until the first end.
 #[test]
 fn a_machine_does_not_collect_addresses() {
     let (mut world, mut machine) = lab();

@@ -396,7 +396,8 @@ fn a_machine_without_a_name_gets_one_derived_from_its_key_or_learns_its_own() {
         queued(&mut world, &machine).expect("approved").node_name(),
         derived
     );
-    // In the inventory under another name: the machine learns it after its proof, then asks under it.
+    // In the inventory under another name: the machine learns it after its proof, then asks under
+    // it.
     let (mut world, mut machine) = lab();
     let original = machine.clone();
     unnamed(&mut machine);
@@ -486,7 +487,8 @@ proptest! {
         prop_assert!(world.approve(claimant, &Approval::Before).is_err());
     }
 
-    /// A dry run of another rule gives the same result as the machine's next exchange under that rule.
+    /// A dry run of another rule gives the same result as the machine's next exchange under that
+    /// rule.
     #[test]
     fn a_dry_run_decides_as_the_verifier_does(rule in changes(RULES.len()), object in changes(OBJECTS.len()), boot in changes(BOOTS.len()), known in any::<bool>()) {
         let (mut world, mut machine) = lab();

@@ -314,7 +314,8 @@ fn ended_sessions_make_room_for_a_new_exchange() {
     assert_eq!(world.sessions.held(), (2, 0));
 }
 
-/// Anyone who knows an EK opens sessions for it, but not all of them: from another network its machine still joins.
+/// Anyone who knows an EK opens sessions for it, but not all of them: from another network its
+/// machine still joins.
 #[test]
 fn one_network_does_not_use_up_the_sessions_of_an_ek() {
     let (mut world, machine) = lab();

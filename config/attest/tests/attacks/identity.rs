@@ -332,7 +332,8 @@ fn overtaken_evidence_makes_no_machine_untrusted() {
             (Code::Overtaken, None)
         );
     }
-    // Counters below those known at the hello come from a restored snapshot, however late they arrive.
+    // Counters below those known at the hello come from a restored snapshot, however late they
+    // arrive.
     let (challenge, _) = half_open(&mut world, &machine);
     let now = machine.clock;
     machine.clock.clock -= 500;

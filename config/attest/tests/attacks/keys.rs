@@ -159,7 +159,8 @@ fn attest(signed: &Signed) -> config_tpm::Attest {
     config_tpm::Attest::parse(signed.attest.as_bytes()).expect("an attestation")
 }
 
-/// A join in which the quote's bytes were changed and signed by the AK, as an AK that is not restricted would.
+/// A join in which the quote's bytes were changed and signed by the AK, as an AK that is not
+/// restricted would.
 fn requoted(
     world: &mut World,
     machine: &SoftMachine,

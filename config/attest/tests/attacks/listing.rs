@@ -134,8 +134,9 @@ fn a_key_removed_from_its_machine_neither_joins_nor_renews() {
     }
 }
 
-/// Another issuer in place of the one whose certificate the board has, or an issuer in place of its hash, replaces the board:
-/// it is no longer bound, and comes in again only with a certificate of the issuer that is named now.
+/// Another issuer in place of the one whose certificate the board has, or an issuer in place of its
+/// hash, replaces the board: it is no longer bound, and comes in again only with a certificate of
+/// the issuer that is named now.
 #[test]
 fn a_board_is_not_bound_by_an_issuer_that_did_not_sign_for_it() {
     let known: [fn(&mut EkSelector); 2] = [

@@ -1,4 +1,5 @@
-//! Every attack of cloud-verify/v1, each refused with its own code, each beside the same exchange without it (the negative control).
+//! Every attack of cloud-verify/v1, each refused with its own code, each beside the same exchange
+//! without it (the negative control).
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 

@@ -1,4 +1,5 @@
-//! Attacks on the proof of what was booted: log, image, Secure Boot, configuration, firmware, counters.
+//! Attacks on the proof of what was booted: log, image, Secure Boot, configuration, firmware,
+//! counters.
 
 use super::{Proven, accepted, expect, lab, refused};
 use config_kube::MachineState;
@@ -118,7 +119,8 @@ fn a_rewritten_event_type_is_unknown_to_policy() {
             log.events[first].kind = kind::EFI_VARIABLE_AUTHORITY;
         })
     });
-    // Where the manifest lists events, a type that the policy knows still differs from the listed one.
+    // Where the manifest lists events, a type that the policy knows still differs from the listed
+    // one.
     let (mut world, _) = lab();
     let mut image = world.image.clone();
     image.list_events = true;
@@ -580,7 +582,8 @@ fn a_manufacturers_secure_boot_databases_are_pinned_by_a_readmission() {
             .collect::<Vec<_>>(),
         ["0", "2", "7"]
     );
-    // Another list needs another re-admission. The image's own keys never need one, and remove the pin.
+    // Another list needs another re-admission. The image's own keys never need one, and remove the
+    // pin.
     expect(
         Proven,
         Code::SecureBootDatabase,

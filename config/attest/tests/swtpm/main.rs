@@ -1,7 +1,7 @@
 //! The verifier against a real TPM implementation (swtpm), with tpm2-tools as second opinion.
 //!
-//! With `PRATIQUE_CAPTURE=1` the exchanges are also written to `vectors/`, from where `tests/vectors.rs` replays them without a
-//! TPM.
+//! With `PRATIQUE_CAPTURE=1` the exchanges are also written to `vectors/`, from where
+//! `tests/vectors.rs` replays them without a TPM.
 
 #![allow(clippy::panic, reason = "helpers of tests stop at the first surprise")]
 
@@ -127,7 +127,8 @@ fn exchange(
         Public::parse(&ak_public).expect("an AK").name().as_bytes()
     );
 
-    // The TPM signs the client request elsewhere (agent/tpm); here its key only stands in the request.
+    // The TPM signs the client request elsewhere (agent/tpm); here its key only stands in the
+    // request.
     let requester = SoftMachine::new("requester", EkKind::P256);
     let client = Requester::node("worker-1", &[]).request(&requester.nk);
     let serving = Requester::node("worker-1", &["worker-1".to_owned()]).request(&requester.serving);

@@ -1,106 +1,39 @@
-//! A software TPM for one test, spoken to with raw commands, so that nothing stands between the verifier and the TPM's bytes.
+//! A software TPM for one test, spoken to with raw commands, so that nothing stands between the
+//! verifier and the TPM's bytes.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
 use tempfile::TempDir;
+use tests_harness::swtpm::Swtpm;
 
-const LIMIT: Duration = Duration::from_secs(180);
 /// Password session.
 const PASSWORD: u32 = 0x4000_0009;
 /// The hierarchies.
 pub(crate) const ENDORSEMENT: u32 = 0x4000_000b;
 pub(crate) const NULL: u32 = 0x4000_0007;
 
-/// A running software TPM; its process ends when this is dropped.
+/// A running software TPM, and a directory for the test's files.
 pub(crate) struct Vtpm {
+    swtpm: Swtpm,
     dir: TempDir,
-    process: Child,
-    port: u16,
     stream: Option<TcpStream>,
-}
-
-impl Drop for Vtpm {
-    fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
-}
-
-fn run(command: &mut Command, package: &str) -> Vec<u8> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .unwrap_or_else(|fault| panic!("{name}: {fault}: install {package}"));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {text}");
-    output.stdout
 }
 
 impl Vtpm {
     /// A new TPM with EKs and certificates by an issuer of its own.
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        manufacture(dir.path());
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let port = free_ports();
-            let mut command = Command::new("swtpm");
-            command
-                .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
-                .args([
-                    "--tpmstate",
-                    &format!("dir={}", dir.path().join("state").display()),
-                ])
-                .args([
-                    "--server",
-                    &format!("type=tcp,port={port},bindaddr=127.0.0.1"),
-                ])
-                .args([
-                    "--ctrl",
-                    &format!("type=tcp,port={},bindaddr=127.0.0.1", port + 1),
-                ])
-                .args([
-                    "--pid",
-                    &format!("file={}", dir.path().join("pid").display()),
-                ])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            let process = tests_harness::lifetime::bind(&mut command)
-                .expect("a guard")
-                .spawn();
-            let mut process = process.expect("swtpm must be in PATH: install the package swtpm");
-            // The pid file appears once both ports are bound; a taken port ends the process and another pair is tried.
-            while Instant::now() < deadline {
-                let pid = std::fs::read_to_string(dir.path().join("pid"));
-                if pid.is_ok_and(|pid| pid.trim() == process.id().to_string()) {
-                    return Self {
-                        dir,
-                        process,
-                        port,
-                        stream: None,
-                    };
-                }
-                if process.try_wait().expect("a child").is_some() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            process.kill().ok();
-            process.wait().ok();
-            assert!(
-                Instant::now() < deadline,
-                "swtpm did not listen within {LIMIT:?}"
-            );
+        Self {
+            swtpm: Swtpm::new(),
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            stream: None,
         }
     }
 
     /// PEM of the issuer of the EK certificates.
     pub(crate) fn issuer_pem(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("ca/issuercert.pem"))
-            .expect("the issuer's certificate")
+        self.swtpm.issuer_pem()
     }
 
     /// A path in the test's directory.
@@ -108,19 +41,23 @@ impl Vtpm {
         self.dir.path().join(name)
     }
 
-    /// Runs one of tpm2-tools against this TPM, in the test's directory. This closes our own connection.
+    /// Runs one of tpm2-tools against this TPM, in the test's directory. This closes our own
+    /// connection.
     pub(crate) fn tool(&mut self, name: &str, arguments: &[&str]) -> Vec<u8> {
         self.stream = None;
-        let tcti = format!("swtpm:host=127.0.0.1,port={}", self.port);
-        let mut command = Command::new(name);
-        command
+        let output = Command::new(name)
             .args(arguments)
             .current_dir(self.dir.path())
-            .env("TPM2TOOLS_TCTI", tcti);
-        run(&mut command, "tpm2-tools")
+            .env("TPM2TOOLS_TCTI", self.swtpm.tcti())
+            .output()
+            .unwrap_or_else(|fault| panic!("{name}: {fault}: install tpm2-tools"));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name} {arguments:?}: {text}");
+        output.stdout
     }
 
-    /// Sends a command until the TPM no longer asks for a retry; returns what follows the response's header.
+    /// Sends a command until the TPM no longer asks for a retry; returns what follows the
+    /// response's header.
     fn send(&mut self, tag: u16, code: u32, body: &[u8]) -> Vec<u8> {
         const TPM_RC_RETRY: u32 = 0x922;
         for _ in 0..5 {
@@ -134,7 +71,7 @@ impl Vtpm {
     }
 
     fn once(&mut self, tag: u16, code: u32, body: &[u8]) -> (u32, Vec<u8>) {
-        let port = self.port;
+        let port = self.swtpm.port();
         let stream = self.stream.get_or_insert_with(|| {
             TcpStream::connect(("127.0.0.1", port)).expect("the software TPM listens")
         });
@@ -153,8 +90,8 @@ impl Vtpm {
         (result, rest)
     }
 
-    /// A command with sessions: handles, one authorization each, parameters. Returns the response's handle part of
-    /// `out_handles` handles and its parameters.
+    /// A command with sessions: handles, one authorization each, parameters. Returns the response's
+    /// handle part of `out_handles` handles and its parameters.
     fn authorized(
         &mut self,
         code: u32,
@@ -202,7 +139,8 @@ impl Vtpm {
         self.authorized(0x182, &[u32::from(pcr)], &[PASSWORD], &parameters);
     }
 
-    /// TPM2_ActivateCredential by the EK's policy (PolicySecret of the endorsement hierarchy), or by its empty auth.
+    /// TPM2_ActivateCredential by the EK's policy (PolicySecret of the endorsement hierarchy), or
+    /// by its empty auth.
     pub(crate) fn activate(
         &mut self,
         ak: u32,
@@ -269,50 +207,4 @@ fn put(bytes: &[u8]) -> Vec<u8> {
         .to_vec();
     out.extend_from_slice(bytes);
     out
-}
-
-fn manufacture(dir: &Path) {
-    let at = |name: &str| dir.join(name).display().to_string();
-    for name in ["state", "ca"] {
-        std::fs::create_dir(dir.join(name)).expect("a directory");
-    }
-    let tool = format!(
-        "create_certs_tool=swtpm_localca\ncreate_certs_tool_config={}\ncreate_certs_tool_options={}\n",
-        at("localca.conf"),
-        at("options")
-    );
-    let issuer = format!(
-        "statedir={0}\nsigningkey={0}/signkey.pem\nissuercert={0}/issuercert.pem\ncertserial={0}/certserial\n",
-        at("ca")
-    );
-    let options =
-        "--platform-manufacturer Example\n--platform-version 1\n--platform-model Test\n".to_owned();
-    for (name, text) in [
-        ("setup.conf", tool),
-        ("localca.conf", issuer),
-        ("options", options),
-    ] {
-        std::fs::write(dir.join(name), text).expect("a setting");
-    }
-    let mut setup = Command::new("swtpm_setup");
-    setup
-        .args([
-            "--tpm2",
-            "--create-ek-cert",
-            "--create-platform-cert",
-            "--pcr-banks",
-            "sha256",
-        ])
-        .args(["--tpmstate", &at("state"), "--config", &at("setup.conf")]);
-    run(&mut setup, "swtpm and swtpm-tools");
-}
-
-fn free_ports() -> u16 {
-    loop {
-        let first = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
-        let port = first.local_addr().expect("an address").port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return port;
-        }
-    }
 }

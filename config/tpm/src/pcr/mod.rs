@@ -1,4 +1,5 @@
-//! Arithmetic of the platform configuration registers, in the SHA-256 bank: one implementation for image, agent and master.
+//! Arithmetic of the platform configuration registers, in the SHA-256 bank: one implementation for
+//! image, agent and master.
 
 use crate::Digest;
 use crate::{HashAlg, PcrSelection};
@@ -58,7 +59,8 @@ impl Selection {
         crate::selection_bytes(&[self.to_pcr_selection()])
     }
 
-    /// Digest over the registers' values in ascending order, as in a quote or PolicyPCR. Missing values count as zero.
+    /// Digest over the registers' values in ascending order, as in a quote or PolicyPCR. Missing
+    /// values count as zero.
     pub fn digest(self, values: &BTreeMap<u8, Digest>) -> Digest {
         let mut bytes = Vec::new();
         for pcr in self.iter() {

@@ -21,8 +21,8 @@ fn separator() -> PredictedEvent {
     event(kind::SEPARATOR, Digest::of(&[0; 4]), "separator")
 }
 
-/// PCR 4: the boot manager's action, the separator, then the Authenticode hash of each program started: the UKI, and
-/// without Secure Boot also its inner kernel.
+/// PCR 4: the boot manager's action, the separator, then the Authenticode hash of each program
+/// started: the UKI, and without Secure Boot also its inner kernel.
 pub fn pcr4_events(programs: &[Digest]) -> Vec<PredictedEvent> {
     const ACTION: &str = "Calling EFI Application from Boot Option";
     let mut events = vec![
@@ -58,7 +58,8 @@ pub const EFI_SECURITY_DATABASE: [u8; 16] = [
 ];
 
 impl Variable {
-    /// UEFI_VARIABLE_DATA: GUID, u64 name length in characters, u64 data length, UTF-16 name, data; little-endian.
+    /// UEFI_VARIABLE_DATA: GUID, u64 name length in characters, u64 data length, UTF-16 name, data;
+    /// little-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let name: Vec<u8> = self
             .name
@@ -82,7 +83,8 @@ impl Variable {
     }
 }
 
-/// The contents of the Secure Boot variables, as stored (signature lists); empty where not enrolled.
+/// The contents of the Secure Boot variables, as stored (signature lists); empty where not
+/// enrolled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecureBootKeys {
     /// Whether Secure Boot is on.
@@ -95,7 +97,8 @@ pub struct SecureBootKeys {
     pub db: Vec<u8>,
     /// Forbidden ones.
     pub dbx: Vec<u8>,
-    /// EFI_SIGNATURE_DATA (owner GUID and certificate) of the db entry that allowed each program, in order of first use.
+    /// EFI_SIGNATURE_DATA (owner GUID and certificate) of the db entry that allowed each program,
+    /// in order of first use.
     pub authorities: Vec<Vec<u8>>,
 }
 
@@ -139,7 +142,8 @@ pub fn pcr7_events(keys: &SecureBootKeys) -> Vec<PredictedEvent> {
     events
 }
 
-/// PCR 9: the kernel's load options (the command line in UTF-16LE with its NUL), then the initrd exactly as the kernel reads it.
+/// PCR 9: the kernel's load options (the command line in UTF-16LE with its NUL), then the initrd
+/// exactly as the kernel reads it.
 pub fn pcr9_events(command_line: &str, initrd: &Digest) -> Vec<PredictedEvent> {
     let options: Vec<u8> = command_line
         .encode_utf16()

@@ -1,4 +1,5 @@
-//! Blocks of headers (SPDY 3.1, 2.6.10): names and values, compressed with zlib and a dictionary of their own.
+//! Blocks of headers (SPDY 3.1, 2.6.10): names and values, compressed with zlib and a dictionary of
+//! their own.
 
 use super::Fault;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};

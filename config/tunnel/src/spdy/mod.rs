@@ -1,9 +1,10 @@
-//! SPDY 3.1 (draft-mbelshe-httpbis-spdy-00, version 3): what kubectl's port-forward speaks inside a WebSocket (KEP-4006), and
-//! what older clients speak instead of one.
+//! SPDY 3.1 (draft-mbelshe-httpbis-spdy-00, version 3): what kubectl's port-forward speaks inside a
+//! WebSocket (KEP-4006), and what older clients speak instead of one.
 //!
-//! A server's side of it, as far as such clients go: streams that a client opens, data, half-close, resets, pings. Frames that
-//! a server of tunnels has no use for (settings, windows) are passed over: the clients of Kubernetes have no SPDY flow control.
-//! They send no window updates and read none, so a server that waited for one would wait for ever. TCP's flow control limits them.
+//! A server's side of it, as far as such clients go: streams that a client opens, data, half-close,
+//! resets, pings. Frames that a server of tunnels has no use for (settings, windows) are passed
+//! over: the clients of Kubernetes have no SPDY flow control. They send no window updates and read
+//! none, so a server that waited for one would wait for ever. TCP's flow control limits them.
 
 mod headers;
 mod session;
@@ -20,7 +21,8 @@ pub(crate) use talk::Talk;
 const VERSION: u32 = 3;
 /// Bytes before a frame's payload.
 const HEADER: usize = 8;
-/// Longest control frame that is read. The header block of a port-forward's stream has about 60 bytes.
+/// Longest control frame that is read. The header block of a port-forward's stream has about 60
+/// bytes.
 const MAX_CONTROL: usize = 4 << 10;
 /// Longest payload of a frame.
 const MAX_PAYLOAD: usize = (1 << 24) - 1;
@@ -74,7 +76,8 @@ pub enum Event<'a> {
         /// The client will write nothing to it.
         ends: bool,
     },
-    /// Some bytes of a stream, as many as have come. Whether there is such a stream the caller knows.
+    /// Some bytes of a stream, as many as have come. Whether there is such a stream the caller
+    /// knows.
     Data {
         /// The stream's number.
         stream: u32,
@@ -111,7 +114,8 @@ enum Body {
 
 /// Reads the frames of one client from whatever pieces of them come.
 ///
-/// Guarantee: the events do not depend on how the bytes were cut, but for the pieces of [`Event::Data`].
+/// Guarantee: the events do not depend on how the bytes were cut, but for the pieces of
+/// [`Event::Data`].
 #[derive(Debug)]
 pub struct Decoder {
     header: [u8; HEADER],
@@ -139,8 +143,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event
-    /// all of `input` was taken.
+    /// Takes bytes from the front of `input` up to the next event: how many, and the event if there
+    /// is one. Without an event all of `input` was taken.
     ///
     /// # Errors
     /// The peer broke the protocol.
@@ -278,8 +282,8 @@ pub struct Replies {
 impl Replies {
     /// Appends the answer that a stream is accepted, without headers.
     ///
-    /// The block of none is four zeros. They are stored, not compressed, and an empty block after them lets the client's
-    /// decompressor hand them out.
+    /// The block of none is four zeros. They are stored, not compressed, and an empty block after
+    /// them lets the client's decompressor hand them out.
     pub fn reply(&mut self, stream: u32, out: &mut Vec<u8>) {
         const NO_HEADERS: [u8; 14] = [0, 4, 0, 0xFB, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF];
         // zlib without a dictionary (RFC 1950), once for all blocks.
@@ -353,8 +357,8 @@ pub fn pong(number: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the word that no more streams are taken after the one with the number `last`; `broke` says that the client broke
-/// the protocol.
+/// Appends the word that no more streams are taken after the one with the number `last`; `broke`
+/// says that the client broke the protocol.
 pub fn go_away(last: u32, broke: bool, out: &mut Vec<u8>) {
     control(GOAWAY, 8, 0, out);
     out.extend(last.to_be_bytes());

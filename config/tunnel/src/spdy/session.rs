@@ -1,7 +1,8 @@
-//! The server's side of one SPDY connection, whatever its streams are for: it decodes frames, accepts and refuses streams, answers
-//! pings and says goodbye.
+//! The server's side of one SPDY connection, whatever its streams are for: it decodes frames,
+//! accepts and refuses streams, answers pings and says goodbye.
 //!
-//! Enter by [`take`]: it decodes what the client sends, and passes each event of a stream to the [`Streams`] of the connection.
+//! Enter by [`take`]: it decodes what the client sends, and passes each event of a stream to the
+//! [`Streams`] of the connection.
 
 use super::{Decoder, Event, Fault, Headers, Replies, Why, go_away, pong, reset};
 
@@ -23,8 +24,8 @@ impl Frames {
 #[derive(Debug)]
 pub(crate) struct Refused;
 
-/// One use of SPDY: what the streams of a connection are for. The methods are called in the order of the client's frames; each may
-/// return one event for the session's owner.
+/// One use of SPDY: what the streams of a connection are for. The methods are called in the order
+/// of the client's frames; each may return one event for the session's owner.
 pub(crate) trait Streams {
     /// What the session's owner has to do.
     type Event<'a>: std::fmt::Debug;
@@ -37,7 +38,8 @@ pub(crate) trait Streams {
         None
     }
 
-    /// The client opens a stream; `ends` says that it writes nothing to it. The answer to the client is written by [`take`].
+    /// The client opens a stream; `ends` says that it writes nothing to it. The answer to the
+    /// client is written by [`take`].
     ///
     /// # Errors
     /// There is no use for this stream.
@@ -48,7 +50,8 @@ pub(crate) trait Streams {
         ends: bool,
     ) -> Result<Option<Self::Event<'a>>, Refused>;
 
-    /// Some bytes of a stream; `ends` says that they are the last. The stream may be over, or never have been opened.
+    /// Some bytes of a stream; `ends` says that they are the last. The stream may be over, or never
+    /// have been opened.
     ///
     /// # Errors
     /// The stream can't take data.
@@ -59,12 +62,13 @@ pub(crate) trait Streams {
         ends: bool,
     ) -> Result<Option<Self::Event<'a>>, Refused>;
 
-    /// The client reset a stream, which may be over, or never have been opened. Frames for other streams are appended to `out`.
+    /// The client reset a stream, which may be over, or never have been opened. Frames for other
+    /// streams are appended to `out`.
     fn reset<'a>(&mut self, stream: u32, out: &mut Vec<u8>) -> Option<Self::Event<'a>>;
 }
 
-/// Takes bytes from the front of `input` up to the next event: how many, and the event if there is one. Without an event all
-/// of `input` was taken. Answers to the client are appended to `out`.
+/// Takes bytes from the front of `input` up to the next event: how many, and the event if there is
+/// one. Without an event all of `input` was taken. Answers to the client are appended to `out`.
 ///
 /// # Errors
 /// The client broke the protocol.

@@ -210,8 +210,9 @@ pub(crate) fn release_key(path: &Path) -> Result<ReleaseKey> {
     })
 }
 
-/// The issuers, to one of which the EK's certificate must lead: those of the file, if there is one. Where the cluster's own rule sets
-/// floors for the TPM's firmware, makers must be known by its names: its issuers count, of which the file names a part.
+/// The issuers, to one of which the EK's certificate must lead: those of the file, if there is one.
+/// Where the cluster's own rule sets floors for the TPM's firmware, makers must be known by its
+/// names: its issuers count, of which the file names a part.
 fn issuers(file: Option<&Path>, cluster: &ClusterConfig) -> Result<Vec<EkIssuer>> {
     let given = file.map(issuer).transpose()?;
     let Some(rule) = own_rule(cluster).filter(|rule| !rule.ek.min_firmware.is_empty()) else {
@@ -303,7 +304,8 @@ pub(super) fn allowed(privileged: bool) -> String {
     }
 }
 
-/// The master is held to what the cluster's own rule for machines asks, and to its EK, image and user-data in any case.
+/// The master is held to what the cluster's own rule for machines asks, and to its EK, image and
+/// user-data in any case.
 fn rule(
     cluster: &ClusterConfig,
     keys: &[ReleaseKey],
@@ -341,7 +343,8 @@ fn rule(
         config: ConfigRule {
             measured: true,
             digests: "inventory".to_owned(),
-            // Without a rule of the cluster's own the user-data at hand decides, whose digest is held to.
+            // Without a rule of the cluster's own the user-data at hand decides, whose digest is
+            // held to.
             privileged_pods: own.map_or_else(
                 || allowed(privileged),
                 |rule| rule.config.privileged_pods.clone(),

@@ -1,5 +1,5 @@
-//! `pratique bootstrap`: attests a fresh master with the verifier that later attests nodes, and only then takes the
-//! admin's certificate from it and gives it its first objects.
+//! `pratique bootstrap`: attests a fresh master with the verifier that later attests nodes, and
+//! only then takes the admin's certificate from it and gives it its first objects.
 
 pub(crate) mod expect;
 mod objects;
@@ -38,7 +38,8 @@ pub(crate) struct BootstrapArgs {
     /// The master's address.
     #[arg(long, value_name = "https://HOST:PORT")]
     endpoint: String,
-    /// File with the master's endorsement key: its certificate, public key or TPM public area. Repeat for each.
+    /// File with the master's endorsement key: its certificate, public key or TPM public area.
+    /// Repeat for each.
     #[arg(long, value_name = "FILE")]
     ek: Vec<PathBuf>,
     /// Hash of the master's endorsement key, instead of a file.
@@ -120,7 +121,7 @@ struct Proven {
 async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, BootstrapHello)> {
     let start = Instant::now();
     let config = tls::unproven()?;
-    let mut told = false;
+    let mut printed = false;
     loop {
         let outcome = match Connection::open(endpoint, config.clone()).await {
             Ok(mut connection) => {
@@ -134,9 +135,9 @@ async fn reach(endpoint: &Endpoint, patience: Duration) -> Result<(Connection, B
             Err(
                 Error::Connect { .. } | Error::Http { .. } | Error::Refused { status: 503, .. },
             ) if start.elapsed() < patience => {
-                if !told {
+                if !printed {
                     tell(&format!("waiting for the master at {}", endpoint.url));
-                    told = true;
+                    printed = true;
                 }
                 tokio::time::sleep(PAUSE).await;
             }

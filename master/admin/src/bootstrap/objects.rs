@@ -1,5 +1,5 @@
-//! The cluster's first objects: releases, a policy where the configuration seeded none, and the master's own Machine
-//! with the admin's signed verdict.
+//! The cluster's first objects: releases, a policy where the configuration seeded none, and the
+//! master's own Machine with the admin's signed verdict.
 
 use super::expect::Expected;
 use crate::connection::Connection;

@@ -126,7 +126,7 @@ pub(super) async fn drain(args: &DrainArgs) -> Result<()> {
     cordon(&mut api, node, true).await?;
     let end = Instant::now() + Duration::from_secs(args.timeout.into());
     let mut blocked = BTreeMap::new();
-    let mut asked = BTreeSet::new();
+    let mut evicted = BTreeSet::new();
     let mut first = true;
     loop {
         let pods = pods_of(&mut api, node).await?;
@@ -149,7 +149,7 @@ pub(super) async fn drain(args: &DrainArgs) -> Result<()> {
         for (namespace, name) in &plan.evict {
             match evict(&mut api, (namespace, name), args.grace_period).await? {
                 None => {
-                    if asked.insert((namespace.clone(), name.clone())) {
+                    if evicted.insert((namespace.clone(), name.clone())) {
                         tell(&format!("evicting {namespace}/{name}"));
                     }
                 }

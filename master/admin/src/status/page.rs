@@ -40,7 +40,7 @@ fn node(text: &mut Text, facts: &Facts, now: Timestamp) {
         Part::Missing(why) => text.say("Node", &format!("{name}, {}", missing(why))),
         Part::Got(node) => {
             let ready = conditions_of(node).iter().find(|one| one.type_ == "Ready");
-            let told = match ready {
+            let readiness = match ready {
                 None => "has not reported whether it is ready".to_owned(),
                 Some(ready) if ready.status == "True" => {
                     format!(
@@ -55,11 +55,11 @@ fn node(text: &mut Text, facts: &Facts, now: Timestamp) {
                     ready.message.as_deref().unwrap_or("no message")
                 ),
             };
-            text.say("Node", &format!("{name}, {told}"));
+            text.say("Node", &format!("{name}, {readiness}"));
             taints(text, node);
         }
     }
-    let heard = match &facts.lease {
+    let lease_age = match &facts.lease {
         Part::Missing(why) => missing(why),
         Part::Got(lease) => {
             let renewed = lease
@@ -72,7 +72,7 @@ fn node(text: &mut Text, facts: &Facts, now: Timestamp) {
             )
         }
     };
-    text.say("Last heard", &heard);
+    text.say("Last heard", &lease_age);
 }
 
 fn taints(text: &mut Text, node: &Node) {
@@ -94,12 +94,12 @@ fn taints(text: &mut Text, node: &Node) {
             format!("{}{value}:{}", taint.key, taint.effect)
         })
         .collect();
-    let told = if all.is_empty() {
+    let shown = if all.is_empty() {
         "none".to_owned()
     } else {
         all.join(", ")
     };
-    text.say("Taints", &told);
+    text.say("Taints", &shown);
 }
 
 fn trust(text: &mut Text, facts: &Facts, now: Timestamp) {

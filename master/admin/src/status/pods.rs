@@ -7,8 +7,8 @@ use config_kube::k8s_openapi::api::core::v1::{Event, Pod};
 use jiff::Timestamp;
 
 /// Pods and warnings that are shown.
-const MOST_PODS: usize = 50;
-const MOST_WARNINGS: usize = 10;
+const MAX_PODS: usize = 50;
+const MAX_WARNINGS: usize = 10;
 
 /// The pods that do not run well, with their reasons.
 pub(super) fn pods(text: &mut Text, facts: &Facts) {
@@ -32,7 +32,7 @@ pub(super) fn pods(text: &mut Text, facts: &Facts) {
         return;
     }
     let mut rows = vec![row(&["NAMESPACE", "NAME", "PHASE", "WHY"])];
-    rows.extend(troubled.iter().take(MOST_PODS).map(|(pod, why)| {
+    rows.extend(troubled.iter().take(MAX_PODS).map(|(pod, why)| {
         let meta = &pod.metadata;
         let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
         vec![
@@ -45,7 +45,7 @@ pub(super) fn pods(text: &mut Text, facts: &Facts) {
     text.table(&rows);
     if let Some(more) = troubled
         .len()
-        .checked_sub(MOST_PODS)
+        .checked_sub(MAX_PODS)
         .filter(|more| *more > 0)
     {
         text.say("", &format!("and {more} more"));
@@ -132,7 +132,7 @@ pub(super) fn warnings(text: &mut Text, facts: &Facts, now: Timestamp) {
         return text.say("", "none is kept of this machine or its pods");
     }
     let mut rows = vec![row(&["SEEN", "OBJECT", "REASON", "MESSAGE"])];
-    rows.extend(own.iter().take(MOST_WARNINGS).map(|event| {
+    rows.extend(own.iter().take(MAX_WARNINGS).map(|event| {
         let about = &event.involved_object;
         let seen = last_seen(event).map_or_else(|| "-".to_owned(), |seen| age(seen, now));
         let word = |word: &Option<String>| word.clone().unwrap_or_default();

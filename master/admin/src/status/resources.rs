@@ -60,7 +60,7 @@ pub(super) fn resources(text: &mut Text, facts: &Facts) {
             "ephemeral-storage" => units(used.fs.used_bytes).map(Amount::units),
             _ => None,
         });
-        let told = |all: &Resources| {
+        let shown = |all: &Resources| {
             let amount = all.get(name);
             if amount == Amount::ZERO {
                 "-".to_owned()
@@ -71,8 +71,8 @@ pub(super) fn resources(text: &mut Text, facts: &Facts) {
         let known = |amount: Option<Amount>| amount.map_or_else(|| "-".to_owned(), shared);
         rows.push(vec![
             name.to_owned(),
-            told(&whole),
-            told(&free),
+            shown(&whole),
+            shown(&free),
             known(requested),
             known(used),
         ]);

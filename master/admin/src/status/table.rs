@@ -5,12 +5,12 @@ use crate::plain::clean;
 /// Width of labels.
 const LABEL: usize = 15;
 /// Longest text of others on one line, in characters.
-const LONGEST: usize = 400;
+const MAX_TEXT: usize = 400;
 
 /// A text of others on one line.
 pub(super) fn line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let short: String = words.join(" ").chars().take(LONGEST).collect();
+    let short: String = words.join(" ").chars().take(MAX_TEXT).collect();
     clean(&short)
 }
 

@@ -209,10 +209,10 @@ async fn namespace(
 ) -> Result<(), ApiError> {
     let name = meta_text(new, "name");
     let (policies, faults) = Policies::of(object(metadata(new), "labels"));
-    let asked = request
+    let audited = request
         .old
         .map(|old| Policies::of(object(metadata(old), "labels")).0.audit);
-    if policies.audit.level > Level::Privileged && asked != Some(policies.audit) {
+    if policies.audit.level > Level::Privileged && audited != Some(policies.audit) {
         let text =
             "the PodSecurity level of \"audit\" has no effect: this version keeps no audit log";
         admitted.warnings.push(text.to_owned());

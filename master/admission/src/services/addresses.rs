@@ -50,27 +50,28 @@ pub(super) async fn give(
         list.resize(families.len().max(list.len()), String::new());
         let mut ranges = None;
         for (place, family) in list.iter_mut().zip(&families) {
-            let asked = place.parse::<IpAddr>().ok();
-            if asked.is_some_and(|asked| before.contains(&asked)) {
+            let requested = place.parse::<IpAddr>().ok();
+            if requested.is_some_and(|requested| before.contains(&requested)) {
                 continue;
             }
             if ranges.is_none() {
                 ranges = Some(known_ranges(allocation.reader).await?);
             }
             let known = ranges.as_deref().unwrap_or_default();
-            let (address, range) = match asked {
-                Some(asked) => (
-                    asked,
+            let (address, range) = match requested {
+                Some(requested) => (
+                    requested,
                     allocation
-                        .take_asked(asked, known, get(spec, "clusterIPs"))
+                        .take_asked(requested, known, get(spec, "clusterIPs"))
                         .await?,
                 ),
                 None => allocation.take_any(family, known).await?,
             };
-            // Allocation unchanged, so that the range is not deleted while an address is taken from it.
+            // Allocation unchanged, so that the range is not deleted while an address is taken from
+            // it.
             admitted.hold(range);
             allocation.write_address(address)?;
-            if asked.is_none() {
+            if requested.is_none() {
                 *place = address.to_string();
             }
         }

@@ -76,21 +76,21 @@ async fn service_ports(
     chosen: &mut Chosen,
     all: bool,
 ) -> Result<(), ApiError> {
-    let asked: Vec<(i64, i64)> = items(spec, "ports")
+    let requested: Vec<(i64, i64)> = items(spec, "ports")
         .iter()
         .map(|port| (number(port, "port"), number(port, "nodePort")))
         .collect();
-    let mut given: Vec<i64> = Vec::with_capacity(asked.len());
-    for (place, (port, node)) in asked.iter().copied().enumerate() {
+    let mut given: Vec<i64> = Vec::with_capacity(requested.len());
+    for (place, (port, node)) in requested.iter().copied().enumerate() {
         // A port number with two protocols gets the same node port for both.
-        let earlier = asked
+        let earlier = requested
             .iter()
             .zip(&given)
             .find(|((other, _), had)| *other == port && **had != 0);
         let earlier = earlier
             .map(|(_, had)| *had)
             .filter(|_| chosen.before.is_empty());
-        let later = asked
+        let later = requested
             .iter()
             .find(|(other, node)| *other == port && *node != 0)
             .map(|(_, node)| *node);
@@ -128,10 +128,10 @@ async fn health_port(
     spec: &mut Fields,
     chosen: &mut Chosen,
 ) -> Result<(), ApiError> {
-    let asked = get(spec, "healthCheckNodePort")
+    let requested = get(spec, "healthCheckNodePort")
         .as_i64()
         .filter(|port| *port != 0);
-    let port = match asked {
+    let port = match requested {
         Some(port) if chosen.before.contains(&port) => return Ok(()),
         Some(port) => {
             let why = if chosen.now.contains(&port) {

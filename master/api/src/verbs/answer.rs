@@ -62,7 +62,8 @@ impl Call {
         self.shaped(status, fields, self.accept()?)
     }
 
-    /// An answer with objects that are made at the request and not stored, in the form that the client accepts.
+    /// An answer with objects that are made at the request and not stored, in the form that the
+    /// client accepts.
     pub(super) fn made_list(&self, items: Vec<Fields>) -> Result<Response<Body>, ApiError> {
         let accept = self.accept()?;
         let kind = format!("{}List", self.kind.kind);

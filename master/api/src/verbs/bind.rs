@@ -101,9 +101,9 @@ fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Byte
         is_free(call, spec)?;
         spec.set("nodeName", &node)
     })?;
-    let asked = binding.get("metadata");
+    let metadata = binding.get("metadata");
     for kind in ["annotations", "labels"] {
-        let Some(Value::Object(more)) = asked.and_then(|metadata| metadata.get(kind)) else {
+        let Some(Value::Object(more)) = metadata.and_then(|metadata| metadata.get(kind)) else {
             continue;
         };
         pod.change("metadata", |metadata| {

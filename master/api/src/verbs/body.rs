@@ -34,7 +34,8 @@ impl Call {
         }
     }
 
-    /// The body, which was read before the verb was called, within limits: see [`master_listener::Bodies`].
+    /// The body, which was read before the verb was called, within limits: see
+    /// [`master_listener::Bodies`].
     pub(super) async fn bytes(&self, content: Body) -> Result<Bytes, ApiError> {
         let early =
             |error: BodyError| ApiError::new(Reason::BadRequest, format!("no body: {error}"));
@@ -106,7 +107,7 @@ impl Call {
 
     /// The object's version and kind must match the path's; absent ones are filled in.
     fn expect(&self, fields: &Fields) -> Result<(), ApiError> {
-        let said = |key: &str| {
+        let field = |key: &str| {
             fields
                 .get(key)
                 .and_then(Value::as_str)
@@ -114,8 +115,8 @@ impl Call {
         };
         let (own_kind, own_version) = (self.kind.kind.clone(), self.kind.api_version());
         let (kind, version) = (
-            said("kind").unwrap_or(&own_kind),
-            said("apiVersion").unwrap_or(&own_version),
+            field("kind").unwrap_or(&own_kind),
+            field("apiVersion").unwrap_or(&own_version),
         );
         if kind == own_kind && version == own_version {
             return Ok(());

@@ -35,8 +35,9 @@ pub(super) fn refused(error: ApiError, warnings: &[String]) -> Result<Response<B
     }
 }
 
-/// Creates an object from a decoded body or an applied configuration. Few writes need a second attempt: it begins with the object
-/// that `again` returns, as a copy for it would have to be made of every object.
+/// Creates an object from a decoded body or an applied configuration. Few writes need a second
+/// attempt: it begins with the object that `again` returns, as a copy for it would have to be made
+/// of every object.
 pub(super) async fn make(
     call: &Call,
     (first, again): (Fields, impl Fn() -> Result<Fields, ApiError>),
@@ -116,7 +117,8 @@ fn exists(call: &Call, name: &str) -> ApiError {
     .about(&call.kind.group, &call.kind.plural, name)
 }
 
-/// Sets what the server sets in every new object, and the kind's defaults; returns the managed fields.
+/// Sets what the server sets in every new object, and the kind's defaults; returns the managed
+/// fields.
 fn prepare(
     call: &Call,
     fields: &mut Fields,

@@ -1,4 +1,5 @@
-//! The log of a container, streamed from the kubelet of its node, over WebSocket where the client asks for one.
+//! The log of a container, streamed from the kubelet of its node, over WebSocket where the client
+//! asks for one.
 
 use super::{Call, gateway};
 use crate::hooks::NodeTarget;
@@ -47,7 +48,7 @@ pub(super) async fn read(call: &Call) -> Result<Response<Body>, ApiError> {
 }
 
 /// The requested container, which the pod must have.
-pub(super) fn container(spec: &Fields, pod: &str, asked: &str) -> Result<String, ApiError> {
+pub(super) fn container(spec: &Fields, pod: &str, requested: &str) -> Result<String, ApiError> {
     let names = |list: &str| -> Vec<String> {
         items(spec, list)
             .iter()
@@ -60,14 +61,16 @@ pub(super) fn container(spec: &Fields, pod: &str, asked: &str) -> Result<String,
         .iter()
         .flat_map(|list| names(list))
         .collect();
-    match (asked, own.as_slice()) {
+    match (requested, own.as_slice()) {
         ("", [only]) => Ok(only.clone()),
         ("", several) => Err(bad(format!(
             "a container name must be specified for pod {pod}, choose one of: [{}]",
             several.join(" ")
         ))),
-        (asked, _) if all.iter().any(|name| name == asked) => Ok(asked.to_owned()),
-        (asked, _) => Err(bad(format!("container {asked} is not valid for pod {pod}"))),
+        (requested, _) if all.iter().any(|name| name == requested) => Ok(requested.to_owned()),
+        (requested, _) => Err(bad(format!(
+            "container {requested} is not valid for pod {pod}"
+        ))),
     }
 }
 

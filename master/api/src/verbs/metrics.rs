@@ -1,4 +1,5 @@
-//! NodeMetrics and PodMetrics: made at each request, of the Nodes and Pods that are stored and of what their nodes tell.
+//! NodeMetrics and PodMetrics: made at each request, of the Nodes and Pods that are stored and of
+//! what their nodes tell.
 
 use super::Call;
 use super::read::matches;

@@ -181,12 +181,13 @@ impl Call {
         }
     }
 
-    /// A function that sends an answer over the WebSocket that the client asks for, or returns it unchanged if it asks for none.
+    /// A function that sends an answer over the WebSocket that the client asks for, or returns it
+    /// unchanged if it asks for none.
     fn carrier(
         &self,
         what: Carried,
     ) -> Result<impl FnOnce(Response<Body>) -> Response<Body> + use<>, ApiError> {
-        let socket = Socket::asked(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
+        let socket = Socket::requested(what, (&self.method, &self.headers), self.upgrade.as_ref())?;
         let socket = socket.map(|socket| (socket, self.clone()));
         Ok(move |answer| match socket {
             Some((socket, call)) => {

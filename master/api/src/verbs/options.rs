@@ -40,8 +40,8 @@ impl Call {
             }
         }
         manager(self.query.get("fieldManager"), &mut faults);
-        for asked in self.query.all("dryRun").filter(|asked| !asked.is_empty()) {
-            faults.one_of(&At::root("dryRun"), &Value::from(asked), &["All"]);
+        for value in self.query.all("dryRun").filter(|value| !value.is_empty()) {
+            faults.one_of(&At::root("dryRun"), &Value::from(value), &["All"]);
         }
         let validation = Value::from(self.query.get("fieldValidation"));
         faults.one_of(
@@ -56,8 +56,8 @@ impl Call {
     pub(super) fn dry_run(&self) -> Result<bool, ApiError> {
         let mut faults = Faults::default();
         let mut dry = false;
-        for asked in self.query.all("dryRun").filter(|asked| !asked.is_empty()) {
-            faults.one_of(&At::root("dryRun"), &Value::from(asked), &["All"]);
+        for value in self.query.all("dryRun").filter(|value| !value.is_empty()) {
+            faults.one_of(&At::root("dryRun"), &Value::from(value), &["All"]);
             dry = true;
         }
         faults.into_error(META, "DeleteOptions", "")?;

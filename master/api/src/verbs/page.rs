@@ -150,10 +150,10 @@ impl Call {
     /// The revision of a list, and the key after which it begins.
     async fn start(&self, limited: bool) -> Result<Start, ApiError> {
         self.check_list_options()?;
-        let asked = revision(self.query.get("resourceVersion"))?;
+        let requested = revision(self.query.get("resourceVersion"))?;
         let token = self.query.get("continue");
         if !token.is_empty() {
-            if asked.is_some() {
+            if requested.is_some() {
                 let text = "specifying resource version is not allowed when using continue";
                 return Err(ApiError::new(Reason::BadRequest, text));
             }
@@ -170,11 +170,11 @@ impl Call {
             "" => limited,
             _ => false,
         };
-        if let Some(asked) = asked {
-            reached(self, asked).await?;
+        if let Some(requested) = requested {
+            reached(self, requested).await?;
         }
         Ok(Start {
-            revision: asked.filter(|_| exact),
+            revision: requested.filter(|_| exact),
             after: None,
         })
     }
@@ -189,12 +189,12 @@ impl Call {
         let start = self.start(limit > 0).await?;
         let base = self.kind.prefix(&self.target.namespace);
         // With selectors, it is not known how many entries must be read for a page.
-        let asked = if selector.is_empty() { limit } else { 0 };
+        let store_limit = if selector.is_empty() { limit } else { 0 };
         let query = ListQuery {
             prefix: self.scope(selector),
             revision: start.revision,
             after: start.after.clone(),
-            limit: asked,
+            limit: store_limit,
         };
         let listing = self
             .api

@@ -70,11 +70,11 @@ pub(super) async fn run(
         (StatusCode::SWITCHING_PROTOCOLS, Some(client)) if upgrade => {
             let mut response = Response::new(body(Bytes::new()));
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-            let told = side.answer.headers();
-            *response.headers_mut() = front.answer(told);
+            let received = side.answer.headers();
+            *response.headers_mut() = front.answer(received);
             let headers = response.headers_mut();
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-            if let Some(to) = told.get(UPGRADE) {
+            if let Some(to) = received.get(UPGRADE) {
                 headers.insert(UPGRADE, to.clone());
             }
             tokio::spawn(tunnel::join(call.clone(), client.clone(), side));

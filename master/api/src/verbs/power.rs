@@ -1,7 +1,8 @@
 //! `POST /api/v1/nodes/NAME/power?action=reboot|poweroff`: the end of a node's machine.
 //!
-//! The right is `create` on `nodes/power`. The log of verdicts records who gave the order before it is sent to the node, and then the
-//! node's refusal, if it refuses. The node's agent gives containers their grace and hands the order to init.
+//! The right is `create` on `nodes/power`. The log of verdicts records who gave the order before it
+//! is sent to the node, and then the node's refusal, if it refuses. The node's agent gives
+//! containers their grace and hands the order to init.
 
 use super::{Call, answer, gateway};
 use bytes::Bytes;

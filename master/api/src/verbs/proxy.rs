@@ -75,8 +75,8 @@ async fn node(call: &Call, place: &ProxyTarget<'_>) -> Result<NodeTarget, ApiErr
     Ok(target)
 }
 
-/// The caller's request as the node gets it: what follows the proxy's own path, without headers that only concern this
-/// server.
+/// The caller's request as the node gets it: what follows the proxy's own path, without headers
+/// that only concern this server.
 fn handed_on(
     call: &Call,
     target: &NodeTarget,

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 /// One object, at least as new as the query asks for.
 pub(super) async fn get(call: &Call) -> Result<Response<Body>, ApiError> {
-    if let Some(asked) = revision(call.query.get("resourceVersion"))? {
-        reached(call, asked).await?;
+    if let Some(requested) = revision(call.query.get("resourceVersion"))? {
+        reached(call, requested).await?;
     }
     let entry = call.entry().await?;
     call.object_answer(StatusCode::OK, &entry)
@@ -38,7 +38,7 @@ pub(super) fn revision(text: &str) -> Result<Option<Revision>, ApiError> {
 }
 
 /// Waits until a revision has been reached.
-pub(super) async fn reached(call: &Call, asked: Revision) -> Result<(), ApiError> {
+pub(super) async fn reached(call: &Call, requested: Revision) -> Result<(), ApiError> {
     let head = call
         .api
         .inner
@@ -46,8 +46,11 @@ pub(super) async fn reached(call: &Call, asked: Revision) -> Result<(), ApiError
         .revision()
         .await
         .map_err(store_error)?;
-    if asked > head {
-        return Err(store_error(StoreError::Future { asked, head }));
+    if requested > head {
+        return Err(store_error(StoreError::Future {
+            asked: requested,
+            head,
+        }));
     }
     Ok(())
 }

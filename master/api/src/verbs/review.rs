@@ -238,10 +238,11 @@ async fn access(call: &Call, user: &UserInfo, spec: &Fields) -> Result<Value, Ap
 /// The node to which a review's field selector limits the request.
 fn of_node(wanted: &Fields) -> Option<String> {
     let selector = object(wanted, "fieldSelector")?;
-    let asked = items(selector, "requirements")
+    let requirements = items(selector, "requirements")
         .iter()
         .filter_map(Value::as_object);
-    let mut exact = asked.filter(|one| matches!(text(one, "key"), "spec.nodeName" | "nodeName"));
+    let mut exact =
+        requirements.filter(|one| matches!(text(one, "key"), "spec.nodeName" | "nodeName"));
     let found =
         exact.find(|one| text(one, "operator") == "In" && items(one, "values").len() == 1)?;
     texts(found, "values").pop()

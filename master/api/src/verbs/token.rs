@@ -147,10 +147,10 @@ fn check(call: &Call, request: &Fields, lifetime: i64) -> Result<(), ApiError> {
         ("name", &call.target.name, "name"),
         ("namespace", &call.target.namespace, "namespace"),
     ] {
-        let said = meta_text(request, key);
-        if !said.is_empty() && said != own {
+        let given = meta_text(request, key);
+        if !given.is_empty() && given != own {
             let detail = format!("must match the service account {what} if specified");
-            faults.invalid(&at.field(key), &said.into(), detail);
+            faults.invalid(&at.field(key), &given.into(), detail);
         }
     }
     let at = At::root("spec");
@@ -223,12 +223,12 @@ async fn bind(call: &Call, wanted: &Fields) -> Result<Bound, ApiError> {
             return Err(ApiError::new(Reason::BadRequest, text));
         }
     };
-    let said = text(wanted, "uid");
-    if said.is_empty() || said == bound.uid {
+    let wanted_uid = text(wanted, "uid");
+    if wanted_uid.is_empty() || wanted_uid == bound.uid {
         return Ok(bound);
     }
     let text = format!(
-        "Operation cannot be fulfilled on {kind} {name:?}: the UID in the bound object reference ({said}) does not match \
+        "Operation cannot be fulfilled on {kind} {name:?}: the UID in the bound object reference ({wanted_uid}) does not match \
          the UID in record. The object might have been deleted and then recreated"
     );
     Err(ApiError::new(Reason::Conflict, text).about("", kind, name))
@@ -328,7 +328,7 @@ async fn for_node(
     if names_audience(pod_spec, audience) {
         return Ok(());
     }
-    let asked = Resource {
+    let audience_resource = Resource {
         resource: audience,
         namespace: &call.target.namespace,
         name: &call.target.name,
@@ -336,7 +336,11 @@ async fn for_node(
     };
     let authorizer = &call.api.inner.authorizer;
     if authorizer
-        .may(&call.user, "request-serviceaccounts-token-audience", asked)
+        .may(
+            &call.user,
+            "request-serviceaccounts-token-audience",
+            audience_resource,
+        )
         .await?
     {
         return Ok(());

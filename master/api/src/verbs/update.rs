@@ -174,7 +174,8 @@ pub(super) async fn write(
     .retry_after(1))
 }
 
-/// The draft of a new version after admission and validation, with its generation, and what admission adds to the write.
+/// The draft of a new version after admission and validation, with its generation, and what
+/// admission adds to the write.
 async fn admit(
     call: &Call,
     subresource: Option<Subresource>,

@@ -1,4 +1,5 @@
-//! Watch: the store's events as lines of JSON, selected, with bookmarks; over WebSocket a message for each line.
+//! Watch: the store's events as lines of JSON, selected, with bookmarks; over WebSocket a message
+//! for each line.
 //!
 //! A watch is the body of its answer: it works only while its client reads. It ends at its time
 //! limit, when the server drains, when its caller is denied, and (with an `ERROR` event) when it
@@ -85,13 +86,13 @@ pub(super) async fn watch(call: Call) -> Result<Response<Body>, ApiError> {
     let selector = call.selector()?;
     let permit = call.api.watch_permit(&call.peer)?;
     let initial = initial_events(&call)?;
-    let asked = revision(call.query.get("resourceVersion"))?;
+    let requested = revision(call.query.get("resourceVersion"))?;
     let prefix = call.scope(&selector);
     let Beginning {
         entries,
         listed,
         after,
-    } = beginning(&call, initial, asked, &prefix).await?;
+    } = beginning(&call, initial, requested, &prefix).await?;
     let stream = match call.api.inner.reader.watch(&prefix, after).await {
         Ok(stream) => stream,
         Err(error @ StoreError::Compacted { .. }) => return Ok(answer_error(&too_old(&error))),
@@ -141,13 +142,13 @@ struct Beginning {
 async fn beginning(
     call: &Call,
     initial: bool,
-    asked: Option<Revision>,
+    requested: Option<Revision>,
     prefix: &str,
 ) -> Result<Beginning, ApiError> {
     let store = &call.api.inner.reader;
     if !initial {
-        let after = match asked {
-            Some(asked) => asked,
+        let after = match requested {
+            Some(requested) => requested,
             None => store.revision().await.map_err(store_error)?,
         };
         return Ok(Beginning {
@@ -156,8 +157,8 @@ async fn beginning(
             after,
         });
     }
-    if let Some(asked) = asked {
-        super::read::reached(call, asked).await?;
+    if let Some(requested) = requested {
+        super::read::reached(call, requested).await?;
     }
     let query = ListQuery {
         prefix: prefix.to_owned(),
@@ -171,7 +172,8 @@ async fn beginning(
     })
 }
 
-/// How long the watch lasts: as requested, or [`DURATION`] with jitter, so that watches do not end all at once.
+/// How long the watch lasts: as requested, or [`DURATION`] with jitter, so that watches do not end
+/// all at once.
 fn life(call: &Call) -> Result<Duration, ApiError> {
     let timeout = call
         .query
@@ -197,20 +199,20 @@ fn initial_events(call: &Call) -> Result<bool, ApiError> {
         call.query.get("resourceVersionMatch"),
         call.query.get("resourceVersion"),
     );
-    let asked = call.query.switch("sendInitialEvents");
-    if asked.is_none() && wanted.is_empty() {
+    let wants_initial = call.query.switch("sendInitialEvents");
+    if wants_initial.is_none() && wanted.is_empty() {
         return Ok(matches!(version, "" | "0"));
     }
     let mut faults = Faults::default();
     let at = At::root("resourceVersionMatch");
-    if asked.is_some() && wanted != "NotOlderThan" {
+    if wants_initial.is_some() && wanted != "NotOlderThan" {
         faults.forbidden(
             &at,
             "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
         );
     }
     if !wanted.is_empty() {
-        if asked.is_none() {
+        if wants_initial.is_none() {
             faults.forbidden(
                 &at,
                 "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
@@ -225,7 +227,7 @@ fn initial_events(call: &Call) -> Result<bool, ApiError> {
         }
     }
     faults.into_error(META, "ListOptions", "")?;
-    Ok(asked == Some(true))
+    Ok(wants_initial == Some(true))
 }
 
 /// A random part of `of`.
@@ -284,8 +286,8 @@ async fn step(mut watch: Watch) -> Option<(Result<Frame<Bytes>, BodyError>, Watc
 impl Watch {
     /// Sends more of the initial objects, one piece's worth.
     fn begin(&mut self) {
-        let mut told = 0;
-        while let Some(revision) = self.listed.filter(|_| told < PIECE && !self.ended) {
+        let mut sent = 0;
+        while let Some(revision) = self.listed.filter(|_| sent < PIECE && !self.ended) {
             let Some(entry) = self.initial.next() else {
                 self.listed = None;
                 if self.bookmarks {
@@ -294,7 +296,7 @@ impl Watch {
                 }
                 return;
             };
-            told += entry.value.len();
+            sent += entry.value.len();
             let lines = Lines::default();
             let outcome = matches(&entry, &self.selector).and_then(|selected| {
                 let event = (&entry, entry.modified);
@@ -393,11 +395,11 @@ impl Watch {
         if name.is_some_and(|name| event.key.rsplit('/').next() != Some(name)) {
             return Ok(());
         }
-        let told = event.derived::<Shared>();
+        let shared = event.derived::<Shared>();
         let (is, was) = if self.selector.is_empty() {
             (event.now.is_some(), event.before.is_some())
         } else {
-            let selectable = told.selectable.get_or_init(|| Selectable {
+            let selectable = shared.selectable.get_or_init(|| Selectable {
                 now: event.now.as_ref().map(|entry| self.excerpt(entry)),
                 before: event.before.as_ref().map(|entry| self.excerpt(entry)),
             });
@@ -418,7 +420,7 @@ impl Watch {
             &self.call,
             what,
             (entry, event.revision),
-            &told.lines,
+            &shared.lines,
             &mut self.ready,
         )
     }

@@ -1,4 +1,5 @@
-//! Answers that are under way when something changes: their caller is shut out, or the write is not in force everywhere.
+//! Answers that are under way when something changes: their caller is shut out, or the write is not
+//! in force everywhere.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;

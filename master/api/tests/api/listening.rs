@@ -459,7 +459,8 @@ const REFUSED_LOGS: &[(&str, u16, &str)] = &[
     ("one/log?sinceTime=%26container%3Db", 400, "sinceTime"),
 ];
 
-/// A node that can be dialled, and pods of one container, of two, without a node, and with one that is not there.
+/// A node that can be dialled, and pods of one container, of two, without a node, and with one that
+/// is not there.
 async fn a_node_and_four_pods(admin: &mut crate::common::Connection) {
     let node = json!({"metadata": {"name": "n1"}, "status": {
         "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.0.0.9"}],

@@ -151,7 +151,8 @@ proptest! {
     }
 }
 
-/// A pod that no scheduler, controller or node could read would hold up all pods of the cluster, and who may make a pod makes it.
+/// A pod that no scheduler, controller or node could read would hold up all pods of the cluster,
+/// and who may make a pod makes it.
 #[tokio::test]
 async fn what_is_taken_can_be_read_as_its_kind() {
     let server = Local::new().await;
@@ -195,7 +196,8 @@ async fn what_is_taken_can_be_read_as_its_kind() {
     }
 }
 
-/// Each of these lists fits a body. An answer that compares each element with each would take minutes.
+/// Each of these lists fits a body. An answer that compares each element with each would take
+/// minutes.
 #[tokio::test]
 async fn long_lists_are_taken_or_refused_without_comparing_each_with_each() {
     const COUNT: usize = 40_000;

@@ -1,4 +1,5 @@
-//! The end of a node's machine: who may order it, what is written down before, and what the node is told.
+//! The end of a node's machine: who may order it, what is written down before, and what the node is
+//! told.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Local;
@@ -71,7 +72,8 @@ impl Extensions for Log {
     }
 }
 
-/// A server with a node, whose kubelet answers so, and a log that takes records, or none, or that is not there.
+/// A server with a node, whose kubelet answers so, and a log that takes records, or none, or that
+/// is not there.
 async fn server(status: StatusCode, line: &'static str, log: Option<bool>) -> (Local, Happened) {
     let (server, happened) = (Local::new().await, Happened::default());
     let kubelet = Kubelet(happened.clone(), status, line);

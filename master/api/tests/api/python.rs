@@ -1,4 +1,5 @@
-//! The Python client of PyPI, unmodified, against the listener: typed calls, dynamic calls, a watch.
+//! The Python client of PyPI, unmodified, against the listener: typed calls, dynamic calls, a
+//! watch.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::common::Server;

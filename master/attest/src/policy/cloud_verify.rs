@@ -1,4 +1,5 @@
-//! `cloud-verify`: admits a machine whose TPM evidence passes every check of the rule (cloud-verify/v1).
+//! `cloud-verify`: admits a machine whose TPM evidence passes every check of the rule
+//! (cloud-verify/v1).
 
 use super::{HelloDecision, Policy, PolicyDecision, attest_by};
 use crate::request_queue::RequestQueue;

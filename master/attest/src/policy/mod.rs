@@ -1,5 +1,5 @@
-//! The join policies, one file each, behind the trait [`Policy`]. To add one: a file here, two lines below, and a line in the table
-//! of [`config_kube::policy`].
+//! The join policies, one file each, behind the trait [`Policy`]. To add one: a file here, two
+//! lines below, and a line in the table of [`config_kube::policy`].
 
 mod always_reject;
 mod cloud_verify;
@@ -58,7 +58,8 @@ pub(crate) struct NewRequest {
     /// Whether the machine booted something else than was approved; false if it only asks for more
     /// names or addresses.
     pub(crate) is_other: bool,
-    /// Undecided requests to delete for it: earlier ones of the same machine and, in a full queue, one of a lower rank.
+    /// Undecided requests to delete for it: earlier ones of the same machine and, in a full queue,
+    /// one of a lower rank.
     pub(crate) replaces: Vec<String>,
 }
 
@@ -124,7 +125,8 @@ pub(crate) fn decide_hello(spec: &CertificatePolicySpec) -> Result<HelloDecision
         }))
 }
 
-/// The rule for requests of one of upstream's signers. `None` where no rule without faults names the signer: a person decides then.
+/// The rule for requests of one of upstream's signers. `None` where no rule without faults names
+/// the signer: a person decides then.
 fn upstream<'a>(spec: &'a CertificatePolicySpec, signer: &str) -> Option<&'a Rule> {
     spec.rule_for(signer)
         .filter(|rule| policy_of(rule.policy).faults(rule).is_empty())

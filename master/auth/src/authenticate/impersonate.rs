@@ -90,7 +90,8 @@ fn read(headers: &HeaderMap) -> Result<Wanted, ApiError> {
     Ok(wanted)
 }
 
-/// Keys are percent-encoded, as header names cannot hold every character; what does not decode stays as it is.
+/// Keys are percent-encoded, as header names cannot hold every character; what does not decode
+/// stays as it is.
 fn decoded(key: &str) -> String {
     percent::decode_segment(key).map_or_else(|| key.to_owned(), |text| text.to_lowercase())
 }
@@ -177,10 +178,10 @@ fn acted(wanted: Wanted) -> UserInfo {
     } else {
         identity::AUTHENTICATED_GROUP
     };
-    let said = |group: &String| {
+    let is_implied = |group: &String| {
         group == identity::AUTHENTICATED_GROUP || group == identity::UNAUTHENTICATED_GROUP
     };
-    if !groups.iter().any(said) {
+    if !groups.iter().any(is_implied) {
         groups.push(always.to_owned());
     }
     UserInfo {

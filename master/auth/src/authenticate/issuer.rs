@@ -266,7 +266,7 @@ impl TokenIssuer {
             ));
         }
         let unreadable = |_error| bad("the service account token's claims cannot be read");
-        let said = if issuer == LEGACY_ISSUER {
+        let read = if issuer == LEGACY_ISSUER {
             TokenClaims::Legacy(serde_json::from_value(unverified.payload).map_err(unreadable)?)
         } else {
             TokenClaims::Bound(serde_json::from_value(unverified.payload).map_err(unreadable)?)
@@ -275,7 +275,7 @@ impl TokenIssuer {
         if verified.len() >= CACHED {
             verified.clear();
         }
-        verified.insert(hash, said.clone());
-        Ok(Some(said))
+        verified.insert(hash, read.clone());
+        Ok(Some(read))
     }
 }

@@ -73,7 +73,8 @@ impl Authenticator {
     /// Authenticates the caller of a request and removes its credentials from the headers.
     ///
     /// # Errors
-    /// The credentials are invalid (`Unauthorized`), or an object that a token names cannot be read.
+    /// The credentials are invalid (`Unauthorized`), or an object that a token names cannot be
+    /// read.
     pub fn caller<'a>(
         &'a self,
         headers: &'a mut HeaderMap,
@@ -110,8 +111,8 @@ impl Authenticator {
         }
     }
 
-    /// The user of a token; `None` if the token is unknown. It must be valid for one of `audiences`;
-    /// if there are none, for one of the API's own.
+    /// The user of a token; `None` if the token is unknown. It must be valid for one of
+    /// `audiences`; if there are none, for one of the API's own.
     ///
     /// # Errors
     /// The token is known and invalid (`Unauthorized`, with the reason), or an object that it names

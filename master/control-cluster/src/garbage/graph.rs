@@ -128,7 +128,7 @@ impl Node {
 
 /// The state of an owner, from the view of a dependent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum OwnerState {
     /// It is there.
     Solid,
     /// It exists, and is deleted once its dependents are gone.
@@ -229,8 +229,8 @@ impl Graph {
             return self.finish(uid, node);
         }
         let owners = || node.owners.iter().map(|owner| Uid::of(&owner.uid));
-        let asked = || owners().any(|owner| self.asks_dependents(owner));
-        (self.suspects.contains(&uid) || asked())
+        let awaited = || owners().any(|owner| self.asks_dependents(owner));
+        (self.suspects.contains(&uid) || awaited())
             .then(|| self.judge(uid))
             .flatten()
     }
@@ -262,8 +262,8 @@ impl Graph {
         }
     }
 
-    /// Notes what the change of an object may mean for it and for its owners. One that begins to block an owner concerns
-    /// the others that this one owns, too.
+    /// Notes what the change of an object may mean for it and for its owners. One that begins to
+    /// block an owner concerns the others that this one owns, too.
     fn touch_around(&mut self, uid: Uid, before: &[OwnerRef], after: &[OwnerRef]) {
         self.touch(uid);
         for owner in before.iter().chain(after) {
@@ -378,7 +378,7 @@ impl Graph {
                 && node
                     .owners
                     .iter()
-                    .any(|owner| self.standing(node, owner) == Standing::Absent)
+                    .any(|owner| self.standing(node, owner) == OwnerState::Absent)
         });
         if absent {
             self.suspects.insert(uid);
@@ -387,10 +387,10 @@ impl Graph {
         }
     }
 
-    fn standing(&self, node: &Node, owner: &OwnerRef) -> Standing {
+    fn standing(&self, node: &Node, owner: &OwnerRef) -> OwnerState {
         let uid = Uid::of(&owner.uid);
         let Some((_, namespace)) = self.alive.get(&uid) else {
-            return Standing::Absent;
+            return OwnerState::Absent;
         };
         // An owner in another namespace does not count (upstream); for a cluster-scoped dependent
         // that can't be known.
@@ -398,11 +398,11 @@ impl Graph {
             && !node.id.namespace.is_empty()
             && **namespace != *node.id.namespace
         {
-            return Standing::Absent;
+            return OwnerState::Absent;
         }
         match self.nodes.get(&uid) {
-            Some(owner) if owner.waits() => Standing::Waiting,
-            Some(_) | None => Standing::Solid,
+            Some(owner) if owner.waits() => OwnerState::Waiting,
+            Some(_) | None => OwnerState::Solid,
         }
     }
 
@@ -414,7 +414,7 @@ impl Graph {
     /// The action for an object whose owners may be gone or being deleted.
     fn judge(&self, uid: Uid) -> Option<Action> {
         let node = self.nodes.get(&uid).filter(|node| !node.deleting)?;
-        let of = |standing: Standing| {
+        let of = |standing: OwnerState| {
             let owners = node
                 .owners
                 .iter()
@@ -422,9 +422,9 @@ impl Graph {
             owners.cloned().collect::<Vec<OwnerRef>>()
         };
         let (solid, waiting, absent) = (
-            of(Standing::Solid),
-            of(Standing::Waiting),
-            of(Standing::Absent),
+            of(OwnerState::Solid),
+            of(OwnerState::Waiting),
+            of(OwnerState::Absent),
         );
         let object = node.id.clone();
         if !solid.is_empty() {

@@ -197,7 +197,8 @@ impl Collector<'_> {
         {
             return Ok(());
         }
-        // Owners that are not gone are going: they wait for this object. Others that came meanwhile hold it.
+        // Owners that are not gone are going: they wait for this object. Others that came meanwhile
+        // hold it.
         for owner in live.owner_references.iter().filter(|owner| !known(owner)) {
             let waits = self
                 .owner(object, owner)

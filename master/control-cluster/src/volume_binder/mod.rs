@@ -1,5 +1,5 @@
-//! Claims and volumes are bound to one another, one to one, and volumes whose claim is gone are released (upstream:
-//! `persistentvolume-binder-controller`).
+//! Claims and volumes are bound to one another, one to one, and volumes whose claim is gone are
+//! released (upstream: `persistentvolume-binder-controller`).
 //!
 //! A binding is four writes, each planned from the current state: the volume's `claimRef` with the
 //! claim's UID, the claim's `volumeName`, and the two phases. Every write is refused if its object
@@ -168,7 +168,8 @@ impl Controller for VolumeBinder {
 }
 
 impl VolumeBinder {
-    /// The class that claims get which name none: the youngest of those marked, then the first by name (upstream).
+    /// The class that claims get which name none: the youngest of those marked, then the first by
+    /// name (upstream).
     fn default_class(&self) -> Option<String> {
         let all = self.classes.all();
         let marked = all.iter().filter(|(_, class)| class.is_default);
@@ -212,7 +213,8 @@ async fn claim(writer: &Writer, key: &Key, version: &str, step: Step) -> Result<
             written.await?;
         }
         Step::Lose { missing, news } => {
-            // A volume that this process has not seen yet is not lost: the last look is past all caches.
+            // A volume that this process has not seen yet is not lost: the last look is past all
+            // caches.
             if let Some(volume) = missing {
                 let client = writer.client();
                 if client
@@ -273,7 +275,8 @@ async fn volume(writer: &Writer, name: &str, version: &str, step: Other) -> Resu
             writer.patch::<PersistentVolume>(&key, &patch).await?;
         }
         Other::Release { claim, uid } => {
-            // A claim that this process has not seen yet must not cost its volume: the last look is past all caches.
+            // A claim that this process has not seen yet must not cost its volume: the last look is
+            // past all caches.
             let client = writer.client();
             let found: Option<PersistentVolumeClaim> =
                 client.get_opt(claim.namespace(), &claim.name).await?;

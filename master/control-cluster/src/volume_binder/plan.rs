@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub enum Facts {
     /// A claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// Its facts.
         claim: Arc<Claim>,
@@ -28,7 +28,7 @@ pub enum Facts {
     },
     /// A volume.
     Volume {
-        /// Which.
+        /// The object's name.
         name: String,
         /// Its facts.
         volume: Arc<Volume>,
@@ -53,7 +53,7 @@ pub struct News {
 pub enum Step {
     /// It is bound to this volume permanently.
     Name {
-        /// Which.
+        /// The volume's name.
         volume: String,
         /// Whether the controller chose it, not a person.
         chosen: bool,
@@ -87,7 +87,8 @@ pub enum Step {
     Tell(News),
 }
 
-/// Why a claim that asks for more than its volume has stays as it is: the master resizes none, its class's driver may.
+/// Why a claim that asks for more than its volume has stays as it is: the master resizes none, its
+/// class's driver may.
 fn grows() -> News {
     News {
         warning: false,
@@ -101,14 +102,15 @@ fn grows() -> News {
 pub enum Other {
     /// It is for this claim and for no other.
     Keep {
-        /// Which.
+        /// The claim's key.
         claim: Key,
         /// The claim's UID.
         uid: String,
         /// Whether the controller chose it, not a person.
         chosen: bool,
     },
-    /// Its claim has another volume: it is for no claim any more, or for any of the name that a person wrote.
+    /// Its claim has another volume: it is for no claim any more, or for any of the name that a
+    /// person wrote.
     Free {
         /// Whether nothing stays of the claim.
         whole: bool,
@@ -134,20 +136,20 @@ pub enum Other {
 pub enum Action {
     /// Of a claim.
     Claim {
-        /// Which.
+        /// The object's key.
         key: Key,
         /// As it was seen.
         version: String,
-        /// What.
+        /// The step.
         step: Step,
     },
     /// Of a volume.
     Volume {
-        /// Which.
+        /// The object's name.
         name: String,
         /// As it was seen.
         version: String,
-        /// What.
+        /// The step.
         step: Other,
     },
 }

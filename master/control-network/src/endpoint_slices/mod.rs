@@ -1,12 +1,14 @@
-//! EndpointSlices: the addresses behind each service that selects pods, in slices of at most a hundred.
+//! EndpointSlices: the addresses behind each service that selects pods, in slices of at most a
+//! hundred.
 //!
-//! Names, labels, conditions and the way slices are filled are upstream's. Services without a selector and those of type
-//! `ExternalName` are left to others; a service that goes takes its slices with it, since it owns them.
+//! Names, labels, conditions and the way slices are filled are upstream's. Services without a
+//! selector and those of type `ExternalName` are left to others; a service that goes takes its
+//! slices with it, since it owns them.
 
 mod plan;
 pub(crate) mod views;
 
-pub use plan::{Action, MANAGER, MOST, SERVICE_NAME, endpoints, reconcile};
+pub use plan::{Action, MANAGER, MAX_ENDPOINTS, SERVICE_NAME, endpoints, reconcile};
 pub(crate) use plan::{HEADLESS, MANAGED_BY};
 pub use views::{Backend, PortView, ServiceView, SliceView, Target, ZoneView};
 

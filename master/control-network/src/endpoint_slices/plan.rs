@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Most endpoints of a slice (upstream's default).
-pub const MOST: usize = 100;
+pub const MAX_ENDPOINTS: usize = 100;
 /// The label that names a slice's service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label that names who keeps a slice.
@@ -34,11 +34,11 @@ struct Group {
     endpoints: BTreeMap<String, Endpoint>,
 }
 
-/// What is to be done for a service, so that its slices hold each of its endpoints once: first what comes, then what
-/// changes, then what goes, so that no endpoint is missing in between.
+/// What is to be done for a service, so that its slices hold each of its endpoints once: first what
+/// comes, then what changes, then what goes, so that no endpoint is missing in between.
 ///
-/// Guarantees: no slice holds more than [`MOST`]; a slice whose endpoints stay as they are is not written; each family has a
-/// slice, be it empty.
+/// Guarantees: no slice holds more than [`MAX_ENDPOINTS`]; a slice whose endpoints stay as they are
+/// is not written; each family has a slice, be it empty.
 pub fn reconcile(facts: &Facts) -> Vec<Action> {
     let mut work = Work {
         facts,
@@ -134,12 +134,12 @@ impl<'a> Work<'a> {
         {
             fill(draft, &mut rest);
         }
-        while rest.len() >= MOST {
-            let whole = rest.split_off(rest.len().saturating_sub(MOST));
+        while rest.len() >= MAX_ENDPOINTS {
+            let whole = rest.split_off(rest.len().saturating_sub(MAX_ENDPOINTS));
             self.make(family, &ports, whole);
         }
         let room = |draft: &&mut Draft<'_>| {
-            let free = MOST.saturating_sub(draft.endpoints.len());
+            let free = MAX_ENDPOINTS.saturating_sub(draft.endpoints.len());
             !draft.endpoints.is_empty() && free >= rest.len()
         };
         if !rest.is_empty() {
@@ -223,8 +223,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// When the first of those changes came about that no slice shows yet: pods that became ready or not, or the service itself;
-/// none where pods only went.
+/// When the first of those changes came about that no slice shows yet: pods that became ready or
+/// not, or the service itself; none where pods only went.
 fn trigger(facts: &Facts) -> Option<String> {
     let shown = facts.slices.iter().flat_map(|(_, slice)| &slice.endpoints);
     let shown = shown.filter_map(|one| {
@@ -240,7 +240,9 @@ fn trigger(facts: &Facts) -> Option<String> {
 }
 
 fn fill(draft: &mut Draft<'_>, rest: &mut Vec<Endpoint>) {
-    let room = MOST.saturating_sub(draft.endpoints.len()).min(rest.len());
+    let room = MAX_ENDPOINTS
+        .saturating_sub(draft.endpoints.len())
+        .min(rest.len());
     draft.changed |= room > 0;
     draft.endpoints.extend(rest.drain(..room));
 }
@@ -344,14 +346,14 @@ fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
     let (service, pod) = (&facts.service, &selected.pod);
     let zone = selected.node.as_ref().and_then(|node| node.zone.clone());
     // A pod that is being deleted is not ready, unless the service publishes all addresses.
-    let ready = service.publish_not_ready || (pod.ready && !pod.going);
+    let ready = service.publish_not_ready || (pod.ready && !pod.terminating);
     let named = !pod.hostname.is_empty() && *pod.subdomain == *facts.key.name;
     Endpoint {
         addresses: vec![address],
         conditions: Some(EndpointConditions {
             ready: Some(ready),
             serving: Some(pod.ready),
-            terminating: Some(pod.going),
+            terminating: Some(pod.terminating),
         }),
         hints: hints(service, ready, zone.as_deref(), &pod.node),
         hostname: named.then(|| pod.hostname.to_string()),
@@ -368,8 +370,9 @@ fn endpoint(facts: &Facts, selected: &Selected, address: String) -> Endpoint {
     }
 }
 
-/// For which zones and nodes an endpoint is meant, where the service wishes for near ones (KEP-4444, KEP-3015). What is not
-/// known of its node is left out: a node without a zone has its own callers all the same.
+/// For which zones and nodes an endpoint is meant, where the service wishes for near ones
+/// (KEP-4444, KEP-3015). What is not known of its node is left out: a node without a zone has its
+/// own callers all the same.
 fn hints(
     service: &ServiceView,
     ready: bool,

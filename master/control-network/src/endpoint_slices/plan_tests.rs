@@ -129,9 +129,9 @@ fn conditions_say_who_is_ready_who_serves_and_who_goes() {
             all.map(Option::unwrap)
         })
     };
-    let with = |ready, going, ended| Backend {
+    let with = |ready, terminating, ended| Backend {
         ready,
-        going,
+        terminating,
         ended,
         ..pod(1)
     };
@@ -257,7 +257,7 @@ fn a_slice_says_when_the_change_came_about_that_it_shows() {
     assert_eq!(reconcile(&state).len(), 0);
     // A pod that is told to go is no moment that anybody could name.
     state.pods[0].pod = Arc::new(Backend {
-        going: true,
+        terminating: true,
         ..with(true, 20, 1)
     });
     assert_eq!(said(&reconcile(&state)), None);
@@ -340,7 +340,8 @@ fn a_change_of_one_pod_writes_one_slice() {
 }
 
 proptest! {
-    /// Whatever came and went before, slices hold what they should after one round, and a second round has nothing to do.
+    /// Whatever came and went before, slices hold what they should after one round, and a second
+    /// round has nothing to do.
     #[test]
     fn slices_hold_each_endpoint_once(rounds in proptest::collection::vec(
         (proptest::collection::btree_set(0_u8..=255, 0..256), any::<bool>(), any::<bool>()), 1..6,
@@ -362,7 +363,7 @@ proptest! {
             let families: BTreeSet<&str> = state.slices.iter().map(|(_, slice)| slice.family.as_str()).collect();
             prop_assert_eq!(families.len(), if dual { 2 } else { 1 });
             for (_, slice) in &state.slices {
-                prop_assert!(slice.endpoints.len() <= MOST);
+                prop_assert!(slice.endpoints.len() <= MAX_ENDPOINTS);
                 let told = |one: &Endpoint| one.conditions.as_ref().unwrap().ready == Some(ready);
                 prop_assert!(slice.endpoints.iter().all(told));
             }

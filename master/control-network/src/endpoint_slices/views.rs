@@ -74,7 +74,7 @@ pub struct ServiceView {
     pub families: Vec<String>,
     /// Whether it has no address of its own.
     pub headless: bool,
-    /// Whether it is a name of something outside.
+    /// Whether its type is `ExternalName`.
     pub external_name: bool,
     /// Whether pods that are not ready count.
     pub publish_not_ready: bool,
@@ -82,7 +82,7 @@ pub struct ServiceView {
     pub ports: Vec<PortView>,
     /// When it was made.
     pub created: Option<Timestamp>,
-    /// Its wish which endpoints are taken (`spec.trafficDistribution`).
+    /// Which endpoints clients prefer (`spec.trafficDistribution`).
     pub distribution: Option<String>,
 }
 
@@ -168,7 +168,7 @@ pub struct Backend {
     pub addresses: Box<[IpAddr]>,
     /// Its host name, where the specification names one.
     pub hostname: Box<str>,
-    /// The service whose name stands behind it in names.
+    /// The headless service below whose DNS name it has its own.
     pub subdomain: Box<str>,
     /// Named ports of its containers.
     pub ports: Arc<[NamedPort]>,
@@ -177,7 +177,7 @@ pub struct Backend {
     /// When it last became ready, or stopped being so.
     pub changed: Option<Timestamp>,
     /// Whether it is being deleted.
-    pub going: bool,
+    pub terminating: bool,
     /// Whether its containers will never run again.
     pub ended: bool,
 }
@@ -186,11 +186,11 @@ impl View for Backend {
     type Object = Pod;
 
     fn read(pod: Pod) -> Self {
-        let going = pod.metadata.deletion_timestamp.is_some();
+        let terminating = pod.metadata.deletion_timestamp.is_some();
         let own = uid(&pod.metadata);
         let spec = pod.spec.unwrap_or_default();
         let status = pod.status.unwrap_or_default();
-        // Of the containers that come first, those that stay running serve, too.
+        // Sidecars are init containers that keep running, so that they serve, too.
         let staying =
             |container: &&Container| container.restart_policy.as_deref() == Some("Always");
         let first = spec.init_containers.iter().flatten().filter(staying);
@@ -215,7 +215,7 @@ impl View for Backend {
             ready: condition.is_some_and(|condition| condition.status == "True"),
             changed: condition
                 .and_then(|condition| Some(condition.last_transition_time.as_ref()?.0)),
-            going,
+            terminating,
             ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         }
     }
@@ -230,7 +230,7 @@ fn named_ports(container: &Container) -> Vec<NamedPort> {
     named.collect()
 }
 
-/// A node: where it stands.
+/// A node's zone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ZoneView {
     /// Its zone.
@@ -283,7 +283,7 @@ impl View for SliceView {
             service: labels.get(SERVICE_NAME).filter(|_| own).cloned(),
             ..Self::default()
         };
-        // Of slices of others nothing is needed.
+        // Nothing is needed of other managers' slices.
         if own {
             let owners = slice.metadata.owner_references.iter().flatten();
             let mut owner = owners.filter(|owner| owner.controller == Some(true));

@@ -301,7 +301,8 @@ async fn why_not(
         return Ok(None);
     };
     let client = writer.client();
-    // Read from the API: an admin may have created the Machine a moment ago, before the watch delivers it.
+    // Read from the API: an admin may have created the Machine a moment ago, before the watch
+    // delivers it.
     let machines = client.list::<Machine>(None, &ListParams::default()).await?;
     let mut machines = machines.items.iter();
     let is_machine = machines.any(|machine| machine.node_name() == node);

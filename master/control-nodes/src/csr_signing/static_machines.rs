@@ -19,33 +19,34 @@ pub(super) async fn sign(
     authority: &Authority,
     object: &CertificateSigningRequest,
 ) -> Result<Result<Option<Issued>, Error>, ApiError> {
-    let asked = match StaticRequest::from_object(object) {
-        Ok(Some(asked)) => asked,
+    let request = match StaticRequest::from_object(object) {
+        Ok(Some(request)) => request,
         Ok(None) => return Ok(Ok(None)),
         Err(error) => return Ok(Err(error)),
     };
-    // Read from the API: the admin may have created the Machine a moment ago, before the watch delivers it.
+    // Read from the API: the admin may have created the Machine a moment ago, before the watch
+    // delivers it.
     let params = ListParams::default();
     let machines = writer.client().list::<Machine>(None, &params).await?;
     let own: Vec<&Machine> = machines
         .items
         .iter()
-        .filter(|machine| machine.node_name() == asked.node())
+        .filter(|machine| machine.node_name() == request.node())
         .collect();
     let [machine] = own.as_slice() else {
         let why = format!(
             "there are {} Machines for node {}, not one",
             own.len(),
-            asked.node()
+            request.node()
         );
         return Ok(Err(Error::Request(why)));
     };
     let now = SystemTime::now();
-    let issued = match authority.issue_static(&asked, machine, now) {
+    let issued = match authority.issue_static(&request, machine, now) {
         Ok(issued) => issued,
         Err(error) => return Ok(Err(error)),
     };
-    if asked.kind() == StaticKind::Client {
+    if request.kind() == StaticKind::Client {
         record(writer, machine, &issued, timestamp(now)).await?;
     }
     Ok(Ok(Some(issued)))

@@ -17,7 +17,7 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use jiff::{SignedDuration, Timestamp};
 use master_control_scaling::{
-    Ask, Fault, Memory, Proposal, Sample, Samples, Seen, Target, Tolerance, decide, propose,
+    Ask, Fault, Memory, Observed, Proposal, Sample, Samples, Target, Tolerance, decide, propose,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -38,8 +38,8 @@ fn ask(target: Target) -> Ask<'static> {
     }
 }
 
-/// A pod that began an hour ago and requests one CPU, by a letter: ready, unready from its beginning, failed, being deleted,
-/// pending.
+/// A pod that began an hour ago and requests one CPU, by a letter: ready, unready from its
+/// beginning, failed, being deleted, pending.
 fn pod(number: usize, letter: char, request: &str) -> Pod {
     let hour = now() - SignedDuration::from_hours(1);
     let phase = match letter {
@@ -76,8 +76,8 @@ fn samples(levels: &[i64]) -> Samples {
         .collect()
 }
 
-/// Pods by their letters, levels of the first of them in thousandths, the target in per cent, the number now; and what is
-/// expected: the number, the use in per cent.
+/// Pods by their letters, levels of the first of them in thousandths, the target in per cent, the
+/// number now; and what is expected: the number, the use in per cent.
 type Case = (
     &'static str,
     &'static [i64],
@@ -212,7 +212,8 @@ fn a_container_metric_compares_with_that_containers_request_alone() {
         pod
     };
     let pods = [with_sidecar(0), with_sidecar(1)];
-    // The container, and of two pods that use one CPU each against half of what is requested: the number, the use in per cent.
+    // The container, and of two pods that use one CPU each against half of what is requested: the
+    // number, the use in per cent.
     let table = [
         (Some("c"), (4, 100)),
         (Some("sidecar"), (2, 33)),
@@ -234,7 +235,8 @@ fn a_container_metric_compares_with_that_containers_request_alone() {
 
 #[test]
 fn each_direction_has_its_tolerance() {
-    // Tolerances down and up, the use of each of ten pods in per cent of the target, and their number then.
+    // Tolerances down and up, the use of each of ten pods in per cent of the target, and their
+    // number then.
     let table = [
         (0.1, 0.1, 120, 12),
         (0.1, 0.3, 120, 10),
@@ -265,7 +267,8 @@ fn the_usage_of_a_starting_pod_is_ignored() {
     since.as_mut().unwrap().0 = now() - SignedDuration::from_secs(10);
     let young = [pod(0, 'r', "1"), young];
     let old = [pod(0, 'r', "1"), pod(1, 'r', "1")];
-    // The window of the young pod's sample begins before it was ready: its 4 CPUs are those of its beginning.
+    // The window of the young pod's sample begins before it was ready: its 4 CPUs are those of its
+    // beginning.
     let [young, old] = [young, old].map(|pods| {
         let levels = samples(&[500, 4000]);
         let found = propose(&ask(Target::Utilization(50)), 2, &pods, levels, now());
@@ -275,7 +278,8 @@ fn the_usage_of_a_starting_pod_is_ignored() {
 }
 
 proptest! {
-    /// With all pods ready and known, the number is upstream's documented formula: ceil(current * use / target).
+    /// With all pods ready and known, the number is upstream's documented formula: ceil(current *
+    /// use / target).
     #[test]
     fn complete_metrics_follow_the_documented_formula(
         levels in proptest::collection::vec(1_i64..5000, 1..30), target in 1_i32..200,
@@ -344,7 +348,8 @@ impl Scaler {
         }
     }
 
-    /// Decides at a time; metrics ask for a number. The replicas that there are then, and the reasons of conditions.
+    /// Decides at a time; metrics ask for a number. The replicas that there are then, and the
+    /// reasons of conditions.
     fn at(&mut self, seconds: u64, wanted: i32) -> (i32, Vec<&'static str>) {
         let now = self.start + Duration::from_secs(seconds);
         let reading = Ok(Proposal {
@@ -352,15 +357,18 @@ impl Scaler {
             utilization: None,
             average: 0,
         });
-        let seen = Seen {
+        let observed = Observed {
             replicas: self.replicas,
             readings: Ok(vec![reading]),
         };
-        let decision = decide(&self.spec, &seen, &mut self.memory, now);
+        let decision = decide(&self.spec, &observed, &mut self.memory, now);
         let to = decision.replicas.unwrap();
         self.memory.scaled(self.replicas, to, now);
         self.replicas = to;
-        (to, decision.said.iter().map(|said| said.reason).collect())
+        (
+            to,
+            decision.conditions.iter().map(|one| one.reason).collect(),
+        )
     }
 }
 
@@ -384,7 +392,8 @@ fn without_a_behaviour_it_doubles_at_most_and_shrinks_after_five_minutes() {
 
 #[test]
 fn policies_bound_the_change_within_their_periods_as_documented() {
-    // The documentation's example: 4 pods or a tenth in a minute, whichever is more, from 80 down to 10.
+    // The documentation's example: 4 pods or a tenth in a minute, whichever is more, from 80 down
+    // to 10.
     let down = json!({"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [
         {"type": "Pods", "value": 4, "periodSeconds": 60}, {"type": "Percent", "value": 10, "periodSeconds": 60}]});
     let mut scaler = Scaler::new(80, spec(1, 100, json!({"scaleDown": down})));
@@ -455,18 +464,18 @@ fn failing_metrics_never_scale_down_and_are_reported() {
         })
     };
     let decided = |first, second| {
-        let seen = Seen {
+        let observed = Observed {
             replicas: 4,
             readings: Ok(vec![first, second]),
         };
-        decide(&both, &seen, &mut Memory::default(), Instant::now())
+        decide(&both, &observed, &mut Memory::default(), Instant::now())
     };
     let none = decided(Err(fault()), reading(2));
     assert_eq!(none.replicas, None);
     let active = none
-        .said
+        .conditions
         .iter()
-        .find(|said| said.kind == "ScalingActive")
+        .find(|one| one.kind == "ScalingActive")
         .unwrap();
     let words = "the HPA was unable to compute the replica count: why";
     assert_eq!(
@@ -485,13 +494,13 @@ fn failing_metrics_never_scale_down_and_are_reported() {
 #[test]
 fn bounds_precede_metrics_and_zero_replicas_disable_scaling() {
     for (replicas, expected) in [(0, 0), (1, 2), (9, 7)] {
-        let seen = Seen {
+        let observed = Observed {
             replicas,
             readings: Ok(Vec::new()),
         };
         let found = decide(
             &spec(2, 7, Value::Null),
-            &seen,
+            &observed,
             &mut Memory::default(),
             Instant::now(),
         );

@@ -20,7 +20,8 @@ pub static BY_CLAIM: Index<PodView> = Index::new("claim", |key, pod| {
         .collect()
 });
 
-/// The volume claims that a change of a pod concerns: those that it used before or uses now, if it began, ended or was deleted.
+/// The volume claims that a change of a pod concerns: those that it used before or uses now, if it
+/// began, ended or was deleted.
 pub fn claims_of_changed(delta: &Delta<PodView>, keys: &mut Vec<Key>) {
     if delta.differs(|pod| (pod.ended(), pod.claims.clone())) {
         let pods = [&delta.before, &delta.after].into_iter().flatten();

@@ -216,7 +216,7 @@ fn the_public_kubeconfig_is_signed_with_the_tokens_that_may_and_with_no_other() 
 fn ranges_are_settled_until_they_serve_or_are_gone() {
     use service_ranges::{AddressView, RangeView, ServiceRanges};
     let mut scene = Scene::<ServiceRanges>::new();
-    for (name, going, held, ready) in [
+    for (name, terminating, held, ready) in [
         ("serves", false, true, true),
         ("loose", false, false, true),
         ("silent", false, true, false),
@@ -225,7 +225,7 @@ fn ranges_are_settled_until_they_serve_or_are_gone() {
     ] {
         let range = RangeView {
             uid: name.to_owned(),
-            going,
+            terminating,
             held,
             ready,
         };

@@ -1,8 +1,11 @@
 //! The controllers against the real API server over the real store, in one process.
+
 mod garbage;
 mod jobs;
 mod kept;
+mod machines;
 mod nodes;
+mod rights;
 
 use config_kube::identity::{CONTROLLER_MANAGER_USER, NODE_LEASE_NAMESPACE};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
@@ -24,10 +27,11 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Silence that these tests wait for; the pure tests show the real one. Long enough for a busy machine to renew in: a node
-/// that once fell silent by mistake would stay so.
+/// Silence that these tests wait for; the pure tests show the real one. Long enough for a busy
+/// machine to renew in: a node that once fell silent by mistake would stay so.
 const GRACE: Duration = Duration::from_secs(8);
-/// Time for what the controllers do. They rest for a multiple of what a plan took, also where it only waited for a processor.
+/// Time for what the controllers do. They rest for a multiple of what a plan took, also where it
+/// only waited for a processor.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// What is published as the certificate of the root.

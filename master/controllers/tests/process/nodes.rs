@@ -60,7 +60,8 @@ async fn falls_silent() -> bool {
     true
 }
 
-/// Taints, an eviction, a pod that is not ready, an event; and recovery when the node reports again.
+/// Taints, an eviction, a pod that is not ready, an event; and recovery when the node reports
+/// again.
 async fn a_silence_has_its_consequences(cluster: &Cluster) {
     for effect in [NO_SCHEDULE, NO_EXECUTE] {
         eventually("it is tainted", || {

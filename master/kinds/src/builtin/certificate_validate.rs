@@ -42,7 +42,7 @@ const USAGES: &[&str] = &[
 ];
 /// The signer name of `v1beta1` that `v1` forbids.
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
-const SHORTEST: i64 = 600;
+const MIN_SECONDS: i64 = 600;
 /// Bytes of the parts of a signer's name, and of the whole name.
 const DOMAIN: usize = 253;
 const SIGNER: usize = DOMAIN + 1 + 253 + 63 + 1;
@@ -75,7 +75,10 @@ pub(super) fn request(fields: &Fields, faults: &mut Faults) {
         signer(text(spec, "signerName"), &place, faults);
     }
     let seconds = get(spec, "expirationSeconds");
-    if seconds.as_i64().is_some_and(|seconds| seconds < SHORTEST) {
+    if seconds
+        .as_i64()
+        .is_some_and(|seconds| seconds < MIN_SECONDS)
+    {
         let words = "may not specify a duration less than 600 seconds (10 minutes)";
         faults.invalid(&at.field("expirationSeconds"), seconds, words);
     }

@@ -2,7 +2,8 @@
 
 use master_schema::registry::{Dependents, Kind};
 
-/// Kinds whose deletion answers with the object (upstream: `ReturnDeletedObject`), by group and plural.
+/// Kinds whose deletion answers with the object (upstream: `ReturnDeletedObject`), by group and
+/// plural.
 const RETURNED: &[(&str, &str)] = &[
     ("", "namespaces"),
     ("", "persistentvolumeclaims"),

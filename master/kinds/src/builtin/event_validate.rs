@@ -103,14 +103,14 @@ pub(super) fn create(fields: &Fields, faults: &mut Faults) {
         .iter()
         .filter(|(served, _)| served.starts_with("deprecated"))
     {
-        let said = match get(fields, served) {
+        let is_set = match get(fields, served) {
             Value::Object(source) => source.values().any(|part| part != ""),
             Value::Number(count) => count.as_i64() != Some(0),
             other @ (Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_)) => {
                 !other.is_null()
             }
         };
-        if said {
+        if is_set {
             faults.invalid(&At::root(stored), &"".into(), "needs to be unset");
         }
     }

@@ -22,7 +22,7 @@ const VERBS: &[&str] = &[
     "update",
     "watch",
 ];
-const MOST_QUEUES: i64 = 10_000_000;
+const MAX_QUEUES: i64 = 10_000_000;
 /// Bits of the hash from which shuffle sharding deals queues.
 const HASH_BITS: i64 = 60;
 const NOT_NEGATIVE: &str = "must be a non-negative integer";
@@ -463,11 +463,11 @@ fn queuing(queuing: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = at.field("queues");
     if queues <= 0 {
         faults.invalid(&place, &queues.into(), "must be positive");
-    } else if queues > MOST_QUEUES {
+    } else if queues > MAX_QUEUES {
         faults.invalid(
             &place,
             &queues.into(),
-            format!("must not be greater than {MOST_QUEUES}"),
+            format!("must not be greater than {MAX_QUEUES}"),
         );
     }
     let place = at.field("handSize");

@@ -183,7 +183,8 @@ fn order(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
     }
 }
 
-/// A limit can't be more than the ratio times the request; the ratio is at least one, and no more than max and min allow.
+/// A limit can't be more than the ratio times the request; the ratio is at least one, and no more
+/// than max and min allow.
 fn ratio(limit: &Fields, name: &str, at: &At<'_>, faults: &mut Faults) {
     let value = |map: &str| amount(limit, map, name);
     let Some(ratio) = value("maxLimitRequestRatio") else {

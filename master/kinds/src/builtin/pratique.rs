@@ -70,15 +70,15 @@ fn none_is_empty(text: &str) -> &str {
 }
 
 fn machine_state(fields: &Fields) -> String {
-    let said = |flag: &str| {
+    let is_on = |flag: &str| {
         object(fields, "spec").is_some_and(|spec| get(spec, flag) == &Value::Bool(true))
     };
-    if said("retired") {
+    if is_on("retired") {
         return "Retired".to_owned();
     }
     match at(fields, "status", "/state") {
         // A static machine proves nothing, so no proof is pending.
-        "<none>" | "Pending" if said("static") => "Static".to_owned(),
+        "<none>" | "Pending" if is_on("static") => "Static".to_owned(),
         "<none>" => "Pending".to_owned(),
         state => state.to_owned(),
     }

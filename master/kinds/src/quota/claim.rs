@@ -46,10 +46,10 @@ fn class(fields: &Fields) -> &str {
 
 /// The requested size, or the allocated size if that is larger.
 fn size(fields: &Fields) -> Option<Quantity> {
-    let asked = object(fields, "spec").and_then(|spec| object(spec, "resources"));
-    let asked = asked.and_then(|resources| object(resources, "requests"));
+    let requests = object(fields, "spec").and_then(|spec| object(spec, "resources"));
+    let requests = requests.and_then(|resources| object(resources, "requests"));
     let given = object(fields, "status").and_then(|status| object(status, "allocatedResources"));
     let storage =
         |list: Option<&Fields>| list.and_then(|list| Quantity::read(get(list, "storage")));
-    storage(asked).max(storage(given))
+    storage(requests).max(storage(given))
 }

@@ -43,11 +43,13 @@ pub fn plan(kind: &Kind, fields: &Fields, options: &Options, now: Timestamp) -> 
         (true, true) => match get(metadata(fields), "deletionGracePeriodSeconds").as_i64() {
             None | Some(0) => None,
             Some(running) => {
-                let asked = options.grace.map(|asked| if asked < 0 { 1 } else { asked });
-                let Some(asked) = asked.filter(|asked| *asked < running) else {
+                let requested = options
+                    .grace
+                    .map(|requested| if requested < 0 { 1 } else { requested });
+                let Some(requested) = requested.filter(|requested| *requested < running) else {
                     return Step::Pending;
                 };
-                Some(shorten(&mut object, now, running, asked))
+                Some(shorten(&mut object, now, running, requested))
             }
         },
     };
@@ -97,18 +99,18 @@ fn mark(object: &mut Fields, now: Timestamp, seconds: i64) {
 }
 
 /// Moves the end of a running deletion forward, but not into the past; returns the seconds left.
-fn shorten(object: &mut Fields, now: Timestamp, running: i64, asked: i64) -> i64 {
+fn shorten(object: &mut Fields, now: Timestamp, running: i64, requested: i64) -> i64 {
     let end = text(metadata(object), "deletionTimestamp")
         .parse::<Timestamp>()
         .unwrap_or(now);
     let moved = end
-        .checked_sub(SignedDuration::from_secs(running.saturating_sub(asked)))
+        .checked_sub(SignedDuration::from_secs(running.saturating_sub(requested)))
         .unwrap_or(now);
     // A request with a grace period leaves at least one second, in which the kubelet confirms.
     let (end, seconds) = if moved < now {
-        (now, asked.min(1))
+        (now, requested.min(1))
     } else {
-        (moved, asked)
+        (moved, requested)
     };
     let metadata = metadata_mut(object);
     metadata.insert(
@@ -137,7 +139,7 @@ fn finalizers(kind: &Kind, fields: &Fields, options: &Options) -> Vec<String> {
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    let asked = match options.orphan {
+    let requested = match options.orphan {
         Some(true) => Some(Policy::Orphan),
         Some(false) => Some(Policy::Background),
         None => options.policy,
@@ -149,8 +151,8 @@ fn finalizers(kind: &Kind, fields: &Fields, options: &Options) -> Vec<String> {
     });
     let policy = match kind.strategy.dependents {
         Dependents::Untracked => None,
-        Dependents::Deleted => asked.or(standing),
-        Dependents::Orphaned => asked.or(standing).or(Some(Policy::Orphan)),
+        Dependents::Deleted => requested.or(standing),
+        Dependents::Orphaned => requested.or(standing).or(Some(Policy::Orphan)),
     };
     let mut all: Vec<String> = own
         .into_iter()

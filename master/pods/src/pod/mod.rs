@@ -181,7 +181,7 @@ fn own_labels(term: &mut Value, labels: &Fields) {
 
 /// Grace period of a deletion in seconds: the requested one, else the pod's; 0 if no kubelet runs
 /// the pod.
-pub fn grace(fields: &Fields, asked: Option<i64>) -> i64 {
+pub fn grace(fields: &Fields, requested: Option<i64>) -> i64 {
     let spec = object(fields, "spec");
     let own = spec
         .and_then(|spec| get(spec, "terminationGracePeriodSeconds").as_i64())
@@ -192,7 +192,7 @@ pub fn grace(fields: &Fields, asked: Option<i64>) -> i64 {
     if !bound || ended {
         return 0;
     }
-    match asked.unwrap_or(own) {
+    match requested.unwrap_or(own) {
         negative if negative < 0 => 1,
         seconds => seconds,
     }

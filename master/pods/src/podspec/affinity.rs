@@ -105,9 +105,9 @@ fn label_keys(term: &Fields, at: &At<'_>, faults: &mut Faults) {
         }
     }
     let keys = items(term, "matchLabelKeys");
-    let mut said: BTreeSet<&str> = BTreeSet::new();
+    let mut selected: BTreeSet<&str> = BTreeSet::new();
     if let Some(selector) = selector {
-        said.extend(
+        selected.extend(
             object(selector, "matchLabels")
                 .into_iter()
                 .flatten()
@@ -119,7 +119,7 @@ fn label_keys(term: &Fields, at: &At<'_>, faults: &mut Faults) {
         {
             let key = text(expression, "key");
             if let Some(index) = keys.iter().position(|own| own == key)
-                && said.contains(key)
+                && selected.contains(key)
             {
                 faults.invalid(
                     &at.index(index),
@@ -127,7 +127,7 @@ fn label_keys(term: &Fields, at: &At<'_>, faults: &mut Faults) {
                     "exists in both matchLabelKeys and labelSelector",
                 );
             }
-            said.insert(key);
+            selected.insert(key);
         }
     }
     let place = at.field("matchLabelKeys");

@@ -90,7 +90,7 @@ fn seccomp(profile: &str, at: &At<'_>, faults: &mut Faults) {
 
 /// If a deprecated annotation and its field are both set, they must agree.
 pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, faults: &mut Faults) {
-    let said = |key: &str| {
+    let noted = |key: &str| {
         annotations
             .and_then(|all| all.get(key))
             .and_then(Value::as_str)
@@ -98,7 +98,7 @@ pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, fault
     let profile = |fields: &Fields, key: &str| -> Option<Fields> {
         object(object(fields, "securityContext")?, key).cloned()
     };
-    if let (Some(own), Some(annotation)) = (profile(spec, "seccompProfile"), said(SECCOMP_POD)) {
+    if let (Some(own), Some(annotation)) = (profile(spec, "seccompProfile"), noted(SECCOMP_POD)) {
         let place = at.field("securityContext");
         agree(
             &own,
@@ -115,7 +115,7 @@ pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, fault
         let name = text(container, "name");
         if let (Some(own), Some(annotation)) = (
             profile(container, "seccompProfile"),
-            said(&format!("{SECCOMP_CONTAINER}{name}")),
+            noted(&format!("{SECCOMP_CONTAINER}{name}")),
         ) {
             agree(
                 &own,
@@ -127,7 +127,7 @@ pub fn on_create(annotations: Option<&Fields>, spec: &Fields, at: &At<'_>, fault
         }
         if let (Some(own), Some(annotation), false) = (
             profile(container, "appArmorProfile").or_else(|| of_pod.clone()),
-            said(&format!("{APP_ARMOR}{name}")),
+            noted(&format!("{APP_ARMOR}{name}")),
             windows,
         ) {
             agree(

@@ -286,7 +286,7 @@ fn whole_requests(spec: &mut Fields) {
     if limits.is_empty() {
         return;
     }
-    let asked = aggregate_requests(spec);
+    let requested = aggregate_requests(spec);
     let shown = |name: &str, amount: Amount| {
         // If one container requests this amount, its notation is kept.
         let same = |container: &Value| {
@@ -298,7 +298,7 @@ fn whole_requests(spec: &mut Fields) {
             .find_map(same)
             .unwrap_or_else(|| Value::from(amount.to_quantity().0))
     };
-    let of_containers: Vec<(String, Value)> = asked
+    let of_containers: Vec<(String, Value)> = requested
         .iter()
         .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"))
         .map(|(name, amount)| (name.clone(), shown(name, *amount)))

@@ -132,10 +132,10 @@ fn label_keys(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
     if keys.is_empty() {
         return;
     }
-    let mut said: BTreeSet<&str> = BTreeSet::new();
+    let mut selected: BTreeSet<&str> = BTreeSet::new();
     match object(constraint, "labelSelector") {
         Some(selector) => {
-            said.extend(
+            selected.extend(
                 object(selector, "matchLabels")
                     .into_iter()
                     .flatten()
@@ -144,13 +144,13 @@ fn label_keys(constraint: &Fields, at: &At<'_>, faults: &mut Faults) {
             let expressions = items(selector, "matchExpressions")
                 .iter()
                 .filter_map(Value::as_object);
-            said.extend(expressions.map(|expression| text(expression, "key")));
+            selected.extend(expressions.map(|expression| text(expression, "key")));
         }
         None => faults.forbidden(at, "must not be specified when labelSelector is not set"),
     }
     for (index, key) in keys.iter().enumerate() {
         formed(key, &at.index(index), names::qualified, faults);
-        if key.as_str().is_some_and(|key| said.contains(key)) {
+        if key.as_str().is_some_and(|key| selected.contains(key)) {
             faults.invalid(
                 &at.index(index),
                 key,

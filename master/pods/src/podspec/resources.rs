@@ -224,13 +224,13 @@ pub(super) fn of_pod(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
         }
     }
     validate(needs, None, &at, faults);
-    let asked = |name: &str| {
+    let requested = |name: &str| {
         object(needs, "requests")
             .and_then(|list| list.get(name))
             .map_or(Amount::ZERO, amount)
     };
     for (name, sum) in aggregate(spec).iter().filter(|(name, _)| of_pods(name)) {
-        if *sum > asked(name) {
+        if *sum > requested(name) {
             let shown = sum.to_quantity().0;
             let words =
                 format!("must be greater than or equal to aggregate container requests of {shown}");

@@ -7,17 +7,14 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// The largest user or group ID.
-const LARGEST: i64 = i32::MAX as i64;
+const MAX_ID: i64 = i32::MAX as i64;
 
 fn user_or_group(value: &Value, at: &At<'_>, faults: &mut Faults) {
-    if value
-        .as_i64()
-        .is_some_and(|id| !(0..=LARGEST).contains(&id))
-    {
+    if value.as_i64().is_some_and(|id| !(0..=MAX_ID).contains(&id)) {
         faults.invalid(
             at,
             value,
-            format!("must be between 0 and {LARGEST}, inclusive"),
+            format!("must be between 0 and {MAX_ID}, inclusive"),
         );
     }
 }

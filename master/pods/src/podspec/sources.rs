@@ -440,13 +440,13 @@ fn claim_spec(spec: &Fields, at: &At<'_>, faults: &mut Faults) {
     let place = place.key("storage");
     match storage {
         None => faults.required(&place, ""),
-        Some(asked) => {
-            let found = asked
+        Some(requested) => {
+            let found = requested
                 .as_str()
                 .and_then(|text| text.parse::<Amount>().ok())
                 .unwrap_or(Amount::ZERO);
             if found <= Amount::ZERO {
-                faults.invalid(&place, asked, POSITIVE);
+                faults.invalid(&place, requested, POSITIVE);
             }
         }
     }

@@ -176,13 +176,15 @@ fn all(
     affinity(spec, at, warnings);
 }
 
-/// Where a pod's seccomp and AppArmor profiles come from: annotations were first, fields hold them now.
+/// Where a pod's seccomp and AppArmor profiles come from: annotations were first, fields hold them
+/// now.
 struct Profiles<'a> {
     notes: &'a Fields,
     notes_at: &'a At<'a>,
     /// The pod's own security context.
     security: &'a Fields,
-    /// AppArmor's annotations still count for a pod, whose fields show them; in a template they are old.
+    /// AppArmor's annotations still count for a pod, whose fields show them; in a template they are
+    /// old.
     template: bool,
 }
 

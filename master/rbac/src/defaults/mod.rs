@@ -163,7 +163,8 @@ fn bind_cluster(role: &str, subjects: Vec<Subject>) -> Binding {
     bind("", role, "ClusterRole", role, subjects)
 }
 
-/// The cluster role of a part of the master that runs as a user of its own, and the binding of both.
+/// The cluster role of a part of the master that runs as a user of its own, and the binding of
+/// both.
 pub fn component(role: &str, rules: Vec<Rule>, user: &str) -> (Role, Binding) {
     let subject = self::user(user);
     (cluster_role(role, rules), bind_cluster(role, vec![subject]))

@@ -1,4 +1,5 @@
-//! Roles of the master's own components. Those of single controllers are made where the controllers are (`master/control`).
+//! Roles of the master's own components. Those of single controllers are made where the controllers
+//! are (`master/control`).
 
 use super::{ALL, READ, bind, cluster_role, events, group, on, user};
 use crate::object::{Binding, Role};
@@ -70,7 +71,8 @@ pub(super) fn bindings() -> Vec<Binding> {
         own(ATTESTATION, ATTESTATION, identity::ATTESTATION_USER),
         own(CONTROLLERS, CONTROLLERS, identity::CONTROLLER_MANAGER_USER),
         own(USAGE, USAGE, identity::USAGE_USER),
-        // A node's agent is its service proxy, too: it reads services, their endpoints, and where other nodes' pods are.
+        // A node's agent is its service proxy, too: it reads services, their endpoints, and where
+        // other nodes' pods are.
         bind(
             "",
             NODE_PROXY,

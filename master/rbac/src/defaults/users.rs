@@ -28,7 +28,8 @@ pub(super) fn roles() -> Vec<Role> {
     ]
 }
 
-/// The role with which the project of upstream's metrics server gives `view`, `edit` and `admin` what pods use.
+/// The role with which the project of upstream's metrics server gives `view`, `edit` and `admin`
+/// what pods use.
 fn metrics_reader() -> Role {
     let mut role = cluster_role(
         "system:aggregated-metrics-reader",

@@ -17,14 +17,14 @@ pub(super) const PLUGIN: Plugin = Plugin {
 
 /// 100 less the standard deviation of both used shares: half of what they differ by.
 fn score(pod: &PodRequest, _: &Snapshot, candidates: &[Candidate<'_>]) -> Option<Vec<i64>> {
-    let asked = [CPU, MEMORY].map(|name| (name, pod.demand.needed.get(name)));
-    if asked.iter().all(|(_, asked)| *asked == Amount::ZERO) {
+    let needed = [CPU, MEMORY].map(|name| (name, pod.demand.needed.get(name)));
+    if needed.iter().all(|(_, needed)| *needed == Amount::ZERO) {
         return None;
     }
     let score = |node: &Candidate<'_>| {
-        let used = asked.map(|(name, asked)| {
+        let used = needed.map(|(name, needed)| {
             let whole = node.info.allocatable.get(name);
-            let used = node.load.needed.get(name) + asked;
+            let used = node.load.needed.get(name) + needed;
             (whole > Amount::ZERO).then(|| used.share_of(whole).min(1.0))
         });
         let [Some(cpu), Some(memory)] = used else {

@@ -15,9 +15,9 @@ pub(super) const PLUGIN: Plugin = Plugin {
 
 const MIB: i64 = 1 << 20;
 /// Bytes below which an image counts for nothing.
-const LEAST: i64 = 23 * MIB;
+const MIN_BYTES: i64 = 23 * MIB;
 /// Bytes for each container above which more count for nothing.
-const MOST: i64 = 1000 * MIB;
+const MAX_BYTES: i64 = 1000 * MIB;
 
 /// The more bytes of images a node has, each weighed by the share of nodes that have it: a new image shall not draw all pods to
 /// the first node that has it.
@@ -54,8 +54,8 @@ fn weighed(bytes: i64, with: usize, nodes: usize) -> i64 {
 }
 
 fn locality(bytes: i64, containers: i64) -> i64 {
-    let most = MOST.saturating_mul(containers.max(1));
-    FULL * (bytes.clamp(LEAST, most) - LEAST) / (most - LEAST)
+    let most = MAX_BYTES.saturating_mul(containers.max(1));
+    FULL * (bytes.clamp(MIN_BYTES, most) - MIN_BYTES) / (most - MIN_BYTES)
 }
 
 #[cfg(test)]

@@ -173,11 +173,11 @@ pub(crate) struct Prepared<'a>(Vec<(usize, Box<dyn Filter + 'a>)>);
 impl<'a> Prepared<'a> {
     pub(crate) fn of(pod: &'a PodRequest, snapshot: &'a Snapshot) -> Self {
         let all = PROFILE.iter().enumerate();
-        let asked = all.filter_map(|(at, plugin)| {
+        let filters = all.filter_map(|(at, plugin)| {
             let filter = plugin.filter.and_then(|filter| filter(pod, snapshot))?;
             Some((at, filter))
         });
-        Self(asked.collect())
+        Self(filters.collect())
     }
 
     /// What the first plugin finds that something stands against; its place is added to `refusing`.

@@ -46,17 +46,17 @@ fn score(pod: &PodRequest, candidates: &[Candidate<'_>]) -> Vec<i64> {
     let Profile {
         strategy, weights, ..
     } = &*pod.profile;
-    let asked = weights.iter().filter_map(|(name, weight)| {
-        let asked = weighed(name, &pod.demand.scored, &pod.demand.needed);
+    let needed = weights.iter().filter_map(|(name, weight)| {
+        let needed = weighed(name, &pod.demand.scored, &pod.demand.needed);
         // Of what a pod does not ask for it needs no room (upstream: extended resources alone).
-        let counts = asked > Amount::ZERO || matches!(name.as_str(), CPU | MEMORY);
-        counts.then_some((name.as_str(), *weight, asked))
+        let counts = needed > Amount::ZERO || matches!(name.as_str(), CPU | MEMORY);
+        counts.then_some((name.as_str(), *weight, needed))
     });
-    let asked: Vec<_> = asked.collect();
+    let needed: Vec<_> = needed.collect();
     let score = |Candidate { info, load, .. }: &Candidate<'_>| {
         let (mut sum, mut count) = (0, 0);
-        for &(name, weight, asked) in &asked {
-            let used = weighed(name, &load.scored, &load.needed) + asked;
+        for &(name, weight, needed) in &needed {
+            let used = weighed(name, &load.scored, &load.needed) + needed;
             if let Some((free, used)) = percents(used, info.allocatable.get(name)) {
                 let score = strategy.score(free, used);
                 sum += weight * score;

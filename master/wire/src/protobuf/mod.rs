@@ -34,7 +34,8 @@ fn message_of(version: &str, kind: &str) -> Option<&'static [Field]> {
 /// Decodes a body.
 ///
 /// # Errors
-/// It has no envelope, an unknown kind or field, a value of the wrong type, or is cut off or nested too deeply.
+/// It has no envelope, an unknown kind or field, a value of the wrong type, or is cut off or nested
+/// too deeply.
 pub fn decode(bytes: &[u8]) -> Result<Value, ApiError> {
     let mut rest = bytes
         .strip_prefix(b"k8s\0")

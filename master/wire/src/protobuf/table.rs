@@ -1,9 +1,10 @@
 //! The table of messages, parsed from `fields.txt` at the first body in this encoding.
 //!
-//! A line `@NAME` begins a message; a line `NUMBER JSON-NAME CONTENT` is a field of it. Content is `*` for a list or
-//! `%` for a map from text, then what each holds: `s` text, `B` bytes, `i` integer, `b` boolean, `T` and `U` times,
-//! `Q` a quantity, `I` a number or text, `R` and `F` JSON inside, `w` a message that is a bare list, `@NAME` another
-//! message; a `?` at the end says that an empty value means none. The JSON name `~` embeds a message in its parent.
+//! A line `@NAME` begins a message; a line `NUMBER JSON-NAME CONTENT` is a field of it. Content is
+//! `*` for a list or `%` for a map from text, then what each holds: `s` text, `B` bytes, `i`
+//! integer, `b` boolean, `T` and `U` times, `Q` a quantity, `I` a number or text, `R` and `F` JSON
+//! inside, `w` a message that is a bare list, `@NAME` another message; a `?` at the end says that
+//! an empty value means none. The JSON name `~` embeds a message in its parent.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

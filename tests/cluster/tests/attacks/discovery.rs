@@ -1,7 +1,7 @@
 //! A cluster on a discovery endpoint, from the admin's command to what a machine finds; and an endpoint that turns hostile.
 
 use crate::site::Site;
-use agent_discover::{Finder, News, Report};
+use agent_discover::{Finder, Progress, Report};
 use config_model::Document;
 use config_model::discovery::Discovery;
 use config_model::machine::Membership;
@@ -77,10 +77,10 @@ async fn create(site: &Site, endpoint: &Endpoint, token: &[&str]) -> Result<Disc
 /// The first answer to a machine with this user-data.
 async fn first(terms: &Discovery, memory: &Path) -> String {
     let (tell, mut told) = unbounded_channel();
-    let report: Report = Arc::new(move |news: &News<'_>| {
+    let report: Report = Arc::new(move |news: &Progress<'_>| {
         drop(tell.send(match news {
-            News::Failed { failure, .. } => failure.code().unwrap_or("failed").to_owned(),
-            News::Found {
+            Progress::Failed { failure, .. } => failure.code().unwrap_or("failed").to_owned(),
+            Progress::Found {
                 document,
                 remembered: false,
             } => {
@@ -92,10 +92,10 @@ async fn first(terms: &Discovery, memory: &Path) -> String {
                     pins.join(",")
                 )
             }
-            News::Again { .. }
-            | News::FirstUse { .. }
-            | News::Forgotten { .. }
-            | News::Found { .. } => String::new(),
+            Progress::Again { .. }
+            | Progress::FirstUse { .. }
+            | Progress::Forgotten { .. }
+            | Progress::Found { .. } => String::new(),
         }));
     });
     let mut finder = Finder::new(terms.clone(), memory, report).unwrap();

@@ -1,7 +1,7 @@
 //! A client's input through a tunnel to a pod: frames and their content.
 
 use crate::run::{Shape, Target};
-use config_tunnel::command::{Input, STDOUT, Said, Version};
+use config_tunnel::command::{ClientMessage, Input, STDOUT, Version};
 use config_tunnel::forward::{self, Session};
 use config_tunnel::spdy::{self, Headers, Opener, Why};
 use config_tunnel::streams;
@@ -27,7 +27,7 @@ fn read(bytes: &[u8], cut: usize) -> Result<(Vec<u8>, Vec<String>), Fault> {
                     bytes,
                     ends,
                 }) => match command.take(starts, bytes, ends) {
-                    Some(Said::Input(bytes)) => input.extend_from_slice(bytes),
+                    Some(ClientMessage::Input(bytes)) => input.extend_from_slice(bytes),
                     Some(said) => other.push(format!("{said:?}")),
                     None => {}
                 },
@@ -112,9 +112,9 @@ fn command(bytes: &[u8], cut: usize) -> Result<Commanded, spdy::Fault> {
         let mut rest = piece;
         while let (used, Some(said)) = session.take(rest, &mut told)? {
             match said {
-                Said::Input(bytes) => input.extend_from_slice(bytes),
-                Said::EndOfInput => ends += 1,
-                Said::Size { width, height } => size = Some((width, height)),
+                ClientMessage::Input(bytes) => input.extend_from_slice(bytes),
+                ClientMessage::EndOfInput => ends += 1,
+                ClientMessage::Size { width, height } => size = Some((width, height)),
             }
             rest = &rest[used..];
         }

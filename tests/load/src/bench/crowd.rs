@@ -24,7 +24,8 @@ const EVENTS: &str = "/api/v1/namespaces/crowd/events";
 const RENEWERS: usize = 10;
 /// Time in which each node renews its lease, as agents do.
 const RENEWAL: Duration = Duration::from_secs(10);
-/// For how long processor time is measured: with the renewals, and without them, which ends before nodes count as silent.
+/// For how long processor time is measured: with the renewals, and without them, which ends before
+/// nodes count as silent.
 const RENEWED: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(10);
 /// The share of a core that a quiet master may take, in per cent.
@@ -108,7 +109,8 @@ pub(super) async fn memory(
     site.stop()
 }
 
-/// The share of a core that the master takes while nodes only renew their leases, and while nobody asks for anything.
+/// The share of a core that the master takes while nodes only renew their leases, and while nobody
+/// asks for anything.
 async fn processor(
     site: &Site,
     renewals: &Cell<usize>,

@@ -31,8 +31,8 @@ const fn high(key: &'static str, target: f64, upstream: Option<f64>) -> Held {
     }
 }
 
-/// Targets, and upstream's figures on the same machine (Kubernetes v1.36.2 and etcd 3.6, both processes together);
-/// milliseconds, MiB, operations a second.
+/// Targets, and upstream's figures on the same machine (Kubernetes v1.36.2 and etcd 3.6, both
+/// processes together); milliseconds, MiB, operations a second.
 const HELD: &[Held] = &[
     // Its API server, etcd, controllers and scheduler: ours are one process.
     low("idle", 30.0, Some(511.0)),

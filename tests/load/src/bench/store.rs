@@ -1,4 +1,5 @@
-//! The store by itself: what a flushed commit costs, and how soon a store of many revisions is open.
+//! The store by itself: what a flushed commit costs, and how soon a store of many revisions is
+//! open.
 
 use super::report::{Report, float};
 use crate::{Error, Result};

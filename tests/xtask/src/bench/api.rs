@@ -1,4 +1,5 @@
-//! `cargo xtask bench api` and `cargo xtask soak`: the load generator against the release master on loopback.
+//! `cargo xtask bench api` and `cargo xtask soak`: the load generator against the release master on
+//! loopback.
 
 use crate::build;
 use crate::host::{self, repository};

@@ -1,5 +1,5 @@
-//! A machine that boots the images' kernel, without firmware and with an initrd of a benchmark's own: busybox, the programs that
-//! measure, modules. It ends when its one command has.
+//! A machine that boots the images' kernel, without firmware and with an initrd of a benchmark's
+//! own: busybox, the programs that measure, modules. It ends when its one command has.
 
 use crate::host::workshop;
 use crate::steps::{Failure, Outcome};

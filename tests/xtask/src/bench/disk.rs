@@ -1,8 +1,9 @@
 //! `cargo xtask bench disk`: the cost of encrypting the state, measured in machines in one run.
 //!
-//! Rates come from a machine that boots the images' kernel with an initrd of this command's own ([`super::bare`], [`super::guest`]): one disk,
-//! plain, encrypted as the state is, and encrypted with authentication over dm-integrity. The time to unlock comes from the
-//! console of a worker's image.
+//! Rates come from a machine that boots the images' kernel with an initrd of this command's own
+//! ([`super::bare`], [`super::guest`]): one disk, plain, encrypted as the state is, and encrypted
+//! with authentication over dm-integrity. The time to unlock comes from the console of a worker's
+//! image.
 
 use super::DiskPart;
 use super::bare::{Bare, copy, fault, write};
@@ -118,8 +119,9 @@ fn report(figures: &[Figure]) {
     }
 }
 
-/// A worker's image without configuration, powered on three times: the console's milestones tell when the root was
-/// verified and when the state was mounted, in milliseconds since the kernel's start.
+/// A worker's image without configuration, powered on three times: the console's milestones tell
+/// when the root was verified and when the state was mounted, in milliseconds since the kernel's
+/// start.
 fn unlocked() -> Outcome {
     let lab = crate::up::lab(workshop().join("bench-unlock"))?;
     let worker = lab.worker("unlock", 1)?;

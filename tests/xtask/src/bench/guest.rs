@@ -1,4 +1,5 @@
-//! The half of `bench disk` that runs in the guest: the same disk, plain, encrypted, and encrypted with authentication.
+//! The half of `bench disk` that runs in the guest: the same disk, plain, encrypted, and encrypted
+//! with authentication.
 
 use crate::steps::{Failure, Outcome};
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! `cargo xtask bench image`: what the images weigh, part by part, and what in them can be executed.
+//! `cargo xtask bench image`: what the images weigh, part by part, and what in them can be
+//! executed.
 
 use crate::build;
 use crate::host;

@@ -9,8 +9,8 @@ use tests_harness::cluster::{BOOT_LIMIT, Lab, Terms};
 use tests_harness::machine::{Blueprint, Machine};
 use tests_harness::registry::Registry;
 
-/// Power-on to Ready, phase by phase, against a bare boot of the same kernel and firmware; memory; the exchange; the verifier.
-/// `built`: of the images that are there, and the machines alone.
+/// Power-on to Ready, phase by phase, against a bare boot of the same kernel and firmware; memory;
+/// the exchange; the verifier. `built`: of the images that are there, and the machines alone.
 pub(super) fn join(built: bool) -> Outcome {
     let mut steps = Steps::new();
     host::check()?;

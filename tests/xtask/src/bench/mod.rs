@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the figures of tests/FIGURES.md, measured in one run and printed with what they are held against.
+//! `cargo xtask bench`: the figures of tests/FIGURES.md, measured in one run and printed with what
+//! they are held against.
 
 mod api;
 mod bare;
@@ -36,7 +37,8 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "NAME[,NAME]…")]
         only: Option<String>,
     },
-    /// What controllers cost in a large cluster, idle and for one changed pod, and how many pods the scheduler binds.
+    /// What controllers cost in a large cluster, idle and for one changed pod, and how many pods
+    /// the scheduler binds.
     Control {
         /// Pods in the cluster.
         #[arg(long, value_name = "N", default_value_t = 50_000)]
@@ -60,7 +62,8 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
-    /// How fast pods come to run, and commands, forwarded ports and logs are; what they cost the agent.
+    /// How fast pods come to run, and commands, forwarded ports and logs are; what they cost the
+    /// agent.
     Node {
         /// Pods of the node.
         #[arg(long, value_name = "N", default_value_t = 110)]

@@ -1,6 +1,7 @@
-//! `cargo xtask bench network`: what services, names, network policies and sandboxes cost one node of a large cluster. Tests
-//! measure against this host's kernel, in network namespaces of their own: `pace` of `agent/proxy` and of `agent/cluster`. Here they
-//! get more of everything. Needs root.
+//! `cargo xtask bench network`: what services, names, network policies and sandboxes cost one node
+//! of a large cluster. Tests measure against this host's kernel, in network namespaces of their
+//! own: `pace` of `agent/proxy` and of `agent/cluster`. Here they get more of everything. Needs
+//! root.
 
 use super::measure;
 use crate::steps::Outcome;

@@ -1,6 +1,6 @@
-//! `cargo xtask bench node`: how fast pods come to run, what they cost the agent, and how fast commands, forwarded ports and logs
-//! are. The module `pace` of the `node` tests measures, with the real containerd and kubectl; here it gets more of everything. Needs
-//! root.
+//! `cargo xtask bench node`: how fast pods come to run, what they cost the agent, and how fast
+//! commands, forwarded ports and logs are. The module `pace` of the `node` tests measures, with the
+//! real containerd and kubectl; here it gets more of everything. Needs root.
 
 use super::measure;
 use crate::steps::Outcome;
@@ -17,7 +17,8 @@ pub(super) fn node(pods: u32) -> Outcome {
         ("PACE_IDLE_SECONDS", 20),
         ("PACE_COMMANDS", 200),
         ("PACE_MIB", 1_000),
-        // Fewer than fill the log files that are kept: of those that are removed before they are read, lines are lost.
+        // Fewer than fill the log files that are kept: of those that are removed before they are
+        // read, lines are lost.
         ("PACE_LINES", 100_000),
     ];
     // One process for each, so that none has the memory of another.

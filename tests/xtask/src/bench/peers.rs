@@ -1,5 +1,6 @@
-//! `cargo xtask bench peers`: what many machines cost a node as peers of its tunnel. The hosts' kernel has no WireGuard, so a test of
-//! `agent/cluster` (`peers`) runs in a machine with the images' kernel, where those that answer are network namespaces.
+//! `cargo xtask bench peers`: what many machines cost a node as peers of its tunnel. The hosts'
+//! kernel has no WireGuard, so a test of `agent/cluster` (`peers`) runs in a machine with the
+//! images' kernel, where those that answer are network namespaces.
 
 use super::bare::Bare;
 use crate::host;
@@ -31,7 +32,8 @@ const MODULES: [&str; 11] = [
     "nft_hash",
 ];
 
-/// Prints times and memory for so many machines. `answering`: how many of them are namespaces. `program`: the test, where it is built.
+/// Prints times and memory for so many machines. `answering`: how many of them are namespaces.
+/// `program`: the test, where it is built.
 pub(super) fn peers(machines: u32, answering: u32, program: Option<&Path>) -> Outcome {
     let program = if let Some(program) = program {
         program.to_owned()

@@ -6,9 +6,10 @@ use std::process::Command;
 /// Commits before this time were made without the rule.
 const SINCE: &str = "2026-11-24T15:00:00Z";
 /// Characters of a subject at most, so that `git log --oneline` shows it whole.
-const LONGEST: usize = 72;
+const MAX_SUBJECT: usize = 72;
 
-/// Checks the subjects of the commits that lead to this tree. A tree without its history (an archive) has none.
+/// Checks the subjects of the commits that lead to this tree. A tree without its history (an
+/// archive) has none.
 pub(super) fn commits(root: &Path, faults: &mut Vec<String>) {
     let log = Command::new("git")
         .args(["log", "--no-merges", "--format=%h %s", "--since", SINCE])
@@ -30,8 +31,8 @@ pub(super) fn commits(root: &Path, faults: &mut Vec<String>) {
 /// It does not; the text says how.
 fn subject_of(subject: &str) -> Result<(), String> {
     let length = subject.chars().count();
-    if length > LONGEST {
-        return Err(format!("has {length} characters; {LONGEST} at most"));
+    if length > MAX_SUBJECT {
+        return Err(format!("has {length} characters; {MAX_SUBJECT} at most"));
     }
     let Some((room, summary)) = subject.split_once(": ") else {
         return Err("names no room; write `room: imperative summary`".to_owned());

@@ -1,4 +1,5 @@
-//! Which room may depend on which: between the folders at the top, and room by room within agent and master.
+//! Which room may depend on which: between the folders at the top, and room by room within agent
+//! and master.
 
 use crate::rooms::Room;
 
@@ -14,9 +15,9 @@ const VERIFIER: (&str, &[&str]) = (
         "master/journal",
     ],
 );
-/// Each room of agent and master with the rooms of the same folder that its program or library may depend on. Controllers
-/// reach the API by `master/client` and know neither the server nor the store; nothing but the programs knows everything.
-/// Tests of a room may depend on more.
+/// Each room of agent and master with the rooms of the same folder that its program or library may
+/// depend on. Controllers reach the API by `master/client` and know neither the server nor the
+/// store; nothing but the programs knows everything. Tests of a room may depend on more.
 const EDGES: &[(&str, &[&str])] = &[
     ("agent/sys", &[]),
     ("agent/init", &["sys", "metadata", "volume"]),
@@ -210,8 +211,9 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 /// Libraries that reach a network, a file or a device, so that no room in `config` depends on them.
 const RUNTIMES: &[&str] = &["tokio", "nix", "hyper", "rustls", "tss-esapi"];
-/// The exception: rustls without a socket is types and rules, and certificate verifiers can be written in no other terms.
-/// So is hyper's client protocol over a stream, clock and executor of the caller's.
+/// The exception: rustls without a socket is types and rules, and certificate verifiers can be
+/// written in no other terms. So is hyper's client protocol over a stream, clock and executor of
+/// the caller's.
 const WITHOUT_IO: &[(&str, &str)] = &[("config/tls", "rustls"), ("config/http", "hyper")];
 
 /// config ← { agent, master, image } ← tests; agent and master never meet but in config.

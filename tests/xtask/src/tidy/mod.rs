@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The longest file that a reader should meet.
-const LONGEST_FILE: usize = 700;
+const MAX_FILE: usize = 700;
 /// Files and folders that are allowed at the top of the repository.
 const TOP: &[&str] = &[
     "Cargo.toml",
@@ -27,12 +27,13 @@ const TOP: &[&str] = &[
     "tests",
 ];
 /// Lines of a room at most, its tests aside.
-const LARGEST_ROOM: usize = 8_000;
+const MAX_ROOM: usize = 8_000;
 /// Files of a room at most that all need one another.
-const LARGEST_CIRCLE: usize = 5;
+const MAX_CIRCLE: usize = 5;
 /// The one room that may say `unsafe`.
 const UNSAFE_ROOM: &str = "agent/sys";
-/// The program with which tests attack a machine from inside a container; no crate, and compiled by those tests alone.
+/// The program with which tests attack a machine from inside a container; no crate, and compiled by
+/// those tests alone.
 const HOSTILE: &str = "tests/cluster/hostile/";
 /// What `config` must not know: it does no I/O, reads no clock and runs in no runtime.
 const NOT_IN_CONFIG: &[&str] = &[
@@ -45,7 +46,8 @@ const NOT_IN_CONFIG: &[&str] = &[
     "Instant::now",
     "tokio::",
 ];
-/// The way to a server of which nothing is proven, and the rooms that may name it: its own, and that of probes and hooks.
+/// The way to a server of which nothing is proven, and the rooms that may name it: its own, and
+/// that of probes and hooks.
 const UNPROVEN: (&str, [&str; 2]) = ("unproven_probe_server", ["config/tls/", "agent/handlers/"]);
 /// Where the stories are listed that `cargo xtask test` doesn't run.
 const STORIES: &str = "tests/cluster/tests/stories/main.rs";
@@ -54,7 +56,7 @@ const TAIL_MARK: &str = " (tail)";
 /// The files whose tables say which test enforces which promise.
 const PROMISES: [&str; 2] = ["tests/PROMISES.md", "config/attest/SECURITY.md"];
 /// Bytes of README at most: it is the entry, and the guides are beside their rooms.
-const LONGEST_README: usize = 12 << 10;
+const MAX_README: usize = 12 << 10;
 /// Where a policy may be called by its name, except in tests: the table of policies, their own
 /// files, and the rule that a bootstrap chooses.
 const POLICIES: &[&str] = &[
@@ -125,19 +127,19 @@ fn top_level(root: &Path, faults: &mut Vec<String>) {
     }
 }
 
-/// A room is small enough to be read, and its files depend on one another in one direction, up to small
-/// circles.
+/// A room is small enough to be read, and its files depend on one another in one direction, up to
+/// small circles.
 fn limits(address: &str, extent: &Extent, faults: &mut Vec<String>) {
-    if extent.lines > LARGEST_ROOM {
+    if extent.lines > MAX_ROOM {
         faults.push(format!(
-            "{address}: {} lines; split the room by purpose ({LARGEST_ROOM} at most)",
+            "{address}: {} lines; split the room by purpose ({MAX_ROOM} at most)",
             extent.lines
         ));
     }
     let circles = extent.circles.iter();
-    for circle in circles.filter(|circle| circle.len() > LARGEST_CIRCLE) {
+    for circle in circles.filter(|circle| circle.len() > MAX_CIRCLE) {
         faults.push(format!(
-            "{address}: {} files need one another ({LARGEST_CIRCLE} at most): {}",
+            "{address}: {} files need one another ({MAX_CIRCLE} at most): {}",
             circle.len(),
             circle.join(" ")
         ));
@@ -166,9 +168,9 @@ fn naming(tree: &Path, room: &Room, faults: &mut Vec<String>) {
 
 fn source(file: &str, text: &str, faults: &mut Vec<String>) {
     let lines = text.lines().count();
-    if lines > LONGEST_FILE {
+    if lines > MAX_FILE {
         faults.push(format!(
-            "{file}: {lines} lines; split it by purpose ({LONGEST_FILE} at most)"
+            "{file}: {lines} lines; split it by purpose ({MAX_FILE} at most)"
         ));
     }
     if file.starts_with("tests/xtask/") {
@@ -236,9 +238,9 @@ fn names_policy(code: &str) -> bool {
 
 /// README stays short.
 fn door(readme: &str, faults: &mut Vec<String>) {
-    if readme.is_empty() || readme.len() > LONGEST_README {
+    if readme.is_empty() || readme.len() > MAX_README {
         faults.push(format!(
-            "README.md: {} bytes; 1 to {LONGEST_README}, and the rest beside its room",
+            "README.md: {} bytes; 1 to {MAX_README}, and the rest beside its room",
             readme.len()
         ));
     }
@@ -254,7 +256,8 @@ fn tail(stories: &str) -> BTreeSet<&str> {
     names.filter_map(|name| name.rsplit("::").next()).collect()
 }
 
-/// Every row of a table whose second column is `test` names tests that exist, and marks those that `cargo xtask test` doesn't run.
+/// Every row of a table whose second column is `test` names tests that exist, and marks those that
+/// `cargo xtask test` doesn't run.
 fn promises(
     file: &str,
     document: &str,
@@ -355,9 +358,9 @@ mod tests {
             );
             faults.len()
         };
-        assert_eq!(faults_of("master/auth", LARGEST_ROOM, LARGEST_CIRCLE), 0);
-        assert_eq!(faults_of("master/auth", LARGEST_ROOM + 1, 1), 1);
-        assert_eq!(faults_of("master/auth", 1, LARGEST_CIRCLE + 1), 1);
+        assert_eq!(faults_of("master/auth", MAX_ROOM, MAX_CIRCLE), 0);
+        assert_eq!(faults_of("master/auth", MAX_ROOM + 1, 1), 1);
+        assert_eq!(faults_of("master/auth", 1, MAX_CIRCLE + 1), 1);
     }
 
     #[test]
@@ -468,7 +471,7 @@ mod tests {
             faults.len()
         };
         assert_eq!(
-            [0, 1, LONGEST_README, LONGEST_README + 1].map(faults_of),
+            [0, 1, MAX_README, MAX_README + 1].map(faults_of),
             [1, 0, 0, 1]
         );
     }

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The rooms in which a certificate is decided. A reader goes from one to the next, so a type's name means one thing in all.
+/// The rooms in which a certificate is decided. A reader goes from one to the next, so a type's
+/// name means one thing in all.
 const TRUST_ROOMS: &[&str] = &[
     "config/attest/src/",
     "config/certificates/src/",
@@ -128,7 +129,8 @@ fn holds(text: &str, phrase: &str) -> bool {
     })
 }
 
-/// The name of the type that a line declares. Types inside of traits, functions and tests are indented and no concern here.
+/// The name of the type that a line declares. Types inside of traits, functions and tests are
+/// indented and no concern here.
 fn declaration(line: &str) -> Option<&str> {
     if line.starts_with(char::is_whitespace) {
         return None;

@@ -4,7 +4,7 @@ use crate::state::TARGET;
 use agent_volume::{Reason, Report};
 
 /// The milestone line of an existing state.
-pub(crate) fn told(report: &Report) -> String {
+pub(crate) fn opened_line(report: &Report) -> String {
     match report {
         Report::Opened {
             generation,
@@ -39,7 +39,8 @@ pub(crate) fn mounted() -> String {
     format!("state mounted at {TARGET}: {options}")
 }
 
-/// The options of what was mounted last at a place, in the text of `/proc/self/mountinfo` (proc(5)).
+/// The options of what was mounted last at a place, in the text of `/proc/self/mountinfo`
+/// (proc(5)).
 fn options<'a>(mountinfo: &'a str, place: &str) -> Option<&'a str> {
     mountinfo.lines().rev().find_map(|line| {
         let mut fields = line.split(' ').skip(4);
@@ -104,7 +105,7 @@ mod tests {
             admin: [0xCD; 32],
             keys: Zeroizing::new(vec![0xAB; 100]),
         };
-        let line = told(&report);
+        let line = opened_line(&report);
         assert!(
             line.contains(&"cd".repeat(32)) && line.ends_with("generation=8"),
             "{line}"

@@ -9,14 +9,14 @@ use http::Method;
 
 /// A right to a node that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct NeededRight {
     /// The verb.
     pub verb: &'static str,
     /// Subresources of the node, the narrowest first: the right to any of them is enough.
     pub subresources: &'static [&'static str],
 }
 
-impl Asked {
+impl NeededRight {
     /// The right that a method and a path need.
     pub fn of(method: &Method, path: &str) -> Self {
         let mut parts = path.trim_start_matches('/').split('/');
@@ -70,8 +70,8 @@ mod tests {
             (Method::GET, "/./metrics", "get", &["proxy"]),
         ] {
             assert_eq!(
-                Asked::of(&method, path),
-                Asked { verb, subresources },
+                NeededRight::of(&method, path),
+                NeededRight { verb, subresources },
                 "{path}"
             );
         }
@@ -86,8 +86,8 @@ mod tests {
             "/portForward/a/b",
             "/podPort/a/b/c/1",
         ] {
-            let asked = Asked::of(&Method::GET, path);
-            assert_eq!((asked.verb, asked.subresources), ("create", &["proxy"][..]));
+            let right = NeededRight::of(&Method::GET, path);
+            assert_eq!((right.verb, right.subresources), ("create", &["proxy"][..]));
         }
     }
 }

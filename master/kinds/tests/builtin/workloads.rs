@@ -1,15 +1,6 @@
 //! Defaults, validation and warnings of workloads.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
-#![allow(
-    clippy::needless_pass_by_value,
-    clippy::too_many_lines,
-    clippy::type_complexity,
-    reason = "cases are tables, written in place"
-)]
 
-mod common;
-
-use common::{changed, faults as created, kind, made, short, told};
+use crate::common::{changed, faults as created, kind, made, short, told};
 use master_schema::registry::Kind;
 use master_schema::validate::Faults;
 use serde_json::{Value, json};

@@ -7,7 +7,8 @@ use master_control_cluster::garbage::{Action, Graph};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An object of the world: its owners, each with whether it is blocked, and what is known of its end.
+/// An object of the world: its owners, each with whether it is blocked, and what is known of its
+/// end.
 #[derive(Debug, Clone, Default)]
 struct Thing {
     owners: Vec<(usize, bool)>,
@@ -158,7 +159,8 @@ impl World {
                 return;
             }
             for action in actions {
-                // Others may have changed the world meanwhile: the one that carries it out looks once more, as the real one does.
+                // Others may have changed the world meanwhile: the one that carries it out looks
+                // once more, as the real one does.
                 if self.graph.actions().contains(&action) {
                     self.carry_out(action);
                 }
@@ -239,7 +241,8 @@ proptest! {
         }
     }
 
-    /// Named invariant: however often and in whatever order a kind is listed, the graph is the same.
+    /// Named invariant: however often and in whatever order a kind is listed, the graph is the
+    /// same.
     #[test]
     fn a_list_gives_the_same_graph_as_the_changes(things in things(), missing in prop::collection::btree_set(0_usize..12, 0..4)) {
         let world = world(&things);

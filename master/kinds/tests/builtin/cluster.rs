@@ -1,14 +1,11 @@
 //! Defaults and validation of certificate requests, nodes, data, events and flow control, as
 //! upstream.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use common::{
+use crate::common::{
     change_faults, changed, faults, fields, kind, made, starts, through_faults, warnings,
 };
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use master_schema::registry::Subresource;
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! The binder's plans: upstream's rules one by one, and what holds in any order of changes, of stale looks and of restarts.
+//! The binder's plans: upstream's rules one by one, and what holds in any order of changes, of
+//! stale looks and of restarts.
 
 use config_kube::Amount;
 use master_claims::{Claim, ClaimRef, Class, Volume};

@@ -1,6 +1,4 @@
 //! Writes objects as the server does: defaults, strategy, validation.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use master_kinds::builtin;
 use master_schema::registry::{Kind, Subresource};

@@ -1,9 +1,6 @@
 //! Defaults and validation of flow schemas, priority levels and devices, as upstream.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::{change_faults, faults, kind, made, starts, through_faults};
+use crate::common::{change_faults, faults, kind, made, starts, through_faults};
 use master_kinds::builtin::fairness_defaults::{levels, schemas};
 use master_schema::registry::Subresource;
 use serde_json::{Value, json};

@@ -1,8 +1,6 @@
 //! Changes of workloads' statuses, as their controllers write them.
 
-mod common;
-
-use common::{fields, kind, short, told};
+use crate::common::{fields, kind, short, told};
 use master_schema::registry::{Kind, Subresource};
 use master_schema::validate::{Faults, Fields};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! The controllers of Machines and certificate requests against the real API server and real keys, in one process.
+//! The controllers of Machines and certificate requests against the real API server and real keys,
+//! in one process.
 
 use config_kube::k8s_openapi::ByteString;
 use config_kube::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -35,7 +36,8 @@ impl Drop for Cluster {
     }
 }
 
-/// As the policy of these tests: requests of kubelets' serving certificates are denied, those of clients approved.
+/// As the policy of these tests: requests of kubelets' serving certificates are denied, those of
+/// clients approved.
 fn decide(_: &CertificatePolicySpec, signer: &str) -> Option<Ruling> {
     let ruling = |approved| Ruling {
         approved,

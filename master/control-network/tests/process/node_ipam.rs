@@ -1,4 +1,5 @@
-//! Nodes get their ranges of pod addresses from the controller, through the real API server over the real store.
+//! Nodes get their ranges of pod addresses from the controller, through the real API server over
+//! the real store.
 
 use config_kube::identity::CONTROLLER_MANAGER_USER;
 use config_kube::k8s_openapi::api::core::v1::{Event, Node};

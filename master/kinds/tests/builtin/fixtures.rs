@@ -1,6 +1,4 @@
 //! Upstream's own fixtures (every field of every kind, as JSON and as YAML) survive a round trip.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
-#![allow(clippy::panic, reason = "a missing fixture is told with its cure")]
 
 use master_kinds::builtin;
 use master_schema::decode;

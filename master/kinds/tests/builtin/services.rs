@@ -1,9 +1,6 @@
 //! Defaults and validation of services, as upstream.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::{change_faults, changed, faults, fields, kind, made};
+use crate::common::{change_faults, changed, faults, fields, kind, made};
 use serde_json::{Value, json};
 
 fn service(spec: &Value) -> Value {

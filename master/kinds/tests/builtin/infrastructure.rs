@@ -1,9 +1,6 @@
 //! Defaults and validation of kinds of network, storage, access and limits, as upstream.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
-
-use common::{change_faults, faults, kind, made, starts};
+use crate::common::{change_faults, faults, kind, made, starts};
 use serde_json::{Value, json};
 
 fn named(spec: &Value) -> Value {
@@ -229,10 +226,10 @@ fn claims() {
         json!({"phase": "Bound", "capacity": {"storage": "1Gi"}}),
     );
     let told = |size: &str| {
-        let new = common::changed(&claims, &named(&claim(size)), &bound);
+        let new = crate::common::changed(&claims, &named(&claim(size)), &bound);
         let mut faults = master_schema::validate::Faults::default();
         (claims.strategy.validate_update)(&new, &bound, &mut faults);
-        common::told(faults)
+        crate::common::told(faults)
     };
     starts(&told("2Gi"), &[]);
     starts(
@@ -260,7 +257,7 @@ fn storage_classes() {
         &["provisioner: Forbidden: updates to provisioner are forbidden."],
     );
     let drivers = kind("storage.k8s.io", "csidrivers");
-    let made = Value::Object(common::made(&drivers, &named(&json!({}))));
+    let made = Value::Object(crate::common::made(&drivers, &named(&json!({}))));
     assert_eq!(made["spec"]["volumeLifecycleModes"], json!(["Persistent"]));
     assert_eq!(made["spec"]["attachRequired"], true);
     let bad =

@@ -1,0 +1,4 @@
+//! Plans of controllers over simulated facts, without an API.
+
+mod garbage;
+mod volumes;
