@@ -9,7 +9,7 @@ use agent_cluster::policy::{Policies, World};
 use agent_cluster::{Places, Sandboxes, Wanted};
 use agent_sys::namespace::{Kind, hold, in_new, inside, release};
 use agent_sys::netlink::Family;
-use agent_sys::netlink::links::{Cable, LOOPBACK, Links};
+use agent_sys::netlink::links::{LOOPBACK, Links, VethPair};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -114,7 +114,7 @@ fn hosts(dir: &Path) -> agent_sys::Result<([PathBuf; 2], IpAddr)> {
         links.switch_on(link.index)
     };
     inside(&[(Kind::Network, &hosts[0])], || {
-        Links::open()?.lay(&Cable {
+        Links::open()?.add_veth_pair(&VethPair {
             name: "near",
             mac: [2, 0, 0, 0, 0, 2],
             far_name: "far",
