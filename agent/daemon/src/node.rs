@@ -75,6 +75,7 @@ pub(crate) async fn serve(
     let engine = Arc::new(Containerd::new(engine(arguments, machine, on_machine)));
     let mut config = config(arguments, machine, image, (&identity.node, clock.notices()));
     config.static_pods = settings::static_pods(machine, &identity.node)?;
+    config.owns_machine = on_machine;
     let (name, addresses) = (config.node_name.clone(), config.addresses.clone());
     let view = config.cluster.clone().unwrap_or_default();
     let resolv_conf = config.resolv_conf.clone();
@@ -355,6 +356,7 @@ fn config(
         pids: machine.node.pids_per_container,
         parallel_pulls: machine.node.max_parallel_image_pulls,
         logs: arguments.pod_logs.clone(),
+        owns_machine: false,
         max_pods: machine.node.max_pods,
         privileged: machine.node.privileged,
         unsafe_sysctls: machine.node.unsafe_sysctls.clone(),

@@ -1,10 +1,19 @@
 //! Capacity of the machine, and the part of it that pods may use.
 
 use crate::config::Config;
+use crate::shared::Shared;
 use agent_pressure::Signal;
 use agent_resources::machine::Facts;
+use agent_resources::{group, qos};
+use agent_runtime::Resources;
+use agent_sys::cgroup::Groups;
 use config_kube::quantity::Amount;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause after the kernel refused a limit: memory in use beyond it, for example.
+const RETRY: Duration = Duration::from_secs(60);
 
 fn units(amount: u64) -> Amount {
     Amount::units(i64::try_from(amount).unwrap_or(i64::MAX))
@@ -18,6 +27,31 @@ pub(crate) fn of(config: &Config, facts: &Facts) -> BTreeMap<&'static str, Amoun
         ("ephemeral-storage", units(facts.space().size)),
         ("pods", units(u64::from(config.max_pods))),
     ])
+}
+
+/// What all pods may use together: the capacity less what is reserved. Thresholds are no part of it: above them pods are evicted
+/// before they meet this limit.
+fn enforced(config: &Config, facts: &Facts) -> Resources {
+    let millis = facts.cpus.saturating_mul(1000);
+    Resources {
+        cpu_request_millis: millis.saturating_sub(config.reserved_cpu_millis),
+        memory_limit: Some(facts.memory.saturating_sub(config.reserved_memory)),
+        ..Resources::default()
+    }
+}
+
+/// Has the kernel keep all pods within that, where the machine is the node's own (upstream's `enforceNodeAllocatable`). Tried again
+/// until it does; after that nothing is left to do, for ever.
+pub(crate) async fn enforce(shared: Arc<Shared>) {
+    if shared.config.owns_machine {
+        let all = enforced(&shared.config, &shared.facts);
+        let bound = move || group::limit(&Groups::mounted(), qos::ALL_PODS, all);
+        while let Ok(Err(error)) = tokio::task::spawn_blocking(bound).await {
+            tracing::warn!(%error, "cannot limit the control group of all pods; trying again");
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 /// The capacity less what is kept from pods, and less the thresholds below which the node is under pressure.
@@ -62,6 +96,9 @@ mod tests {
             reserved_storage: 7,
             ..bare.clone()
         };
+        let limits = enforced(&reserving, &facts);
+        assert_eq!(limits.cpu_request_millis, facts.cpus * 1000 - 3);
+        assert_eq!(limits.memory_limit, Some(facts.memory - 5));
         let [all, less] = [bare, reserving].map(|config| allocatable(&config, &facts));
         let kept = |name: &str| all[name].ceil_milli() - less[name].ceil_milli();
         let kept = ["cpu", "memory", "ephemeral-storage", "pods"].map(kept);

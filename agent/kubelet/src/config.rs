@@ -37,6 +37,8 @@ pub struct Config {
     pub parallel_pulls: u32,
     /// Pods' logs: `/var/log/pods`.
     pub logs: PathBuf,
+    /// Whether the machine is the node's own: then the kernel keeps all pods within what the node gives them.
+    pub owns_machine: bool,
     /// Most pods.
     pub max_pods: u32,
     /// Whether containers may be privileged.
@@ -100,6 +102,7 @@ pub(crate) mod tests {
             pids: 100,
             parallel_pulls: 5,
             logs: dir.join("logs"),
+            owns_machine: false,
             max_pods: 10,
             privileged: false,
             unsafe_sysctls: Vec::new(),

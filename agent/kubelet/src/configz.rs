@@ -42,6 +42,7 @@ fn settings(config: &Config) -> Value {
         "containerLogMaxFiles": KEPT_LOGS + 1,
         "containerLogMaxSize": format!("{}Mi", LONGEST_LOG >> 20),
         "enableDebuggingHandlers": true,
+        "enforceNodeAllocatable": if config.owns_machine { ["pods"] } else { ["none"] },
         "evictionHard": config.thresholds.written(),
         "evictionMaxPodGracePeriod": config.thresholds.max_pod_grace.as_secs(),
         "evictionMinimumReclaim": config.thresholds.written_reclaim(),

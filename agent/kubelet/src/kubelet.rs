@@ -1,5 +1,6 @@
 //! The kubelet as a whole: made, then run as a set of tasks.
 
+use crate::capacity;
 use crate::cluster;
 use crate::config::Config;
 use crate::configz;
@@ -117,6 +118,7 @@ impl Kubelet {
         tasks.spawn(node::keep_lease(shared.clone()));
         tasks.spawn(ranges::keep(shared.clone()));
         tasks.spawn(mirrors::keep(shared.clone()));
+        tasks.spawn(capacity::enforce(shared.clone()));
         if let Some(view) = &shared.config.cluster {
             tasks.spawn(cluster::follow(shared.clone(), view.clone()));
             tasks.spawn(shared.policies.clone().run(shared.sandboxes.clone()));

@@ -16,6 +16,10 @@ const PERIOD: u64 = 100_000;
 /// The least quota that the kernel takes, in microseconds.
 const LEAST_QUOTA: u64 = 1000;
 
+/// The least and the most shares, by which the older form of control groups divides the processor.
+const LEAST: u64 = 2;
+const MOST: u64 = 262_144;
+
 /// Makes a pod's group, and gives it its part of the processor and its limits.
 ///
 /// # Errors
@@ -66,7 +70,7 @@ pub fn greater(one: Resources, other: Resources) -> Resources {
 
 /// What is written: controller, file and text.
 fn settings(version: Version, limits: Resources) -> Vec<(&'static str, &'static str, String)> {
-    let shares = (limits.cpu_request_millis.saturating_mul(1024) / 1000).clamp(2, 262_144);
+    let shares = (limits.cpu_request_millis.saturating_mul(1024) / 1000).clamp(LEAST, MOST);
     let quota = limits
         .cpu_limit_millis
         .map(|millis| (millis.saturating_mul(PERIOD) / 1000).max(LEAST_QUOTA));
@@ -79,8 +83,7 @@ fn settings(version: Version, limits: Resources) -> Vec<(&'static str, &'static 
             [Some(shares), quota.map(set), memory]
         }
         Version::Two => {
-            // The kernel's ranges of shares and weights, one led to the other as the runtime does.
-            let weight = 1 + (shares - 2) * 9999 / 262_142;
+            let weight = weight(shares);
             let set = |quota: u64| ("cpu", "cpu.max", format!("{quota} {PERIOD}"));
             let memory = memory.map(|bytes| ("memory", "memory.max", bytes.to_string()));
             let weight = ("cpu", "cpu.weight", weight.to_string());
@@ -90,6 +93,26 @@ fn settings(version: Version, limits: Resources) -> Vec<(&'static str, &'static 
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// The weight of a group for these shares: the least, the default and the most of the one are those of the other (upstream's
+/// function).
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "shares are few, and so are weights, which are above zero"
+)]
+fn weight(shares: u64) -> u64 {
+    match shares {
+        ..=LEAST => 1,
+        MOST.. => 10_000,
+        _ => {
+            let log = (shares as f64).log2();
+            let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
+            10_f64.powf(exponent).ceil() as u64
+        }
+    }
 }
 
 #[cfg(test)]
@@ -137,7 +160,7 @@ mod tests {
         limit(&Groups::at(dir.path()), POD, limits()).unwrap();
         let written = ["cpu.weight", "cpu.max", "memory.max"];
         let written = written.map(|file| text(dir.path(), &format!("{pod}/{file}")));
-        assert_eq!(written, ["20", "150000 100000", "1073741824"]);
+        assert_eq!(written, ["59", "150000 100000", "1073741824"]);
         for group in ["", "kubepods/", "kubepods/burstable/"] {
             let handed = text(dir.path(), &format!("{group}cgroup.subtree_control"));
             assert_eq!(handed, "+cpu +memory");
@@ -186,5 +209,15 @@ mod tests {
         weigh_classes(&Groups::at(dir.path()), millis).unwrap();
         let written = files.map(|file| text(dir.path(), &file));
         assert_eq!(written, ["1", "98"]);
+    }
+
+    #[test]
+    fn the_least_the_default_and_the_most_are_led_to_each_other() {
+        let known = [(0, 1), (2, 1), (512, 59), (1024, 100), (262_144, 10_000)];
+        for (shares, wanted) in known {
+            assert_eq!(weight(shares), wanted, "{shares}");
+        }
+        let all: Vec<u64> = (1..10_000).map(weight).collect();
+        assert!(all.is_sorted());
     }
 }

@@ -12,6 +12,8 @@ const BEST_EFFORT_SCORE: i32 = 1000;
 /// overflow ends the agent.
 const MOST_MILLIS: u64 = 1 << 40;
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
+/// The control group above those of all pods.
+pub const ALL_PODS: &str = "/kubepods";
 /// The control groups above those of the pods of a class; guaranteed pods have none.
 pub(crate) const BURSTABLE: &str = "/kubepods/burstable";
 pub(crate) const BEST_EFFORT: &str = "/kubepods/besteffort";
@@ -215,7 +217,7 @@ pub fn oom_score(pod: &Pod, container: &Container, machine_memory: u64) -> i32 {
 /// The cgroup above a pod's containers.
 pub fn cgroup(pod: &Pod, uid: &str) -> String {
     match class(pod) {
-        "Guaranteed" => format!("/kubepods/pod{uid}"),
+        "Guaranteed" => format!("{ALL_PODS}/pod{uid}"),
         "BestEffort" => format!("{BEST_EFFORT}/pod{uid}"),
         _ => format!("{BURSTABLE}/pod{uid}"),
     }

@@ -155,6 +155,7 @@ impl Cluster {
             pids: 512,
             parallel_pulls: 5,
             logs: path("pods"),
+            owns_machine: false,
             max_pods: 120,
             privileged: self.privileged,
             unsafe_sysctls: Vec::new(),
