@@ -1,10 +1,12 @@
 //! Writes an image onto a disk that has an older one, and keeps the machine's state partition.
 //!
 //! The disk has room for two roots. The new root and its verity tree go into the pair that the machine does not use; then the partition
-//! table names them; then the EFI system partition gets the new kernel image. All other entries of the table, the state's first of
+//! table names them; then the EFI system partition gets the new kernel image, in the half of it that is not in use, and last the one
+//! sector that leads there ([`image_format::slots`]). All other entries of the table, the state's first of
 //! all, stay as they are, and nothing behind the image is written.
 //!
-//! A power cut before the last step leaves a disk that boots the older image; one in it, a disk that
+//! A power cut before the last step leaves a disk that boots the older image, one after it a disk that boots the newer one. Only an EFI
+//! system partition that is not as an image or this command made it is written as a whole: a power cut in that leaves a disk that
 //! boots nothing until the same command has run to its end. In any case the state is untouched.
 //!
 //! Enter at [`Update::plan`].
@@ -12,11 +14,13 @@
 use crate::error::{Error, Result, at};
 use config_unlock::approvals::{AREA, Approvals, Approver, FLOORS, Role, Use};
 use image_format::gpt::Extent;
+use image_format::slots;
 use image_format::table::{Entry, Table};
 use p256::ecdsa::VerifyingKey;
 use p256::pkcs8::DecodePublicKey as _;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -58,8 +62,8 @@ pub enum Step {
         /// Where it goes on the disk.
         to: u64,
     },
-    /// Writes a part of the partition table.
-    Table {
+    /// Writes a part of the partition table, or of the EFI system partition.
+    Write {
         /// Where.
         offset: u64,
         /// What.
@@ -178,9 +182,31 @@ impl Update {
             }
         }
         let writes = table.writes().into_iter();
-        steps.extend(writes.map(|(offset, bytes)| Step::Table { offset, bytes }));
-        steps.push(copy(ESP, ESP));
+        steps.extend(writes.map(|(offset, bytes)| Step::Write { offset, bytes }));
+        match self.kernel() {
+            Some(writes) => steps.extend(writes),
+            None => steps.push(copy(ESP, ESP)),
+        }
         steps
+    }
+
+    /// The steps that bring the kernel image beside the one that is there; `None` if all of its partition must be written.
+    fn kernel(&self) -> Option<Vec<Step>> {
+        let [image, disk] = [&self.image, &self.disk].map(|source| {
+            let extent = source.parts[ESP].extent;
+            move |range: Range<usize>| {
+                let (start, length) = (range.start as u64, range.len() as u64);
+                let inside = start.checked_add(length)? <= extent.size;
+                inside.then(|| source.read(extent.start + start, length).ok())?
+            }
+        });
+        let start = self.disk.parts[ESP].extent.start;
+        let writes = slots::switch(&disk, &image)?.into_iter();
+        let step = |write: slots::Write| Step::Write {
+            offset: start + write.offset as u64,
+            bytes: write.bytes,
+        };
+        Some(writes.map(step).collect())
     }
 
     /// Carries out one step; it is on the medium when this returns. What is there already is not written again.
@@ -194,7 +220,7 @@ impl Update {
             written.map_err(at("write", &disk.path))
         };
         match step {
-            Step::Table { offset, bytes } => wrote(bytes, *offset)?,
+            Step::Write { offset, bytes } => wrote(bytes, *offset)?,
             Step::Copy { from, to } => {
                 let mut done = 0;
                 while done < from.size {
