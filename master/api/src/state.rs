@@ -198,22 +198,28 @@ impl ApiServer {
         }
     }
 
-    /// A permit for one more watch; callers inside the process need none.
+    /// A permit for one more watch; callers inside the process need none. `modest` ones get none when half of all are given.
     pub(crate) fn watch_permit(
         &self,
         peer: &Peer,
+        modest: bool,
     ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
         if peer.remote.is_none() {
             return Ok(None);
         }
-        self.inner
-            .watches
-            .clone()
-            .try_acquire_owned()
-            .map(Some)
-            .map_err(|_full| {
-                self.inner.metrics.refuse(false);
-                too_many()
-            })
+        let Inner {
+            watches, options, ..
+        } = &*self.inner;
+        let kept = if modest {
+            options.watches - options.watches / 2
+        } else {
+            0
+        };
+        let permit = watches.clone().try_acquire_owned().ok();
+        let permit = permit.filter(|_| watches.available_permits() >= kept);
+        permit.map(Some).ok_or_else(|| {
+            self.inner.metrics.refuse(false);
+            too_many()
+        })
     }
 }

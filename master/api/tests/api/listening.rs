@@ -177,6 +177,30 @@ async fn too_many_requests_get_429_with_retry_after() {
 }
 
 #[tokio::test]
+async fn nodes_watches_of_single_objects_leave_room_for_others() {
+    let options = Options {
+        watches: 2,
+        authorization: vec![Mode::AlwaysAllow],
+        ..Options::default()
+    };
+    let server = Server::start(options, ServeOptions::default()).await;
+    let identity = server
+        .authority
+        .issue("system:node:n", &["system:nodes"], &[]);
+    let mut node = server.connect(Some(&identity)).await;
+    let maps = "/api/v1/namespaces/default/configmaps?watch=1";
+    let one = format!("{maps}&fieldSelector=metadata.name%3Dm");
+    let first = node.open(Method::GET, &one, "").await;
+    assert_eq!(first.status(), StatusCode::OK);
+    let second = node.open(Method::GET, &one, "").await;
+    assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
+    let all = node.open(Method::GET, "/api/v1/pods?watch=1", "").await;
+    assert_eq!(all.status(), StatusCode::OK);
+    drop((first, all));
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn an_overloaded_server_answers_429_and_stays_healthy() {
     let options = Options {
         in_flight: 0,
