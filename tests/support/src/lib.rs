@@ -2,7 +2,7 @@
 //! on one cable.
 //!
 //! Enter by [`master::Master`] for tests of the agent against the real verifier, by [`network::with_peer`] for tests of the
-//! agent's network, and by [`csi::Driver`] for a driver of volumes. A software TPM and machines are in `tests-harness`.
+//! agent's network, by [`network::with_addresses`] for crowds of callers, and by [`csi::Driver`] for a driver of volumes. A software TPM and machines are in `tests-harness`.
 
 #![allow(
     clippy::missing_errors_doc,

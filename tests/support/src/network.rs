@@ -1,14 +1,16 @@
-//! Two network namespaces with a cable between them, and a DHCP server. Needs root (the test suite runs as root).
+//! Two network namespaces with a cable between them, a DHCP server, and a namespace that owns a whole range of addresses.
+//! Needs root (the test suite runs as root).
 #![allow(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd as _;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 use futures_util::TryStreamExt;
-use rtnetlink::{Handle, LinkUnspec, LinkVeth};
+use rtnetlink::packet_route::route::{RouteScope, RouteType};
+use rtnetlink::{Handle, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use tokio::net::UdpSocket;
 
 /// The DHCP server's address.
@@ -17,6 +19,43 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 /// The name server that it names.
 pub const DNS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
+
+/// The kernel's table of a host's own addresses (ip-route(8), `local`).
+const LOCAL: u32 = 255;
+
+/// Runs what `test` makes on a thread with a network namespace of its own in which every address of this range is its own: sockets
+/// bind to any of them, and reach each other.
+pub fn with_addresses<T: Future>(
+    (range, prefix): (Ipv6Addr, u8),
+    test: impl FnOnce() -> T + Send + 'static,
+) {
+    let body = move || {
+        enter();
+        std::fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").unwrap();
+        runtime().block_on(async {
+            let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+            let connection = tokio::spawn(connection);
+            let own = index(&handle, "lo").await;
+            handle
+                .link()
+                .change(LinkUnspec::new_with_index(own).up().build())
+                .execute()
+                .await
+                .unwrap();
+            let route = RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(range, prefix)
+                .output_interface(own)
+                .table_id(LOCAL)
+                .scope(RouteScope::Host)
+                .kind(RouteType::Local)
+                .build();
+            handle.route().add(route).execute().await.unwrap();
+            connection.abort();
+            test().await;
+        });
+    };
+    std::thread::spawn(body).join().unwrap();
+}
 
 /// Runs `test` on a thread with a network namespace of its own that has a card `inside`; the cable's other end, with
 /// these addresses, is in another namespace, where `serve` runs until the test is over.

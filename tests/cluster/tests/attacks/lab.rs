@@ -23,7 +23,7 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -38,6 +38,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
 /// A hello with the requests that its evidence must carry.
 pub(crate) type Greeting = (Hello, Vec<u8>, Vec<u8>);
+
+/// Where masters listen.
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The lab.
 pub(crate) struct Lab {
@@ -65,7 +68,12 @@ impl Lab {
     /// A master with the strictest rule and this limit of half-open exchanges.
     pub(crate) async fn start_with_exchanges(most: usize) -> Self {
         let api = format!("[cluster.api]\nlimits = {{ exchanges = {most} }}\n\n");
-        Self::start_of(&api, "", "30m", |_| {}).await
+        Self::start_of(LOCALHOST, (&api, "", "30m"), |_| {}).await
+    }
+
+    /// A master with the strictest rule at an address of this host.
+    pub(crate) async fn start_at(host: IpAddr) -> Self {
+        Self::start_of(host, ("", "", "30m"), |_| {}).await
     }
 
     /// The same, with further EK issuers (PEM) and another life of certificates.
@@ -75,13 +83,18 @@ impl Lab {
 
     /// The same on a data folder that something prepared.
     pub(crate) async fn start_on(issuers: &str, ttl: &str, prepare: impl FnOnce(&Path)) -> Self {
-        Self::start_of("", issuers, ttl, prepare).await
+        Self::start_of(LOCALHOST, ("", issuers, ttl), prepare).await
     }
 
-    async fn start_of(api: &str, issuers: &str, ttl: &str, prepare: impl FnOnce(&Path)) -> Self {
+    async fn start_of(
+        host: IpAddr,
+        (api, issuers, ttl): (&str, &str, &str),
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let seed = SoftMachine::new("keys of the lab", EkKind::P256);
         let (release_signer, maker) = (seed.ak, seed.nk);
-        let site = Site::start_on(
+        let site = Site::start_at(
+            host,
             &document(&release_signer, &maker, api, issuers, ttl),
             prepare,
         )

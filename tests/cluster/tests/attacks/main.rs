@@ -244,6 +244,7 @@ fn alone() -> Vec<(&'static str, Alone)> {
         privileged::machines_with_privileged_pods_join_only_where_the_rule_allows_them,
         rack::a_rack_joins_under_a_flood,
         stranger_flood::ten_thousand_hostile_addresses_stop_no_renewal_and_no_join,
+        stranger_flood::an_owner_of_thousands_of_ipv6_addresses_stops_no_renewal_and_no_join,
         first_master::the_first_master_is_taken_over_once_by_its_admin_alone,
         first_master::the_first_masters_tpm_firmware_must_reach_the_minimum,
         discovery::a_published_cluster_is_found_and_an_older_document_refused,

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -42,12 +42,21 @@ impl Site {
 
     /// The same on a data folder that something prepared.
     pub(crate) async fn start_on(document: &str, prepare: impl FnOnce(&Path)) -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), document, prepare).await
+    }
+
+    /// The same at an address of this host.
+    pub(crate) async fn start_at(
+        host: IpAddr,
+        document: &str,
+        prepare: impl FnOnce(&Path),
+    ) -> Self {
         let program = programs::built("master").unwrap();
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cluster.toml"), document).unwrap();
         prepare(&dir.path().join("data"));
         let port = tests_harness::port::free().unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let address = SocketAddr::new(host, port);
         let process = spawn(&program, dir.path(), address);
         let kubeconfig = dir.path().join("data/admin.kubeconfig");
         let found = eventually("the admin's kubeconfig", LIMIT, "", || {

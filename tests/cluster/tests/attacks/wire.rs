@@ -80,17 +80,30 @@ impl Answer {
     }
 }
 
-/// The next address of the loopback range, from which a connection is made, so that the master, which limits each address and
-/// each /24, takes the machines of all tests for as many machines.
-fn next() -> IpAddr {
+/// The /48 in which machines are whose master listens on IPv6; in it the last /56.
+pub(crate) const V6: [u16; 3] = [0xfd00, 7, 7];
+pub(crate) const V6_MACHINES: u16 = 0xff00;
+
+/// The next address from which a connection is made, so that the master, which limits each address and each network, takes the
+/// machines of all tests for as many machines: of the loopback range, or a /64 of [`V6`].
+fn next(master: IpAddr) -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
-    let last = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 2;
-    [127, 0, last, 2].into()
+    let number = NEXT.fetch_add(1, Ordering::Relaxed) % 250 + 2;
+    match master {
+        IpAddr::V4(_) => [127, 0, number, 2].into(),
+        IpAddr::V6(_) => {
+            let [a, b, c] = V6;
+            [a, b, c, V6_MACHINES | u16::from(number), 0, 0, 0, 2].into()
+        }
+    }
 }
 
 /// A TCP connection from an address of our own.
 pub(crate) async fn connect(address: SocketAddr, from: IpAddr) -> std::io::Result<TcpStream> {
-    let socket = TcpSocket::new_v4()?;
+    let socket = match from {
+        IpAddr::V4(_) => TcpSocket::new_v4()?,
+        IpAddr::V6(_) => TcpSocket::new_v6()?,
+    };
     socket.bind(SocketAddr::new(from, 0))?;
     socket.connect(address).await
 }
@@ -120,7 +133,7 @@ impl Connection {
         address: SocketAddr,
         config: Arc<ClientConfig>,
     ) -> std::io::Result<Self> {
-        Self::open_from(next(), address, config).await
+        Self::open_from(next(address.ip()), address, config).await
     }
 
     /// A connection from an address of our own.
