@@ -23,5 +23,6 @@ mod state;
 mod verbs;
 
 pub use hooks::{DialError, NodeDialer, NodeStream, NodeTarget};
+pub use master_objects::Identities;
 pub use options::Options;
 pub use state::ApiServer;
