@@ -4,6 +4,7 @@ use master_admission::Admission;
 use master_admission::services::Ranges;
 use master_auth::{Mode, TokenIssuer, TokenList};
 use master_gateway::NodeLimits;
+use master_objects::Identities;
 use master_rbac::{Binding, Role};
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub struct Options {
     pub tokens: TokenList,
     /// Signs service account tokens; `None` uses a key of this process, whose tokens end with it.
     pub issuer: Option<Arc<TokenIssuer>>,
+    /// The UIDs and generated names of new objects.
+    pub identities: Identities,
     /// Cluster roles of the master's own parts, with their bindings, beside the default ones.
     pub roles: Vec<(Role, Binding)>,
 }
@@ -48,6 +51,7 @@ impl Default for Options {
             ranges: Ranges::default(),
             tokens: TokenList::default(),
             issuer: None,
+            identities: Identities::default(),
             roles: Vec::new(),
         }
     }

@@ -65,6 +65,38 @@ impl EveryKind {
         !self.listeners.is_empty()
     }
 
+    /// Further kinds are served; the numbers of the new ones.
+    pub(crate) fn serve(&self, served: &[Resource]) -> Vec<ResourceId> {
+        self.kinds.serve(served)
+    }
+
+    /// The number of a kind in a group.
+    pub(crate) fn number(&self, group: &str, kind: &str) -> Option<ResourceId> {
+        let all = self.kinds.all();
+        let place = all
+            .iter()
+            .position(|known| known.group == group && known.kind == kind)?;
+        ResourceId::try_from(place).ok()
+    }
+
+    /// The keys that a change of an object of a kind concerns, by their controllers.
+    pub(crate) fn concerned(
+        &mut self,
+        number: ResourceId,
+        change: &Change<Partial>,
+    ) -> Vec<(usize, Key)> {
+        let (mut concerned, mut keys) = (Vec::new(), Vec::new());
+        let kinds = self.kinds.all();
+        let Some(resource) = kinds.get(usize::from(number)) else {
+            return concerned;
+        };
+        for (controller, listener) in &mut self.listeners {
+            listener((number, resource), change, &mut keys);
+            concerned.extend(keys.drain(..).map(|key| (*controller, key)));
+        }
+        concerned
+    }
+
     /// Changes as they come: whether every kind is known, and the keys that are concerned, by their controllers.
     pub(crate) fn start(self, client: &Client) -> BoxStream<'static, (bool, Vec<(usize, Key)>)> {
         let mut look = tokio::time::interval(LOOK);
@@ -109,7 +141,7 @@ impl Following {
     }
 
     fn serve(&mut self) {
-        let new = self.every_kind.kinds.serve(&self.client.resources());
+        let new = self.every_kind.serve(&self.client.resources());
         let kinds = self.every_kind.kinds.all();
         for number in new {
             let Some(resource) = kinds.get(usize::from(number)) else {
@@ -126,19 +158,9 @@ impl Following {
     }
 
     fn take(&mut self, number: ResourceId, change: &Change<Partial>) -> Vec<(usize, Key)> {
-        let mut concerned = Vec::new();
-        let kinds = self.every_kind.kinds.all();
-        let Some(resource) = kinds.get(usize::from(number)) else {
-            return concerned;
-        };
         if matches!(change, Change::Listed(_)) {
             self.unlisted.remove(&number);
         }
-        let mut keys = Vec::new();
-        for (controller, listener) in &mut self.every_kind.listeners {
-            listener((number, resource), change, &mut keys);
-            concerned.extend(keys.drain(..).map(|key| (*controller, key)));
-        }
-        concerned
+        self.every_kind.concerned(number, change)
     }
 }

@@ -10,7 +10,8 @@ use crate::writer::{Stores, Writer};
 use config_kube::k8s_openapi::Metadata;
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_client::{
-    Change, Client, Delta, Follower, Gone, Item, Key, Object, Progress, Recorder, Store, View,
+    Change, Client, Delta, Follower, Gone, Item, Key, Object, Partial, Progress, Recorder,
+    Resource, Store, View,
 };
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -275,14 +276,18 @@ impl Setup<'_> {
 }
 
 impl Sources {
-    /// The view's number and what is declared of it; declared now where it was not.
-    fn followed<V: View>(&mut self) -> (usize, Followed<V>) {
+    /// The view's number and what is declared of it.
+    fn known<V: View>(&mut self) -> Option<(usize, Followed<V>)> {
         let mut known = self.declared.iter_mut().enumerate();
-        let known = known.find_map(|(source, declared)| {
+        known.find_map(|(source, declared)| {
             let found = declared.as_any().downcast_ref::<Followed<V>>()?;
             Some((source, found.clone()))
-        });
-        known.unwrap_or_else(|| {
+        })
+    }
+
+    /// The same; declared now where it was not.
+    fn followed<V: View>(&mut self) -> (usize, Followed<V>) {
+        self.known().unwrap_or_else(|| {
             let new = Followed::<V> {
                 store: Store::default(),
                 listeners: Arc::default(),
@@ -327,6 +332,11 @@ impl Stand {
         Self::keys(&followed, delta)
     }
 
+    /// Whether the controller follows a view.
+    pub fn follows<V: View>(&mut self) -> bool {
+        self.sources.known::<V>().is_some()
+    }
+
     /// The object came or changed, as a watch shows it; the keys that this concerns.
     pub fn see<V: View>(&mut self, object: V::Object) -> Vec<Key> {
         let revision = revision(&object);
@@ -347,8 +357,25 @@ impl Stand {
     fn apply<V: View>(&mut self, change: Change<Item<V>>, revision: u64) -> Vec<Key> {
         let (_, followed) = self.sources.followed::<V>();
         let deltas = followed.store.apply(change, revision);
-        let concerned = followed.concerned(&deltas);
-        concerned.into_iter().map(|(_, key)| key).collect()
+        without_numbers(followed.concerned(&deltas))
+    }
+
+    /// Whether the controller follows every kind.
+    pub fn follows_every_kind(&self) -> bool {
+        self.sources.every_kind.is_listened_to()
+    }
+
+    /// Further kinds are served, to a controller that follows every kind.
+    pub fn serve(&mut self, served: &[Resource]) {
+        self.sources.every_kind.serve(served);
+    }
+
+    /// A change of objects of a served kind, to a controller that follows every kind; the keys that this concerns.
+    pub fn meet(&mut self, (group, kind): (&str, &str), change: &Change<Partial>) -> Vec<Key> {
+        let every = &mut self.sources.every_kind;
+        let number = every.number(group, kind);
+        let keys = number.map(|number| every.concerned(number, change));
+        without_numbers(keys.unwrap_or_default())
     }
 
     /// Plans a key and carries the plan out at an API, as the driver does; what was written is expected in these stores.
@@ -370,7 +397,11 @@ impl Stand {
 
     fn keys<V: View>(followed: &Followed<V>, delta: Option<Delta<V>>) -> Vec<Key> {
         let deltas: Vec<_> = delta.into_iter().collect();
-        let concerned = followed.concerned(&deltas);
-        concerned.into_iter().map(|(_, key)| key).collect()
+        without_numbers(followed.concerned(&deltas))
     }
+}
+
+/// Keys of a controller that stands alone.
+fn without_numbers(concerned: Concerned) -> Vec<Key> {
+    concerned.into_iter().map(|(_, key)| key).collect()
 }

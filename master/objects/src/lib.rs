@@ -20,7 +20,7 @@ mod reads;
 mod shallow;
 mod stored;
 
-pub use name::generate;
+pub use name::{Identities, generate};
 pub use reads::{list, store_error};
 pub use shallow::Shallow;
 

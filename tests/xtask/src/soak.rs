@@ -48,7 +48,7 @@ enum What {
         /// The decoders; all where none is named.
         targets: Vec<String>,
     },
-    /// Lives of clusters, in which all workload controllers meet faults, one after another from `--seed` on (0 where none is given).
+    /// Lives of clusters, in which controllers and schedulers meet faults, one after another from `--seed` on (0 where none is given).
     Worlds {
         /// How many.
         #[arg(long, value_name = "N", default_value_t = WORLDS)]
@@ -213,7 +213,8 @@ fn in_rounds(first: u64, seeds: u64) -> Vec<std::ops::Range<u64>> {
         .collect()
 }
 
-/// A test plays the seeds in this variable, once without and once with storms. Optimised: a life takes a second otherwise.
+/// Tests play the seeds in this variable: with the controllers of workloads and with the whole control plane, each without and
+/// with storms. Optimised: a life takes seconds otherwise.
 fn worlds(first: u64, seeds: u64) -> Outcome {
     let mut steps = Steps::new();
     steps.step("packages", host::packages)?;
@@ -239,7 +240,9 @@ fn worlds(first: u64, seeds: u64) -> Outcome {
             round.end
         );
     }
-    println!("{seeds} seeds from {first} on, each without and with storms: nothing found");
+    println!(
+        "{seeds} seeds from {first} on, each with the controllers of workloads and with the whole control plane, without and with storms: nothing found"
+    );
     Ok(())
 }
 

@@ -54,7 +54,7 @@ pub(super) async fn make(
             meta_text(&fields, "name").is_empty() && !meta_text(&fields, "generateName").is_empty();
         if generated {
             let base = meta_text(&fields, "generateName");
-            let name = master_objects::generate(base);
+            let name = call.api.inner.options.identities.name(base);
             metadata_mut(&mut fields).insert("name".to_owned(), name.into());
         }
         // The kind's strategy may depend on the name.
@@ -167,7 +167,8 @@ fn stamp(call: &Call, fields: &mut Fields) {
     ] {
         metadata.remove(key);
     }
-    metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
+    let uid = call.api.inner.options.identities.uid();
+    metadata.insert("uid".to_owned(), uid.into());
     metadata.insert(
         "creationTimestamp".to_owned(),
         master_schema::object::now().into(),

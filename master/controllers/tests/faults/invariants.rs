@@ -1,7 +1,10 @@
 //! Invariants that hold at every step of a case.
 
+use super::Cast;
+use super::kinds::Any;
+use super::machines::State;
 use super::pods::{app, is_ready, name, phase, uid};
-use super::simulation::{Any, History};
+use super::simulation::History;
 use super::world::{LEFT, PROTECTED, World};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use master_client::View;
@@ -56,6 +59,9 @@ fn active<'a>(history: &'a History, application: &str) -> Vec<&'a Pod> {
 impl World {
     /// What holds at every step.
     pub(crate) fn check(&mut self) {
+        if self.weather.cast == Cast::ControlPlane {
+            self.check_laws();
+        }
         self.check_identities();
         self.check_job();
         self.check_numbers();
@@ -71,7 +77,13 @@ impl World {
         for gone in self.bound.difference(&there) {
             let by_node = self.ended.contains(gone);
             let of_itself = self.succeeded.contains(gone) || self.failed.contains(gone);
-            assert!(by_node || of_itself, "a pod was taken from its node");
+            let nodes = &self.seen.nodes;
+            let machine = nodes.get(gone).and_then(|node| self.machine(node));
+            let is_lost = machine.is_some_and(|machine| machine.state == State::Off);
+            assert!(
+                by_node || of_itself || is_lost,
+                "a pod was taken from its node"
+            );
         }
     }
 
@@ -108,7 +120,8 @@ impl World {
             .pods()
             .into_iter()
             .filter(|pod| app(pod) == "all" && pod.metadata.deletion_timestamp.is_some());
-        let failures = self.failed.len() + deleted.count();
+        let deleted: BTreeSet<String> = deleted.map(uid).collect();
+        let failures = self.failed.union(&deleted).count();
         let counted = usize::try_from(said.1).unwrap() + noted;
         assert!(
             counted <= failures,

@@ -1,23 +1,30 @@
 //! The end of a case: without further faults everything reaches its specification.
 
+use super::Cast;
+use super::cluster::BRIEF;
+use super::kinds::Any;
 use super::pods::{app, is_ready, name, phase};
-use super::simulation::{Any, KINDS};
 use super::world::{LEFT, PROTECTED, World};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Rounds within which everything must be stable.
 const ROUNDS: usize = 400;
+/// The time that passes at once in a whole control plane, at first and at most.
+const SHORT: Duration = Duration::from_secs(15);
+const LONGEST: Duration = Duration::from_secs(3600);
 
 impl World {
     /// Runs without faults until everything is stable.
     pub(crate) async fn settle(&mut self) {
         self.processes.api.mend();
-        let mut why = String::new();
+        self.mend().await;
+        let (mut why, mut longer) = (String::new(), SHORT);
         for _ in 0..ROUNDS {
             let mut moved = false;
             for number in 0..self.processes.all.len() {
-                for kind in KINDS {
+                for kind in self.history.kinds {
                     let now = self.processes.now;
                     moved |= self.processes.all[number].see(&self.history, kind, usize::MAX, now);
                 }
@@ -31,6 +38,8 @@ impl World {
                 moved |= self.live(&pod, false, false).await;
                 self.check();
             }
+            let is_whole = self.weather.cast == Cast::ControlPlane;
+            moved |= is_whole && self.make_brief_again().await;
             if moved {
                 continue;
             }
@@ -38,7 +47,12 @@ impl World {
                 Ok(()) => return,
                 Err(still) => why = still,
             }
-            if !self.processes.wait() {
+            if is_whole {
+                // Kubelets renew their leases all the while, so that something is always due soon.
+                self.processes.pass(longer);
+                longer = LONGEST.min(longer * 2);
+                self.renew_all().await;
+            } else if !self.processes.wait() {
                 break;
             }
         }
@@ -49,10 +63,17 @@ impl World {
     /// Whether everything is as its specification says.
     fn rest(&self) -> Result<(), String> {
         let mut owners = BTreeSet::new();
-        for kind in KINDS {
+        for kind in self.history.kinds {
             for any in self.history.objects(kind) {
                 owners.insert(any.meta().uid.clone().unwrap_or_default());
                 done(any)?;
+            }
+        }
+        let all = self.history.kinds.iter();
+        for any in all.flat_map(|kind| self.history.objects(kind)) {
+            let mut of = any.meta().owner_references.iter().flatten();
+            if of.any(|owner| !owners.contains(&owner.uid)) {
+                return Err(format!("an owner of {} is gone", any.name()));
             }
         }
         for pod in self.history.pods() {
@@ -74,6 +95,18 @@ impl World {
         let found = (count("web"), count("safe"), count("each"));
         if found != (self.replicas, PROTECTED, nodes) {
             return Err(format!("{found:?} pods are ready"));
+        }
+        if self.weather.cast == Cast::Workloads {
+            return Ok(());
+        }
+        let tainted = self.nodes().into_iter();
+        let tainted = tainted.filter(|node| {
+            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+            taints.is_some_and(|taints| !taints.is_empty())
+        });
+        let found = (count("brief"), tainted.count());
+        if found != (BRIEF, 0) {
+            return Err(format!("brief pods are ready, nodes tainted: {found:?}"));
         }
         Ok(())
     }
@@ -127,7 +160,7 @@ fn done(any: &Any) -> Result<(), String> {
             found == (Some(all), Some(allowed))
                 && status.disrupted_pods.is_none_or(|noted| noted.is_empty())
         }
-        Any::Pod(_) | Any::ReplicaSet(_) | Any::Revision(_) | Any::Node(_) => true,
+        Any::Pod(_) | Any::ReplicaSet(_) | Any::Revision(_) | Any::Node(_) | Any::Lease(_) => true,
     };
     if is_done {
         Ok(())

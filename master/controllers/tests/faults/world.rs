@@ -1,15 +1,27 @@
 //! A cluster with its workloads, nodes and people, and what may happen in it.
 
-use super::Weather;
+use super::api::Faulty;
+use super::cluster::brief;
+use super::dice::Dice;
+use super::kinds::{KINDS, OF_WORKLOADS};
+use super::laws::{Seen, TOLERATED};
+use super::machines::Machine;
 use super::pods::{app, is_bound, name, phase, running, uid};
-use super::simulation::{Dice, Faulty, History, KINDS, Processes, Worker};
+use super::scheduling::Scheduling;
+use super::simulation::{History, Process, Processes, Worker};
+use super::{Cast, Weather};
 use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use config_kube::taints::{NOT_READY, UNREACHABLE};
 use jiff::SignedDuration;
-use master_api::ApiServer;
+use master_api::{ApiServer, Identities};
 use master_client::{Client, DeleteParams, Object, Patch, UserInfo, View, Whole};
+use master_control_cluster::garbage::Garbage;
+use master_control_nodes::node_lifecycle::NodeLifecycle;
+use master_control_nodes::pod_gc::PodGc;
+use master_control_nodes::taint_eviction::TaintEviction;
 use master_control_workloads::daemon_set::DaemonSets;
 use master_control_workloads::deployment::Deployments;
 use master_control_workloads::disruption_budget::DisruptionBudgets;
@@ -22,12 +34,15 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// Pods of the application that a budget protects, and those that must be left.
 pub(crate) const PROTECTED: usize = 3;
 pub(crate) const LEFT: usize = 2;
+
+/// Machines of the whole control plane.
+const MACHINES: usize = 4;
 
 /// A disk without flushes: the store's own tests cover power cuts.
 #[derive(Debug)]
@@ -67,21 +82,69 @@ pub(crate) struct World {
     /// The same of the protected application.
     pub(crate) safe: bool,
     pub(crate) images: usize,
+    pub(crate) style: Style,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) seen: Seen,
     _folder: TempDir,
 }
 
-fn workload(name: &str, more: Value) -> Value {
-    let container = json!({"name": "c", "image": "registry.example/c:0"});
-    let mut object = json!({"metadata": {"namespace": "default", "name": name}, "spec": {
-        "selector": {"matchLabels": {"app": name}},
-        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}}});
-    for (field, value) in more.as_object().unwrap() {
-        object["spec"][field] = value.clone();
-    }
-    object
+/// What workloads ask of the whole control plane.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Style {
+    /// Thousandths of a CPU for each pod; without any, nothing is asked.
+    cpu: usize,
+    /// Whether there are two schedulers, each for some of the workloads.
+    pub(crate) two: bool,
+    /// Whether machines have pods of their own.
+    pub(crate) statics: bool,
+    /// Whether the clock of the master is right all the time.
+    steady: bool,
 }
 
-async fn create<T: Object>(admin: &Client, object: Value) {
+impl Style {
+    fn of(cast: Cast, dice: &mut Dice) -> Self {
+        match cast {
+            Cast::Workloads => Self::default(),
+            Cast::ControlPlane => Self {
+                cpu: 200 + 50 * dice.below(2),
+                two: dice.below(2) == 0,
+                statics: dice.below(2) == 0,
+                steady: dice.below(2) == 0,
+            },
+        }
+    }
+
+    pub(crate) fn workload(self, name: &str, more: Value) -> Value {
+        let container = json!({"name": "c", "image": "registry.example/c:0"});
+        let mut object = json!({"metadata": {"namespace": "default", "name": name}, "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}}});
+        for (field, value) in more.as_object().unwrap() {
+            object["spec"][field] = value.clone();
+        }
+        if self.cpu > 0 {
+            let pod = &mut object["spec"]["template"]["spec"];
+            pod["containers"] = json!([self.container(name, container)]);
+            let tolerated = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED});
+            pod["tolerations"] = json!([tolerated(NOT_READY), tolerated(UNREACHABLE)]);
+            if self.two && matches!(name, "web" | "brief" | "all") {
+                pod["schedulerName"] = "other".into();
+            }
+        }
+        object
+    }
+
+    /// A container of a workload. Daemons ask for nothing, so that no other pod takes their place.
+    fn container(self, name: &str, mut container: Value) -> Value {
+        if self.cpu > 0 && name != "each" {
+            let cpu = format!("{}m", self.cpu);
+            container["resources"] = json!({"requests": {"cpu": cpu}});
+        }
+        container
+    }
+}
+
+pub(crate) async fn create<T: Object>(admin: &Client, object: Value) {
     let object = T::from_json(object.to_string().as_bytes()).unwrap();
     admin.create(&object).await.expect("it is made");
 }
@@ -91,6 +154,27 @@ async fn make_node(admin: &Client, name: &str) {
     create::<Node>(admin, json!({"metadata": {"name": name}})).await;
     let patch = Patch::Merge(json!({"spec": {"taints": null}}));
     admin.patch::<Node>(None, name, &patch).await.unwrap();
+}
+
+/// UIDs and names by a seed.
+fn identities(seed: u64) -> Identities {
+    let dice = Mutex::new(Dice(seed.rotate_left(16)));
+    Identities::of(move || {
+        let mut dice = dice.lock().unwrap();
+        u128::from(dice.next()) << 64 | u128::from(dice.next())
+    })
+}
+
+/// The controllers of workloads, each in a process of its own.
+fn of_workloads(history: &History) -> Vec<Box<dyn Process>> {
+    vec![
+        Worker::<Deployments>::boxed(history),
+        Worker::<ReplicaSets>::boxed(history),
+        Worker::<StatefulSets>::boxed(history),
+        Worker::<DaemonSets>::boxed(history),
+        Worker::<Jobs>::boxed(history),
+        Worker::<DisruptionBudgets>::boxed(history),
+    ]
 }
 
 impl World {
@@ -104,7 +188,8 @@ impl World {
         };
         let engine = EmbeddedStore::open_with(folder.path(), &disk).unwrap();
         let options = master_api::Options {
-            roles: master_control::roles(master_control_workloads::CONTROLLERS),
+            roles: master_control::roles(&master_controllers::all()),
+            identities: identities(seed),
             ..master_api::Options::default()
         };
         let server = ApiServer::new(Arc::new(engine), options);
@@ -115,8 +200,12 @@ impl World {
         let (replicas, parallelism) = (1 + dice.below(4), 1 + dice.below(3));
         let completions = i32::try_from(1 + dice.below(4)).unwrap();
         let mode = *dice.pick(&["Indexed", "NonIndexed"]).unwrap();
-        for node in ["n0", "n1", "n2"] {
-            make_node(&admin, node).await;
+        let style = Style::of(weather.cast, &mut Dice(seed.rotate_left(32)));
+        let workload = |name: &str, more: Value| style.workload(name, more);
+        if weather.cast == Cast::Workloads {
+            for node in ["n0", "n1", "n2"] {
+                make_node(&admin, node).await;
+            }
         }
         // How long a pod must be ready to be available: what clocks decide.
         let mut least = || {
@@ -143,18 +232,14 @@ impl World {
         job["spec"].as_object_mut().unwrap().remove("selector");
         job["spec"]["template"]["spec"]["restartPolicy"] = "Never".into();
         create::<Job>(&admin, job).await;
-        let history = History::begin(admin, Arc::clone(&api)).await;
-        let all = vec![
-            Worker::<Deployments>::boxed(),
-            Worker::<ReplicaSets>::boxed(),
-            Worker::<StatefulSets>::boxed(),
-            Worker::<DaemonSets>::boxed(),
-            Worker::<Jobs>::boxed(),
-            Worker::<DisruptionBudgets>::boxed(),
-        ];
-        Self {
+        let kinds = match weather.cast {
+            Cast::Workloads => &KINDS[..OF_WORKLOADS],
+            Cast::ControlPlane => KINDS,
+        };
+        let history = History::begin(admin, Arc::clone(&api), kinds).await;
+        let mut world = Self {
+            processes: Processes::new(of_workloads(&history), api),
             history,
-            processes: Processes::new(all, api),
             dice,
             mishaps,
             weather,
@@ -173,29 +258,71 @@ impl World {
             serves: false,
             safe: false,
             images: 0,
+            style,
+            machines: Vec::new(),
+            seen: Seen::default(),
             _folder: folder,
+        };
+        if weather.cast == Cast::ControlPlane {
+            world.complete(seed).await;
         }
+        world
+    }
+
+    /// The rest of the control plane begins, and machines register.
+    async fn complete(&mut self, seed: u64) {
+        let now = self.processes.now;
+        let history = &self.history;
+        let names = ["default-scheduler", "other"];
+        let schedulers = names.iter().take(if self.style.two { 2 } else { 1 });
+        let mut more = vec![
+            Worker::<NodeLifecycle>::boxed(history),
+            Worker::<TaintEviction>::boxed(history),
+            Worker::<PodGc>::boxed(history),
+            Worker::<Garbage>::boxed(history),
+        ];
+        for name in schedulers {
+            let client = &self.processes.client;
+            more.push(Scheduling::boxed(name, client, history, seed, now));
+        }
+        self.processes.all.extend(more);
+        self.machines = (0..MACHINES)
+            .map(|number| Machine::new(number, now))
+            .collect();
+        self.mend().await;
+        create::<Deployment>(&self.history.admin, brief(self.style)).await;
+        self.history.look(&["deployments"]).await;
     }
 
     pub(crate) async fn step(&mut self) {
+        match self.weather.cast {
+            Cast::Workloads => self.step_of_workloads().await,
+            Cast::ControlPlane => self.step_of_all().await,
+        }
+        if self.weather.mishaps {
+            self.mishap();
+        }
+        self.check();
+    }
+
+    async fn step_of_workloads(&mut self) {
         match self.dice.below(100) {
             0..40 => self.run().await,
             40..62 => self.see(),
             62..90 => self.act_on_a_pod().await,
             90..94 => self.wish().await,
             94..96 => self.evict().await,
-            96..98 => {
-                let number = self.dice.below(self.processes.all.len());
-                let now = self.processes.now;
-                self.processes.all[number].restart(&self.history, now);
-            }
+            96..98 => self.restart_a_process(),
             98 => self.end_a_node().await,
             _ => self.wait(),
         }
-        if self.weather.mishaps {
-            self.mishap();
-        }
-        self.check();
+    }
+
+    pub(crate) fn restart_a_process(&mut self) {
+        let number = self.dice.below(self.processes.all.len());
+        let now = self.processes.now;
+        self.processes.all[number].restart(&self.history, now);
+        self.seen.last_emptied.clear();
     }
 
     /// Now and then a watch is lost, or someone sets the clock.
@@ -204,10 +331,11 @@ impl World {
         match self.mishaps.below(50) {
             0 => {
                 let number = self.mishaps.below(self.processes.all.len());
-                let kind = *self.mishaps.pick(KINDS).unwrap();
+                let kind = *self.mishaps.pick(self.history.kinds).unwrap();
                 self.processes.all[number].lose_watch(&self.history, kind, now);
             }
-            1 => {
+            1 if !self.style.steady => {
+                self.seen.clock_was_set = true;
                 let minutes = i64::try_from(self.mishaps.below(240)).unwrap() - 120;
                 self.processes.set_clock(SignedDuration::from_mins(minutes));
             }
@@ -217,30 +345,37 @@ impl World {
 
     /// Time goes on. It is longer than any watch lags: a controller waits half a minute to see what it wrote.
     fn wait(&mut self) {
-        let now = self.processes.now;
-        for process in &mut self.processes.all {
-            for kind in KINDS {
-                process.see(&self.history, kind, usize::MAX, now);
-            }
-        }
+        self.see_all();
         self.processes.wait();
     }
 
-    async fn run(&mut self) {
+    pub(crate) fn see_all(&mut self) {
+        let now = self.processes.now;
+        for process in &mut self.processes.all {
+            for kind in self.history.kinds {
+                process.see(&self.history, kind, usize::MAX, now);
+            }
+        }
+    }
+
+    pub(crate) async fn run(&mut self) {
         let number = self.dice.below(self.processes.all.len());
         let ends = (self.dice.below(12) == 0).then(|| self.dice.below(4));
         self.processes.run(number, &mut self.history, ends).await;
+        if ends.is_some() {
+            self.seen.last_emptied.clear();
+        }
     }
 
-    fn see(&mut self) {
+    pub(crate) fn see(&mut self) {
         let number = self.dice.below(self.processes.all.len());
-        let kind = *self.dice.pick(KINDS).unwrap();
+        let kind = *self.dice.pick(self.history.kinds).unwrap();
         let most = 1 + self.dice.below(6);
         let now = self.processes.now;
         self.processes.all[number].see(&self.history, kind, most, now);
     }
 
-    async fn act_on_a_pod(&mut self) {
+    pub(crate) async fn act_on_a_pod(&mut self) {
         let pods: Vec<Pod> = self.history.pods().into_iter().cloned().collect();
         let Some(pod) = self.dice.pick(&pods).cloned() else {
             return;
@@ -252,6 +387,9 @@ impl World {
 
     /// What node and scheduler do next with a pod; a pod of the Job fails if that is given, another one if it breaks.
     pub(crate) async fn live(&mut self, pod: &Pod, fails: bool, breaks: bool) -> bool {
+        if self.weather.cast == Cast::ControlPlane {
+            return self.live_on_its_machine(pod, fails, breaks).await;
+        }
         if pod.metadata.deletion_timestamp.is_some() {
             // A pod that still has a finalizer has ended all the same.
             let first = !self.ended.contains(&uid(pod));
@@ -280,7 +418,7 @@ impl World {
         true
     }
 
-    async fn say(&mut self, pod: &Pod, status: Value) {
+    pub(crate) async fn say(&mut self, pod: &Pod, status: Value) {
         let patch = Patch::Strategic(json!({"status": status}));
         let admin = &self.history.admin;
         let said = admin.patch_status::<Pod>(Some("default"), name(pod), &patch);
@@ -289,7 +427,7 @@ impl World {
     }
 
     /// The node has ended a pod.
-    async fn end(&mut self, pod: &Pod) {
+    pub(crate) async fn end(&mut self, pod: &Pod) {
         if app(pod) == "all" && !matches!(phase(pod), "Succeeded" | "Failed") {
             // A deleted pod of a Job can only become a failure.
             self.failed.insert(uid(pod));
@@ -327,7 +465,7 @@ impl World {
         self.history.look(&["pods"]).await;
     }
 
-    async fn patch<T: Object>(&mut self, kind: &'static str, name: &str, patch: Value) {
+    pub(crate) async fn patch<T: Object>(&mut self, kind: &'static str, name: &str, patch: Value) {
         let patch = Patch::Merge(patch);
         let patched = self.history.admin.patch::<T>(Some("default"), name, &patch);
         patched.await.expect("it is taken");
@@ -335,17 +473,30 @@ impl World {
     }
 
     /// People want another image, or another number.
-    async fn wish(&mut self) {
+    pub(crate) async fn wish(&mut self) {
         self.images += 1;
         let container =
             json!({"name": "c", "image": format!("registry.example/c:{}", self.images)});
-        let image = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
+        let style = self.style;
+        let image = |of: &str| {
+            let container = style.container(of, container);
+            json!({"spec": {"template": {"spec": {"containers": [container]}}}})
+        };
         let number = 1 + self.dice.below(4);
         let replicas = json!({"spec": {"replicas": number}});
         match self.dice.below(5) {
-            0 => self.patch::<Deployment>("deployments", "web", image).await,
-            1 => self.patch::<StatefulSet>("statefulsets", "db", image).await,
-            2 => self.patch::<DaemonSet>("daemonsets", "each", image).await,
+            0 => {
+                self.patch::<Deployment>("deployments", "web", image("web"))
+                    .await;
+            }
+            1 => {
+                self.patch::<StatefulSet>("statefulsets", "db", image("db"))
+                    .await;
+            }
+            2 => {
+                self.patch::<DaemonSet>("daemonsets", "each", image("each"))
+                    .await;
+            }
             3 => {
                 self.patch::<StatefulSet>("statefulsets", "db", replicas)
                     .await;
@@ -361,7 +512,7 @@ impl World {
     }
 
     /// Someone drains a node: a pod of the protected application is evicted, if its budget allows it.
-    async fn evict(&mut self) {
+    pub(crate) async fn evict(&mut self) {
         let pods = self.history.pods().into_iter();
         let pods: Vec<String> = pods
             .filter(|pod| app(pod) == "safe")

@@ -1,0 +1,212 @@
+//! What holds at every step of the whole control plane.
+
+use super::kinds::Any;
+use super::machines::{ROOM, State, node_of};
+use super::pods::{app, name, phase, uid};
+use super::world::World;
+use config_kube::k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use config_kube::taints::{NO_EXECUTE, NOT_READY, OUT_OF_SERVICE, UNREACHABLE};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How long a kubelet must have been silent before its node is given up, and how long the node must then have been tainted before
+/// pods are driven out that tolerate it for this time.
+const GRACE: Duration = Duration::from_secs(40);
+pub(crate) const TOLERATED: u64 = 30;
+/// How long a node must be gone before its pods are collected.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// Between two nodes of a zone whose pods are driven out.
+const PACE: Duration = Duration::from_secs(10);
+
+/// What was seen, as far as laws depend on it.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The node of each pod, by UID.
+    pub(crate) nodes: BTreeMap<String, String>,
+    /// Nodes that are given up as silent.
+    unheard: BTreeSet<String>,
+    /// When nodes got a taint of silence that drives pods out; only that of a last one is kept.
+    pub(crate) emptied: BTreeMap<String, (bool, Instant)>,
+    /// When a node of a zone got it last. A new process does not know that.
+    pub(crate) last_emptied: BTreeMap<&'static str, Instant>,
+    pub(crate) clock_was_set: bool,
+    /// Nodes that people have once declared to be off: a late process may still think so.
+    pub(crate) given_up: BTreeSet<String>,
+}
+
+fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.into_iter().flatten()
+}
+
+fn is_unheard(node: &Node) -> bool {
+    let status = node.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut ready = conditions.into_iter().flatten();
+    ready.any(|one| one.type_ == "Ready" && one.status == "Unknown")
+}
+
+/// Whether its pods are driven out as it is not ready.
+fn is_emptied(node: &Node) -> bool {
+    taints(node).any(|taint| {
+        taint.effect == NO_EXECUTE && (taint.key == NOT_READY || taint.key == UNREACHABLE)
+    })
+}
+
+fn scheduler(pod: &Pod) -> &str {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.scheduler_name.as_deref())
+        .unwrap_or_default()
+}
+
+impl World {
+    /// What holds at every step of the whole control plane.
+    pub(crate) fn check_laws(&mut self) {
+        self.check_deletions();
+        self.check_bindings();
+        self.check_capacity();
+        self.check_machines();
+        self.check_nodes();
+        // A pod of the Job that is being deleted, or that others ended, counts as a failure.
+        let pods = self.history.pods().into_iter();
+        let lost = pods.filter(|pod| {
+            let leaves = pod.metadata.deletion_timestamp.is_some() && phase(pod) != "Succeeded";
+            app(pod) == "all" && (leaves || phase(pod) == "Failed")
+        });
+        let lost: Vec<String> = lost.map(uid).collect();
+        self.failed.extend(lost);
+    }
+
+    /// No pod is bound twice.
+    fn check_bindings(&mut self) {
+        let pods = self.history.pods().into_iter();
+        let bound: Vec<_> = pods
+            .filter(|pod| !node_of(pod).is_empty())
+            .map(|pod| (uid(pod), node_of(pod).to_owned()))
+            .collect();
+        for (pod, node) in bound {
+            let before = self.seen.nodes.insert(pod.clone(), node.clone());
+            let is_same = before.is_none_or(|before| before == node);
+            assert!(is_same, "a pod is bound twice, now to {node}");
+            self.bound.insert(pod);
+        }
+    }
+
+    /// No scheduler gives a node more than it has; and where only one binds pods, no node has more. What several give it beyond
+    /// its room its kubelet refuses.
+    fn check_capacity(&self) {
+        let alone = !self.style.two && !self.style.statics;
+        for machine in &self.machines {
+            for own in ["default-scheduler", "other"] {
+                let asked = self.asked_of(&machine.name, |pod| {
+                    alone || scheduler(pod) == own && app(pod) != "static"
+                });
+                let node = &machine.name;
+                assert!(
+                    asked <= ROOM,
+                    "{node}: {asked} of {ROOM} thousandths are given by {own}"
+                );
+            }
+        }
+    }
+
+    /// No identity runs twice, also where machines are silent.
+    fn check_machines(&self) {
+        let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+        for machine in &self.machines {
+            for (id, pod) in machine.runs.iter().filter(|(_, pod)| app(pod) == "db") {
+                let other = known.insert(name(pod), id);
+                assert!(other.is_none(), "{} runs twice", name(pod));
+            }
+        }
+    }
+
+    /// No node is given up that is heard, and nodes of a zone are emptied one after another.
+    fn check_nodes(&mut self) {
+        let now = self.processes.now.instant;
+        let nodes: Vec<Node> = self.nodes().into_iter().cloned().collect();
+        for (name, (is_emptied, _)) in &mut self.seen.emptied {
+            *is_emptied &= nodes
+                .iter()
+                .any(|node| node.metadata.name.as_ref() == Some(name));
+        }
+        for node in &nodes {
+            let name = node.metadata.name.clone().unwrap_or_default();
+            let Some(machine) = self.machine(&name) else {
+                continue;
+            };
+            let (zone, silence) = (machine.zone, now.saturating_duration_since(machine.heard));
+            if !is_unheard(node) {
+                self.seen.unheard.remove(&name);
+            } else if self.seen.unheard.insert(name.clone()) {
+                assert!(silence >= GRACE, "{name} is given up after {silence:?}");
+            }
+            let before = self.seen.emptied.get(&name).is_some_and(|(is, _)| *is);
+            match (before, is_emptied(node)) {
+                (false, true) => {
+                    let last = self.seen.last_emptied.insert(zone, now);
+                    let passed = last.map(|last| now.saturating_duration_since(last));
+                    assert!(
+                        passed.is_none_or(|passed| passed >= PACE),
+                        "{name} is emptied {passed:?} after another node of its zone"
+                    );
+                    self.seen.emptied.insert(name, (true, now));
+                }
+                (true, false) => self.seen.emptied.entry(name).or_insert((false, now)).0 = false,
+                (_, _) => {}
+            }
+        }
+    }
+
+    /// Controllers end pods of nodes only for their reasons.
+    fn check_deletions(&mut self) {
+        for (deletion, object) in std::mem::take(&mut self.history.deleted) {
+            let Any::Pod(pod) = &object else { continue };
+            match deletion.by.trim_start_matches("system:controller:") {
+                "taint-eviction" => self.check_eviction(pod),
+                "pod-gc" => self.check_collection(pod),
+                _ => {}
+            }
+        }
+    }
+
+    fn is_out_of_service(&self, node: &str) -> bool {
+        let nodes = self.nodes().into_iter();
+        let mut own = nodes.filter(|one| one.metadata.name.as_deref() == Some(node));
+        own.any(|node| taints(node).any(|taint| taint.key == OUT_OF_SERVICE))
+    }
+
+    /// A pod is driven out when its node was tainted for as long as it tolerates that.
+    fn check_eviction(&self, pod: &Pod) {
+        let (now, node) = (self.processes.now.instant, node_of(pod));
+        if self.seen.clock_was_set || self.seen.given_up.contains(node) {
+            return;
+        }
+        let since = self.seen.emptied.get(node).map(|(_, since)| *since);
+        let passed = since.map(|since| now.saturating_duration_since(since));
+        assert!(
+            passed.is_some_and(|passed| passed >= Duration::from_secs(TOLERATED)),
+            "{} is driven out of {node} after {passed:?}",
+            name(pod)
+        );
+    }
+
+    /// A pod is collected where its node is gone for some time or out of service, or it never had one.
+    fn check_collection(&self, pod: &Pod) {
+        let (now, node) = (self.processes.now.instant, node_of(pod));
+        let leaves = pod.metadata.deletion_timestamp.is_some();
+        let Some(machine) = self.machine(node) else {
+            assert!(leaves, "{} is collected before it has a node", name(pod));
+            return;
+        };
+        let removed = machine
+            .removed
+            .map(|since| now.saturating_duration_since(since));
+        let is_gone = removed.is_some_and(|passed| passed >= QUARANTINE);
+        assert!(
+            machine.state == State::Off && (is_gone || leaves && self.is_out_of_service(node)),
+            "{} is collected from {node}, gone {removed:?}",
+            name(pod)
+        );
+    }
+}

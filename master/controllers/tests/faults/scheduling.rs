@@ -1,0 +1,186 @@
+//! The scheduler in its process: it decides while its writes are under way, and sees the cluster late.
+
+use super::dice::Dice;
+use super::kinds::Any;
+use super::simulation::{Event, History, Process};
+use config_kube::identity::SCHEDULER_USER;
+use futures_util::future::LocalBoxFuture;
+use master_client::{Change, Client, Gone, UserInfo};
+use master_control::controller::Now;
+use master_schedule::{Budget, News, NodeInfo, Profile, Reader, Scheduler, Write};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Writes that are under way at once.
+const IN_FLIGHT: usize = 4;
+
+pub(crate) struct Scheduling {
+    profile: Arc<Profile>,
+    client: Client,
+    scheduler: Scheduler,
+    reader: Reader,
+    writes: Vec<Write>,
+    /// Decides which of its writes ends first.
+    dice: Dice,
+    seen: BTreeMap<&'static str, usize>,
+}
+
+impl Scheduling {
+    /// The scheduler of a name, for pods that ask for it.
+    pub(crate) fn boxed(
+        name: &str,
+        api: &Client,
+        history: &History,
+        seed: u64,
+        now: Now,
+    ) -> Box<dyn Process> {
+        let profile = Arc::new(Profile {
+            name: name.to_owned(),
+            ..(*Profile::usual()).clone()
+        });
+        let user = UserInfo::authenticated(SCHEDULER_USER, Vec::<String>::new());
+        let client = api.acting_as(user);
+        let scheduler = Scheduler::new(client.clone(), vec![Arc::clone(&profile)]);
+        let mut begun = Self {
+            profile,
+            client,
+            reader: scheduler.reader(),
+            scheduler,
+            writes: Vec::new(),
+            dice: Dice(seed),
+            seen: BTreeMap::new(),
+        };
+        begun.restart(history, now);
+        Box::new(begun)
+    }
+
+    /// What it follows of these events.
+    fn news(&self, kind: &str, events: &[Event]) -> Vec<News> {
+        let each = events.iter().filter_map(|event| {
+            let gone = || Gone::of(event.object.meta());
+            Some(match (&event.object, event.gone) {
+                (Any::Pod(_), Some(_)) => News::Pods(Change::Deleted(gone())),
+                (Any::Node(_), Some(_)) => News::Nodes(Change::Deleted(gone())),
+                (Any::Budget(_), Some(_)) => News::Budgets(Change::Deleted(gone())),
+                (Any::Pod(pod), None) => News::Pods(Change::Set(self.reader.read(pod))),
+                (Any::Node(node), None) => News::Nodes(Change::Set(NodeInfo::of(node))),
+                (Any::Budget(one), None) => News::Budgets(Change::Set(Budget::of(one))),
+                (_, _) => return None,
+            })
+        });
+        if matches!(kind, "pods" | "nodes" | "poddisruptionbudgets") {
+            each.collect()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// A list of a kind.
+    fn listed(&self, kind: &str, objects: &[&Any]) -> Option<News> {
+        let objects = objects.iter();
+        Some(match kind {
+            "pods" => {
+                let all = objects.filter_map(|any| {
+                    if let Any::Pod(pod) = any {
+                        Some(self.reader.read(pod))
+                    } else {
+                        None
+                    }
+                });
+                News::Pods(Change::Listed(all.collect()))
+            }
+            "nodes" => {
+                let all = objects.filter_map(|any| {
+                    if let Any::Node(node) = any {
+                        Some(NodeInfo::of(node))
+                    } else {
+                        None
+                    }
+                });
+                News::Nodes(Change::Listed(all.collect()))
+            }
+            "poddisruptionbudgets" => {
+                let all = objects.filter_map(|any| {
+                    if let Any::Budget(budget) = any {
+                        Some(Budget::of(budget))
+                    } else {
+                        None
+                    }
+                });
+                News::Budgets(Change::Listed(all.collect()))
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Process for Scheduling {
+    fn name(&self) -> &'static str {
+        "scheduler"
+    }
+
+    fn restart(&mut self, history: &History, now: Now) {
+        self.scheduler = Scheduler::new(self.client.clone(), vec![Arc::clone(&self.profile)]);
+        self.reader = self.scheduler.reader();
+        // What was under way was not done.
+        self.writes.clear();
+        let none = [
+            News::Namespaces(Change::Listed(Vec::new())),
+            News::Claims(Change::Listed(Vec::new())),
+            News::Volumes(Change::Listed(Vec::new())),
+            News::Classes(Change::Listed(Vec::new())),
+            News::Limits(Change::Listed(Vec::new())),
+        ];
+        for news in none {
+            self.scheduler.see(news, now.instant);
+        }
+        for kind in history.kinds {
+            self.lose_watch(history, kind, now);
+        }
+    }
+
+    fn see(&mut self, history: &History, kind: &'static str, most: usize, now: Now) -> bool {
+        let (seen, log) = (self.seen[kind], &history.logs[kind]);
+        let until = seen.saturating_add(most).min(log.len());
+        for news in self.news(kind, &log[seen..until]) {
+            self.scheduler.see(news, now.instant);
+        }
+        self.seen.insert(kind, until);
+        seen < until
+    }
+
+    fn lose_watch(&mut self, history: &History, kind: &'static str, now: Now) {
+        if let Some(news) = self.listed(kind, &history.objects(kind)) {
+            self.scheduler.see(news, now.instant);
+        }
+        self.seen.insert(kind, history.logs[kind].len());
+    }
+
+    /// It decides, or one of its writes is done.
+    fn run<'a>(&'a mut self, _: &'a Client, now: Now) -> LocalBoxFuture<'a, bool> {
+        Box::pin(async move {
+            self.scheduler.wake(now.instant);
+            let may_decide = self.scheduler.ready() && self.writes.len() < IN_FLIGHT;
+            if may_decide && (self.writes.is_empty() || self.dice.below(2) == 0) {
+                self.writes.extend(self.scheduler.decide(now.instant));
+                return true;
+            }
+            if self.writes.is_empty() {
+                return false;
+            }
+            let write = self.writes.remove(self.dice.below(self.writes.len()));
+            let written = write.await;
+            self.scheduler.written(written, now.instant);
+            true
+        })
+    }
+
+    fn wake(&mut self, now: Now) -> Option<Instant> {
+        let next = self.scheduler.wake(now.instant);
+        if self.scheduler.ready() || !self.writes.is_empty() {
+            return Some(now.instant);
+        }
+        next
+    }
+}
