@@ -1,5 +1,7 @@
 //! Why the master does not start, or ends by itself.
 
+use crate::chain;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// A failure of the master as a whole.
@@ -116,4 +118,44 @@ pub(crate) enum Error {
     /// A task that must not end.
     #[error("a part of the master broke off")]
     Task(#[source] tokio::task::JoinError),
+}
+
+impl Error {
+    /// The error with its causes in one line, and what to do where a full disk is one of them.
+    pub(crate) fn with_cure(&self) -> String {
+        let text = chain(self);
+        let first: &(dyn std::error::Error + 'static) = self;
+        let mut causes = std::iter::successors(Some(first), |error| error.source());
+        let is_full = |cause: &(dyn std::error::Error + 'static)| {
+            let kind = cause
+                .downcast_ref::<std::io::Error>()
+                .map(std::io::Error::kind);
+            matches!(
+                kind,
+                Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+            )
+        };
+        if causes.any(is_full) {
+            return format!("{text}; free some of the disk, and the master starts again");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_with_its_cure() {
+        let error = |number| Error::File {
+            what: "write",
+            path: "data".into(),
+            source: std::io::Error::from_raw_os_error(number),
+        };
+        let full = error(nix::libc::ENOSPC).with_cure();
+        assert!(full.ends_with("; free some of the disk, and the master starts again"));
+        let other = error(nix::libc::EACCES).with_cure();
+        assert!(other.ends_with("(os error 13)"), "{other}");
+    }
 }

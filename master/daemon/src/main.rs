@@ -148,7 +148,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{}", chain(&error));
+            tracing::error!("{}", error.with_cure());
             ExitCode::FAILURE
         }
     }

@@ -6,6 +6,8 @@
     reason = "tests may stop at the first surprise"
 )]
 
+#[path = "processes/full_disk.rs"]
+mod full_disk;
 #[path = "processes/workloads.rs"]
 mod workloads;
 
@@ -87,6 +89,18 @@ impl Site {
             .env("HOME", self.dir.path())
             .env_remove("KUBECONFIG");
         run(kubectl)
+    }
+
+    /// Creates an object of 600 KiB; its name.
+    fn large(&self, number: u32) -> tests_harness::Result<String> {
+        let document = self.dir.path().join("large.json");
+        let object = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"large-{number}"}},"data":{{"x":"{}"}}}}"#,
+            "x".repeat(600 << 10)
+        );
+        std::fs::write(&document, object).unwrap();
+        self.kubectl(&["create", "-f", &document.to_string_lossy()])
+            .map(|_| format!("large-{number}"))
     }
 
     fn config_maps(&self) -> BTreeSet<String> {
@@ -226,22 +240,12 @@ fn a_master_whose_store_fails_ends_and_says_why() {
         site.dir.path().join("data/store"),
         site.dir.path().join("away"),
     );
-    let document = site.dir.path().join("large.json");
-    let write = |number: u32| {
-        let object = format!(
-            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"large-{number}"}},"data":{{"x":"{}"}}}}"#,
-            "x".repeat(600 << 10)
-        );
-        std::fs::write(&document, object).unwrap();
-        site.kubectl(&["create", "-f", &document.to_string_lossy()])
-            .map(|_| format!("large-{number}"))
-    };
-    let mut acknowledged = BTreeSet::from([write(0).unwrap()]);
+    let mut acknowledged = BTreeSet::from([site.large(0).unwrap()]);
     std::fs::rename(&store, &away).unwrap();
     let mut number = 0;
     let status = eventually("the master to end", LIMIT, &site.log(), || {
         number += 1;
-        acknowledged.extend(write(number).ok());
+        acknowledged.extend(site.large(number).ok());
         Ok(master.0.try_wait().unwrap())
     });
     let text = site.log();
