@@ -60,8 +60,23 @@ impl OwnerChange {
         writer: &Writer,
         owner: &OwnerReference,
     ) -> Result<(), ApiError> {
+        self.carry_out_with::<O, T>(writer, owner, &[]).await
+    }
+
+    /// As [`Self::carry_out`]; what is adopted gets these finalizers in the same write.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn carry_out_with<O: Object, T: Object>(
+        &self,
+        writer: &Writer,
+        owner: &OwnerReference,
+        finalizers: &[&str],
+    ) -> Result<(), ApiError> {
         match self {
-            Self::Adopt(object, uid) => adopt::<O, T>(writer, owner, object, uid).await,
+            Self::Adopt(object, uid) => {
+                adopt::<O, T>(writer, owner, (object, uid), finalizers).await
+            }
             Self::Release(object, uid) => release::<T>(writer, &owner.uid, object, uid).await,
         }
     }
@@ -71,8 +86,8 @@ impl OwnerChange {
 async fn adopt<O: Object, T: Object>(
     writer: &Writer,
     owner: &OwnerReference,
-    orphan: &Key,
-    uid: &str,
+    (orphan, uid): (&Key, &str),
+    finalizers: &[&str],
 ) -> Result<(), ApiError> {
     let known: O = writer.client().get(orphan.namespace(), &owner.name).await?;
     let meta = known.metadata();
@@ -80,7 +95,10 @@ async fn adopt<O: Object, T: Object>(
         let text = format!("{} {} is gone or is being deleted", O::KIND, owner.name);
         return Err(ApiError::new(Reason::Conflict, text));
     }
-    let patch = json!({"metadata": {"uid": uid, "ownerReferences": [owner]}});
+    let mut patch = json!({"metadata": {"uid": uid, "ownerReferences": [owner]}});
+    if !finalizers.is_empty() {
+        patch["metadata"]["finalizers"] = json!(finalizers);
+    }
     writer
         .patch::<T>(orphan, &Patch::Strategic(patch))
         .await

@@ -155,6 +155,36 @@ async fn a_job_counts_each_success_once_and_goes_after_its_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_takes_a_pod_back_and_counts_it() {
+    let cluster = cluster(true).await;
+    let _made: Job = cluster.create(job("all", "runs", json!({}))).await;
+    cluster.status::<Job>("all", json!({"ready": 1})).await;
+    let pod = cluster.names().await.into_iter().next().unwrap();
+    let alone = json!({"metadata": {"ownerReferences": null, "finalizers": null}});
+    cluster.patch::<Pod>(&pod, alone).await;
+    eventually("the pod is the Job's again", || async {
+        let metadata = cluster.get::<Pod>(&pod).await.metadata;
+        let owned = metadata.owner_references.iter().flatten().next().is_some();
+        if owned && metadata.finalizers.iter().flatten().next().is_some() {
+            Ok(())
+        } else {
+            Err(format!("{metadata:?}"))
+        }
+    })
+    .await;
+    let done = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+    let done = cluster
+        .admin
+        .patch_status::<Pod>(Some("default"), &pod, &done)
+        .await;
+    done.expect("it has ended");
+    cluster
+        .condition::<Job>("all", "Complete", "CompletionsReached")
+        .await;
+    assert_eq!(cluster.pods().await.len(), 1, "no other was made");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_fails_at_its_limit_by_index_and_by_deadline() {
     let cluster = cluster(true).await;
     let _made: Job = cluster
