@@ -63,11 +63,16 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     if is_leaving(&set.metadata) {
         return (Vec::new(), None);
     }
+    if !facts.revision_changes.is_empty() {
+        let changes = facts.revision_changes.iter().cloned();
+        let own = changes.map(|change| Step::Revision(revision::Step::Own(change)));
+        return (own.collect(), None);
+    }
     let before = set.status.clone().unwrap_or_default();
     let owner = controls(&set.0);
     let update = revision::current(
         &owner,
-        &facts.key.namespace,
+        &set.metadata,
         &spec.template,
         before.collision_count,
         &facts.revisions,

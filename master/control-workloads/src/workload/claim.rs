@@ -3,7 +3,7 @@
 //! Guarantees: an object that another owner controls is never touched; an orphan is adopted only by an owner that the API
 //! itself says is there and is not being deleted.
 
-use super::kept::is_leaving;
+use super::kept::{Kept, Selects, controller, is_leaving};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use master_client::{ApiError, Key, Object, Patch, Reason};
 use master_control::writer::Writer;
@@ -49,6 +49,23 @@ impl OwnerChange {
             }
             Some(_) | None => None,
         }
+    }
+
+    /// What must change between a workload and a kept object.
+    pub fn of_kept<T: Object + Selects, C: Object>(
+        owner: &T,
+        key: &Key,
+        object: &Kept<C>,
+    ) -> Option<Self> {
+        let meta = object.0.metadata();
+        let candidate = Candidate {
+            key,
+            uid: meta.uid.as_deref().unwrap_or_default(),
+            controller: controller(meta).map(|owner| owner.uid.as_str()),
+            leaves: is_leaving(meta),
+        };
+        let wanted = owner.wants(&meta.labels.clone().unwrap_or_default());
+        Self::of(owner.metadata(), candidate, wanted)
     }
 
     /// Carries the change of an object of kind `T` out for an owner of kind `O`.
