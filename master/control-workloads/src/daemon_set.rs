@@ -3,13 +3,11 @@
 use crate::workload::action;
 use crate::workload::amount::{Round, amount};
 use crate::workload::claim::OwnerChange;
-use crate::workload::kept::{
-    Kept, Labels, Selects, by_controller, controller, controls, is_leaving, owner_key, selects,
-};
+use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
 use crate::workload::make::{self, BURST};
 use crate::workload::place::{Place, fits};
 use crate::workload::pod::{OwnedPod, Pods};
-use crate::workload::revision::{self, HASH};
+use crate::workload::revision::{self, HASH, Revisions};
 use crate::workload::waits::{OfNodes, Version, Waits};
 use config_kube::k8s_openapi::api::apps::v1::{
     ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus,
@@ -22,7 +20,7 @@ use config_kube::taints::{
     NO_EXECUTE, NO_SCHEDULE, NOT_READY, PRESSURES, UNREACHABLE, UNSCHEDULABLE,
 };
 use jiff::{SignedDuration, Timestamp};
-use master_client::{ApiError, Delta, Entries, Key, Lookup, Patch, Severity, Store};
+use master_client::{ApiError, Delta, Entries, Key, Patch, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
@@ -38,7 +36,7 @@ const GENERATION: &str = "pod-template-generation";
 #[derive(Debug)]
 pub struct DaemonSets {
     sets: Store<Kept<DaemonSet>>,
-    revisions: Lookup<Kept<ControllerRevision>>,
+    revisions: Revisions,
     pods: Pods,
     nodes: Store<Place>,
     waits: Waits,
@@ -53,6 +51,8 @@ pub struct Facts {
     pub set: Arc<Kept<DaemonSet>>,
     /// Templates that it has had.
     pub revisions: Entries<Kept<ControllerRevision>>,
+    /// Templates that it adopts or releases.
+    pub revision_changes: Vec<OwnerChange>,
     /// Its pods.
     pub pods: Entries<OwnedPod>,
     /// Pods that it adopts or releases.
@@ -111,7 +111,7 @@ impl Controller for DaemonSets {
         right(
             "apps",
             "controllerrevisions",
-            &["list", "watch", "create", "patch", "delete"],
+            &["get", "list", "watch", "create", "patch", "delete"],
         ),
         right("", "nodes", &["list", "watch"]),
         right("", "pods", &["list", "watch", "create", "patch", "delete"]),
@@ -123,14 +123,14 @@ impl Controller for DaemonSets {
     fn new(setup: &mut Setup<'_>) -> Self {
         let sets: Store<Kept<DaemonSet>> = setup.follow_keys();
         let pods = Pods::follow(setup, &sets);
-        let revisions: Store<Kept<ControllerRevision>> = setup.follow(of_revision);
+        let revisions = Revisions::follow(setup, &sets);
         let all = sets.clone();
         let nodes = setup.follow(move |_: &Delta<Place>, keys| {
             keys.extend(all.keys().iter().map(|key| (**key).clone()));
         });
         Self {
             sets,
-            revisions: revisions.index(&by_controller()),
+            revisions,
             pods,
             nodes,
             waits: Waits::default(),
@@ -144,11 +144,13 @@ impl Controller for DaemonSets {
         };
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let pods = self.pods.of(&uid);
+        let revisions = self.revisions.of(&uid);
         let wants = |_: &Key, pod: &OwnedPod| set.wants(&pod.labels);
         Some(Facts {
             key: key.clone(),
             owner_changes: self.pods.owner_changes(&set.metadata, &pods, wants),
-            revisions: self.revisions.get(&uid),
+            revision_changes: self.revisions.owner_changes(&set.0, &revisions),
+            revisions,
             nodes: self.nodes.all(),
             waits: self.waits.of(key, &version(&set)),
             set,
@@ -173,7 +175,8 @@ impl Controller for DaemonSets {
             Step::Revision(step) => {
                 let status = set.status.as_ref();
                 let collisions = status.and_then(|status| status.collision_count);
-                revision::carry_out::<DaemonSet>(writer, &key, &uid, collisions, step).await
+                let owner = (&owner, key.namespace.as_str());
+                revision::carry_out::<DaemonSet>(writer, owner, collisions, step).await
             }
             Step::Create(nodes, hash) => {
                 let Some(spec) = &set.spec else { return Ok(()) };
@@ -222,13 +225,6 @@ async fn tell(writer: &Writer, about: &ObjectReference, pod: &Key, ended: &Ended
     let node = &ended.node;
     let text = format!("Found {found} daemon pod {pod} on node {node}, will try to {will} it");
     make::tell(writer, about, severity, reason, text).await;
-}
-
-fn of_revision(delta: &Delta<Kept<ControllerRevision>>, keys: &mut Vec<Key>) {
-    for revision in [&delta.before, &delta.after].into_iter().flatten() {
-        let owner = controller(&revision.metadata).filter(|owner| owner.kind == "DaemonSet");
-        keys.extend(owner.map(|owner| owner_key(&delta.key.namespace, &owner.name)));
-    }
 }
 
 /// The template with what every daemon pod has: its hash and number, and tolerations of what only other pods flee.
@@ -319,15 +315,19 @@ fn plan(facts: &Facts, now: Now) -> (Vec<Step>, Option<Duration>) {
     if is_leaving(&set.metadata) {
         return (Vec::new(), None);
     }
+    if !facts.revision_changes.is_empty() {
+        let changes = facts.revision_changes.iter().cloned();
+        let own = changes.map(|change| Step::Revision(revision::Step::Own(change)));
+        return (own.collect(), None);
+    }
     let collisions = set
         .status
         .as_ref()
         .and_then(|status| status.collision_count);
     let owner = controls(&set.0);
-    let namespace = &facts.key.namespace;
     let current = revision::current(
         &owner,
-        namespace,
+        &set.metadata,
         &spec.template,
         collisions,
         &facts.revisions,

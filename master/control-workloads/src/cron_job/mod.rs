@@ -187,37 +187,52 @@ async fn create(writer: &Writer, about: &ObjectReference, job: &Job) -> Result<(
 fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration>) {
     let spec = &facts.cron.spec;
     let before = status_of(&facts.cron);
-    let (status, mut steps) = look(facts, &before);
-    let scheduled = status.scheduled;
+    let (mut status, mut steps) = look(facts, &before);
+    let (begun, wake) = if is_leaving(&facts.cron.metadata) || spec.suspend == Some(true) {
+        (Vec::new(), None)
+    } else {
+        begin(facts, spec, status.scheduled, now)
+    };
+    // A Job that is replaced is not missed as it goes.
+    let goes = |active: &ObjectReference| {
+        let mut deleted = begun.iter();
+        deleted.any(|step| matches!(step, Step::Delete(_, uid) if active.uid.as_ref() == Some(uid)))
+    };
+    status.active.retain(|active| !goes(active));
     if status != before {
         steps.push(Step::Status(status));
     }
     steps.extend(beyond(spec, &facts.jobs));
-    if is_leaving(&facts.cron.metadata) || spec.suspend == Some(true) {
-        return (steps, None);
-    }
+    steps.extend(begun);
+    (steps, wake)
+}
+
+/// What is due by the schedule, and when the next time comes.
+fn begin(
+    facts: &Facts,
+    spec: &CronJobSpec,
+    scheduled: Option<Timestamp>,
+    now: Timestamp,
+) -> (Vec<Step>, Option<Duration>) {
+    let tell = |reason, message| (vec![Step::Tell(Severity::Warning, reason, message)], None);
     match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
         Ok(schedule) => {
-            steps.extend(start(facts, spec, &schedule, scheduled, now));
             let next = schedule.next(now);
             // A moment later, so that the time has come by every clock's resolution.
             let left = next.map(|next| next.duration_since(now) + SignedDuration::from_millis(100));
-            (steps, left.and_then(|left| Duration::try_from(left).ok()))
+            (
+                start(facts, spec, &schedule, scheduled, now),
+                left.and_then(|left| Duration::try_from(left).ok()),
+            )
         }
-        Err(Fault::Unreadable(text)) => {
-            let message = format!("unparseable schedule: {text:?}");
-            steps.push(Step::Tell(
-                Severity::Warning,
-                "UnparseableSchedule",
-                message,
-            ));
-            (steps, None)
-        }
-        Err(Fault::Zone(zone)) => {
-            let message = format!("invalid timeZone: {zone:?}: unknown time zone {zone}");
-            steps.push(Step::Tell(Severity::Warning, "UnknownTimeZone", message));
-            (steps, None)
-        }
+        Err(Fault::Unreadable(text)) => tell(
+            "UnparseableSchedule",
+            format!("unparseable schedule: {text:?}"),
+        ),
+        Err(Fault::Zone(zone)) => tell(
+            "UnknownTimeZone",
+            format!("invalid timeZone: {zone:?}: unknown time zone {zone}"),
+        ),
     }
 }
 

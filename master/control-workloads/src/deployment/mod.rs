@@ -16,10 +16,10 @@ pub use set::{Change, Set};
 pub use status::Status;
 
 use crate::workload::action;
-use crate::workload::claim::{Candidate, OwnerChange};
+use crate::workload::claim::OwnerChange;
 use crate::workload::condition::{self, Condition};
 use crate::workload::kept::{
-    Kept, Labels, Selects, by_controller, by_namespace, controller, controls, is_leaving,
+    Kept, Labels, Selects, by_controller, by_namespace, concerned, controller, controls,
     orphans_of, owner_key, selects,
 };
 use crate::workload::make::{self, tell};
@@ -86,7 +86,7 @@ impl Controller for Deployments {
         let deployments: Store<Kept<Deployment>> = setup.follow_keys();
         let around = deployments.index(&by_namespace());
         let sets: Store<Kept<ReplicaSet>> =
-            setup.follow(move |delta, keys| of_sets(&around, delta, keys));
+            setup.follow(move |delta, keys| concerned(&around, delta, keys));
         let owners = sets.clone();
         // A Deployment that is recreated waits for the end of its old pods; nothing else about pods concerns it.
         let pods: Store<OwnedPod> = setup.follow(move |delta: &Delta<OwnedPod>, keys| {
@@ -109,7 +109,9 @@ impl Controller for Deployments {
         let own = self.sets.get(&uid);
         let orphans = self.sets.get(&orphans_of(&key.namespace));
         let changes = own.iter().chain(&orphans);
-        let changes = changes.filter_map(|(key, set)| owner_change(&deployment, key, set));
+        let changes = changes.filter_map(|(key, set)| {
+            OwnerChange::of_kept::<Deployment, ReplicaSet>(&deployment, key, set)
+        });
         Some(Facts {
             key: key.clone(),
             owner_changes: changes.collect(),
@@ -215,7 +217,12 @@ impl Deployments {
         if error.is_already_exists() {
             let there: Option<ReplicaSet> = writer.client().get_opt(key.namespace(), &name).await?;
             if let Some(there) = there {
-                let ours = controller(&there.metadata).is_some_and(|known| known.uid == owner.uid);
+                let labels = there.metadata.labels.clone().unwrap_or_default();
+                let ours = match controller(&there.metadata) {
+                    Some(known) => known.uid == owner.uid,
+                    // It is adopted as soon as the store shows that it has none.
+                    None => deployment.wants(&labels),
+                };
                 if !(ours && Set::of(&there, deployment).is_current) {
                     collided(writer, key, deployment).await?;
                 }
@@ -279,40 +286,6 @@ async fn stopped(
     let patch = Patch::Merge(patch);
     let patched = writer.patch_status::<Deployment>(key, &patch);
     patched.await.map(drop)
-}
-
-fn owner_change(
-    deployment: &Kept<Deployment>,
-    key: &Key,
-    set: &Kept<ReplicaSet>,
-) -> Option<OwnerChange> {
-    let meta = &set.metadata;
-    let object = Candidate {
-        key,
-        uid: meta.uid.as_deref().unwrap_or_default(),
-        controller: controller(meta).map(|owner| owner.uid.as_str()),
-        leaves: is_leaving(meta),
-    };
-    let wanted = deployment.wants(&meta.labels.clone().unwrap_or_default());
-    OwnerChange::of(&deployment.metadata, object, wanted)
-}
-
-/// The Deployments that a changed ReplicaSet concerns.
-fn of_sets(near: &Lookup<Kept<Deployment>>, delta: &Delta<Kept<ReplicaSet>>, keys: &mut Vec<Key>) {
-    for set in [&delta.before, &delta.after].into_iter().flatten() {
-        match controller(&set.metadata) {
-            Some(owner) if owner.kind == "Deployment" => {
-                keys.push(owner_key(&delta.key.namespace, &owner.name));
-            }
-            Some(_) => {}
-            None => {
-                let labels = set.metadata.labels.clone().unwrap_or_default();
-                let all = near.get(&delta.key.namespace);
-                let wanting = all.iter().filter(|(_, one)| one.wants(&labels));
-                keys.extend(wanting.map(|(key, _)| (**key).clone()));
-            }
-        }
-    }
 }
 
 /// The Deployment of a pod, by the ReplicaSet between them.

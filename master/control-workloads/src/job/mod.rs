@@ -135,7 +135,10 @@ impl Controller for Jobs {
                 if let OwnerChange::Release(pod, id) = &change {
                     untrack(writer, pod, id).await?;
                 }
-                change.carry_out::<Job, Pod>(writer, &owner).await
+                // Another controller frees a pod while it has no owner, and one without the finalizer would never be counted.
+                change
+                    .carry_out_with::<Job, Pod>(writer, &owner, &[JOB_TRACKING])
+                    .await
             }
             Step::Create(pods) => {
                 let pods = pods

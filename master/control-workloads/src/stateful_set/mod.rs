@@ -18,15 +18,13 @@ pub use pod::ordinal;
 
 use crate::workload::action;
 use crate::workload::claim::OwnerChange;
-use crate::workload::kept::{
-    Kept, Labels, Selects, by_controller, controller, controls, is_leaving, owner_key, selects,
-};
+use crate::workload::kept::{Kept, Labels, Selects, controls, is_leaving, selects};
 use crate::workload::make;
 use crate::workload::pod::{OwnedPod, Pods};
-use crate::workload::revision;
+use crate::workload::revision::{self, Revisions};
 use config_kube::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
-use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Lookup, Patch, Reason, Store};
+use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Patch, Reason, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
@@ -39,7 +37,7 @@ use tell::Verb;
 #[derive(Debug)]
 pub struct StatefulSets {
     sets: Store<Kept<StatefulSet>>,
-    revisions: Lookup<Kept<ControllerRevision>>,
+    revisions: Revisions,
     pods: Pods,
     claims: Store<OwnedClaim>,
 }
@@ -53,6 +51,8 @@ pub struct Facts {
     pub set: Arc<Kept<StatefulSet>>,
     /// Templates that it has had.
     pub revisions: Entries<Kept<ControllerRevision>>,
+    /// Templates that it adopts or releases.
+    pub revision_changes: Vec<OwnerChange>,
     /// Its pods.
     pub pods: Entries<OwnedPod>,
     /// Pods that it adopts or releases.
@@ -79,7 +79,7 @@ impl Controller for StatefulSets {
         right(
             "apps",
             "controllerrevisions",
-            &["list", "watch", "create", "patch", "delete"],
+            &["get", "list", "watch", "create", "patch", "delete"],
         ),
         right("", "pods", &["list", "watch", "create", "patch", "delete"]),
         right(
@@ -95,13 +95,13 @@ impl Controller for StatefulSets {
     fn new(setup: &mut Setup<'_>) -> Self {
         let sets: Store<Kept<StatefulSet>> = setup.follow_keys();
         let pods = Pods::follow(setup, &sets);
-        let revisions: Store<Kept<ControllerRevision>> = setup.follow(of_revision);
+        let revisions = Revisions::follow(setup, &sets);
         let claims = setup.follow(of_claim(sets.clone()));
         Self {
-            claims,
             sets,
-            revisions: revisions.index(&by_controller()),
+            revisions,
             pods,
+            claims,
         }
     }
 
@@ -109,6 +109,7 @@ impl Controller for StatefulSets {
         let set = self.sets.get(key)?;
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let pods = self.pods.of(&uid);
+        let revisions = self.revisions.of(&uid);
         // Only a pod whose name is one of its own is taken.
         let wants = |pod: &Key, view: &OwnedPod| {
             set.wants(&view.labels) && ordinal(&key.name, &pod.name).is_some()
@@ -117,7 +118,8 @@ impl Controller for StatefulSets {
             owner_changes: self.pods.owner_changes(&set.metadata, &pods, wants),
             claims: self.claims_of(&set, &pods),
             key: key.clone(),
-            revisions: self.revisions.get(&uid),
+            revision_changes: self.revisions.owner_changes(&set.0, &revisions),
+            revisions,
             set,
             pods,
         })
@@ -142,10 +144,11 @@ impl Controller for StatefulSets {
             Step::Revision(step) => {
                 let status = set.status.as_ref();
                 let collisions = status.and_then(|status| status.collision_count);
-                revision::carry_out::<StatefulSet>(writer, &key, &uid, collisions, step).await
+                let owner = (&owner, key.namespace.as_str());
+                revision::carry_out::<StatefulSet>(writer, owner, collisions, step).await
             }
             Step::Create(number, revision) => {
-                let known = self.revisions.get(&uid);
+                let known = self.revisions.of(&uid);
                 let template = known.iter().find(|(key, _)| key.name == revision);
                 let Some(template) = template.and_then(|(_, one)| revision::template(one)) else {
                     return Ok(());
@@ -303,12 +306,5 @@ fn of_claim(
         let names = rest.match_indices('-').map(|(at, _)| &rest[at + 1..]);
         let names = names.map(|name| Key::new(&delta.key.namespace, name));
         keys.extend(names.filter(|key| sets.get(key).is_some()));
-    }
-}
-
-fn of_revision(delta: &Delta<Kept<ControllerRevision>>, keys: &mut Vec<Key>) {
-    for revision in [&delta.before, &delta.after].into_iter().flatten() {
-        let owner = controller(&revision.metadata).filter(|owner| owner.kind == "StatefulSet");
-        keys.extend(owner.map(|owner| owner_key(&delta.key.namespace, &owner.name)));
     }
 }

@@ -63,11 +63,16 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     if is_leaving(&set.metadata) {
         return (Vec::new(), None);
     }
+    if !facts.revision_changes.is_empty() {
+        let changes = facts.revision_changes.iter().cloned();
+        let own = changes.map(|change| Step::Revision(revision::Step::Own(change)));
+        return (own.collect(), None);
+    }
     let before = set.status.clone().unwrap_or_default();
     let owner = controls(&set.0);
     let update = revision::current(
         &owner,
-        &facts.key.namespace,
+        &set.metadata,
         &spec.template,
         before.collision_count,
         &facts.revisions,
@@ -238,15 +243,22 @@ impl Work<'_> {
         whole || !self.is_ordered()
     }
 
-    /// Empties places that are wanted no longer, from the last; whether that is done.
+    /// Empties places that are wanted no longer, from the last; whether that is done. In order, a pod that does not serve
+    /// stays while one before it does not serve either, and can: people find what is wrong as it was (upstream).
     fn empty(&mut self) -> bool {
-        let places = self.places.keys().rev().copied();
-        let spare: Vec<i32> = places.filter(|place| !self.is_wanted(*place)).collect();
-        for place in &spare {
-            let Some(pod) = self.places.get(place).copied().cloned() else {
-                continue;
-            };
-            if pod.deleted.is_none() {
+        let places = self.places.iter().rev();
+        let places = places.map(|(place, pod)| (*place, Arc::clone(pod)));
+        let spare: Vec<_> = places
+            .filter(|(place, _)| !self.is_wanted(*place))
+            .collect();
+        let mut down = spare.iter().rev();
+        let first_down = down.find(|(_, pod)| !pod.ended() && !self.is_available(pod));
+        let first_down = first_down.map(|(place, _)| *place);
+        for (place, pod) in &spare {
+            let waits = first_down.is_some_and(|first| first < *place)
+                && !pod.ended()
+                && !self.is_available(pod);
+            if pod.deleted.is_none() && !(waits && self.is_ordered()) {
                 self.steps
                     .push(Step::Delete(self.name(*place), pod.uid.clone()));
             }

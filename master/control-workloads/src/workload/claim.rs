@@ -3,7 +3,7 @@
 //! Guarantees: an object that another owner controls is never touched; an orphan is adopted only by an owner that the API
 //! itself says is there and is not being deleted.
 
-use super::kept::is_leaving;
+use super::kept::{Kept, Selects, controller, is_leaving};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use master_client::{ApiError, Key, Object, Patch, Reason};
 use master_control::writer::Writer;
@@ -51,6 +51,23 @@ impl OwnerChange {
         }
     }
 
+    /// What must change between a workload and a kept object.
+    pub fn of_kept<T: Object + Selects, C: Object>(
+        owner: &T,
+        key: &Key,
+        object: &Kept<C>,
+    ) -> Option<Self> {
+        let meta = object.0.metadata();
+        let candidate = Candidate {
+            key,
+            uid: meta.uid.as_deref().unwrap_or_default(),
+            controller: controller(meta).map(|owner| owner.uid.as_str()),
+            leaves: is_leaving(meta),
+        };
+        let wanted = owner.wants(&meta.labels.clone().unwrap_or_default());
+        Self::of(owner.metadata(), candidate, wanted)
+    }
+
     /// Carries the change of an object of kind `T` out for an owner of kind `O`.
     ///
     /// # Errors
@@ -60,8 +77,23 @@ impl OwnerChange {
         writer: &Writer,
         owner: &OwnerReference,
     ) -> Result<(), ApiError> {
+        self.carry_out_with::<O, T>(writer, owner, &[]).await
+    }
+
+    /// As [`Self::carry_out`]; what is adopted gets these finalizers in the same write.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn carry_out_with<O: Object, T: Object>(
+        &self,
+        writer: &Writer,
+        owner: &OwnerReference,
+        finalizers: &[&str],
+    ) -> Result<(), ApiError> {
         match self {
-            Self::Adopt(object, uid) => adopt::<O, T>(writer, owner, object, uid).await,
+            Self::Adopt(object, uid) => {
+                adopt::<O, T>(writer, owner, (object, uid), finalizers).await
+            }
             Self::Release(object, uid) => release::<T>(writer, &owner.uid, object, uid).await,
         }
     }
@@ -71,8 +103,8 @@ impl OwnerChange {
 async fn adopt<O: Object, T: Object>(
     writer: &Writer,
     owner: &OwnerReference,
-    orphan: &Key,
-    uid: &str,
+    (orphan, uid): (&Key, &str),
+    finalizers: &[&str],
 ) -> Result<(), ApiError> {
     let known: O = writer.client().get(orphan.namespace(), &owner.name).await?;
     let meta = known.metadata();
@@ -80,7 +112,10 @@ async fn adopt<O: Object, T: Object>(
         let text = format!("{} {} is gone or is being deleted", O::KIND, owner.name);
         return Err(ApiError::new(Reason::Conflict, text));
     }
-    let patch = json!({"metadata": {"uid": uid, "ownerReferences": [owner]}});
+    let mut patch = json!({"metadata": {"uid": uid, "ownerReferences": [owner]}});
+    if !finalizers.is_empty() {
+        patch["metadata"]["finalizers"] = json!(finalizers);
+    }
     writer
         .patch::<T>(orphan, &Patch::Strategic(patch))
         .await

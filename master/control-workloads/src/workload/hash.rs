@@ -1,8 +1,9 @@
 //! Short names of templates.
 //!
-//! Upstream hashes a dump of the Go value in memory, which no other program can repeat. Here the template's canonical JSON
-//! (keys in order, absent fields left out) is hashed, by the same function and into the same letters. A template is
-//! recognised by its content and never by this name, so objects that upstream made keep theirs.
+//! Upstream hashes a dump of the Go value in memory: names of types and all their fields, so that the hash of one template changes
+//! with each release that adds a field. Here the template's canonical JSON (keys in order, absent fields left out) is hashed, by
+//! the same function and into the same letters. A template is recognised by its content and never by this name, so objects that
+//! upstream made keep theirs.
 //!
 //! Of a StatefulSet's revision upstream hashes the patch itself: that is repeated here.
 
@@ -76,6 +77,19 @@ mod tests {
         assert_eq!(of_patch(&patch, None), expected);
         assert_eq!(of_patch(&patch, Some(0)), expected);
         assert_ne!(of_patch(&patch, Some(1)), expected);
+    }
+
+    #[test]
+    fn a_revisions_hash_is_upstreams() {
+        // As a cluster of upstream's, older than 1.34, named the revision of a StatefulSet of one container.
+        let spec = json!({"containers": [{"image": "nginx", "imagePullPolicy": "Always", "name": "nginx", "resources": {},
+                "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
+            "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler",
+            "securityContext": {}, "terminationGracePeriodSeconds": 30});
+        let metadata = json!({"creationTimestamp": null, "labels": {"app": "nginx-sts"}});
+        let template = json!({"$patch": "replace", "metadata": metadata, "spec": spec});
+        let patch = json!({"spec": {"template": template}});
+        assert_eq!(of_patch(&patch, None), "6798d68dcd");
     }
 
     #[test]

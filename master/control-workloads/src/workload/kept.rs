@@ -4,7 +4,7 @@ use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     LabelSelector, ObjectMeta, OwnerReference,
 };
 use config_kube::label_selector;
-use master_client::{Index, Key, Object, View};
+use master_client::{Delta, Index, Key, Lookup, Object, View};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -95,6 +95,30 @@ pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
 pub trait Selects {
     /// Whether it wants pods with these labels.
     fn wants(&self, labels: &Labels) -> bool;
+}
+
+/// Which workloads of a kind a changed object concerns: its controller, and while it has none, those that want it.
+pub fn concerned<T, C>(near: &Lookup<Kept<T>>, delta: &Delta<Kept<C>>, keys: &mut Vec<Key>)
+where
+    T: Object + Selects + PartialEq + Debug + Sync,
+    C: Object + PartialEq + Debug + Sync,
+{
+    for object in [&delta.before, &delta.after].into_iter().flatten() {
+        let meta = object.metadata();
+        match controller(meta) {
+            Some(owner) if owner.kind == T::KIND && owner.api_version == T::API_VERSION => {
+                keys.push(owner_key(&delta.key.namespace, &owner.name));
+            }
+            Some(_) => {}
+            None => {
+                let labels = meta.labels.clone().unwrap_or_default();
+                let all = near.get(&delta.key.namespace);
+                let wanting = all.iter().filter(|(_, one)| one.wants(&labels));
+                keys.extend(wanting.map(|(key, _)| (**key).clone()));
+            }
+        }
+    }
+    keys.dedup();
 }
 
 #[cfg(test)]

@@ -117,7 +117,8 @@ impl World {
             }
             Step::Tell(ended) => self.told.push(ended.clone()),
             Step::Status(status) => self.set.0.status = Some((**status).clone()),
-            Step::Revision(revision::Step::Renumber(..)) | Step::Own(_) => {
+            Step::Revision(revision::Step::Own(_) | revision::Step::Renumber(..))
+            | Step::Own(_) => {
                 unreachable!("{step:?}")
             }
         }

@@ -547,6 +547,8 @@ fn what_runs_forbids_or_is_replaced_and_what_is_late_is_missed() {
     let old = format!("tick-{}", at(300).as_second() / 60);
     assert!(steps.contains(&cron_job::Step::Delete(old.clone(), old)));
     assert!(created(&steps).is_some());
+    let is_active = |step: &cron_job::Step| matches!(step, cron_job::Step::Status(status) if !status.active.is_empty());
+    assert!(!steps.iter().any(is_active), "it is not missed as it goes");
     scene
         .stand
         .set(key("tick"), cron(json!({"startingDeadlineSeconds": 20})));

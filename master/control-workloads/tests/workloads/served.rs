@@ -2,7 +2,9 @@
 //! that say at once what they are asked for.
 
 use crate::life::{Cluster, cluster, eventually};
-use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use config_kube::k8s_openapi::api::apps::v1::{
+    ControllerRevision, DaemonSet, Deployment, StatefulSet,
+};
 use config_kube::k8s_openapi::api::batch::v1::{CronJob, Job};
 use config_kube::k8s_openapi::api::core::v1::{
     Event, Node, PersistentVolumeClaim, Pod, ReplicationController,
@@ -152,6 +154,36 @@ async fn a_job_counts_each_success_once_and_goes_after_its_time() {
     cluster.patch::<Job>("all", ttl).await;
     cluster.none::<Job>().await;
     cluster.none::<Pod>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_takes_a_pod_back_and_counts_it() {
+    let cluster = cluster(true).await;
+    let _made: Job = cluster.create(job("all", "runs", json!({}))).await;
+    cluster.status::<Job>("all", json!({"ready": 1})).await;
+    let pod = cluster.names().await.into_iter().next().unwrap();
+    let alone = json!({"metadata": {"ownerReferences": null, "finalizers": null}});
+    cluster.patch::<Pod>(&pod, alone).await;
+    eventually("the pod is the Job's again", || async {
+        let metadata = cluster.get::<Pod>(&pod).await.metadata;
+        let owned = metadata.owner_references.iter().flatten().next().is_some();
+        if owned && metadata.finalizers.iter().flatten().next().is_some() {
+            Ok(())
+        } else {
+            Err(format!("{metadata:?}"))
+        }
+    })
+    .await;
+    let done = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+    let done = cluster
+        .admin
+        .patch_status::<Pod>(Some("default"), &pod, &done)
+        .await;
+    done.expect("it has ended");
+    cluster
+        .condition::<Job>("all", "Complete", "CompletionsReached")
+        .await;
+    assert_eq!(cluster.pods().await.len(), 1, "no other was made");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -417,6 +449,65 @@ async fn a_replication_controller_keeps_its_pods_and_is_scaled() {
         .await;
     cluster.delete::<ReplicationController>("old").await;
     cluster.none::<Pod>().await;
+}
+
+/// A workload that is deleted without its pods and comes back takes them over, with the revisions that they are of: none of them
+/// is started again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_orphaned_is_taken_over_and_goes_on() {
+    let cluster = cluster(true).await;
+    for name in ["n1", "n2"] {
+        node(&cluster, name).await;
+    }
+    let served = json!({"updatedNumberScheduled": 2, "numberAvailable": 2});
+    comes_back::<DaemonSet>(&cluster, json!({}), served).await;
+    let served = json!({"updatedReplicas": 2, "availableReplicas": 2});
+    comes_back::<StatefulSet>(&cluster, json!({"replicas": 2, "serviceName": "s"}), served).await;
+    let served = json!({"updatedReplicas": 2, "availableReplicas": 2});
+    comes_back::<Deployment>(&cluster, json!({"replicas": 2}), served).await;
+}
+
+async fn comes_back<T: Object + Debug>(cluster: &Cluster, more: Value, served: Value) {
+    let uids = || async {
+        let pods = cluster.pods().await.into_iter();
+        pods.filter_map(|pod| pod.metadata.uid)
+            .collect::<BTreeSet<_>>()
+    };
+    let revisions = || async {
+        let params = ListParams::default();
+        let list = cluster
+            .admin
+            .list::<ControllerRevision>(Some("default"), &params);
+        let all = list.await.unwrap().items.into_iter();
+        all.filter_map(|one| one.metadata.name)
+            .collect::<BTreeSet<_>>()
+    };
+    let _made: T = cluster.create(workload("web", "runs", more.clone())).await;
+    cluster.status::<T>("web", served.clone()).await;
+    let (pods, known) = (uids().await, revisions().await);
+    let params = DeleteParams {
+        propagation: Some("Orphan"),
+        ..DeleteParams::default()
+    };
+    let gone = cluster
+        .admin
+        .delete::<T>(Some("default"), "web", &params)
+        .await;
+    gone.expect("it is deleted");
+    cluster.none::<T>().await;
+    assert_eq!(uids().await, pods, "they stay");
+
+    let _made: T = cluster.create(workload("web", "runs", more)).await;
+    cluster.status::<T>("web", served).await;
+    assert_eq!(
+        (uids().await, revisions().await),
+        (pods, known),
+        "{}",
+        T::KIND
+    );
+    cluster.delete::<T>("web").await;
+    cluster.none::<Pod>().await;
+    cluster.none::<ControllerRevision>().await;
 }
 
 async fn evict(cluster: &Cluster, pod: &str) -> Result<(), ApiError> {

@@ -219,6 +219,38 @@ fn a_pod_that_does_not_serve_holds_the_next_back_unless_they_are_parallel() {
 }
 
 #[test]
+fn a_place_is_emptied_only_once_what_does_not_serve_before_it_is_gone() {
+    // The pods that don't serve, and what goes as no pod is wanted any more.
+    let table: [(&[&str], &[&str]); 5] = [
+        (&["web-0", "web-1", "web-2"], &[]),
+        (&["web-1", "web-2"], &[]),
+        (&["web-0"], &["-2"]),
+        (&["web-2"], &["-2"]),
+        (&[], &["-2"]),
+    ];
+    for (down, gone) in table {
+        let mut world = World::new(3, json!({}));
+        world.settle();
+        for name in down {
+            world.pods.get_mut(*name).unwrap().ready = None;
+        }
+        world.scale(0);
+        for _ in 0..3 {
+            world.act();
+        }
+        assert_eq!(world.log, gone, "{down:?}");
+    }
+    let mut world = World::new(2, json!({"podManagementPolicy": "Parallel"}));
+    world.settle();
+    for pod in world.pods.values_mut() {
+        pod.ready = None;
+    }
+    world.scale(0);
+    world.act();
+    assert_eq!(world.log, ["-1", "-0"]);
+}
+
+#[test]
 fn a_name_is_given_again_only_when_its_pod_is_gone() {
     let mut world = World::new(1, json!({}));
     world.settle();

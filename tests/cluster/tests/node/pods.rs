@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, NODE, shell};
 use crate::site::{IMAGE, LIMIT, eventually, texts};
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
-use master_client::ListParams;
+use master_client::{ListParams, Patch};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -366,4 +366,18 @@ async fn the_node_reports_its_status_and_renews_its_lease() {
         (spec.holder_identity.as_deref(), spec.lease_duration_seconds),
         (Some(NODE), Some(40))
     );
+    let port = status.daemon_endpoints;
+    // As upstream's tests advertise a resource: by a whole status, in which what they do not know is nought.
+    let patch = json!({"status": {"capacity": {"example.com/chip": "5"},
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}}});
+    let patch = Patch::Strategic(patch);
+    let patched = cluster.admin.patch_status::<Node>(None, NODE, &patch);
+    patched.await.unwrap();
+    eventually("its pods may have it, and the port is back", || async {
+        let node: Node = cluster.admin.get(None, NODE).await.unwrap();
+        let status = node.status?;
+        let chips = status.allocatable?.get("example.com/chip").cloned();
+        (chips.is_some_and(|chips| chips.0 == "5") && status.daemon_endpoints == port).then_some(())
+    })
+    .await;
 }

@@ -52,6 +52,13 @@ impl Cluster {
         Self { site, master }
     }
 
+    /// Creates what a manifest describes.
+    fn create(&self, manifest: &str) {
+        let file = self.site.dir.path().join("manifest.yaml");
+        std::fs::write(&file, manifest).unwrap();
+        self.kubectl(&format!("create -f {}", file.display()));
+    }
+
     fn kubectl(&self, words: &str) -> String {
         let words: Vec<&str> = words.split_whitespace().collect();
         self.site.kubectl(&words).unwrap()
@@ -100,12 +107,13 @@ impl Cluster {
         assert!(printed.contains("successfully rolled out"), "{printed}");
     }
 
-    fn image(&self) -> String {
-        self.kubectl("get deployment web -o jsonpath={.spec.template.spec.containers[0].image}")
+    fn image(&self, workload: &str) -> String {
+        let path = "jsonpath={.spec.template.spec.containers[0].image}";
+        self.kubectl(&format!("get {workload} -o {path}"))
     }
 
-    fn revisions(&self) -> Vec<String> {
-        let printed = self.kubectl("rollout history deployment/web");
+    fn revisions(&self, workload: &str) -> Vec<String> {
+        let printed = self.kubectl(&format!("rollout history {workload}"));
         let numbers = printed
             .lines()
             .filter_map(|line| line.split_whitespace().next());
@@ -131,11 +139,11 @@ fn kubectl_rolls_out_undoes_pauses_scales_and_restarts_a_deployment() {
         cluster.rolled_out();
         cluster.kubectl("set image deployment/web web=registry.example/web:2");
         cluster.rolled_out();
-        assert_eq!(cluster.revisions(), ["1", "2"]);
+        assert_eq!(cluster.revisions("deployment/web"), ["1", "2"]);
         cluster.kubectl("rollout undo deployment/web");
         cluster.rolled_out();
-        assert_eq!(cluster.image(), "registry.example/web:1");
-        assert_eq!(cluster.revisions(), ["2", "3"]);
+        assert_eq!(cluster.image("deployment/web"), "registry.example/web:1");
+        assert_eq!(cluster.revisions("deployment/web"), ["2", "3"]);
 
         cluster.kubectl("rollout pause deployment/web");
         cluster.kubectl("set image deployment/web web=registry.example/web:4");
@@ -144,10 +152,10 @@ fn kubectl_rolls_out_undoes_pauses_scales_and_restarts_a_deployment() {
             "get deployment web -o jsonpath={.status.conditions[?(@.type==\"Progressing\")].reason}",
             |reason| reason == "DeploymentPaused",
         );
-        assert_eq!(cluster.revisions(), ["2", "3"], "a paused Deployment rolls nothing out");
+        assert_eq!(cluster.revisions("deployment/web"), ["2", "3"], "a paused Deployment rolls nothing out");
         cluster.kubectl("rollout resume deployment/web");
         cluster.rolled_out();
-        assert_eq!(cluster.revisions(), ["2", "3", "4"]);
+        assert_eq!(cluster.revisions("deployment/web"), ["2", "3", "4"]);
 
         cluster.kubectl("scale deployment/web --replicas=5");
         cluster.kubectl("wait deployment/web --for=jsonpath={.status.availableReplicas}=5 --timeout=300s");
@@ -193,11 +201,10 @@ fn kubectl_waits_for_jobs_that_succeed_or_fail_and_a_cron_job_makes_them() {
         str::is_empty,
     );
 
-    let manifest = cluster.site.dir.path().join("bad.yaml");
-    let bad = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bad}\nspec:\n  backoffLimit: 0\n  template:\n    spec:\n      \
-               restartPolicy: Never\n      containers: [{name: c, image: registry.example/job:1}]\n";
-    std::fs::write(&manifest, bad).unwrap();
-    cluster.kubectl(&format!("create -f {}", manifest.display()));
+    cluster.create(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bad}\nspec:\n  backoffLimit: 0\n  template:\n    spec:\n      \
+         restartPolicy: Never\n      containers: [{name: c, image: registry.example/job:1}]\n",
+    );
     ends(FAILED);
     cluster.kubectl("wait job/bad --for=condition=failed --timeout=300s");
     let reason = cluster
@@ -220,6 +227,18 @@ fn kubectl_waits_for_jobs_that_succeed_or_fail_and_a_cron_job_makes_them() {
         "get cronjob tick -o jsonpath={.status.lastSuccessfulTime}",
         |time| !time.is_empty(),
     );
+    cluster.kubectl("patch cronjob tick -p {\"spec\":{\"suspend\":true}}");
+    cluster.kubectl("create job by-hand --from=cronjob/tick");
+    let owner = cluster.kubectl("get job by-hand -o jsonpath={.metadata.ownerReferences[*].kind}");
+    assert_eq!(owner, "CronJob");
+    let ended = || {
+        for pod in cluster.pods("Pending") {
+            cluster.mark(&pod, SUCCEEDED);
+        }
+    };
+    while_played(ended, || {
+        cluster.kubectl("wait job/by-hand --for=condition=complete --timeout=300s");
+    });
     cluster.kubectl("delete cronjob tick");
     cluster.until(
         "its jobs go with it",
@@ -289,16 +308,158 @@ fn play_nodes(cluster: &Cluster, nodes: &[&str]) {
     }
 }
 
+/// Does something on two such nodes.
+fn with_nodes(cluster: &Cluster, what: impl FnOnce()) {
+    const NODES: [&str; 2] = ["n1", "n2"];
+    let node =
+        |name: &str| format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n---\n");
+    cluster.create(&NODES.map(node).concat());
+    while_played(|| play_nodes(cluster, &NODES), what);
+}
+
+/// The manifest of a workload named `web`, with two pods where there are two nodes.
+fn web(kind: &str) -> String {
+    let (group, more) = match kind {
+        "ReplicationController" => ("v1", "replicas: 2, selector: {app: web}"),
+        "Job" => ("batch/v1", "parallelism: 2"),
+        "DaemonSet" => ("apps/v1", "selector: {matchLabels: {app: web}}"),
+        _ => (
+            "apps/v1",
+            "replicas: 2, selector: {matchLabels: {app: web}}",
+        ),
+    };
+    let restart = if kind == "Job" {
+        "restartPolicy: Never, "
+    } else {
+        ""
+    };
+    format!(
+        "apiVersion: {group}\nkind: {kind}\nmetadata: {{name: web, annotations: {{kubernetes.io/change-cause: first}}}}\n\
+         spec: {{{more}, template: {{metadata: {{labels: {{app: web}}}}, \
+         spec: {{{restart}containers: [{{name: web, image: \"registry.example/web:1\"}}]}}}}}}\n"
+    )
+}
+
+#[test]
+fn kubectl_rolls_out_undoes_and_restarts_stateful_sets_and_daemon_sets() {
+    let cluster = Cluster::start();
+    with_nodes(&cluster, || {
+        for (kind, done) in [
+            ("StatefulSet", "2 new pods have been updated"),
+            ("DaemonSet", "successfully rolled out"),
+        ] {
+            let workload = format!("{}/web", kind.to_lowercase());
+            let rolled_out = || {
+                let printed = cluster.kubectl(&format!("rollout status {workload} --timeout=300s"));
+                assert!(printed.contains(done), "{printed}");
+            };
+            cluster.create(&web(kind));
+            rolled_out();
+            cluster.kubectl(&format!("set image {workload} web=registry.example/web:2"));
+            rolled_out();
+            assert_eq!(cluster.revisions(&workload), ["1", "2"]);
+            let history = cluster.kubectl(&format!("rollout history {workload}"));
+            assert!(
+                history.contains("first"),
+                "no cause of a change in\n{history}"
+            );
+            let first = cluster.kubectl(&format!("rollout history {workload} --revision=1"));
+            assert!(first.contains("registry.example/web:1"), "{first}");
+            cluster.kubectl(&format!("rollout undo {workload}"));
+            rolled_out();
+            assert_eq!(cluster.image(&workload), "registry.example/web:1");
+            assert_eq!(cluster.revisions(&workload), ["2", "3"]);
+            cluster.kubectl(&format!("rollout restart {workload}"));
+            rolled_out();
+            assert_eq!(cluster.revisions(&workload), ["2", "3", "4"]);
+            let described = cluster.kubectl(&format!("describe {workload}"));
+            for words in [
+                "SuccessfulCreate",
+                "SuccessfulDelete",
+                &format!("{}-controller", kind.to_lowercase()),
+            ] {
+                assert!(described.contains(words), "no {words} in\n{described}");
+            }
+            cluster.kubectl(&format!("delete {workload} --cascade=foreground"));
+            let left = cluster.kubectl("get pods,controllerrevisions -o name");
+            assert_eq!(left, "");
+        }
+    });
+}
+
+/// What is deleted alone leaves its pods, and takes them over where it comes back; with `foreground` it goes last, with
+/// `background` first.
+#[test]
+fn kubectl_deletes_workloads_with_each_propagation() {
+    const OWNERS: &str =
+        "get pods,replicasets -o jsonpath={.items[*].metadata.ownerReferences[*].kind}";
+    const NOTHING: &str = "get pods,replicasets,controllerrevisions -o name";
+    let cluster = Cluster::start();
+    with_nodes(&cluster, || {
+        // Owners of pods and ReplicaSets: of what was left alone, and of what has a workload.
+        for (kind, orphans, owned) in [
+            (
+                "Deployment",
+                "ReplicaSet ReplicaSet",
+                "ReplicaSet ReplicaSet Deployment",
+            ),
+            ("StatefulSet", "", "StatefulSet StatefulSet"),
+            ("DaemonSet", "", "DaemonSet DaemonSet"),
+            (
+                "ReplicationController",
+                "",
+                "ReplicationController ReplicationController",
+            ),
+            // Each Job selects by its UID: another one takes over nothing.
+            ("Job", "", "Job Job"),
+        ] {
+            let uids = || cluster.kubectl("get pods -o jsonpath={.items[*].metadata.uid}");
+            let make = || {
+                cluster.create(&web(kind));
+                cluster.until("it has its pods", OWNERS, |owners| owners == owned);
+                cluster.until(
+                    "they run",
+                    "get pods -o jsonpath={.items[*].status.phase}",
+                    |phases| phases == "Running Running",
+                );
+            };
+            let delete =
+                |cascade: &str| cluster.kubectl(&format!("delete {kind} web --cascade={cascade}"));
+            let nothing = || cluster.until("nothing is left", NOTHING, str::is_empty);
+            make();
+            let pods = uids();
+            delete("orphan");
+            assert_eq!(cluster.kubectl(OWNERS), orphans, "{kind}");
+            assert_eq!(uids(), pods, "the pods of a {kind} stay");
+            if kind == "Job" {
+                cluster.kubectl("delete pods --all");
+            } else {
+                make();
+                assert_eq!(uids(), pods, "a {kind} takes its pods over");
+                if kind != "DaemonSet" {
+                    cluster.kubectl(&format!(
+                        "scale {kind}/web --current-replicas=2 --replicas=1"
+                    ));
+                    cluster.until(
+                        "one is left",
+                        "get pods -o jsonpath={.items[*].metadata.uid}",
+                        |left| !left.is_empty() && !left.contains(' ') && pods.contains(left),
+                    );
+                }
+                delete("foreground");
+                assert_eq!(cluster.kubectl(NOTHING), "", "a {kind} goes last");
+            }
+            make();
+            delete("background");
+            nothing();
+        }
+    });
+}
+
 #[test]
 fn kubectl_drains_a_node_within_a_budget() {
     let cluster = Cluster::start();
-    let manifest = cluster.site.dir.path().join("nodes.yaml");
-    let node =
-        |name: &str| format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n---\n");
-    std::fs::write(&manifest, node("n1") + &node("n2")).unwrap();
-    cluster.kubectl(&format!("create -f {}", manifest.display()));
-    let nodes = || play_nodes(&cluster, &["n1", "n2"]);
-    while_played(nodes, || {
+    with_nodes(&cluster, || {
         cluster.kubectl("create deployment web --image=registry.example/web:1 --replicas=4");
         cluster.rolled_out();
         cluster.kubectl("create poddisruptionbudget web --selector=app=web --min-available=3");
