@@ -208,7 +208,7 @@ mod tests {
         ]);
         weigh_classes(&Groups::at(dir.path()), millis).unwrap();
         let written = files.map(|file| text(dir.path(), &file));
-        assert_eq!(written, ["1", "98"]);
+        assert_eq!(written, ["1", "208"]);
     }
 
     #[test]
