@@ -45,12 +45,11 @@ impl Mirrors {
 
     /// The UID of the object by which the API shows a pod: its own, or that of a static pod's mirror, if there is one.
     pub(crate) fn shown_as(&self, pod: &Pod, is_static: bool) -> Option<String> {
-        let uid = pod.metadata.uid.clone()?;
         if !is_static {
-            return Some(uid);
+            return pod.metadata.uid.clone();
         }
         let known = self.known();
-        let mirror = known.iter().find(|one| one.of == uid && !one.deleted);
+        let mirror = known.iter().find(|one| one.shows(pod) && !one.deleted);
         mirror.map(|mirror| mirror.uid.clone())
     }
 
@@ -138,4 +137,32 @@ async fn delete(shared: &Shared, mirror: &Mirror) -> Result<(), ApiError> {
     let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
     send(&*shared.api, Method::DELETE, path, JSON, &body).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Anyone who may create pods on the node can write this annotation.
+    #[test]
+    fn a_pod_that_claims_to_be_a_mirror_hides_no_static_pod() {
+        let manifest = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+            "spec": {"containers": [{"name": "main", "image": "a"}]}}"#;
+        let pod = config_static_pods::read(manifest, "node").unwrap();
+        let mirror = |namespace: &str, name: &str, uid: &str| Mirror {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            of: pod.metadata.uid.clone().unwrap(),
+            deleted: false,
+        };
+        let mirrors = Mirrors::default();
+        mirrors.listed(vec![
+            mirror("elsewhere", "a-node", "first"),
+            mirror("default", "other", "second"),
+        ]);
+        assert_eq!(mirrors.shown_as(&pod, true), None);
+        mirrors.seen(mirror("default", "a-node", "own"));
+        assert_eq!(mirrors.shown_as(&pod, true).as_deref(), Some("own"));
+    }
 }

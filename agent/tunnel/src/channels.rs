@@ -2,6 +2,7 @@
 
 use crate::connections::{Connections, Turn};
 use crate::dial::Ports;
+use crate::forward::QUEUE;
 use crate::link::{LINGER, Leave, Link, push};
 use config_tunnel::channels::{Input, data, fault, opening};
 use config_tunnel::websocket::NORMAL;
@@ -11,9 +12,6 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-
-/// Buffered bytes above which reading from the client pauses, for all its ports.
-const QUEUE: usize = 256 * 1024;
 
 /// A client and its ports.
 pub(crate) struct Channels<S> {

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 const MOST: usize = 128;
 /// Buffered bytes above which reading from the client pauses. SPDY has no flow control for one connection
 /// here, so that all of them wait.
-const QUEUE: usize = 256 * 1024;
+pub(crate) const QUEUE: usize = 256 * 1024;
 
 impl Tunnels {
     /// Forwards ports of a pod.

@@ -32,7 +32,8 @@ impl Mirror {
         })
     }
 
-    fn shows(&self, pod: &Pod) -> bool {
+    /// Whether it shows this static pod: it names it, and stands in its place. Anyone who may create pods can write the annotation.
+    pub fn shows(&self, pod: &Pod) -> bool {
         pod.metadata.uid.as_ref() == Some(&self.of) && self.has_name_of(pod)
     }
 
