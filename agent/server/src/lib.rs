@@ -8,6 +8,8 @@
 //! Tasks: one for each connection, which are [`agent_port`]'s. One channel takes the order that ends the machine to the daemon
 //! ([`Server::ending_by`]).
 
+#[doc(hidden)]
+pub mod decoders;
 mod logs;
 mod power;
 mod reader;

@@ -204,6 +204,12 @@ pub(crate) fn machines_without_a_shell_show_their_logs(world: &mut World) -> Res
             &format!("`pratique logs {words}` is not in the order of time:\n{said}"),
         )?;
     }
+    // The agent says so where it does not find the authorities that the image brings.
+    let missed = lab.logs(&["worker-1", "agent", "--grep", "no system root certificates"])?;
+    expect(
+        missed.is_empty(),
+        &format!("the agent trusts no public registry: {missed}"),
+    )?;
     for words in [&["worker-9", "agent"][..], &["worker-1", "master"]] {
         let refused = lab.logs(words);
         let told = refused.as_ref().is_err_and(|error| {

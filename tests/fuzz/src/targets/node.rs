@@ -23,7 +23,7 @@ const DIGEST: &str = "sha256:000000000000000000000000000000000000000000000000000
 /// # Errors
 /// No folder can be made for the files that targets read.
 pub(super) fn targets() -> io::Result<Vec<Target>> {
-    let archives = folder()?;
+    let (archives, logs) = (folder()?, folder()?);
     let mut all = vec![
         target(
             "agent-tpm/seal",
@@ -53,6 +53,20 @@ pub(super) fn targets() -> io::Result<Vec<Target>> {
             vec![0, 0, 0, 0, 2, 8, 1],
             Box::new(|input| {
                 agent_handlers::decoders::health(Bytes::copy_from_slice(input));
+            }),
+        ),
+        target(
+            "agent-server/log",
+            b"tailLines=2&timestamps=true\n2026-01-01T00:00:00Z stdout P a\n2026-01-01T00:00:00Z stdout F b\n"
+                .to_vec(),
+            Box::new(move |input| {
+                let mut parts = input.splitn(2, |byte| *byte == b'\n');
+                let [query, log] = [(); 2].map(|()| parts.next().unwrap_or_default());
+                fs::write(logs.path().join("0.log"), log).expect("a file takes what is written");
+                let query = String::from_utf8_lossy(query);
+                if let Ok(shown) = agent_server::decoders::log(logs.path(), &query) {
+                    assert!(shown <= log.len(), "more is shown than is there");
+                }
             }),
         ),
         target("agent-csi/answer", driver(), Box::new(driver_said)),
