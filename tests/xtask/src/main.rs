@@ -20,6 +20,7 @@ mod python;
 mod rooms;
 mod share;
 mod soak;
+mod source;
 mod steps;
 mod suite;
 mod test;

@@ -7,6 +7,7 @@
 
 use crate::host::repository;
 use crate::rooms::{Room, rooms};
+use crate::source::program;
 use crate::steps::{Failure, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,7 +19,7 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) files: usize,
-    /// Lines, without those of tests inside files.
+    /// Lines, without those of test items inside files.
     pub(crate) lines: usize,
     /// The sets of files that all need one another.
     pub(crate) circles: Vec<Vec<String>>,
@@ -104,15 +105,11 @@ fn sources(folder: &Path, module: &str) -> BTreeMap<String, String> {
                 "mod" => module.to_owned(),
                 stem => below(stem),
             };
-            let program = text
-                .split("#[cfg(test)]")
-                .next()
-                .unwrap_or_default()
-                .to_owned();
-            found
-                .entry(module)
-                .or_insert_with(String::new)
-                .push_str(&program);
+            let own = found.entry(module).or_insert_with(String::new);
+            for (_, line) in program(&text) {
+                own.push_str(line);
+                own.push('\n');
+            }
         }
     }
     found

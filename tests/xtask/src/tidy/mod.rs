@@ -7,6 +7,7 @@ mod words;
 use crate::host::repository;
 use crate::map::{Extent, extent};
 use crate::rooms::{Room, rooms};
+use crate::source::program;
 use crate::steps::{Failure, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -181,8 +182,7 @@ fn source(file: &str, text: &str, faults: &mut Vec<String>) {
             .iter()
             .any(|room| file.contains(room));
     let policies = tests || POLICIES.iter().any(|room| file.starts_with(room));
-    let program = text.split("#[cfg(test)]").next().unwrap_or(text);
-    for (index, line) in program.lines().enumerate() {
+    for (index, line) in program(text) {
         let code = line.split("//").next().unwrap_or(line);
         let place = format!("{file}:{}", index + 1);
         if code.contains("#[path = \"..") {
