@@ -24,6 +24,6 @@ mod verbs;
 
 pub use hooks::{DialError, KeptStream, NodeDialer, NodeStream, NodeTarget};
 pub use master_gateway::Standing;
-pub use master_objects::Identities;
+pub use master_objects::{Clock, Identities};
 pub use options::Options;
 pub use state::ApiServer;

@@ -4,7 +4,7 @@ use master_admission::Admission;
 use master_admission::services::Ranges;
 use master_auth::{Mode, TokenIssuer, TokenList};
 use master_gateway::NodeLimits;
-use master_objects::Identities;
+use master_objects::{Clock, Identities};
 use master_rbac::{Binding, Role};
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub struct Options {
     pub issuer: Option<Arc<TokenIssuer>>,
     /// The UIDs and generated names of new objects.
     pub identities: Identities,
+    /// The time that objects get.
+    pub clock: Clock,
     /// Cluster roles of the master's own parts, with their bindings, beside the default ones.
     pub roles: Vec<(Role, Binding)>,
 }
@@ -52,6 +54,7 @@ impl Default for Options {
             tokens: TokenList::default(),
             issuer: None,
             identities: Identities::default(),
+            clock: Clock::default(),
             roles: Vec::new(),
         }
     }

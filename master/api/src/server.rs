@@ -59,6 +59,10 @@ impl Transport for ApiServer {
         Box::pin(self.handle_as(request, user, Peer::default()))
     }
 
+    fn now(&self) -> jiff::Timestamp {
+        self.inner.options.clock.now()
+    }
+
     fn resources(&self) -> Vec<Resource> {
         let mut tables: Vec<&str> = Vec::new();
         let mut found = Vec::new();

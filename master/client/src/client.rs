@@ -13,6 +13,7 @@ use config_kube::k8s_openapi::{Metadata, Resource};
 use config_kube::{FromJson, ToJson};
 use http::{Method, Request, Response, header};
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use master_schema::error::{ApiError, Reason};
 use serde::Deserialize;
 use serde_json::Value;
@@ -128,6 +129,11 @@ impl Client {
     /// through unread, also a refusal.
     pub async fn call(&self, request: Request<Body>) -> Response<Body> {
         self.api.call(request, self.user.clone()).await
+    }
+
+    /// The time by the clock that gives objects their times.
+    pub fn now(&self) -> Timestamp {
+        self.api.now()
     }
 
     /// The kinds that are served and stored, each once however many versions and groups serve it.

@@ -310,6 +310,10 @@ mod tests {
             Box::pin(std::future::ready(Response::new(body(answer))))
         }
 
+        fn now(&self) -> jiff::Timestamp {
+            jiff::Timestamp::now()
+        }
+
         fn resources(&self) -> Vec<Resource> {
             Vec::new()
         }

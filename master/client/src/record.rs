@@ -97,7 +97,7 @@ impl Recorder {
 
     /// As [`Recorder::record`], about an object of any kind.
     pub async fn record_of(&self, about: ObjectReference, happening: &Happening<'_>) {
-        let now = Timestamp::now();
+        let now = self.client.now();
         let key = (
             about.uid.clone().unwrap_or_default(),
             happening.reason.to_owned(),

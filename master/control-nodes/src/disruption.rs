@@ -2,7 +2,6 @@
 
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use jiff::Timestamp;
 use master_client::{ApiError, Key, Patch};
 use master_control::writer::Writer;
 use serde_json::{Value, json};
@@ -27,7 +26,7 @@ pub(crate) async fn disrupt(
         writer,
         key,
         uid,
-        json!({"conditions": [condition(disruption)]}),
+        json!({"conditions": [condition(writer, disruption)]}),
     )
     .await
 }
@@ -41,15 +40,15 @@ pub(crate) async fn fail(
 ) -> Result<(), ApiError> {
     let mut status = json!({"phase": "Failed"});
     if let Some(disruption) = disruption {
-        status["conditions"] = json!([condition(disruption)]);
+        status["conditions"] = json!([condition(writer, disruption)]);
     }
     write(writer, key, uid, status).await
 }
 
-fn condition(disruption: &Disruption) -> Value {
+fn condition(writer: &Writer, disruption: &Disruption) -> Value {
     json!({
         "type": "DisruptionTarget", "status": "True", "reason": disruption.reason, "message": disruption.message,
-        "lastTransitionTime": Time(Timestamp::now()),
+        "lastTransitionTime": Time(writer.client().now()),
     })
 }
 

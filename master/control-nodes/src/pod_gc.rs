@@ -5,7 +5,7 @@ use crate::followed::pods_of_node;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::taints::OUT_OF_SERVICE;
 use jiff::Timestamp;
-use master_client::{ApiError, DeleteParams, Delta, Key, Lookup, Store};
+use master_client::{ApiError, DeleteParams, Delta, Key, Lookup, Store, View};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::views::node::NodeView;
@@ -57,11 +57,20 @@ pub struct Collect {
     pub key: Key,
     /// Its UID.
     pub uid: String,
-    /// Its node, where this is gone.
-    pub gone: Option<String>,
+    /// What must still be true of its node, if anything.
+    pub if_node: Option<NodeState>,
     /// Whether it has not ended: it fails first, so that its owner need not wait for an end that
     /// nobody will report.
     pub unended: bool,
+}
+
+/// What is known of the node of a pod that is collected for that reason.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// The node of this name is gone.
+    Gone(String),
+    /// It is out of service.
+    Off(String),
 }
 
 impl Controller for PodGc {
@@ -107,37 +116,41 @@ impl Controller for PodGc {
 
     fn plan(facts: &Facts, _: Now) -> Plan<Collect> {
         let pod = &facts.pod;
-        let collect = |gone| Collect {
+        let collect = |if_node| Collect {
             key: facts.key.clone(),
             uid: pod.uid.clone(),
-            gone,
+            if_node,
             unended: !pod.ended(),
         };
         if let Some(time) = facts.orphaned {
             let left = QUARANTINE.saturating_sub(time);
             return if left.is_zero() {
-                Plan::act(collect(Some(pod.node.to_string())))
+                Plan::act(collect(Some(NodeState::Gone(pod.node.to_string()))))
             } else {
                 Plan::wait(left)
             };
         }
-        let abandoned = pod.deleted.is_some() && (pod.node.is_empty() || facts.off);
-        (abandoned || facts.spare).then(|| collect(None)).into()
+        let leaves = pod.deleted.is_some();
+        if facts.spare || leaves && pod.node.is_empty() {
+            return Plan::act(collect(None));
+        }
+        let off = (leaves && facts.off).then(|| NodeState::Off(pod.node.to_string()));
+        off.map(|off| collect(Some(off))).into()
     }
 
     async fn carry_out(&self, pod: Collect, writer: &Writer) -> Result<(), ApiError> {
-        if let Some(node) = &pod.gone {
-            // Read past all caches: the node may have come back.
-            if writer.client().get_opt::<Node>(None, node).await?.is_some() {
-                return Ok(());
-            }
+        if let Some(state) = &pod.if_node
+            && !state.holds(writer).await?
+        {
+            return Ok(());
         }
         if pod.unended {
             let disruption = Disruption {
                 reason: "DeletionByPodGC",
                 message: "PodGC: node no longer exists",
             };
-            let disruption = pod.gone.is_some().then_some(&disruption);
+            let is_gone = matches!(pod.if_node, Some(NodeState::Gone(_)));
+            let disruption = is_gone.then_some(&disruption);
             fail(writer, &pod.key, &pod.uid, disruption).await?;
         }
         let params = DeleteParams {
@@ -145,6 +158,18 @@ impl Controller for PodGc {
             ..DeleteParams::of(pod.uid)
         };
         writer.delete::<Pod>(&pod.key, &params).await
+    }
+}
+
+impl NodeState {
+    /// Whether it is so, read past all caches: a node may have come back, and its pods run again.
+    async fn holds(&self, writer: &Writer) -> Result<bool, ApiError> {
+        let (Self::Gone(name) | Self::Off(name)) = self;
+        let node = writer.client().get_opt::<Node>(None, name).await?;
+        Ok(match self {
+            Self::Gone(_) => node.is_none(),
+            Self::Off(_) => node.is_some_and(|node| is_off(&NodeView::read(node))),
+        })
     }
 }
 

@@ -4,7 +4,6 @@ use crate::followed::pods_and_nodes;
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use config_kube::taints::{NO_EXECUTE, UNTRUSTED};
-use jiff::Timestamp;
 use master_client::{ApiError, Key, Patch, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
@@ -74,7 +73,7 @@ impl Controller for PodReadiness {
 
     async fn carry_out(&self, pod: NotReady, writer: &Writer) -> Result<(), ApiError> {
         let condition = json!({"type": "Ready", "status": "False", "reason": "NodeNotReady",
-            "message": "the node is silent or not trusted", "lastTransitionTime": Time(Timestamp::now())});
+            "message": "the node is silent or not trusted", "lastTransitionTime": Time(writer.client().now())});
         let status = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let patch = Patch::Strategic(status);
         writer.patch_status::<Pod>(&pod.key, &patch).await.map(drop)

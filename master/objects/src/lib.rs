@@ -1,5 +1,5 @@
-//! Objects in the store: their stored form, reads of them, generated names, and what a deletion
-//! does to one.
+//! Objects in the store: their stored form, reads of them, generated names, the time that they
+//! get, and what a deletion does to one.
 //!
 //! The stored form is encoded once, metadata first, without the fields that path and revision
 //! supply.
@@ -14,12 +14,14 @@
 //! [`encode`] writes that string back unchanged. Writers that change few fields of a kind that is
 //! stored as it is served take [`Shallow`], which decodes no others.
 
+mod clock;
 pub mod deletion;
 mod name;
 mod reads;
 mod shallow;
 mod stored;
 
+pub use clock::Clock;
 pub use name::{Identities, generate};
 pub use reads::{list, store_error};
 pub use shallow::Shallow;

@@ -26,7 +26,7 @@ use seen::State;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
-use writes::Outcome;
+use writes::{Outcome, Unbound};
 
 /// What is followed, and must be listed completely before decisions are made.
 const FOLLOWED: [&str; 8] = [
@@ -224,7 +224,7 @@ impl Scheduler {
                 let keys: BTreeSet<PodKey> = pods.iter().map(|pod| pod.key.clone()).collect();
                 let gone = self
                     .snapshot
-                    .settled()
+                    .placed()
                     .into_iter()
                     .filter(|key| !keys.contains(key));
                 for key in gone {
@@ -300,6 +300,10 @@ impl Scheduler {
     /// Decides for the next pod and returns the write that follows.
     pub fn decide(&mut self, now: Instant) -> Option<Write> {
         let (waiting, seen) = self.queue.take()?;
+        let PodRequest { key, uid, .. } = &waiting.request;
+        if let Some(node) = self.snapshot.assumed_on(key, uid) {
+            return Some(self.bind(waiting, node));
+        }
         let kept = self.snapshot.reserved_for(&waiting.request.key);
         let reserved = self.snapshot.take_reserved(&waiting.request);
         let there = kept.and_then(|node| choose_on(&waiting.request, &self.snapshot, node));
@@ -377,7 +381,12 @@ impl Scheduler {
         };
         match result {
             Ok(()) => self.queue.bound(&key, &uid),
-            Err(error) => {
+            // It counts on its node, and is bound there again, until it is known to be there or not.
+            Err(Unbound::Unclear(error)) => {
+                tracing::warn!(pod = %key, %error, "a pod may be bound; trying again");
+                self.queue.failed(&key, now);
+            }
+            Err(Unbound::Refused(error)) => {
                 if let Some(held) = self.snapshot.forget(&key, &uid) {
                     self.help(&Event::Left(held), now);
                 }

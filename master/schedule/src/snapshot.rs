@@ -362,13 +362,16 @@ impl Snapshot {
             .is_some_and(|placed| *placed.uid == *uid)
     }
 
-    /// Keys of the pods that the API shows on a node.
-    pub(crate) fn settled(&self) -> Vec<PodKey> {
-        self.placed
-            .iter()
-            .filter(|(_, placed)| !placed.assumed)
-            .map(|(key, _)| key.clone())
-            .collect()
+    /// The node on which a pod is assumed, as the API has not shown it there yet.
+    pub(crate) fn assumed_on(&self, key: &PodKey, uid: &str) -> Option<String> {
+        let placed = self.placed.get(key)?;
+        let is_assumed = placed.assumed && *placed.uid == *uid;
+        is_assumed.then(|| self.nodes.name(placed.node).to_string())
+    }
+
+    /// Keys of the pods that count on a node.
+    pub(crate) fn placed(&self) -> Vec<PodKey> {
+        self.placed.keys().cloned().collect()
     }
 
     fn put(&mut self, request: PodRequest, node: &str, assumed: bool) {

@@ -119,7 +119,7 @@ fn bound(call: &Call, entry: &Entry, binding: &Value, node: &str) -> Result<Byte
             kind.is_none_or(|kind| kind != "PodScheduled")
         });
         conditions.push(json!({
-            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": master_schema::object::now(),
+            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": call.clock().text(),
         }));
         status.set("conditions", &conditions)
     })?;

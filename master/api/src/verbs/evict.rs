@@ -49,7 +49,7 @@ pub(super) async fn evict(call: &Call, content: Body) -> Result<Response<Body>, 
             charge(call, &pod).await?
         };
         if !free(&pod) {
-            announce(&mut pod);
+            announce(&mut pod, &call.clock().text());
         }
         ops.extend(delete::operation(call, &entry, &pod, &options)?);
         ops.extend(admitted.ops);
@@ -117,7 +117,10 @@ async fn charge(call: &Call, pod: &Fields) -> Result<Vec<Op>, ApiError> {
         // Only while the pod stays unhealthy: the delete operation holds the pod's revision.
         return Ok(Vec::new());
     }
-    let paid = master_objects::encode(kind, charged(budget, &call.target.name)?)?;
+    let paid = master_objects::encode(
+        kind,
+        charged(budget, &call.target.name, &call.clock().text())?,
+    )?;
     Ok(vec![Op::update(&entry.key, entry.modified, paid)])
 }
 
@@ -148,7 +151,7 @@ fn count(budget: &Fields, key: &str) -> i64 {
 }
 
 /// The budget with the pod counted, or the reason why it does not allow the eviction.
-fn charged(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
+fn charged(mut budget: Fields, pod: &str, now: &str) -> Result<Fields, ApiError> {
     let name = meta_text(&budget, "name").to_owned();
     let generation = get(metadata(&budget), "generation")
         .as_i64()
@@ -179,10 +182,10 @@ fn charged(mut budget: Fields, pod: &str) -> Result<Fields, ApiError> {
     if let Some(status) = object_mut(&mut budget, "status") {
         status.insert("disruptionsAllowed".to_owned(), (allowed - 1).into());
         if let Some(disrupted) = object_mut(status, "disruptedPods") {
-            disrupted.insert(pod.to_owned(), master_schema::object::now().into());
+            disrupted.insert(pod.to_owned(), now.into());
         }
         if allowed == 1 {
-            insufficient(status, generation);
+            insufficient(status, generation, now);
         }
     }
     Ok(budget)
@@ -231,7 +234,7 @@ fn why_not(budget: &Fields, name: &str) -> String {
 }
 
 /// Sets the condition that no further disruption is allowed.
-fn insufficient(status: &mut Fields, generation: i64) {
+fn insufficient(status: &mut Fields, generation: i64, now: &str) {
     let mut conditions = items(status, "conditions").to_vec();
     let own = |condition: &Value| {
         condition
@@ -248,7 +251,7 @@ fn insufficient(status: &mut Fields, generation: i64) {
             .get("lastTransitionTime")
             .cloned()
             .unwrap_or_default(),
-        Some(_) | None => master_schema::object::now().into(),
+        Some(_) | None => now.into(),
     };
     conditions.push(json!({
         "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
@@ -258,7 +261,7 @@ fn insufficient(status: &mut Fields, generation: i64) {
 }
 
 /// Sets the pod's condition `DisruptionTarget`.
-fn announce(pod: &mut Fields) {
+fn announce(pod: &mut Fields, now: &str) {
     let Some(status) = object_mut(pod, "status") else {
         return;
     };
@@ -270,7 +273,7 @@ fn announce(pod: &mut Fields) {
     });
     conditions.push(json!({
         "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": master_schema::object::now(),
+        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": now,
     }));
     status.insert("conditions".to_owned(), Value::Array(conditions));
 }
@@ -278,6 +281,8 @@ fn announce(pod: &mut Fields) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: &str = "2026-01-01T00:00:00Z";
 
     fn budget(status: &Value) -> Fields {
         let budget =
@@ -289,14 +294,14 @@ mod tests {
     fn a_budget_allows_evictions_one_by_one_until_it_is_spent() {
         let full =
             budget(&json!({"observedGeneration": 2, "disruptionsAllowed": 1, "desiredHealthy": 2}));
-        let paid = Value::Object(charged(full, "p").unwrap());
+        let paid = Value::Object(charged(full, "p", NOW).unwrap());
         assert_eq!(paid["status"]["disruptionsAllowed"], 0);
-        assert!(paid["status"]["disruptedPods"]["p"].is_string());
+        assert_eq!(paid["status"]["disruptedPods"]["p"], NOW);
         assert_eq!(
             paid["status"]["conditions"][0]["reason"],
             "InsufficientPods"
         );
-        let spent = charged(paid.as_object().unwrap().clone(), "q").unwrap_err();
+        let spent = charged(paid.as_object().unwrap().clone(), "q", NOW).unwrap_err();
         assert_eq!((spent.code, spent.message.as_str()), (429, WOULD_VIOLATE));
         assert_eq!(spent.details.causes[0].reason, "DisruptionBudget");
         assert_eq!(
@@ -306,6 +311,7 @@ mod tests {
         let stale = charged(
             budget(&json!({"observedGeneration": 1, "disruptionsAllowed": 1})),
             "p",
+            NOW,
         )
         .unwrap_err();
         assert_eq!((stale.code, stale.details.retry_after), (429, Some(10)));

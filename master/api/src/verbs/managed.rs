@@ -123,7 +123,7 @@ impl Call {
             manager: &manager(self),
             api_version: &self.kind.api_version(),
             subresource: &self.target.subresource,
-            now: &master_schema::object::now(),
+            now: &self.clock().text(),
             reset: if status {
                 strategy.reset.status
             } else {

@@ -173,6 +173,11 @@ fn needs_namespace(call: &Call) -> bool {
 }
 
 impl Call {
+    /// The clock by which objects get their times.
+    pub(crate) fn clock(&self) -> &master_objects::Clock {
+        &self.api.inner.options.clock
+    }
+
     /// The reason why who asks is denied, if it is.
     pub(crate) fn denial(&self) -> Option<String> {
         match &self.caller {

@@ -240,7 +240,7 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
                 Include::Metadata => table::partial(&fields(scale.clone()), version),
                 Include::Object => scale.clone(),
             };
-            table_of(scale, version, &object)
+            table_of(scale, version, &object, call.clock().now())
         }
     };
     value_answer(
@@ -253,7 +253,7 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, ApiError> {
     )
 }
 
-fn table_of(scale: &Value, version: &str, object: &Value) -> Value {
+fn table_of(scale: &Value, version: &str, object: &Value, now: jiff::Timestamp) -> Value {
     let column = |name: &str, kind: &str| {
         json!({
             "name": name, "type": kind, "format": "", "priority": 0, "description": format!("{name} of the Scale."),
@@ -261,8 +261,7 @@ fn table_of(scale: &Value, version: &str, object: &Value) -> Value {
     };
     let at = |pointer: &str| scale.pointer(pointer).cloned().unwrap_or_default();
     let created = at("/metadata/creationTimestamp");
-    let age =
-        master_schema::cells::since(created.as_str().unwrap_or_default(), jiff::Timestamp::now());
+    let age = master_schema::cells::since(created.as_str().unwrap_or_default(), now);
     json!({
         "kind": "Table", "apiVersion": version,
         "metadata": {"resourceVersion": at("/metadata/resourceVersion")},

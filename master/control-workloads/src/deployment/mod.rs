@@ -26,7 +26,6 @@ use crate::workload::make::{self, tell};
 use crate::workload::pod::{BY_CONTROLLER, OwnedPod};
 use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
-use jiff::Timestamp;
 use master_client::{ApiError, DeleteParams, Delta, Entries, Key, Lookup, Patch, Severity, Store};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
@@ -277,7 +276,7 @@ async fn stopped(
     message: &str,
 ) -> Result<(), ApiError> {
     let mut status = Status::of(deployment);
-    let now = Timestamp::now();
+    let now = writer.client().now();
     let failed = Condition::new(status::PROGRESSING, "False", CREATE_ERROR, message, now);
     condition::set(&mut status.conditions, failed);
     let conditions = &status.json()["conditions"];

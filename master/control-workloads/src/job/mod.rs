@@ -313,7 +313,7 @@ impl Controller for JobTtl {
         // Past all caches: the time may have been changed a moment ago.
         let known: Option<Job> = writer.client().get_opt(key.namespace(), &key.name).await?;
         let due = known.and_then(|job| expiry(&job));
-        if due.is_none_or(|due| due > jiff::Timestamp::now()) {
+        if due.is_none_or(|due| due > writer.client().now()) {
             return Ok(());
         }
         let params = DeleteParams {

@@ -3,6 +3,7 @@
 use super::dice::Dice;
 use super::kinds::KINDS;
 use http::{Method, Request, Response};
+use jiff::Timestamp;
 use master_client::{Body, BoxFuture, Resource, Transport, UserInfo, body};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -21,6 +22,8 @@ pub(crate) struct Faults {
 #[derive(Debug)]
 pub(crate) struct Faulty {
     api: Arc<dyn Transport>,
+    /// One call is answered after the other, in the order in which they begin: else the store's thread would decide it.
+    turn: tokio::sync::Mutex<()>,
     state: Mutex<FaultyState>,
 }
 
@@ -55,7 +58,8 @@ impl Faulty {
             deletions: Vec::new(),
         };
         let state = Mutex::new(state);
-        Arc::new(Self { api, state })
+        let turn = tokio::sync::Mutex::default();
+        Arc::new(Self { api, turn, state })
     }
 
     /// From now on no call fails.
@@ -150,6 +154,9 @@ fn refusal(code: u16, reason: &str) -> Response<Body> {
 impl Transport for Faulty {
     fn call(&self, request: Request<Body>, user: UserInfo) -> BoxFuture<'_, Response<Body>> {
         Box::pin(async move {
+            // Calls that begin together queue in their order, however soon the first is done.
+            tokio::task::yield_now().await;
+            let _turn = self.turn.lock().await;
             match self.draw(request.method(), request.uri().path()) {
                 Fate::Refused(code, reason) => refusal(code, reason),
                 Fate::Done => self.forward(request, user).await,
@@ -159,6 +166,10 @@ impl Transport for Faulty {
                 }
             }
         })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.api.now()
     }
 
     fn resources(&self) -> Vec<Resource> {

@@ -81,7 +81,7 @@ impl World {
     }
 
     fn node_uid(&self, number: usize) -> Option<String> {
-        let nodes = self.history.objects("nodes").into_iter();
+        let nodes = self.history.objects("nodes").iter();
         let mut own = nodes.filter(|node| node.name() == self.machines[number].name);
         own.next()?.meta().uid.clone()
     }
@@ -216,7 +216,7 @@ impl World {
 
     /// Whether it is being deleted, if it is there.
     fn find_brief(&self) -> Option<bool> {
-        let mut all = self.history.objects("deployments").into_iter();
+        let mut all = self.history.objects("deployments").iter();
         let found = all.find(|any| any.name() == "brief")?;
         Some(found.meta().deletion_timestamp.is_some())
     }
@@ -335,7 +335,7 @@ impl World {
 
     /// The nodes that are registered.
     pub(crate) fn nodes(&self) -> Vec<&Node> {
-        let all = self.history.objects("nodes").into_iter();
+        let all = self.history.objects("nodes").iter();
         all.filter_map(|any| {
             if let Any::Node(node) = any {
                 Some(&**node)

@@ -57,10 +57,16 @@ fn active<'a>(history: &'a History, application: &str) -> Vec<&'a Pod> {
 }
 
 impl World {
-    /// What holds at every step.
+    /// What holds at every step in which something has changed.
     pub(crate) fn check(&mut self) {
-        if self.weather.cast == Cast::ControlPlane {
-            self.check_laws();
+        let changes = self.history.changes;
+        let before = std::mem::replace(&mut self.checked, changes);
+        if before == changes && self.history.deleted.is_empty() {
+            return;
+        }
+        match self.weather.cast {
+            Cast::Workloads => self.history.deleted.clear(),
+            Cast::ControlPlane => self.check_laws(),
         }
         self.check_identities();
         self.check_job();
@@ -71,8 +77,8 @@ impl World {
         self.known = self.history.pods().into_iter().map(uid).collect();
     }
 
-    /// A pod on a node is gone only when the node confirms it, so no identity ever exists twice.
-    fn check_identities(&self) {
+    /// A pod on a node goes only when the node confirms it, or can run nothing: so no identity ever exists twice.
+    fn check_identities(&mut self) {
         let there: BTreeSet<String> = self.history.pods().into_iter().map(uid).collect();
         for gone in self.bound.difference(&there) {
             let by_node = self.ended.contains(gone);
@@ -85,10 +91,11 @@ impl World {
                 "a pod was taken from its node"
             );
         }
+        self.bound.retain(|pod| there.contains(pod));
     }
 
     fn check_job(&mut self) {
-        let Some(Any::Job(job)) = self.history.objects("jobs").first().copied() else {
+        let Some(Any::Job(job)) = self.history.objects("jobs").first() else {
             return;
         };
         let status = job.status.clone().unwrap_or_default();
@@ -132,7 +139,7 @@ impl World {
 
     /// How many there may be, whatever happens to nodes, pods and answers.
     fn check_numbers(&self) {
-        let sets = self.history.objects("replicasets").into_iter();
+        let sets = self.history.objects("replicasets").iter();
         let specified: usize = sets
             .filter_map(replicas_of_web)
             .map(|(wanted, _)| wanted)
@@ -167,7 +174,7 @@ impl World {
         let ready = |pods: &[&Pod]| pods.iter().filter(|pod| is_ready(pod)).count();
         let web = of("web");
         // As upstream has it: the surge bounds what ReplicaSets are to have, and what they are yet to delete comes on top.
-        let sets = self.history.objects("replicasets").into_iter();
+        let sets = self.history.objects("replicasets").iter();
         let sets: Vec<_> = sets.filter_map(replicas_of_web).collect();
         let specified: usize = sets.iter().map(|(wanted, _)| wanted).sum();
         assert!(
@@ -178,7 +185,7 @@ impl World {
         // From the time at which the Deployment knows that it serves. It may end pods that it has never known to serve, and
         // they may come to serve between its decision and their end.
         let kept: usize = sets.iter().map(|(_, available)| available).sum();
-        let deployments = self.history.objects("deployments").into_iter();
+        let deployments = self.history.objects("deployments").iter();
         let known = deployments.filter_map(available_in_web).max();
         self.serves |= known.unwrap_or_default().min(kept) >= self.replicas;
         assert!(

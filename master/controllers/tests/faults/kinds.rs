@@ -1,5 +1,6 @@
 //! The kinds that take part, and how the stores of a controller are shown their objects.
 
+use config_kube::FromJson;
 use config_kube::k8s_openapi::Resource as _;
 use config_kube::k8s_openapi::api::apps::v1::{
     ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet,
@@ -8,8 +9,12 @@ use config_kube::k8s_openapi::api::batch::v1::Job;
 use config_kube::k8s_openapi::api::coordination::v1::Lease;
 use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use master_client::{Change, Client, Gone, Key, ListParams, Meta, Object, OwnerRef, Partial};
+use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    ListMeta, ObjectMeta, OwnerReference,
+};
+use http::Request;
+use http_body_util::BodyExt;
+use master_client::{Change, Client, Gone, Key, Meta, OwnerRef, Partial, body};
 use master_control::setup::Stand;
 use master_control::views::node::NodeView;
 use master_control::views::pod::PodView;
@@ -18,6 +23,10 @@ use master_control_workloads::disruption_budget::Budget;
 use master_control_workloads::workload::kept::Kept;
 use master_control_workloads::workload::place::Place;
 use master_control_workloads::workload::pod::OwnedPod;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Those that the controllers of workloads follow: the first of [`KINDS`].
 pub(crate) const OF_WORKLOADS: usize = 9;
@@ -29,11 +38,15 @@ macro_rules! kinds {
 
         /// An object of any of them.
         #[derive(Debug, Clone)]
-        pub(crate) enum Any { $($name(Box<$kind>)),+ }
+        pub(crate) enum Any { $($name(Arc<$kind>)),+ }
 
         impl Any {
             pub(crate) fn meta(&self) -> &ObjectMeta {
                 match self { $(Self::$name(object) => &object.metadata),+ }
+            }
+
+            pub(crate) fn uid(&self) -> &str {
+                self.meta().uid.as_deref().unwrap_or_default()
             }
 
             pub(crate) fn name(&self) -> &str {
@@ -65,7 +78,7 @@ macro_rules! kinds {
         }
 
         /// A follower of a kind begins anew with a list: it never sees what it has missed.
-        pub(crate) fn relist(stand: &mut Stand, plural: &str, objects: &[&Any], revision: u64) -> Vec<Key> {
+        pub(crate) fn relist(stand: &mut Stand, plural: &str, objects: &[Any], revision: u64) -> Vec<Key> {
             let mut keys = Vec::new();
             match plural {
                 $($plural => {
@@ -85,13 +98,20 @@ macro_rules! kinds {
             keys
         }
 
-        /// All objects of a kind.
-        pub(crate) async fn list(api: &Client, plural: &str) -> (u64, Vec<Any>) {
+        /// An object of a kind, from an item of its list.
+        fn read(plural: &str, item: &str) -> Any {
+            match plural {
+                $($plural => Any::$name(Arc::new(<$kind>::from_json(item.as_bytes()).unwrap())),)+
+                _ => unreachable!("{plural}"),
+            }
+        }
+
+        /// Where objects of a kind are served.
+        fn path(plural: &str) -> String {
             match plural {
                 $($plural => {
-                    let (revision, items) = all::<$kind>(api).await;
-                    let items = items.into_iter().map(|item| Any::$name(Box::new(item)));
-                    (revision, items.collect())
+                    let root = if $group.is_empty() { "api" } else { "apis" };
+                    format!("/{root}/{}/{plural}", <$kind>::API_VERSION)
                 })+
                 _ => unreachable!("{plural}"),
             }
@@ -137,9 +157,35 @@ fn partial(meta: &ObjectMeta) -> Partial {
     Partial { metadata }
 }
 
-async fn all<T: Object>(api: &Client) -> (u64, Vec<T>) {
-    let list = api.list::<T>(None, &ListParams::default()).await.unwrap();
-    (list.resource_version.parse().unwrap(), list.items)
+/// A list as the API answers it, its items as they are written.
+#[derive(Deserialize)]
+struct List<'a> {
+    metadata: ListMeta,
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
+/// Objects by what was written of them: few change between two lists, and the others are not read again.
+pub(crate) type Read = HashMap<Box<str>, Any>;
+
+/// All objects of a kind, and at which resource version.
+pub(crate) async fn list(api: &Client, plural: &str, read_before: &mut Read) -> (u64, Vec<Any>) {
+    let request = Request::get(path(plural)).body(body("")).unwrap();
+    let answer = api.call(request).await.into_body().collect().await.unwrap();
+    let answer = answer.to_bytes();
+    let list: List<'_> = serde_json::from_slice(&answer).unwrap();
+    let known = std::mem::take(read_before);
+    for item in &list.items {
+        let any = known.get(item.get()).cloned();
+        let any = any.unwrap_or_else(|| read(plural, item.get()));
+        read_before.insert(item.get().into(), any);
+    }
+    let items = list
+        .items
+        .iter()
+        .map(|item| read_before[item.get()].clone());
+    let revision = list.metadata.resource_version.unwrap_or_default();
+    (revision.parse().unwrap(), items.collect())
 }
 
 pub(crate) fn version(meta: &ObjectMeta) -> u64 {

@@ -66,6 +66,7 @@ impl World {
         self.check_bindings();
         self.check_capacity();
         self.check_machines();
+        self.check_failures();
         self.check_nodes();
         // A pod of the Job that is being deleted, or that others ended, counts as a failure.
         let pods = self.history.pods().into_iter();
@@ -119,6 +120,28 @@ impl World {
                 assert!(other.is_none(), "{} runs twice", name(pod));
             }
         }
+    }
+
+    /// Only its kubelet says that a pod has failed, and others where the machine is off. From then on anybody may delete it.
+    fn check_failures(&mut self) {
+        let pods = self.history.pods().into_iter();
+        let failed = pods.filter(|pod| phase(pod) == "Failed" && !node_of(pod).is_empty());
+        let known = |pod: &str| self.ended.contains(pod) || self.failed.contains(pod);
+        let failed: Vec<_> = failed
+            .map(|pod| (uid(pod), node_of(pod)))
+            .filter(|(pod, _)| !known(pod))
+            .collect();
+        let mut by_others = Vec::new();
+        for (pod, node) in failed {
+            let machine = self.machine(node);
+            let is_off = machine.is_some_and(|machine| machine.state == State::Off);
+            assert!(
+                is_off,
+                "a pod is said to have failed on {node}, where it may run"
+            );
+            by_others.push(pod);
+        }
+        self.ended.extend(by_others);
     }
 
     /// No node is given up that is heard, and nodes of a zone are emptied one after another.

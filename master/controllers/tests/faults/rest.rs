@@ -5,7 +5,6 @@ use super::cluster::BRIEF;
 use super::kinds::Any;
 use super::pods::{app, is_ready, name, phase};
 use super::world::{LEFT, PROTECTED, World};
-use config_kube::k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -33,8 +32,7 @@ impl World {
                 }
                 self.check();
             }
-            let pods: Vec<Pod> = self.history.pods().into_iter().cloned().collect();
-            for pod in pods {
+            for pod in self.history.pods_now() {
                 moved |= self.live(&pod, false, false).await;
                 self.check();
             }

@@ -77,7 +77,7 @@ impl Scheduling {
     }
 
     /// A list of a kind.
-    fn listed(&self, kind: &str, objects: &[&Any]) -> Option<News> {
+    fn listed(&self, kind: &str, objects: &[Any]) -> Option<News> {
         let objects = objects.iter();
         Some(match kind {
             "pods" => {
@@ -151,7 +151,7 @@ impl Process for Scheduling {
     }
 
     fn lose_watch(&mut self, history: &History, kind: &'static str, now: Now) {
-        if let Some(news) = self.listed(kind, &history.objects(kind)) {
+        if let Some(news) = self.listed(kind, history.objects(kind)) {
             self.scheduler.see(news, now.instant);
         }
         self.seen.insert(kind, history.logs[kind].len());

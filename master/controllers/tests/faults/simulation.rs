@@ -7,7 +7,7 @@
 //! current state, as with real watches.
 
 use super::api::{Deletion, Faulty};
-use super::kinds::{Any, list, relist, version};
+use super::kinds::{Any, Read, list, relist, version};
 use config_kube::k8s_openapi::api::core::v1::Pod;
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use futures_util::future::LocalBoxFuture;
@@ -17,9 +17,12 @@ use master_control::controller::{Controller, Now};
 use master_control::options::Options;
 use master_control::queue::WorkQueue;
 use master_control::setup::{Setup, Stand};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// When each life begins: the first of January 2026.
+const FIRST: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 /// A change, as a watch shows it.
 #[derive(Debug, Clone)]
@@ -39,9 +42,11 @@ pub(crate) struct History {
     pub(crate) logs: BTreeMap<&'static str, Vec<Event>>,
     /// The resource version up to which each kind is known.
     revisions: BTreeMap<&'static str, u64>,
-    now: BTreeMap<(&'static str, String), Any>,
-    /// When an object was seen first, by its UID: an order that no random name changes.
-    pub(crate) since: HashMap<String, u64>,
+    /// The objects of each kind, in the order in which they came: one that no random name changes.
+    now: BTreeMap<&'static str, Vec<Any>>,
+    read: BTreeMap<&'static str, Read>,
+    /// How many changes there were.
+    pub(crate) changes: usize,
     /// What processes have deleted since it was looked at, and how it was then.
     pub(crate) deleted: Vec<(Deletion, Any)>,
 }
@@ -58,8 +63,9 @@ impl History {
             api,
             logs: kinds.iter().map(|kind| (*kind, Vec::new())).collect(),
             revisions: BTreeMap::new(),
-            now: BTreeMap::new(),
-            since: HashMap::new(),
+            now: kinds.iter().map(|kind| (*kind, Vec::new())).collect(),
+            read: BTreeMap::new(),
+            changes: 0,
             deleted: Vec::new(),
         };
         history.look(kinds).await;
@@ -69,7 +75,8 @@ impl History {
     /// Looks at what controllers wrote, and at these kinds.
     pub(crate) async fn look(&mut self, more: &[&'static str]) {
         for deletion in self.api.deletions() {
-            let known = self.now.get(&(deletion.kind, deletion.name.clone()));
+            let mut all = self.now.get(deletion.kind).into_iter().flatten();
+            let known = all.find(|any| any.name() == deletion.name);
             if let Some(object) = known.cloned() {
                 self.check_owners(&deletion, &object);
                 self.deleted.push((deletion, object));
@@ -82,7 +89,8 @@ impl History {
             kinds.insert("poddisruptionbudgets");
         }
         for kind in kinds {
-            let (revision, items) = list(&self.admin, kind).await;
+            let read = self.read.entry(kind).or_default();
+            let (revision, items) = list(&self.admin, kind, read).await;
             self.note(kind, revision, items);
         }
     }
@@ -93,7 +101,7 @@ impl History {
             return;
         }
         for owner in object.meta().owner_references.iter().flatten() {
-            let mut all = self.now.values();
+            let mut all = self.now.values().flatten();
             let found = all.find(|any| any.meta().uid.as_ref() == Some(&owner.uid));
             let waits = |meta: &ObjectMeta| {
                 let mut finalizers = meta.finalizers.iter().flatten();
@@ -108,60 +116,69 @@ impl History {
     }
 
     fn note(&mut self, kind: &'static str, revision: u64, items: Vec<Any>) {
-        let name = |any: &Any| any.name().to_owned();
-        let there: BTreeMap<String, Any> = items.into_iter().map(|any| (name(&any), any)).collect();
-        let known = self.now.iter().filter(|((own, _), _)| *own == kind);
-        let same = |any: &Any, name: &str| {
-            let found = there.get(name);
-            found.is_some_and(|found| found.meta().uid == any.meta().uid)
-        };
-        let gone = known.filter(|((_, name), any)| !same(any, name));
-        let gone: Vec<Any> = gone.map(|(_, any)| any.clone()).collect();
-        let mut changed: Vec<Any> = Vec::new();
-        for (name, any) in there {
-            let known = self.now.get(&(kind, name));
-            let before = known.map(|known| known.meta().resource_version.clone());
-            if before.as_ref() != Some(&any.meta().resource_version) {
-                changed.push(any);
+        self.revisions.insert(kind, revision);
+        let (now, log) = (
+            self.now.get_mut(kind).unwrap(),
+            self.logs.get_mut(kind).unwrap(),
+        );
+        let before = log.len();
+        let there: HashMap<&str, &Any> = items.iter().map(|any| (any.uid(), any)).collect();
+        now.retain(|any| {
+            let stays = there.contains_key(any.uid());
+            if !stays {
+                log.push(Event {
+                    object: any.clone(),
+                    gone: Some(revision),
+                });
+            }
+            stays
+        });
+        let mut changed = Vec::new();
+        for any in now.iter_mut() {
+            let new = there[any.uid()];
+            if new.meta().resource_version != any.meta().resource_version {
+                *any = new.clone();
+                changed.push(new.clone());
             }
         }
+        let known: HashSet<&str> = now.iter().map(Any::uid).collect();
+        let new = items.iter().filter(|any| !known.contains(any.uid()));
+        let mut new: Vec<Any> = new.cloned().collect();
+        new.sort_by_key(|any| version(any.meta()));
+        changed.extend(new.iter().cloned());
         changed.sort_by_key(|any| version(any.meta()));
-        self.revisions.insert(kind, revision);
-        let log = self.logs.get_mut(kind).unwrap();
-        for any in gone {
-            self.now.remove(&(kind, name(&any)));
-            let gone = Some(revision);
-            log.push(Event { object: any, gone });
-        }
-        for any in changed {
-            let uid = any.meta().uid.clone().unwrap_or_default();
-            self.since.entry(uid).or_insert_with(|| version(any.meta()));
-            self.now.insert((kind, name(&any)), any.clone());
-            log.push(Event {
-                object: any,
-                gone: None,
-            });
-        }
+        now.extend(new);
+        log.extend(
+            changed
+                .into_iter()
+                .map(|object| Event { object, gone: None }),
+        );
+        self.changes += log.len() - before;
     }
 
     /// Objects of a kind as they are, in the order in which they came.
-    pub(crate) fn objects(&self, kind: &'static str) -> Vec<&Any> {
-        let all = self.now.iter().filter(|((own, _), _)| *own == kind);
-        let mut all: Vec<&Any> = all.map(|(_, any)| any).collect();
-        all.sort_by_key(|any| self.since[any.meta().uid.as_deref().unwrap_or_default()]);
-        all
+    pub(crate) fn objects(&self, kind: &'static str) -> &[Any] {
+        &self.now[kind]
     }
 
     pub(crate) fn pods(&self) -> Vec<&Pod> {
-        let all = self.objects("pods").into_iter();
+        self.each_pod().map(|pod| &**pod).collect()
+    }
+
+    /// Pods as they are now, while they change.
+    pub(crate) fn pods_now(&self) -> Vec<Arc<Pod>> {
+        self.each_pod().cloned().collect()
+    }
+
+    fn each_pod(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        let all = self.objects("pods").iter();
         all.filter_map(|any| {
             if let Any::Pod(pod) = any {
-                Some(&**pod)
+                Some(pod)
             } else {
                 None
             }
         })
-        .collect()
     }
 }
 
@@ -238,7 +255,7 @@ impl<C: Controller> Process for Worker<C> {
 
     fn lose_watch(&mut self, history: &History, kind: &'static str, now: Now) {
         let (objects, revision) = (history.objects(kind), history.revisions[kind]);
-        for key in relist(&mut self.stand, kind, &objects, revision) {
+        for key in relist(&mut self.stand, kind, objects, revision) {
             self.queue.add(Arc::new(key), now.instant);
         }
         self.seen.insert(kind, history.logs[kind].len());
@@ -262,16 +279,36 @@ impl<C: Controller> Process for Worker<C> {
     }
 }
 
+/// The clock of the day of all processes, and of the API.
+#[derive(Debug, Clone)]
+pub(crate) struct Day(Arc<Mutex<Timestamp>>);
+
+impl Day {
+    /// The same in every run, so that a seed repeats itself.
+    pub(crate) fn first() -> Self {
+        Self(Arc::new(Mutex::new(FIRST)))
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        *self.0.lock().unwrap()
+    }
+
+    fn set(&self, time: Timestamp) {
+        *self.0.lock().unwrap() = time;
+    }
+}
+
 /// All controllers with their simulated clock.
 pub(crate) struct Processes {
     pub(crate) all: Vec<Box<dyn Process>>,
     pub(crate) api: Arc<Faulty>,
     pub(crate) client: Client,
     pub(crate) now: Now,
+    day: Day,
 }
 
 impl Processes {
-    pub(crate) fn new(all: Vec<Box<dyn Process>>, api: Arc<Faulty>) -> Self {
+    pub(crate) fn new(all: Vec<Box<dyn Process>>, api: Arc<Faulty>, day: Day) -> Self {
         let reader = UserInfo::authenticated("controllers", Vec::<String>::new());
         Self {
             all,
@@ -279,8 +316,9 @@ impl Processes {
             api,
             now: Now {
                 instant: Instant::now(),
-                wall: Timestamp::from_second(Timestamp::now().as_second()).unwrap(),
+                wall: day.now(),
             },
+            day,
         }
     }
 
@@ -289,11 +327,13 @@ impl Processes {
             instant: self.now.instant + time,
             wall: self.now.wall + SignedDuration::try_from(time).unwrap(),
         };
+        self.day.set(self.now.wall);
     }
 
     /// The clock of the day is set; time that has passed is not changed by it.
     pub(crate) fn set_clock(&mut self, by: SignedDuration) {
         self.now.wall += by;
+        self.day.set(self.now.wall);
     }
 
     /// One of them runs a key; if it has to end in the middle, it restarts afterwards.

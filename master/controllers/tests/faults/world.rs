@@ -8,7 +8,7 @@ use super::laws::{Seen, TOLERATED};
 use super::machines::Machine;
 use super::pods::{app, is_bound, name, phase, running, uid};
 use super::scheduling::Scheduling;
-use super::simulation::{History, Process, Processes, Worker};
+use super::simulation::{Day, History, Process, Processes, Worker};
 use super::{Cast, Weather};
 use config_kube::k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use config_kube::k8s_openapi::api::batch::v1::Job;
@@ -16,7 +16,7 @@ use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
 use config_kube::k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use config_kube::taints::{NOT_READY, UNREACHABLE};
 use jiff::SignedDuration;
-use master_api::{ApiServer, Identities};
+use master_api::{ApiServer, Clock, Identities};
 use master_client::{Client, DeleteParams, Object, Patch, UserInfo, View, Whole};
 use master_control_cluster::garbage::Garbage;
 use master_control_nodes::node_lifecycle::NodeLifecycle;
@@ -85,6 +85,8 @@ pub(crate) struct World {
     pub(crate) style: Style,
     pub(crate) machines: Vec<Machine>,
     pub(crate) seen: Seen,
+    /// How many changes there had been when all was last checked.
+    pub(crate) checked: usize,
     _folder: TempDir,
 }
 
@@ -118,7 +120,7 @@ impl Style {
         let container = json!({"name": "c", "image": "registry.example/c:0"});
         let mut object = json!({"metadata": {"namespace": "default", "name": name}, "spec": {
             "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}}});
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {"automountServiceAccountToken": false, "containers": [container]}}}});
         for (field, value) in more.as_object().unwrap() {
             object["spec"][field] = value.clone();
         }
@@ -187,7 +189,10 @@ impl World {
             ..master_store::Options::default()
         };
         let engine = EmbeddedStore::open_with(folder.path(), &disk).unwrap();
+        let day = Day::first();
+        let clock = day.clone();
         let options = master_api::Options {
+            clock: Clock::of(move || clock.now()),
             roles: master_control::roles(&master_controllers::all()),
             identities: identities(seed),
             ..master_api::Options::default()
@@ -238,7 +243,7 @@ impl World {
         };
         let history = History::begin(admin, Arc::clone(&api), kinds).await;
         let mut world = Self {
-            processes: Processes::new(of_workloads(&history), api),
+            processes: Processes::new(of_workloads(&history), api, day),
             history,
             dice,
             mishaps,
@@ -261,6 +266,7 @@ impl World {
             style,
             machines: Vec::new(),
             seen: Seen::default(),
+            checked: 0,
             _folder: folder,
         };
         if weather.cast == Cast::ControlPlane {
@@ -376,7 +382,7 @@ impl World {
     }
 
     pub(crate) async fn act_on_a_pod(&mut self) {
-        let pods: Vec<Pod> = self.history.pods().into_iter().cloned().collect();
+        let pods = self.history.pods_now();
         let Some(pod) = self.dice.pick(&pods).cloned() else {
             return;
         };
@@ -447,7 +453,7 @@ impl World {
         let mut node = OwnedPod::read(pod.clone()).meant_for.to_string();
         if node.is_empty() {
             let nodes = self.history.objects("nodes");
-            let Some(any) = self.dice.pick(&nodes) else {
+            let Some(any) = self.dice.pick(nodes) else {
                 return;
             };
             node = any.meta().name.clone().unwrap_or_default();
@@ -542,15 +548,11 @@ impl World {
             .delete::<Node>(None, &node, &DeleteParams::default())
             .await
             .unwrap();
-        let on =
-            |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&node);
-        let pods: Vec<Pod> = self
-            .history
-            .pods()
-            .into_iter()
-            .filter(on)
-            .cloned()
-            .collect();
+        let on = |pod: &Arc<Pod>| {
+            pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&node)
+        };
+        let mut pods = self.history.pods_now();
+        pods.retain(on);
         for pod in pods {
             self.end(&pod).await;
         }

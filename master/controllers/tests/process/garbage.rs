@@ -1,6 +1,6 @@
 //! Deletion: namespaces with their content, and objects without owners.
 
-use super::{Cluster, MAPS, cluster, eventually, exists, make};
+use super::{Cluster, MAPS, cluster, cluster_without, eventually, exists, make};
 use config_kube::k8s_openapi::api::core::v1::{
     ConfigMap, Event, Namespace, Pod, Secret, ServiceAccount,
 };
@@ -176,9 +176,8 @@ async fn a_page_of_objects_that_are_held_hides_none_behind_it_from_a_namespaces_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_whose_objects_are_held_is_looked_at_more_and_more_seldom() {
-    let cluster = cluster().await;
-    // The one of this test goes round by round.
-    cluster.controllers.abort();
+    // The controller of this test goes round by round.
+    let cluster = cluster_without().await;
     let team = json!({"metadata": {"name": "team"}});
     make(&cluster, "/api/v1/namespaces", team).await;
     // More than the controller lists at once.

@@ -3,6 +3,7 @@
 mod garbage;
 mod jobs;
 mod kept;
+mod late;
 mod machines;
 mod nodes;
 mod rights;
@@ -43,19 +44,36 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 struct Cluster {
     api: ApiServer,
     admin: Client,
+    /// The controllers' own.
+    own: Client,
     /// When the good node last reported, and the longest time between two of its reports.
     heard: Mutex<(Instant, Duration)>,
-    controllers: JoinHandle<()>,
+    controllers: Option<JoinHandle<()>>,
     _store: TempDir,
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.controllers.abort();
+        if let Some(controllers) = &self.controllers {
+            controllers.abort();
+        }
     }
 }
 
 async fn cluster() -> Cluster {
+    let mut cluster = cluster_without().await;
+    let options = master_control::Options {
+        node_grace: GRACE,
+        root_ca: Some(watch::channel(ROOT.to_owned()).1),
+        ..master_control::Options::default()
+    };
+    let run = Controllers::of(&all(), options).run(cluster.own.clone(), std::future::pending());
+    cluster.controllers = Some(tokio::spawn(run));
+    cluster
+}
+
+/// An API, and no controllers.
+async fn cluster_without() -> Cluster {
     let store = TempDir::new().expect("a folder for the store");
     let engine = EmbeddedStore::open(store.path()).expect("an empty store opens");
     let api = ApiServer::new(
@@ -70,18 +88,13 @@ async fn cluster() -> Cluster {
         CONTROLLER_MANAGER_USER,
         Vec::<String>::new(),
     ));
-    let options = master_control::Options {
-        node_grace: GRACE,
-        root_ca: Some(watch::channel(ROOT.to_owned()).1),
-        ..master_control::Options::default()
-    };
-    let run = Controllers::of(&all(), options).run(own, std::future::pending());
     let heard = Mutex::new((Instant::now(), Duration::ZERO));
     Cluster {
         admin: api.client(UserInfo::admin("admin")),
+        own,
         api,
         heard,
-        controllers: tokio::spawn(run),
+        controllers: None,
         _store: store,
     }
 }

@@ -28,7 +28,7 @@ pub(super) enum Outcome {
     Bind {
         key: PodKey,
         uid: String,
-        result: Result<(), ApiError>,
+        result: Result<(), Unbound>,
     },
     /// A pod's condition was written.
     ConditionWritten,
@@ -37,6 +37,15 @@ pub(super) enum Outcome {
         result: Result<(), ApiError>,
         bindings: Bindings,
     },
+}
+
+/// Why a pod was not bound, as far as is known.
+#[derive(Debug)]
+pub(super) enum Unbound {
+    /// It has no node.
+    Refused(ApiError),
+    /// It may be on its node: the answer was lost, and nobody could say.
+    Unclear(ApiError),
 }
 
 impl Scheduler {
@@ -57,7 +66,10 @@ impl Scheduler {
             let answer = client
                 .create_subresource::<Pod>(Some(&key.namespace), &key.name, "binding", &binding)
                 .await;
-            let result = answer.map(drop);
+            let result = match answer {
+                Ok(_) => Ok(()),
+                Err(error) => look(&client, (&key, &uid), &node, error).await,
+            };
             if result.is_ok() {
                 let message = format!("Successfully assigned {key} to {node}");
                 record(
@@ -104,7 +116,7 @@ impl Scheduler {
                     None if lost_place => Nominated::Nowhere,
                     None => Nominated::AsBefore,
                 };
-                let patch = unscheduled(&uid, &message, nominated);
+                let patch = unscheduled(&uid, (&message, &now(&client)), nominated);
                 let written = client
                     .patch_status::<Pod>(Some(&key.namespace), &key.name, &patch)
                     .await;
@@ -126,6 +138,26 @@ impl Scheduler {
             }
             Written(Outcome::ConditionWritten)
         })
+    }
+}
+
+/// Whether a pod is on its node although the answer says otherwise: an answer may be lost after its request was done.
+async fn look(
+    client: &Client,
+    (key, uid): (&PodKey, &str),
+    node: &str,
+    error: ApiError,
+) -> Result<(), Unbound> {
+    let found = client.get_opt::<Pod>(Some(&key.namespace), &key.name).await;
+    let Ok(found) = found else {
+        return Err(Unbound::Unclear(error));
+    };
+    let found = found.filter(|pod| pod.metadata.uid.as_deref() == Some(uid));
+    let own = found.and_then(|pod| pod.spec?.node_name);
+    if own.as_deref() == Some(node) {
+        Ok(())
+    } else {
+        Err(Unbound::Refused(error))
     }
 }
 
@@ -172,7 +204,7 @@ async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemp
         let name = recorder.component();
         let message = format!("{name}: preempting to accommodate a higher priority pod");
         let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-            "message": message, "lastProbeTime": null, "lastTransitionTime": now()});
+            "message": message, "lastProbeTime": null, "lastTransitionTime": now(client)});
         let patch = Patch::Strategic(
             json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}),
         );
@@ -206,10 +238,9 @@ async fn make_room(client: &Client, recorder: &Recorder, preemptor: &str, preemp
     }
 }
 
-fn now() -> String {
-    jiff::Timestamp::now()
-        .strftime("%Y-%m-%dT%H:%M:%SZ")
-        .to_string()
+/// The time for a condition.
+fn now(client: &Client) -> String {
+    client.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// What a pod's status says of the node on which others end for it.
@@ -222,10 +253,10 @@ enum Nominated<'a> {
 
 /// The condition of an unschedulable pod, and the node that is being made free for it; with the UID as precondition, as
 /// another pod may have the name by now.
-fn unscheduled(uid: &str, message: &str, nominated: Nominated<'_>) -> Patch {
+fn unscheduled(uid: &str, (message, now): (&str, &str), nominated: Nominated<'_>) -> Patch {
     let condition = json!({
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-        "lastProbeTime": null, "lastTransitionTime": now(),
+        "lastProbeTime": null, "lastTransitionTime": now,
     });
     let mut status = json!({"conditions": [condition]});
     match nominated {

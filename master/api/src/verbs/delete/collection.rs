@@ -4,7 +4,6 @@ use super::{options, preconditions, remove};
 use crate::verbs::{Call, read};
 use futures_util::stream::{self, TryStreamExt as _};
 use http::Response;
-use jiff::Timestamp;
 use master_client::Body;
 use master_objects::deletion::{Options, Step, plan};
 use master_objects::store_error;
@@ -44,7 +43,7 @@ async fn delete_batch(call: &Call, entries: &[Entry], options: &Options) -> Resu
             alone.push(entry);
             continue;
         }
-        match plan(&call.kind, &fields, options, Timestamp::now()) {
+        match plan(&call.kind, &fields, options, call.clock().now()) {
             Step::Pending => {}
             Step::Delete(_) => {
                 ops.push(Op::delete(&entry.key, entry.modified));

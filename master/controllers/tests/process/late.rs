@@ -1,0 +1,67 @@
+//! A controller that sees the cluster late: what cannot be undone it does only after it has asked again, past all caches.
+
+use super::{Cluster, cluster_without};
+use config_kube::k8s_openapi::api::core::v1::{Node, Pod};
+use config_kube::taints::OUT_OF_SERVICE;
+use master_client::{Client, DeleteParams, Key, Patch};
+use master_control::controller::Now;
+use master_control::options::Options;
+use master_control::setup::Setup;
+use master_control::views::node::NodeView;
+use master_control::views::pod::PodView;
+use master_control_nodes::pod_gc::PodGc;
+use serde_json::json;
+
+async fn node(admin: &Client, name: &str) -> Node {
+    let node = admin.get(None, name).await;
+    node.expect("the node is there")
+}
+
+/// Someone says that a machine is off; it is silent.
+async fn put_out_of_service(cluster: &Cluster, name: &str) {
+    let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
+    let patch = Patch::Merge(json!({"spec": {"taints": [taint]}}));
+    let tainted = cluster.admin.patch::<Node>(None, name, &patch).await;
+    tainted.expect("the taint is taken");
+    let silent = json!({"type": "Ready", "status": "Unknown"});
+    let patch = Patch::Strategic(json!({"status": {"conditions": [silent]}}));
+    let said = cluster.admin.patch_status::<Node>(None, name, &patch).await;
+    said.expect("the node is silent");
+}
+
+#[tokio::test]
+async fn pods_that_end_on_a_machine_in_service_again_are_left_to_its_kubelet() {
+    let cluster = cluster_without().await;
+    cluster.node("off").await;
+    cluster.running_pod("ends", "off", 300).await;
+    let params = DeleteParams::default();
+    let deleted = cluster
+        .admin
+        .delete::<Pod>(Some("default"), "ends", &params);
+    deleted.await.expect("the pod begins to end");
+    let pod: Option<Pod> = cluster
+        .admin
+        .get_opt(Some("default"), "ends")
+        .await
+        .expect("pods are served");
+    put_out_of_service(&cluster, "off").await;
+
+    let (pod_gc, mut stand) = Setup::alone::<PodGc>(&Options::default());
+    stand.see::<PodView>(pod.expect("its kubelet has not ended it"));
+    stand.see::<NodeView>(node(&cluster.admin, "off").await);
+    let in_service = Patch::Merge(json!({"spec": {"taints": null}}));
+    let taken = cluster.admin.patch::<Node>(None, "off", &in_service).await;
+    taken.expect("the taint is taken away");
+    cluster.ready("off").await;
+    let (key, own) = (Key::new("default", "ends"), &cluster.own);
+    let is_there = async || {
+        let found = cluster.admin.get_opt::<Pod>(Some("default"), "ends").await;
+        found.expect("pods are served").is_some()
+    };
+    drop(stand.run(&pod_gc, &key, Now::read(), own).await);
+    assert!(is_there().await, "the machine is in service again");
+
+    put_out_of_service(&cluster, "off").await;
+    drop(stand.run(&pod_gc, &key, Now::read(), own).await);
+    assert!(!is_there().await, "no kubelet will end it");
+}
