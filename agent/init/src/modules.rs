@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use agent_sys::module::load;
-
-/// Most modules that a list may name.
-const MAX_MODULES: usize = 512;
+use config_machine::kernel::MAX_MODULES;
 
 /// The files that a list names, one a line, relative ones below `base`; empty lines and `#`
 /// comments are skipped.

@@ -555,6 +555,9 @@ pub const SYSCTLS: [Sysctl; 47] = [
     ),
 ];
 
+/// Most modules that init loads from one list.
+pub const MAX_MODULES: usize = 512;
+
 /// The setting that init writes last, after the image's modules are loaded: no further module can
 /// be loaded until the next boot.
 pub const LAST: Sysctl = guard(

@@ -111,6 +111,8 @@ pub const MIN_SVN: u64 = 1;
 /// Bytes of the additional kernel command line: the kernel accepts 2048, and the image build needs
 /// the rest.
 pub const MAX_CMDLINE: usize = 1024;
+/// Bytes of a kernel module's name (`MODULE_NAME_LEN` of the kernel, less the NUL).
+pub const MAX_MODULE_NAME: usize = 55;
 /// Shortest maximum transmission unit: IPv6 needs it (RFC 8200, section 5).
 pub const MTU_MIN: u16 = 1280;
 /// Longest maximum transmission unit: jumbo frames.

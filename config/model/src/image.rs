@@ -1,6 +1,6 @@
 //! `kind = "image"`: the input of the image build.
 
-use crate::defaults::MAX_CMDLINE;
+use crate::defaults::{MAX_CMDLINE, MAX_MODULE_NAME};
 use crate::fault::Sink;
 use crate::format::{DnsName, FormatError, one_of, text_type};
 use crate::raw::RawImageDocument;
@@ -23,6 +23,10 @@ pub struct ImageConfig {
     pub lockdown: Lockdown,
     /// Additional kernel arguments; measured like the rest of the command line.
     pub cmdline_extra: CommandLine,
+    /// Modules that the running system loads; `None`: those of the flavour.
+    pub modules: Option<Vec<ModuleName>>,
+    /// Modules that the initrd loads; `None`: those of the flavour.
+    pub initrd_modules: Option<Vec<ModuleName>>,
     /// Debian packages added to the root file system.
     pub extra_packages: Vec<PackageName>,
     /// The metadata service that its machines may query for user-data.
@@ -84,6 +88,11 @@ text_type!(
     package_name
 );
 text_type!(
+    /// The name of a kernel module, such as `nf_tables`; `-` and `_` mean the same in it.
+    ModuleName,
+    module_name
+);
+text_type!(
     /// Kernel arguments in printable ASCII that do not affect the verified root.
     #[derive(Default)]
     CommandLine,
@@ -106,6 +115,24 @@ fn package_name(text: &str) -> Result<(), FormatError> {
     Err(FormatError::new(
         "a Debian package name: lower-case letters, digits, `+`, `-` and `.`",
     ))
+}
+
+fn module_name(text: &str) -> Result<(), FormatError> {
+    let plain = |name: &str| {
+        let letter = |b: u8| b.is_ascii_alphanumeric() || b"_-".contains(&b);
+        (1..=MAX_MODULE_NAME).contains(&name.len()) && name.bytes().all(letter)
+    };
+    if plain(text) {
+        return Ok(());
+    }
+    let error = FormatError::new("the name of a kernel module: letters, digits, `_` and `-`");
+    let file = text.rsplit('/').next().unwrap_or(text);
+    let name = file.split('.').next().unwrap_or(file);
+    Err(if plain(name) {
+        error.hint(format!("write \"{name}\""))
+    } else {
+        error
+    })
 }
 
 fn command_line(text: &str) -> Result<(), FormatError> {
@@ -160,6 +187,10 @@ pub(crate) fn check(raw: RawImageDocument, sink: &mut Sink<'_>) -> ImageConfig {
             .cmdline_extra
             .and_then(|text| sink.parse(&text))
             .unwrap_or_default(),
+        modules: kernel.modules.map(|list| sink.parse_list(Some(&list))),
+        initrd_modules: kernel
+            .initrd_modules
+            .map(|list| sink.parse_list(Some(&list))),
         extra_packages: sink.parse_list(packages.extra.as_ref()),
         metadata: image
             .metadata

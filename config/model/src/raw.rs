@@ -515,6 +515,10 @@ raw!(
         lockdown: String,
         /// Additional kernel arguments, measured with the rest; at most {MAX_CMDLINE} bytes.
         cmdline_extra: String,
+        /// Modules that the running system loads, in this order, each after those that it needs. Default: those of the flavour, in [cloud.toml](../../image/build/cloud.toml) or [full.toml](../../image/build/full.toml).
+        modules: Texts,
+        /// Modules that find and open the root, loaded before all others. Default: those of the flavour, in the same files.
+        initrd_modules: Texts,
     }
 );
 raw!(

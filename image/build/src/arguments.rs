@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use config_model::image::{ImageConfig, KernelFlavour};
 use config_model::rule;
 use config_model::{Document, parse};
+use image_build::modules::Wanted;
 use image_build::options::{Compress, Options, Role, SecureBoot};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -148,7 +149,9 @@ impl BuildArguments {
         {
             return Err(format!("the description is for {other:?}, --role for {role:?}").into());
         }
-        let flavour = match described.as_ref().map(|d| d.flavour).unwrap_or_default() {
+        let flavour = described.as_ref().map(|d| d.flavour).unwrap_or_default();
+        let modules = Wanted::of(flavour, described.as_deref())?;
+        let flavour = match flavour {
             KernelFlavour::Cloud => "cloud-amd64",
             KernelFlavour::Full => "amd64",
         };
@@ -180,6 +183,7 @@ impl BuildArguments {
             secure_boot,
             compress: self.compress,
             flavour: flavour.to_owned(),
+            modules,
             lockdown,
             cmdline_extra: self
                 .cmdline_extra

@@ -141,7 +141,7 @@ fn contents(
     work: &Path,
 ) -> Result<Contents> {
     let folder = tree.folder.join("usr/lib/modules").join(&tree.kernel);
-    let picked = modules::pick(tools, &folder, &options.flavour)?;
+    let picked = modules::pick(tools, &folder, &options.modules)?;
     let inputs = Inputs {
         tree: &tree.folder,
         role: options.role,

@@ -23,6 +23,9 @@ pub enum Error {
     /// A tool failed.
     #[error("a build tool failed")]
     Run(#[from] RunError),
+    /// The lists of modules that come with this program.
+    #[error("the lists of modules of this program are damaged")]
+    Lists(#[from] config_model::Faults),
     /// A file.
     #[error("cannot {doing} {path}")]
     File {

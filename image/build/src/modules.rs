@@ -4,63 +4,47 @@
 //! `.modinfo` section.
 
 use crate::error::{Error, Result, at, read};
+use config_machine::kernel;
+use config_model::image::{ImageConfig, KernelFlavour, ModuleName};
+use config_model::{Document, parse};
 use image_packages::run::output;
 use image_packages::tools::Tools;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Modules to open the root: the disk, verity, the file system. Clouds attach the disk by virtio,
-/// SCSI over virtio or Hyper-V, or NVMe (which their kernel has built in).
-const INITRD: [&str; 6] = [
-    "virtio_blk",
-    "virtio_scsi",
-    "hv_storvsc",
-    "sd_mod",
-    "dm_verity",
-    "erofs",
+/// The lists of images whose description names none.
+const CLOUD: &str = include_str!("../cloud.toml");
+/// The same for the flavour that also runs on hardware.
+const FULL: &str = include_str!("../full.toml");
+
+/// What images cannot do without, and the modules that it takes. A description may list more, and other drivers.
+const NEEDED: [(&str, &[&str]); 5] = [
+    ("the root", &["dm_verity", "erofs"]),
+    ("the encrypted state", &["ext4", "dm_crypt", "xts"]),
+    ("the root of containers", &["overlay"]),
+    (
+        "the pod network",
+        &[
+            "veth",
+            "nf_tables",
+            "nft_ct",
+            "nft_chain_nat",
+            "nft_masq",
+            "wireguard",
+        ],
+    ),
+    (
+        "the way to services",
+        &[
+            "nft_nat",
+            "nft_numgen",
+            "nft_reject_ipv4",
+            "nft_reject_ipv6",
+            "nf_conntrack_netlink",
+        ],
+    ),
 ];
-/// On hardware: more kinds of disks.
-const INITRD_FULL: [&str; 3] = ["nvme", "ahci", "usb_storage"];
-/// Modules of the running system, including the network cards of the big clouds.
-const RUNNING: [&str; 29] = [
-    "ext4",
-    // The encrypted state: the target, its mode, and the processor's own AES.
-    "dm_crypt",
-    "xts",
-    "aesni_intel",
-    "overlay",
-    "virtio_net",
-    "ena",
-    "gve",
-    "hv_netvsc",
-    "virtio_rng",
-    "vfat",
-    "nls_cp437",
-    "nls_ascii",
-    "isofs",
-    "efivarfs",
-    "evdev",
-    "button",
-    "qemu_fw_cfg",
-    // The pod network: veth, nftables and conntrack, and addresses changed on the way out.
-    "veth",
-    "nf_tables",
-    "nft_ct",
-    "nft_chain_nat",
-    "nft_masq",
-    // The tunnel to other machines' pods.
-    "wireguard",
-    // For services: destination NAT, random choice, and a rejection if there is no endpoint.
-    "nft_nat",
-    "nft_numgen",
-    "nft_reject_ipv4",
-    "nft_reject_ipv6",
-    // conntrack netlink, to delete UDP entries of removed endpoints.
-    "nf_conntrack_netlink",
-];
-/// On hardware: common network cards.
-const RUNNING_FULL: [&str; 6] = ["e1000e", "igb", "ixgbe", "r8169", "tg3", "bnxt_en"];
 
 /// A module that no image's kernel has, also not built in: sockets to the host of a virtual
 /// machine. Filters of system calls keep them from containers, but not from 32-bit programs: these
@@ -87,25 +71,72 @@ pub struct Modules {
     pub running: Vec<Module>,
 }
 
-/// Picks the modules of a flavour from an unpacked kernel's `/usr/lib/modules/<release>`.
+/// The modules that an image is to have, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of the initrd.
+    pub initrd: Vec<String>,
+    /// Of the running system.
+    pub running: Vec<String>,
+}
+
+impl Wanted {
+    /// Those that a description names; a list that it leaves out is the flavour's.
+    ///
+    /// # Errors
+    /// The flavour's own lists are damaged: this program was not built from a good tree.
+    pub fn of(flavour: KernelFlavour, described: Option<&ImageConfig>) -> Result<Self> {
+        let (text, name) = match flavour {
+            KernelFlavour::Cloud => (CLOUD, "image/build/cloud.toml"),
+            KernelFlavour::Full => (FULL, "image/build/full.toml"),
+        };
+        let Document::Image(default) = parse(text, name)? else {
+            return Err(Error::Image(format!("{name} describes no image")));
+        };
+        let names = |list: fn(&ImageConfig) -> Option<&Vec<ModuleName>>| {
+            let list = described.and_then(list).or(list(&default));
+            list.into_iter().flatten().map(ToString::to_string)
+        };
+        Ok(Self {
+            initrd: names(|image| image.initrd_modules.as_ref()).collect(),
+            running: names(|image| image.modules.as_ref()).collect(),
+        })
+    }
+}
+
+/// Picks modules from an unpacked kernel's `/usr/lib/modules/<release>`.
 ///
 /// # Errors
-/// A module that is wanted, or one that it needs, is missing or cannot be unpacked.
-pub fn pick(tools: &Tools, folder: &Path, flavour: &str) -> Result<Modules> {
-    let full = flavour == "amd64";
+/// A module that is wanted, or one that it needs, is missing or cannot be unpacked; the lists lack one that images cannot do
+/// without; they have too many, or one that is kept out.
+pub fn pick(tools: &Tools, folder: &Path, wanted: &Wanted) -> Result<Modules> {
     let mut modules = ModuleFolder::open(tools, folder)?;
-    let wanted = |base: &[&str], more: &[&str]| -> Vec<String> {
-        let more = if full { more } else { &[] };
-        base.iter()
-            .chain(more)
-            .map(|name| (*name).to_owned())
-            .collect()
-    };
     let mut loaded = BTreeSet::new();
-    let initrd = modules.closure(&wanted(&INITRD, &INITRD_FULL), &mut loaded)?;
-    let running = modules.closure(&wanted(&RUNNING, &RUNNING_FULL), &mut loaded)?;
+    let initrd = modules.closure("kernel.initrd_modules", &wanted.initrd, &mut loaded)?;
+    let [root, others @ ..] = &NEEDED;
+    needed("kernel.initrd_modules", &[*root], &loaded, &modules.builtin)?;
+    let running = modules.closure("kernel.modules", &wanted.running, &mut loaded)?;
+    needed("kernel.modules", others, &loaded, &modules.builtin)?;
     keep_out(loaded.union(&modules.builtin))?;
     Ok(Modules { initrd, running })
+}
+
+/// Checks that an image has the modules that some purposes take.
+fn needed(
+    key: &str,
+    purposes: &[(&str, &[&str])],
+    loaded: &BTreeSet<String>,
+    builtin: &BTreeSet<String>,
+) -> Result<()> {
+    for (purpose, names) in purposes {
+        let there = |name: &str| loaded.contains(name) || builtin.contains(name);
+        if let Some(name) = names.iter().find(|name| !there(name)) {
+            return Err(Error::Image(format!(
+                "{key} lacks {name}, which {purpose} needs: add it, or take {key} out to have the flavour's list"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that [`KEPT_OUT`] is not among the modules of an image.
@@ -113,7 +144,7 @@ fn keep_out<'a>(mut names: impl Iterator<Item = &'a String>) -> Result<()> {
     if names.any(|name| name == KEPT_OUT) {
         return Err(Error::Image(format!(
             "the kernel would have {KEPT_OUT}, by which 32-bit programs in containers reach the host of a virtual machine; \
-             take what needs it out of the list, or choose another flavour"
+             take what needs it out of kernel.modules, or choose another flavour"
         )));
     }
     Ok(())
@@ -155,18 +186,32 @@ impl<'a> ModuleFolder<'a> {
         })
     }
 
-    /// The named modules and what they need, in load order, without those in `loaded`, to which
+    /// The modules that a key of the description names and what they need, in load order, without those in `loaded`, to which
     /// they are added.
-    fn closure(&mut self, names: &[String], loaded: &mut BTreeSet<String>) -> Result<Vec<Module>> {
+    fn closure(
+        &mut self,
+        key: &str,
+        names: &[String],
+        loaded: &mut BTreeSet<String>,
+    ) -> Result<Vec<Module>> {
         let mut out = Vec::new();
         for name in names {
-            self.add(name, loaded, &mut out)?;
+            self.add(&format!("{key} names {name}"), name, loaded, &mut out)?;
+        }
+        if out.len() > kernel::MAX_MODULES {
+            return Err(Error::Image(format!(
+                "{key} comes to {} modules with those that they need, and init loads at most {}; take some out",
+                out.len(),
+                kernel::MAX_MODULES
+            )));
         }
         Ok(out)
     }
 
+    /// Adds a module after those that it needs; `why` says who asks for it.
     fn add(
         &mut self,
+        why: &str,
         name: &str,
         loaded: &mut BTreeSet<String>,
         out: &mut Vec<Module>,
@@ -177,16 +222,21 @@ impl<'a> ModuleFolder<'a> {
         }
         let file = self.files.get(&name).cloned().ok_or_else(|| {
             Error::Image(format!(
-                "the kernel has no module {name}; take it out of the list or choose another flavour"
+                "{why}, and the kernel has no such module: correct the name, take it out, or choose the flavour that has it"
             ))
         })?;
         let module = self.unpacked(&name, &file)?;
         for needed in listed(&module.bytes, b"\0depends=", ',') {
-            self.add(&needed, loaded, out)?;
+            self.add(
+                &format!("{why}, which needs {needed}"),
+                &needed,
+                loaded,
+                out,
+            )?;
         }
         for wished in listed(&module.bytes, b"\0softdep=pre: ", ' ') {
             if let Some(found) = self.soft(&wished) {
-                self.add(&found, loaded, out)?;
+                self.add(why, &found, loaded, out)?;
             }
         }
         out.push(module);
@@ -265,11 +315,96 @@ mod tests {
         );
     }
 
+    /// A kernel of modules with what each needs; it has `erofs` built in.
+    fn kernel(modules: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("kernel")).unwrap();
+        for (name, needs) in modules {
+            let path = folder.path().join(format!("kernel/{name}.ko"));
+            std::fs::write(path, format!("ELF\0depends={needs}\0")).unwrap();
+        }
+        std::fs::write(folder.path().join("modules.builtin"), "kernel/erofs.ko\n").unwrap();
+        folder
+    }
+
+    fn owned(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    fn picked(folder: &Path, initrd: &[&str], running: &[&str]) -> Result<Modules> {
+        let tools = Tools::at(Path::new("/"));
+        let (initrd, running) = (owned(initrd), owned(running));
+        pick(&tools, folder, &Wanted { initrd, running })
+    }
+
+    #[test]
+    fn lists_of_a_description_are_loaded_in_their_order_after_what_they_need() {
+        let all = NEEDED.iter().flat_map(|(_, names)| *names);
+        let mut modules: Vec<_> = all.map(|&name| (name, "")).collect();
+        modules.extend([("dummy", "libdummy"), ("libdummy", "")]);
+        let folder = kernel(&modules);
+        let mut running: Vec<&str> = NEEDED[1..]
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        running.push("dummy");
+        let found = picked(folder.path(), &["dm-verity", "erofs"], &running).unwrap();
+        let files = |modules: &[Module]| -> Vec<String> {
+            modules.iter().map(|module| module.file.clone()).collect()
+        };
+        assert_eq!(files(&found.initrd), ["dm_verity.ko"]);
+        let order = files(&found.running);
+        assert_eq!(order[order.len() - 2..], ["libdummy.ko", "dummy.ko"]);
+        assert_eq!(order[0], "ext4.ko");
+    }
+
+    #[test]
+    fn a_list_that_no_image_can_have_is_refused_with_its_key_and_a_cure() {
+        let folder = kernel(&[("dm_verity", ""), ("lost", "gone"), ("ext4", "")]);
+        let refused = |initrd: &[&str], running: &[&str]| {
+            picked(folder.path(), initrd, running)
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            refused(&["dm_verity"], &["nf_tabels"]),
+            "kernel.modules names nf_tabels, and the kernel has no such module: correct the name, take it out, or choose the \
+             flavour that has it"
+        );
+        assert!(refused(&["lost"], &[]).starts_with(
+            "kernel.initrd_modules names lost, which needs gone, and the kernel has no such module"
+        ));
+        assert!(
+            refused(&["erofs"], &[])
+                .starts_with("kernel.initrd_modules lacks dm_verity, which the root needs: add it")
+        );
+        assert!(
+            refused(&["dm_verity"], &["ext4"])
+                .starts_with("kernel.modules lacks dm_crypt, which the encrypted state needs")
+        );
+    }
+
+    #[test]
+    fn a_description_replaces_its_flavours_lists_one_by_one() {
+        let text = "version = 1\nkind = \"image\"\n[kernel]\nmodules = [\"veth\"]\n";
+        let Document::Image(described) = parse(text, "image.toml").unwrap() else {
+            panic!("an image");
+        };
+        let of = |flavour, described| Wanted::of(flavour, described).unwrap();
+        let cloud = of(KernelFlavour::Cloud, None);
+        let wanted = of(KernelFlavour::Cloud, Some(&described));
+        assert_eq!(wanted.running, ["veth"]);
+        assert_eq!(wanted.initrd, cloud.initrd);
+        let full = of(KernelFlavour::Full, None);
+        assert!(full.initrd.starts_with(&cloud.initrd) && full.running.starts_with(&cloud.running));
+        assert!(full.initrd.len() > cloud.initrd.len() && full.running.len() > cloud.running.len());
+    }
+
     #[test]
     fn no_image_has_sockets_to_the_host_of_a_virtual_machine() {
-        let names = |list: &[&str]| list.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        assert!(keep_out(names(&["veth", "hv_netvsc"]).iter()).is_ok());
-        assert!(keep_out(names(&["veth", "vsock"]).iter()).is_err());
+        assert!(keep_out(owned(&["veth", "hv_netvsc"]).iter()).is_ok());
+        assert!(keep_out(owned(&["veth", "vsock"]).iter()).is_err());
     }
 
     #[test]

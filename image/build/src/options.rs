@@ -1,5 +1,6 @@
 //! The options of a build.
 
+use crate::modules::Wanted;
 use config_model::image::{Lockdown, Metadata};
 use config_unlock::approvals;
 use std::path::PathBuf;
@@ -94,6 +95,8 @@ pub struct Options {
     pub compress: Compress,
     /// Kernel flavour: `cloud-amd64` or `amd64`.
     pub flavour: String,
+    /// Kernel modules.
+    pub modules: Wanted,
     /// How far the kernel is closed against root.
     pub lockdown: Lockdown,
     /// Further kernel arguments.

@@ -12,7 +12,8 @@
 
 use config_attest::release::{KnownRelease, Manifest, ReleaseKey};
 use config_kube::ImageRelease;
-use config_model::image::{Lockdown, Metadata};
+use config_model::image::{KernelFlavour, Lockdown, Metadata};
+use image_build::modules::Wanted;
 use image_build::options::{Compress, Options, Role, SecureBoot};
 use image_build::{build, keys, root};
 use image_packages::Fetcher;
@@ -90,6 +91,7 @@ impl World {
             }),
             compress: Compress::Dev,
             flavour: "cloud-amd64".to_owned(),
+            modules: Wanted::of(KernelFlavour::Cloud, None).unwrap(),
             lockdown: Lockdown::default(),
             cmdline_extra: "quiet".to_owned(),
             metadata: Metadata::Auto,
