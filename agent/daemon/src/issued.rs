@@ -7,7 +7,7 @@ use crate::discovery::Location;
 use crate::ending::Ending;
 use crate::error::Error;
 use crate::machine::ImageDescription;
-use crate::{node, settings, state_cluster};
+use crate::{addresses, node, settings, state_cluster};
 use agent_enroll::issued::{self, Issued};
 use agent_kubelet::{Notice, Notices};
 use agent_tpm::{Tpm, WrappedKey};
@@ -51,11 +51,12 @@ pub(crate) async fn operate(
     let (identity, end) = taken.map_err(|error| Error::Part("identity", error.into()))??;
     state_cluster::spawn(&arguments.data, &identity, &mut tasks);
     watch_end(name, end, clock.notices(), &mut tasks);
+    let addresses = addresses::follow(machine, on_machine, &mut tasks);
     let outcome = node::serve(
         arguments,
         machine,
         image,
-        (identity, doubt, clock),
+        (identity, doubt, clock, addresses),
         ending,
         &mut tasks,
         on_machine,

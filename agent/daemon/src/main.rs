@@ -15,6 +15,7 @@
 //! slots and the TPM's bounded channel. Messages that a person must see go to standard output as
 //! lines that start with `pratique:`; the log goes to standard error.
 
+mod addresses;
 mod approach;
 mod approvals;
 mod attestor;

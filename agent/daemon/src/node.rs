@@ -5,7 +5,7 @@ use crate::console::say;
 use crate::ending::Ending;
 use crate::error::Error;
 use crate::glue::MasterApi;
-use crate::machine::{self, ImageDescription};
+use crate::machine::ImageDescription;
 use crate::roots;
 use crate::services::Services;
 use crate::settings;
@@ -28,7 +28,7 @@ use config_model::network::PodRoutes;
 use config_tls::{CurrentClients, Strangers};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +41,9 @@ use tokio::time::timeout;
 const DRAIN: Duration = Duration::from_secs(5);
 /// Container images in the machine's image, imported at the start.
 const ARCHIVES: &str = "/oci";
+
+/// The machine's addresses as they are now.
+type Addresses = watch::Receiver<Vec<IpAddr>>;
 
 /// Why the node ends, other than by an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub(crate) async fn serve(
     arguments: &RunArguments,
     machine: &MachineConfig,
     image: &ImageDescription,
-    (identity, doubt, clock): (Identity, Arc<Notify>, Arc<Clock>),
+    (identity, doubt, clock, addresses): (Identity, Arc<Notify>, Arc<Clock>, Addresses),
     ending: &mut Ending,
     tasks: &mut JoinSet<Result<(), Error>>,
     on_machine: bool,
@@ -73,10 +76,11 @@ pub(crate) async fn serve(
     let tls = server_tls(&identity)?;
     let listener = listen(arguments.kubelet_port).await?;
     let engine = Arc::new(Containerd::new(engine(arguments, machine, on_machine)));
-    let mut config = config(arguments, machine, image, (&identity.node, clock.notices()));
+    let told = (&*identity.node, clock.notices(), addresses.clone());
+    let mut config = config(arguments, machine, image, told);
     config.static_pods = settings::static_pods(machine, &identity.node)?;
     config.owns_machine = on_machine;
-    let (name, addresses) = (config.node_name.clone(), config.addresses.clone());
+    let name = config.node_name.clone();
     let view = config.cluster.clone().unwrap_or_default();
     let resolv_conf = config.resolv_conf.clone();
     state_record::tell(&arguments.run, &clock.notices());
@@ -342,13 +346,13 @@ fn config(
     arguments: &RunArguments,
     machine: &MachineConfig,
     image: &ImageDescription,
-    (node, notices): (&str, Notices),
+    (node, notices, addresses): (&str, Notices, Addresses),
 ) -> Config {
     let reserved = &machine.node.reserved;
     let natural = |number: i64| u64::try_from(number).unwrap_or(0);
     Config {
         node_name: node.to_owned(),
-        addresses: machine::addresses(machine),
+        addresses,
         port: arguments.kubelet_port,
         data: arguments.kubelet_data.clone(),
         run: arguments.run.join("kubelet"),

@@ -8,7 +8,9 @@ use crate::ending::Ending;
 use crate::error::Error;
 use crate::machine::{self, ImageDescription};
 use crate::unproven::{self, Means};
-use crate::{RunArguments, approvals, issued, node, roots, settings, state_cluster, state_record};
+use crate::{
+    RunArguments, addresses, approvals, issued, node, roots, settings, state_cluster, state_record,
+};
 use agent_enroll::{Endpoint, Endpoints, Enroller, Identity, Keeper, Milestone, Prover, Settings};
 use agent_tpm::Sealing;
 use config_errors::chain;
@@ -116,6 +118,7 @@ async fn operate(
         follow_own_master(arguments, &identity, &mut tasks);
     }
     state_cluster::spawn(&arguments.data, &identity, &mut tasks);
+    let addresses = addresses::follow(&machine, on_machine, &mut tasks);
     tasks.spawn(async move {
         Err(Error::Part(
             "keeper of the identity",
@@ -126,7 +129,7 @@ async fn operate(
         arguments,
         &machine,
         &image,
-        (identity, doubt, clock),
+        (identity, doubt, clock, addresses),
         ending,
         &mut tasks,
         on_machine,

@@ -9,6 +9,7 @@ use config_model::host_path::HostPath;
 use config_model::sysctl::Sysctls;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use tokio::sync::watch;
 
 /// Port of the kubelet's API (upstream's).
 pub const PORT: u16 = 10250;
@@ -20,8 +21,8 @@ pub const DEFAULT_MAX_PODS: u32 = 110;
 pub struct Config {
     /// Name of the Node, from the certificate.
     pub node_name: String,
-    /// Addresses of the machine, the most important first; the first is `status.hostIP` of pods.
-    pub addresses: Vec<IpAddr>,
+    /// Addresses of the machine as they are now, the most important first; the first is `status.hostIP` of pods.
+    pub addresses: watch::Receiver<Vec<IpAddr>>,
     /// Port of the kubelet's API as told to the master.
     pub port: u16,
     /// Pods' volumes and files: `/var/lib/kubelet`.
@@ -94,7 +95,7 @@ pub(crate) mod tests {
         };
         Config {
             node_name: "node".into(),
-            addresses: Vec::new(),
+            addresses: watch::channel(Vec::new()).1,
             port: PORT,
             data: dir.join("data"),
             run: dir.join("run"),

@@ -91,7 +91,7 @@ impl Kubelet {
         Server::new(Parts {
             node: shared.clone(),
             name: shared.config.node_name.clone(),
-            address: shared.config.addresses.first().copied(),
+            addresses: shared.config.addresses.clone(),
             logs: shared.config.logs.clone(),
             api: shared.api.clone(),
             runtime: shared.runtime.clone(),

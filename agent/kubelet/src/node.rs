@@ -51,8 +51,9 @@ pub(crate) const MAX_IMAGES: usize = 50;
 
 /// Keeps the Node's status true.
 pub(crate) async fn keep_status(shared: Arc<Shared>) {
+    let mut addresses = shared.config.addresses.clone();
     let mut reporter = Reporter {
-        shared,
+        shared: Arc::clone(&shared),
         node: None,
         told: BTreeMap::new(),
         written: None,
@@ -68,11 +69,18 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
             }
         };
         tokio::select! {
-            // Both only say that it is time to measure.
+            // All only say that it is time to measure. Without a sender the addresses stay.
             () = tokio::time::sleep(if well { PERIOD } else { HASTE }) => {}
             _ = ends.changed() => {}
+            Ok(()) = addresses.changed() => wake_pods(&shared),
         }
     }
+}
+
+/// Has every pod's task look again: pods show the machine's addresses as their host's.
+fn wake_pods(shared: &Shared) {
+    let handles = shared.handles();
+    handles.values().for_each(|handle| handle.news.notify_one());
 }
 
 /// What was written, and what is costly to find out.
@@ -311,8 +319,8 @@ fn status(config: &Config, facts: &Facts, runtime: Option<&str>) -> NodeStatus {
             .map(|(name, amount)| (name.to_owned(), amount.to_quantity()))
             .collect()
     };
-    let addresses = config
-        .addresses
+    let own = config.addresses.borrow().clone();
+    let addresses = own
         .iter()
         .map(|address| ("InternalIP", address.to_string()));
     let addresses = addresses.chain([("Hostname", facts.hostname.clone())]);

@@ -131,7 +131,7 @@ impl Own {
 
     /// The machine's addresses and the pod's.
     pub(crate) fn addresses(&self, shared: &Shared, pod: &Pod) -> Addresses {
-        let host = shared.config.addresses.clone();
+        let host = shared.config.addresses.borrow().clone();
         let own = match &self.found {
             _ if is_on_host(pod) => host.clone(),
             Some(sandbox) => sandbox.addresses.clone(),

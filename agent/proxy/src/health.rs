@@ -127,7 +127,7 @@ fn response(health: Option<&Health>) -> Response<Full<Bytes>> {
 }
 
 /// Keeps the ports open that services ask for, at these addresses of the node, until it is dropped.
-pub(crate) async fn serve(view: View, node: String, addresses: Vec<IpAddr>) {
+pub(crate) async fn serve(view: View, node: String, mut addresses: watch::Receiver<Vec<IpAddr>>) {
     let mut changes = view.changes();
     let (answers, _) = watch::channel(Healths::new());
     let mut listening: BTreeMap<SocketAddr, AbortHandle> = BTreeMap::new();
@@ -136,9 +136,10 @@ pub(crate) async fn serve(view: View, node: String, addresses: Vec<IpAddr>) {
     loop {
         let known = Arc::clone(&changes.borrow_and_update());
         let now = healths(&known, &node);
+        let own = addresses.borrow_and_update().clone();
         let wanted: BTreeSet<SocketAddr> = now
             .keys()
-            .flat_map(|port| addresses.iter().map(|own| SocketAddr::new(*own, *port)))
+            .flat_map(|port| own.iter().map(|own| SocketAddr::new(*own, *port)))
             .collect();
         answers.send_replace(now);
         listening.retain(|at, task| {
@@ -165,7 +166,13 @@ pub(crate) async fn serve(view: View, node: String, addresses: Vec<IpAddr>) {
             }
         }
         while tasks.try_join_next().is_some() {}
-        let next = changes.changed();
+        let next = async {
+            tokio::select! {
+                // Both only wait. Without a sender the addresses stay.
+                outcome = changes.changed() => outcome,
+                Ok(()) = addresses.changed() => Ok(()),
+            }
+        };
         let outcome = if failed {
             timeout(RETRY, next).await.unwrap_or(Ok(()))
         } else {

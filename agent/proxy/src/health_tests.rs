@@ -96,14 +96,16 @@ async fn ask_until(at: SocketAddr, wanted: impl Fn(Option<&str>) -> bool) {
 }
 
 #[tokio::test]
-async fn a_port_is_open_while_its_service_asks_for_it_and_tells_what_is_here() {
+async fn a_port_is_open_at_the_nodes_addresses_while_its_service_asks_for_it_and_tells_what_is_here()
+ {
     // A port that was free a moment ago.
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let at = free.local_addr().unwrap();
     drop(free);
     let view = View::default();
     let set = |known: Known| view.change(|_| true, |held| *held = known);
-    let serving = tokio::spawn(serve(view.clone(), "n1".to_owned(), vec![at.ip()]));
+    let (own, addresses) = watch::channel(vec![at.ip()]);
+    let serving = tokio::spawn(serve(view.clone(), "n1".to_owned(), addresses));
     set(known(at.port(), &[endpoint("10.1.0.2", "n1", true)]));
     ask_until(at, |answer| {
         answer.is_some_and(|answer| {
@@ -122,8 +124,13 @@ async fn a_port_is_open_while_its_service_asks_for_it_and_tells_what_is_here() {
         })
     })
     .await;
-    set(Known::default());
+    // The node gets another address.
+    let moved = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), at.port()));
+    own.send_replace(vec![moved.ip()]);
+    ask_until(moved, |answer| answer.is_some()).await;
     ask_until(at, |answer| answer.is_none()).await;
+    set(Known::default());
+    ask_until(moved, |answer| answer.is_none()).await;
     serving.abort();
 }
 
@@ -137,7 +144,8 @@ async fn a_stranger_who_says_nothing_keeps_nobody_out() {
         |_| true,
         |held| *held = known(at.port(), &[endpoint("10.1.0.2", "n1", true)]),
     );
-    let serving = tokio::spawn(serve(view.clone(), "n1".to_owned(), vec![at.ip()]));
+    let (_stays, addresses) = watch::channel(vec![at.ip()]);
+    let serving = tokio::spawn(serve(view.clone(), "n1".to_owned(), addresses));
     ask_until(at, |answer| answer.is_some()).await;
     let mut silent = Vec::new();
     for _ in 0..LIMITS.strangers * 2 {

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Pause after the kernel refused, before the whole table is tried anew.
 const RETRY: Duration = Duration::from_secs(2);
@@ -21,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(2);
 pub struct Proxy {
     view: View,
     node: String,
-    addresses: Vec<IpAddr>,
+    addresses: watch::Receiver<Vec<IpAddr>>,
 }
 
 /// The services' part of the packet filter of the calling thread's network, as far as this process put it there.
@@ -127,8 +128,8 @@ fn put(family: Family, fronts: &Fronts) -> Result<Held, agent_sys::Error> {
 }
 
 impl Proxy {
-    /// A proxy for the node of this name, which answers for node ports at these addresses.
-    pub fn new(view: View, node: String, addresses: Vec<IpAddr>) -> Self {
+    /// A proxy for the node of this name, which answers for node ports at these addresses, as they are at the time.
+    pub fn new(view: View, node: String, addresses: watch::Receiver<Vec<IpAddr>>) -> Self {
         Self {
             view,
             node,
@@ -144,12 +145,13 @@ impl Proxy {
         tokio::join!(self.keep(), health);
     }
 
-    async fn keep(self) {
+    async fn keep(mut self) {
         let mut changes = self.view.changes();
         let mut rules = Rules::default();
         loop {
             let known = Arc::clone(&changes.borrow_and_update());
-            let (node, addresses) = (self.node.clone(), self.addresses.clone());
+            let addresses = self.addresses.borrow_and_update().clone();
+            let node = self.node.clone();
             let mut held = std::mem::take(&mut rules);
             let apply = move || held.apply(&known, &node, &addresses).map(|()| held);
             let outcome = tokio::task::spawn_blocking(apply).await;
@@ -163,8 +165,10 @@ impl Proxy {
                 }
                 Err(error) => tracing::error!(%error, "the service proxy panicked"),
             }
-            if changes.changed().await.is_err() {
-                return;
+            tokio::select! {
+                // Both only wait. Without a sender the addresses stay.
+                outcome = changes.changed() => if outcome.is_err() { return },
+                Ok(()) = self.addresses.changed() => {}
             }
         }
     }

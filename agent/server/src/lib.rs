@@ -63,8 +63,8 @@ pub struct Parts {
     pub node: Arc<dyn Node>,
     /// Name of the Node, for which the master is asked whether a caller may.
     pub name: String,
-    /// The machine's address, at which pods in its network are reached.
-    pub address: Option<IpAddr>,
+    /// The machine's addresses; at the first one pods in its network are reached.
+    pub addresses: watch::Receiver<Vec<IpAddr>>,
     /// The folder of all pods' logs: `/var/log/pods`.
     pub logs: PathBuf,
     /// The way to the master, who knows the callers.
@@ -219,7 +219,12 @@ impl Server {
         let reach = || {
             let sandbox = parts.sandboxes.find(&uid)?;
             if is_on_host(pod) {
-                return parts.address.map(Reach::Machine);
+                return parts
+                    .addresses
+                    .borrow()
+                    .first()
+                    .copied()
+                    .map(Reach::Machine);
             }
             sandbox.addresses.first().copied().map(Reach::Own)
         };

@@ -112,7 +112,7 @@ impl Lab {
         let server = Server::new(Parts {
             node: Arc::new(Idle),
             name: "node".to_owned(),
-            address: None,
+            addresses: watch::channel(Vec::new()).1,
             logs: dir.path().join("logs"),
             api: Arc::new(NoMaster),
             runtime: Arc::new(runtime),

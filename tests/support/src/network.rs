@@ -12,6 +12,7 @@ use futures_util::TryStreamExt;
 use rtnetlink::packet_route::route::{RouteScope, RouteType};
 use rtnetlink::{Handle, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use tokio::net::UdpSocket;
+use tokio::sync::watch;
 
 /// The DHCP server's address.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -162,41 +163,74 @@ async fn index(handle: &Handle, name: &str) -> u32 {
 
 /// Answers every discover and request with the one address and this router.
 pub async fn dhcp(socket: UdpSocket, router: Ipv4Addr) {
+    let (_stays, lent) = watch::channel(ADDRESS);
+    lend(socket, router, lent, 1800).await;
+}
+
+/// Lends the address that `lent` has at the time. Clients ask each second to keep theirs, and are refused another one.
+pub async fn dhcp_of(socket: UdpSocket, router: Ipv4Addr, lent: watch::Receiver<Ipv4Addr>) {
+    lend(socket, router, lent, 1).await;
+}
+
+async fn lend(socket: UdpSocket, router: Ipv4Addr, lent: watch::Receiver<Ipv4Addr>, renew: u32) {
     let mut buffer = [0; 1500];
     loop {
         let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
-        assert_eq!(
-            from.ip(),
-            IpAddr::from(Ipv4Addr::UNSPECIFIED),
-            "a client without an address spoke from another"
-        );
         let Ok(asked) = Message::decode(&mut Decoder::new(&buffer[..length])) else {
             continue;
         };
-        let kind = match asked.opts().msg_type() {
-            Some(MessageType::Discover) => MessageType::Offer,
-            Some(MessageType::Request) => MessageType::Ack,
+        let own = asked.ciaddr();
+        assert_eq!(
+            from.ip(),
+            IpAddr::from(own),
+            "a client speaks from its address, or from none"
+        );
+        let address = *lent.borrow();
+        let is_kept = own == Ipv4Addr::UNSPECIFIED || own == address;
+        let answer = match asked.opts().msg_type() {
+            Some(MessageType::Discover) => {
+                answer(&asked, MessageType::Offer, address, router, renew)
+            }
+            Some(MessageType::Request) if is_kept => {
+                answer(&asked, MessageType::Ack, address, router, renew)
+            }
+            Some(MessageType::Request) => answer(
+                &asked,
+                MessageType::Nak,
+                Ipv4Addr::UNSPECIFIED,
+                router,
+                renew,
+            ),
             _ => continue,
         };
-        let none = Ipv4Addr::UNSPECIFIED;
-        let mut answer =
-            Message::new_with_id(asked.xid(), none, ADDRESS, none, none, asked.chaddr());
-        answer.set_opcode(Opcode::BootReply);
-        for option in [
-            DhcpOption::MessageType(kind),
-            DhcpOption::ServerIdentifier(SERVER),
-            DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
-            DhcpOption::Router(vec![router]),
-            DhcpOption::DomainNameServer(vec![DNS]),
-            DhcpOption::AddressLeaseTime(3600),
-        ] {
-            answer.opts_mut().insert(option);
-        }
-        let mut bytes = Vec::new();
-        answer.encode(&mut Encoder::new(&mut bytes)).unwrap();
-        socket
-            .send_to(&bytes, (Ipv4Addr::BROADCAST, 68))
-            .await
-            .unwrap();
+        let to = (Ipv4Addr::BROADCAST, 68);
+        socket.send_to(&answer, to).await.unwrap();
     }
+}
+
+/// The bytes of an answer that lends an address for an hour.
+fn answer(
+    asked: &Message,
+    kind: MessageType,
+    yours: Ipv4Addr,
+    router: Ipv4Addr,
+    renew: u32,
+) -> Vec<u8> {
+    let none = Ipv4Addr::UNSPECIFIED;
+    let mut answer = Message::new_with_id(asked.xid(), none, yours, none, none, asked.chaddr());
+    answer.set_opcode(Opcode::BootReply);
+    for option in [
+        DhcpOption::MessageType(kind),
+        DhcpOption::ServerIdentifier(SERVER),
+        DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
+        DhcpOption::Router(vec![router]),
+        DhcpOption::DomainNameServer(vec![DNS]),
+        DhcpOption::AddressLeaseTime(3600),
+        DhcpOption::Renewal(renew),
+    ] {
+        answer.opts_mut().insert(option);
+    }
+    let mut bytes = Vec::new();
+    answer.encode(&mut Encoder::new(&mut bytes)).unwrap();
+    bytes
 }

@@ -1,17 +1,19 @@
-//! Tunnels by client libraries: the Python client of PyPI and kube-rs, unmodified. kubectl's own are in `tunnels`, `attach` and
-//! `forward`.
+//! Client libraries: tunnels by the Python client of PyPI and by kube-rs, unmodified, and kube-rs in a pod. kubectl's own tunnels are
+//! in `tunnels`, `attach` and `forward`.
 
-use crate::cluster::shell;
+use crate::cluster::{Cluster, shell};
 use crate::forward;
 use crate::network::on_a_machine;
 use crate::site::LIMIT;
 use crate::tunnels::Site;
-use config_kube::k8s_openapi::api::core::v1::Pod;
+use config_kube::k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use config_model::host_path::HostPath;
+use http::Method;
 use kube::api::{Api, AttachParams, AttachedProcess};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -182,5 +184,106 @@ fn kube_rs_runs_commands_attaches_and_forwards() {
             assert!(answer.ends_with(b"hello\n"));
         };
         timeout(LIMIT, whole).await.expect("it ends in time");
+    });
+}
+
+/// Puts a program of this host into a folder, with its loader and libraries: containers of busybox have none.
+fn pack(program: &str, folder: &Path) {
+    std::fs::create_dir(folder).unwrap();
+    std::fs::copy(program, folder.join("program")).unwrap();
+    let needed = Command::new("ldd").arg(program).output().unwrap();
+    let needed = String::from_utf8(needed.stdout).unwrap();
+    let files = needed.split_whitespace().map(Path::new);
+    for file in files.filter(|word| word.is_absolute()) {
+        let name = file.file_name().unwrap();
+        std::fs::copy(file, folder.join(name)).unwrap();
+    }
+}
+
+/// What pods of the namespace need to use the API: rights of its service account over config maps, and the root's certificate.
+async fn give_rights(site: &Site) {
+    let meta = |name: &str| json!({"name": name, "namespace": "default"});
+    let core = "/api/v1/namespaces/default";
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch", "create"]}]);
+    let account = json!([{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]);
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "answers"});
+    let root = json!({"ca.crt": site.root()});
+    for (path, object) in [
+        (
+            format!("{core}/configmaps"),
+            json!({"metadata": meta("kube-root-ca.crt"), "data": root}),
+        ),
+        (
+            format!("{core}/configmaps"),
+            json!({"metadata": meta("question")}),
+        ),
+        (
+            format!("{rbac}/roles"),
+            json!({"metadata": meta("answers"), "rules": rules}),
+        ),
+        (
+            format!("{rbac}/rolebindings"),
+            json!({"metadata": meta("answers"), "subjects": account, "roleRef": role}),
+        ),
+    ] {
+        site.cluster.ask(Method::POST, &path, &object).await;
+    }
+}
+
+#[test]
+fn kube_rs_in_a_pod_uses_the_api_by_the_pods_token() {
+    on_a_machine(|| async {
+        let cluster = Cluster::new().await;
+        let folder = cluster.site.dir.path().join("program");
+        pack(env!("CARGO_BIN_EXE_in-cluster"), &folder);
+        let path = folder.display().to_string();
+        let entry = HostPath {
+            path: path.parse().unwrap(),
+            writable: false,
+        };
+        let site = Site::over(cluster.again(vec![entry]).await).await;
+        give_rights(&site).await;
+        let mut main = shell("");
+        main["command"] = json!([
+            "/program/ld-linux-x86-64.so.2",
+            "--library-path",
+            "/program",
+            "/program/program"
+        ]);
+        let (host, port) = (site.api().ip().to_string(), site.api().port().to_string());
+        main["env"] = json!([
+            {"name": "KUBERNETES_SERVICE_HOST", "value": host},
+            {"name": "KUBERNETES_SERVICE_PORT", "value": port},
+        ]);
+        main["volumeMounts"] =
+            json!([{"name": "program", "mountPath": "/program", "readOnly": true}]);
+        let pod = json!({
+            "metadata": {"name": "asks", "namespace": "default"},
+            "spec": {
+                "nodeName": "worker-1", "hostNetwork": true, "restartPolicy": "Never", "containers": [main],
+                "volumes": [{"name": "program", "hostPath": {"path": path, "type": "Directory"}}],
+            },
+        });
+        let pods = "/api/v1/namespaces/default/pods";
+        site.cluster.ask(Method::POST, pods, &pod).await;
+        let running = json!("Running");
+        site.cluster.reaches("asks", "/phase", running).await;
+        let question = "/api/v1/namespaces/default/configmaps/question";
+        let word = json!({"data": {"word": "hello"}});
+        site.cluster.patch(question, &word).await;
+        site.cluster
+            .reaches("asks", "/phase", json!("Succeeded"))
+            .await;
+        let answer: ConfigMap = site
+            .cluster
+            .admin
+            .get(Some("default"), "answer")
+            .await
+            .unwrap();
+        let user = "system:serviceaccount:default:default";
+        let wanted = [("secrets", "403"), ("user", user), ("word", "hello")];
+        let wanted = wanted.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(answer.data, Some(wanted.into()));
     });
 }

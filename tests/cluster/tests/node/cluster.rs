@@ -14,6 +14,7 @@ use http::Method;
 use master_api::{ApiServer, Options};
 use master_client::{Client, DeleteParams, ListParams, UserInfo};
 use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -37,6 +38,8 @@ pub(crate) struct Cluster {
     /// Whether the node follows the objects of services and network policies.
     follows: bool,
     kubelet: Option<(watch::Sender<bool>, JoinHandle<()>, JoinHandle<()>)>,
+    /// The machine's addresses.
+    pub(crate) addresses: watch::Sender<Vec<IpAddr>>,
     /// Whether the master gives the node no answers; its open watches go on.
     pub(crate) away: Arc<AtomicBool>,
     /// The paths of the node's calls so far, watches aside.
@@ -73,6 +76,7 @@ impl Cluster {
             static_pods: Vec::new(),
             follows: false,
             kubelet: None,
+            addresses: watch::channel(vec![Ipv4Addr::LOCALHOST.into()]).0,
             away: Arc::default(),
             asked: Arc::default(),
             port: None,
@@ -147,7 +151,7 @@ impl Cluster {
         let path = |name: &str| self.site.dir.path().join(name);
         Config {
             node_name: NODE.into(),
-            addresses: vec!["127.0.0.1".parse().unwrap()],
+            addresses: self.addresses.subscribe(),
             port: 10250,
             data: path("kubelet"),
             run: path("run"),

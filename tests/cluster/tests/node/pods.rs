@@ -381,3 +381,27 @@ async fn the_node_reports_its_status_and_renews_its_lease() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_and_its_pods_follow_the_machines_addresses() {
+    let cluster = Cluster::new().await;
+    let main = shell("while :; do sleep 0.1; done");
+    let spec = json!({"terminationGracePeriodSeconds": 0, "containers": [main]});
+    cluster.create("p", spec).await;
+    cluster.reaches("p", "/phase", json!("Running")).await;
+    cluster.reaches("p", "/hostIP", json!("127.0.0.1")).await;
+    let moved = ["192.0.2.7", "2001:db8::7"];
+    let addresses = moved.map(|text| text.parse().unwrap());
+    cluster.addresses.send_replace(addresses.to_vec());
+    let both = json!(moved.map(|ip| json!({"ip": ip})));
+    let status = cluster.reaches("p", "/hostIPs", both).await;
+    assert_eq!(status["hostIP"], moved[0]);
+    eventually("the Node to have no other addresses", || async {
+        let node: Node = cluster.admin.get(None, NODE).await.unwrap();
+        let all = node.status.unwrap().addresses.unwrap_or_default();
+        let internal = all.iter().filter(|one| one.type_ == "InternalIP");
+        let internal: Vec<&str> = internal.map(|one| &*one.address).collect();
+        (internal == moved).then_some(())
+    })
+    .await;
+}

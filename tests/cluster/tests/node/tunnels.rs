@@ -59,6 +59,14 @@ impl NodeDialer for Dialer {
     }
 }
 
+fn pem(kind: &str, der: &[u8]) -> String {
+    // OpenSSL, by which Python reads it, takes lines of 64 characters (RFC 7468).
+    let text = STANDARD.encode(der);
+    let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
+    let text = lines.collect::<Vec<_>>().join("\n");
+    format!("-----BEGIN {kind}-----\n{text}\n-----END {kind}-----\n")
+}
+
 /// A cluster with its kubelet's port and its API on sockets.
 pub(crate) struct Site {
     pub(crate) cluster: Cluster,
@@ -118,6 +126,16 @@ impl Site {
         site
     }
 
+    /// The address of the API.
+    pub(crate) fn api(&self) -> SocketAddr {
+        self.api
+    }
+
+    /// The certificate of the authority that the API's one leads to, PEM.
+    pub(crate) fn root(&self) -> String {
+        pem("CERTIFICATE", self.authority.root())
+    }
+
     /// Ends the kubelet's port; its containers run on.
     pub(crate) fn stop_port(&self) {
         self.node.send_replace(true);
@@ -129,15 +147,7 @@ impl Site {
 
     fn write_kubeconfig(&self) {
         let (chain, key) = self.authority.sign_as("admin", &["system:masters"]);
-        let pem = |kind: &str, der: &[u8]| {
-            // OpenSSL, by which Python reads it, takes lines of 64 characters (RFC 7468).
-            let text = STANDARD.encode(der);
-            let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
-            let text = lines.collect::<Vec<_>>().join("\n");
-            STANDARD.encode(format!(
-                "-----BEGIN {kind}-----\n{text}\n-----END {kind}-----\n"
-            ))
-        };
+        let pem = |kind: &str, der: &[u8]| STANDARD.encode(pem(kind, der));
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {
