@@ -224,7 +224,7 @@ pub async fn write(mut queue: Queue, api: Arc<dyn Api>, node: String) {
             .await
         };
         if let Err(error) = result {
-            tracing::debug!(reason = error.chain(), "cannot write an event");
+            tracing::debug!(error = error.chain(), "cannot write an event");
         }
     }
 }

@@ -48,12 +48,6 @@ impl Error {
 
     /// The whole chain in one line, for an event.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = std::error::Error::source(self);
-        while let Some(error) = next {
-            text = format!("{text}: {error}");
-            next = error.source();
-        }
-        text
+        config_errors::chain(self)
     }
 }

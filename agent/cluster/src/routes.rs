@@ -31,7 +31,7 @@ pub async fn keep_routes(sandboxes: Arc<Sandboxes>, view: View, own: String) {
                 }
                 Ok(Err(error)) => {
                     tracing::error!(
-                        reason = error.chain(),
+                        error = error.chain(),
                         "cannot set routes to other nodes' pods; trying again"
                     );
                     tokio::time::sleep(RETRY).await;

@@ -61,7 +61,8 @@ impl Room {
     fn add(
         &mut self,
         entries: &mut Vec<Entry>,
-        (path, mode): (&str, u32),
+        path: &str,
+        mode: u32,
         bytes: &[u8],
     ) -> Result<(), String> {
         let left = (self.files.checked_sub(1)).zip(self.bytes.checked_sub(bytes.len()));
@@ -200,7 +201,7 @@ impl Collector<'_> {
     }
 
     fn add(&mut self, path: &str, mode: u32, bytes: &[u8]) -> Result<(), String> {
-        self.room.add(&mut self.entries, (path, mode), bytes)
+        self.room.add(&mut self.entries, path, mode, bytes)
     }
 
     /// The keys that the pod chose, or all.

@@ -341,10 +341,9 @@ async fn keep(inner: Arc<Inner>, name: Name, life: u64) {
                     pause = PAUSE;
                 } else {
                     inner.set_live(&name, false);
-                    let reason = error.chain();
                     tracing::debug!(
                         ?name,
-                        reason,
+                        error = error.chain(),
                         "cannot watch an object; asking for it instead"
                     );
                     pause = (pause * 2).min(REFUSED);

@@ -1,6 +1,7 @@
 //! Decoders of this room that only its own functions call, for the fuzz targets of `tests/fuzz`.
 
 use crate::grpc::{CallError, message};
+use agent_grpc::Answer;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
@@ -16,5 +17,10 @@ pub fn answer<A: Message + Default>(status: &[u8], words: &[u8], body: Bytes) ->
             headers.insert(name, value);
         }
     }
-    message((headers, None, body)).map_err(|error: CallError| error.to_string())
+    let answer = Answer {
+        headers,
+        trailers: None,
+        body,
+    };
+    message(answer).map_err(|error: CallError| error.to_string())
 }

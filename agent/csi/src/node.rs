@@ -37,7 +37,7 @@ pub(crate) async fn keep(registry: Arc<Registry>, node: String, api: Arc<dyn Api
         let wanted: Vec<_> = registry.all().iter().map(|driver| entry(driver)).collect();
         if let Err(error) = write(&*api, &node, &wanted).await {
             tracing::warn!(
-                reason = error.chain(),
+                error = error.chain(),
                 "cannot write the CSINode; trying again"
             );
             tokio::time::sleep(RETRY).await;

@@ -134,9 +134,9 @@ async fn connection(stream: UnixStream, machine: Arc<Machine>) -> io::Result<()>
     }
     let answer = match serde_json::from_slice::<Request>(&line) {
         Ok(request) => {
-            let op = request.op();
+            let operation = request.op();
             let answer = tokio::task::spawn_blocking(move || answer(request, &machine)).await?;
-            tracing::info!(op, "TPM operation for the master");
+            tracing::info!(operation, "TPM operation for the master");
             answer
         }
         Err(error) => refusal("MALFORMED", &error.to_string()),

@@ -36,10 +36,10 @@ struct Record {
 pub(crate) fn tell(run: &Path, notices: &Notices) {
     if let Some(record) = read(run) {
         tracing::info!(
-            record.outcome,
-            record.reason,
-            record.renewals,
-            record.generation,
+            outcome = record.outcome,
+            reason = record.reason,
+            renewals = record.renewals,
+            generation = record.generation,
             "init's report on the encrypted state"
         );
         notices.set(STATE_RENEWED, notice(&record));

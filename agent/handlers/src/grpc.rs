@@ -1,23 +1,21 @@
-//! The health check of gRPC (`grpc.health.v1.Health/Check`) over HTTP/2 in the clear, in upstream's words.
+//! The health check of gRPC (`grpc.health.v1.Health/Check`) in upstream's words.
 //!
-//! One call on one connection. Of the answer no more than [`LONGEST_ANSWER`] is read, and all of it takes no longer than the
-//! probe may.
+//! One call on one connection. Of the answer no more than [`LONGEST_ANSWER`] is read, and all of it
+//! takes no longer than the probe may.
 
 use crate::dial;
-use bytes::{Buf, Bytes};
-use http::{HeaderMap, Request, Response};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use agent_grpc::{Answer, Call, Channel, Error, Status, message};
+use bytes::Bytes;
 use prost::Message;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
 /// A health answer has two bytes; a longer one than this is none.
 const LONGEST_ANSWER: usize = 4096;
-/// The gRPC status codes that have words of their own.
+/// The gRPC status codes that have words of their own, and the one of a server that sends no number.
 const OK: u32 = 0;
+const UNKNOWN: u32 = 2;
 const DEADLINE_EXCEEDED: u32 = 4;
 const UNIMPLEMENTED: u32 = 12;
 
@@ -57,13 +55,6 @@ impl ServingStatus {
     }
 }
 
-/// The status of a call that the server refused.
-#[derive(Debug, PartialEq, Eq)]
-struct Status {
-    code: u32,
-    message: String,
-}
-
 /// Asks whether a service serves; the empty name stands for the server as a whole.
 ///
 /// # Errors
@@ -76,28 +67,20 @@ pub(crate) async fn check(
     limit: Duration,
 ) -> Result<(), String> {
     let address = crate::address(place, port);
-    let stage = std::sync::atomic::AtomicBool::new(false);
+    let connected = AtomicBool::new(false);
     let call = async {
         let stream = dial::connect(place, port)
             .await
             .map_err(|error| no_connection(&address, &error))?;
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_header_list_size(16 << 10)
-            .handshake(TokioIo::new(stream))
+        let channel = Channel::open(stream)
             .await
             .map_err(|error| no_connection(&address, &error))?;
-        stage.store(true, std::sync::atomic::Ordering::Relaxed);
-        let call = ask(sender, &address, service, agent, limit);
-        tokio::select! {
-            // The call gets the connection's error; the connection ends with this future.
-            answer = call => answer,
-            ended = connection => Err(failed(&format!("the connection ended: {ended:?}"))),
-        }
+        connected.store(true, Ordering::Relaxed);
+        ask(channel, &address, service, agent, limit).await
     };
     timeout(limit, call).await.unwrap_or_else(|_elapsed| {
         let seconds = limit.as_secs();
-        Err(if stage.load(std::sync::atomic::Ordering::Relaxed) {
+        Err(if connected.load(Ordering::Relaxed) {
             format!("timeout: health rpc did not complete within {seconds}s")
         } else {
             format!("timeout: failed to connect service {address:?} within {seconds}s")
@@ -114,24 +97,22 @@ fn failed(why: &str) -> String {
 }
 
 async fn ask(
-    mut sender: http2::SendRequest<Full<Bytes>>,
+    channel: Channel,
     address: &str,
     service: &str,
     agent: &str,
     limit: Duration,
 ) -> Result<(), String> {
-    let request = Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .header("user-agent", agent)
-        .header("grpc-timeout", format!("{}S", limit.as_secs()))
-        .body(Full::new(framed(service)))
-        .map_err(|error| failed(&error.to_string()))?;
-    let answer = sender
-        .send_request(request)
-        .await
-        .map_err(|error| failed(&error.to_string()))?;
-    let health = read(answer).await?;
+    let time = format!("{}S", limit.as_secs());
+    let call = Call {
+        authority: address,
+        method: "/grpc.health.v1.Health/Check",
+        headers: &[("user-agent", agent), ("grpc-timeout", time.as_str())],
+        longest: LONGEST_ANSWER,
+    };
+    let service = service.to_owned();
+    let answer = channel.call(&call, &HealthCheckRequest { service }).await;
+    let health = read(answer.map_err(|error| no_answer(&error))?)?;
     if health == ServingStatus::Serving as i32 {
         return Ok(());
     }
@@ -141,55 +122,31 @@ async fn ask(
     ))
 }
 
-/// The request as gRPC sends it: not compressed, its length, the message.
-fn framed(service: &str) -> Bytes {
-    let message = HealthCheckRequest {
-        service: service.to_owned(),
+fn no_answer(error: &Error) -> String {
+    match error {
+        Error::Http(status) => failed(&format!(
+            "unexpected HTTP status code received from server: {status}"
+        )),
+        Error::Connection(_)
+        | Error::Ended(_)
+        | Error::Request(_)
+        | Error::Body(_)
+        | Error::Frame
+        | Error::Message(_) => failed(&error.to_string()),
     }
-    .encode_to_vec();
-    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    let mut frame = vec![0];
-    frame.extend(length.to_be_bytes());
-    frame.extend(message);
-    frame.into()
 }
 
-/// The health in an answer.
-async fn read(answer: Response<Incoming>) -> Result<i32, String> {
-    let (head, body) = answer.into_parts();
-    if head.status != http::StatusCode::OK {
-        let text = format!(
-            "unexpected HTTP status code received from server: {}",
-            head.status
-        );
-        return Err(failed(&text));
+/// The health in an answer. A server that gives no status but a message is taken at that.
+fn read(answer: Answer) -> Result<i32, String> {
+    if let Some(status) = answer.status() {
+        refused(&status)?;
     }
-    // A server that refuses at once puts its status into the head.
-    if let Some(status) = status(&head.headers) {
-        refused(status)?;
-    }
-    let body = Limited::new(body, LONGEST_ANSWER)
-        .collect()
-        .await
-        .map_err(|error| failed(&error.to_string()))?;
-    if let Some(status) = body.trailers().and_then(status) {
-        refused(status)?;
-    }
-    parse(body.to_bytes()).ok_or_else(|| failed("the answer is no message of the health protocol"))
+    parse(answer.body).ok_or_else(|| failed("the answer is no message of the health protocol"))
 }
 
-/// The status that headers or trailers name.
-fn status(fields: &HeaderMap) -> Option<Status> {
-    let text = |name: &str| fields.get(name).and_then(|value| value.to_str().ok());
-    Some(Status {
-        code: text("grpc-status")?.parse().unwrap_or(2),
-        message: text("grpc-message").unwrap_or_default().to_owned(),
-    })
-}
-
-fn refused(status: Status) -> Result<(), String> {
-    let Status { code, message } = status;
-    match code {
+fn refused(status: &Status) -> Result<(), String> {
+    let message = &status.message;
+    match status.code.parse().unwrap_or(UNKNOWN) {
         OK => Ok(()),
         UNIMPLEMENTED => Err(format!(
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {message}"
@@ -201,16 +158,10 @@ fn refused(status: Status) -> Result<(), String> {
     }
 }
 
-/// One message that is not compressed, and nothing after it.
-pub(crate) fn parse(mut frame: Bytes) -> Option<i32> {
-    if frame.len() < 5 || frame.get_u8() != 0 {
-        return None;
-    }
-    let length = usize::try_from(frame.get_u32()).ok()?;
-    if frame.len() != length {
-        return None;
-    }
-    Some(HealthCheckResponse::decode(frame).ok()?.status)
+/// The number of the health in an answer's body.
+pub(crate) fn parse(body: Bytes) -> Option<i32> {
+    let answer: HealthCheckResponse = message(body).ok()?;
+    Some(answer.status)
 }
 
 #[cfg(test)]
@@ -221,14 +172,8 @@ mod tests {
     use tokio::net::TcpListener;
 
     fn refusal(code: u32, message: &str) -> String {
-        let message = message.to_owned();
-        refused(Status { code, message }).unwrap_err()
-    }
-
-    #[test]
-    fn the_request_is_the_one_of_the_protocol() {
-        assert_eq!(framed("")[..], [0, 0, 0, 0, 0]);
-        assert_eq!(framed("ab")[..], [0, 0, 0, 0, 4, 10, 2, b'a', b'b']);
+        let (code, message) = (code.to_string(), message.to_owned());
+        refused(&Status { code, message }).unwrap_err()
     }
 
     #[test]

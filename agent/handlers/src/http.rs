@@ -4,7 +4,7 @@
 //! [`config_tls::unproven_probe_server`]); if `host` is a name, it is sent as SNI. One exchange of
 //! HTTP/1.1, of which only the head is read.
 
-use crate::redirect::{self, Place};
+use crate::redirect::{self, Url};
 use crate::{address, dial};
 use bytes::Bytes;
 use config_http::{Body, Connection, HttpError, Limits};
@@ -67,7 +67,7 @@ pub(crate) struct Answer {
 /// No answer came, the request can't be made, or redirects don't end.
 pub(crate) async fn follow(
     action: &HTTPGetAction,
-    mut place: Place,
+    mut place: Url,
     agent: &str,
 ) -> Result<Answer, Failure> {
     for _ in 0..=MAX_REDIRECTS {
@@ -91,10 +91,10 @@ pub(crate) async fn follow(
 /// No answer came, or the request can't be made.
 pub(crate) async fn get(
     action: &HTTPGetAction,
-    place: &Place,
+    place: &Url,
     agent: &str,
 ) -> Result<Answer, Failure> {
-    let Place {
+    let Url {
         scheme,
         host,
         port,
@@ -254,7 +254,7 @@ mod tests {
 
     /// The status of the answer.
     async fn asked(get: &HTTPGetAction, host: &str, port: u16) -> Result<u16, Failure> {
-        let answer = super::get(get, &Place::of(get, host, port), "probe/1").await;
+        let answer = super::get(get, &Url::of(get, host, port), "probe/1").await;
         answer.map(|answer| answer.status)
     }
 
@@ -389,7 +389,7 @@ mod tests {
         let moved = "HTTP/1.1 302 Found\r\nlocation: /healthz\r\ncontent-length: 0\r\n\r\n";
         let bad = "HTTP/1.1 500 Error\r\ncontent-length: 0\r\n\r\n";
         let (port, serving) = answering(vec![moved, bad]).await;
-        let place = Place::of(&action, "127.0.0.1", port);
+        let place = Url::of(&action, "127.0.0.1", port);
         let answer = follow(&action, place, "probe/1").await.unwrap();
         assert_eq!(answer.status, 500);
         let asked = ["GET /health?full HTTP/1.1", "GET /healthz HTTP/1.1"];
@@ -398,13 +398,13 @@ mod tests {
         let away =
             "HTTP/1.1 302 Found\r\nlocation: http://0.0.0.0/\r\ncontent-length: 5\r\n\r\nFound";
         let (port, serving) = answering(vec![away]).await;
-        let place = Place::of(&action, "127.0.0.1", port);
+        let place = Url::of(&action, "127.0.0.1", port);
         let answer = follow(&action, place, "probe/1").await.unwrap();
         assert_eq!((answer.status, answer.body.as_str()), (302, "Found"));
         serving.await.unwrap();
 
         let (port, serving) = answering(vec![moved; MAX_REDIRECTS + 1]).await;
-        let place = Place::of(&action, "127.0.0.1", port);
+        let place = Url::of(&action, "127.0.0.1", port);
         let why = String::from(follow(&action, place, "probe/1").await.unwrap_err());
         assert_eq!(why, "Get \"/healthz\": stopped after 10 redirects");
         serving.await.unwrap();

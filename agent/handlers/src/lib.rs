@@ -16,7 +16,7 @@ mod http;
 mod redirect;
 
 use crate::http::{Answer, Failure};
-use crate::redirect::Place;
+use crate::redirect::Url;
 use agent_runtime::Runtime;
 use config_kube::k8s_openapi::api::core::v1::{
     Container, ContainerPort, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe,
@@ -120,9 +120,9 @@ impl Target {
     }
 
     /// What an action over HTTP asks for.
-    fn asked(&self, get: &HTTPGetAction) -> Result<Place, String> {
+    fn asked(&self, get: &HTTPGetAction) -> Result<Url, String> {
         let port = self.port(&get.port)?;
-        Ok(Place::of(get, &self.place(get.host.as_deref()), port))
+        Ok(Url::of(get, &self.place(get.host.as_deref()), port))
     }
 
     /// A hook over HTTPS whose server does not speak TLS is sent in the clear, without its credentials (upstream's rule: hooks

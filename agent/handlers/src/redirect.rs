@@ -6,7 +6,7 @@ use http::Uri;
 
 /// The place of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Url {
     /// In small letters.
     pub(crate) scheme: String,
     /// A name, or an address without brackets.
@@ -16,7 +16,7 @@ pub(crate) struct Place {
     pub(crate) path: String,
 }
 
-impl Place {
+impl Url {
     /// The place of an action whose host and port are known.
     pub(crate) fn of(get: &HTTPGetAction, host: &str, port: u16) -> Self {
         let scheme = get.scheme.as_deref().unwrap_or("HTTP");
@@ -33,9 +33,9 @@ impl Place {
 
 /// The place that a redirect to `location` names, seen from `from`; none where it leads to another
 /// host, or to nowhere.
-pub(crate) fn next(from: &Place, location: &str) -> Option<Place> {
+pub(crate) fn next(from: &Url, location: &str) -> Option<Url> {
     let location = location.split('#').next().unwrap_or_default();
-    let same = |path: String| Place {
+    let same = |path: String| Url {
         path,
         ..from.clone()
     };
@@ -58,7 +58,7 @@ pub(crate) fn next(from: &Place, location: &str) -> Option<Place> {
     let host = uri.host()?.trim_matches(['[', ']']).to_owned();
     let usual = if scheme == "https" { 443 } else { 80 };
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    host.eq_ignore_ascii_case(&from.host).then(|| Place {
+    host.eq_ignore_ascii_case(&from.host).then(|| Url {
         scheme,
         port: uri.port_u16().unwrap_or(usual),
         path: path.to_owned(),
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_redirect_is_followed_within_the_host_and_nowhere_else() {
-        let from = Place {
+        let from = Url {
             scheme: "http".to_owned(),
             host: "10.1.0.2".to_owned(),
             port: 8080,
@@ -95,7 +95,7 @@ mod tests {
         for location in ["http://0.0.0.0/", "//example/x", "http://[::1", "://"] {
             assert_eq!(leads(location), None, "{location}");
         }
-        let from = Place {
+        let from = Url {
             host: "2001:db8::7".to_owned(),
             ..from
         };

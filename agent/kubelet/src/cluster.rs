@@ -166,12 +166,12 @@ async fn follow_kind<K: Followed>(shared: &Shared, view: &View<K::State>) {
         match list::<K>(shared, view).await {
             Ok(version) => {
                 if let Err(error) = watch::<K>(shared, view, version).await {
-                    tracing::debug!(path = K::PATH, reason = error.chain(), "watch ended");
+                    tracing::debug!(path = K::PATH, error = error.chain(), "watch ended");
                 }
             }
             Err(error) => tracing::debug!(
                 path = K::PATH,
-                reason = error.chain(),
+                error = error.chain(),
                 "cannot list objects; trying again"
             ),
         }

@@ -65,7 +65,7 @@ impl Drain {
                     Ok(Ok(containers)) => Some(containers),
                     Ok(Err(error)) => {
                         tracing::warn!(
-                            reason = error.chain(),
+                            error = error.chain(),
                             "cannot list containers from containerd while draining"
                         );
                         None
@@ -165,7 +165,7 @@ impl Drain {
                 };
                 if let Err(error) = outcome {
                     tracing::warn!(
-                        reason = Error::chain(&error),
+                        error = Error::chain(&error),
                         ?action,
                         "cannot stop or kill a container while draining"
                     );

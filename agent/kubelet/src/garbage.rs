@@ -40,7 +40,7 @@ pub(crate) enum Goal {
 pub(crate) async fn collect(shared: Arc<Shared>) {
     loop {
         if let Err(error) = sweep(&shared, Goal::Marks).await {
-            tracing::warn!(reason = %error.chain(), "unused images not removed");
+            tracing::warn!(error = %error.chain(), "unused images not removed");
         }
         tokio::time::sleep(PERIOD).await;
     }

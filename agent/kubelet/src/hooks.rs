@@ -84,7 +84,7 @@ impl Hooks {
             let progress = match target.hook(&hook, LONGEST).await {
                 Ok(()) => Progress::Done,
                 Err(why) => {
-                    tracing::debug!(container = target.id, why, "postStart hook failed");
+                    tracing::debug!(container = target.id, reason = why, "postStart hook failed");
                     // No more words: what a hook prints may be secret (upstream's rule).
                     let words = "PostStartHook failed";
                     let events = events.of(&pod, &target.container.name);
@@ -123,7 +123,7 @@ impl Hooks {
             if let Some((target, hook)) = found {
                 let done = tokio::time::timeout(limit, target.hook(&hook, limit)).await;
                 if let Ok(Err(why)) = done {
-                    tracing::debug!(container = id, why, "preStop hook failed");
+                    tracing::debug!(container = id, reason = why, "preStop hook failed");
                     let words = "PreStopHook failed";
                     let events = events.of(&pod, &target.container.name);
                     events.warning("FailedPreStopHook", words);

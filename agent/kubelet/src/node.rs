@@ -64,7 +64,7 @@ pub(crate) async fn keep_status(shared: Arc<Shared>) {
         let well = match reporter.report().await {
             Ok(ready) => ready,
             Err(error) => {
-                tracing::warn!(reason = error.chain(), "cannot update the Node's status");
+                tracing::warn!(error = error.chain(), "cannot update the Node's status");
                 false
             }
         };
@@ -213,7 +213,7 @@ async fn label(shared: &Shared, node: &Node) -> Result<(), ApiError> {
         // A master that gives labels itself only: the node is as good without them.
         Err(error @ ApiError::Status { code: 403, .. }) => {
             tracing::warn!(
-                reason = error.chain(),
+                error = error.chain(),
                 "cannot add the os and arch labels to the Node"
             );
             Ok(())
@@ -468,7 +468,7 @@ pub(crate) async fn keep_lease(shared: Arc<Shared>) {
                 PERIOD
             }
             Err(error) => {
-                tracing::warn!(reason = error.chain(), "cannot renew the node's Lease");
+                tracing::warn!(error = error.chain(), "cannot renew the node's Lease");
                 LEASE_RETRY
             }
         };

@@ -81,11 +81,11 @@ impl Pods {
             match self.list().await {
                 Ok(version) => {
                     if let Err(error) = self.follow(version, &mut changes).await {
-                        tracing::debug!(reason = error.chain(), "watch of pods ended");
+                        tracing::debug!(error = error.chain(), "watch of pods ended");
                     }
                 }
                 Err(error) => tracing::warn!(
-                    reason = error.chain(),
+                    error = error.chain(),
                     "cannot list this node's pods; trying again"
                 ),
             }
@@ -161,7 +161,7 @@ impl Pods {
         let containers = match self.shared.runtime.list(None).await {
             Ok(containers) => containers,
             Err(error) => {
-                tracing::debug!(reason = %error.chain(), "cannot list containers from containerd");
+                tracing::debug!(error = %error.chain(), "cannot list containers from containerd");
                 return;
             }
         };

@@ -28,7 +28,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     let mut last = None;
     loop {
         if let Err(error) = pass(&shared, &mut last).await {
-            tracing::warn!(reason = %error.chain(), "cannot look for pods to evict");
+            tracing::warn!(error = %error.chain(), "cannot look for pods to evict");
         }
         tokio::time::sleep(PERIOD).await;
     }

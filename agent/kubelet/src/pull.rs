@@ -84,6 +84,16 @@ pub(crate) struct Failed {
     pub(crate) error: Error,
 }
 
+/// The images that a container needs.
+pub(crate) struct ContainerImages<'a> {
+    pub(crate) pod: &'a Arc<Pod>,
+    /// The pod's name, for its pull secrets.
+    pub(crate) reference: &'a PodRef,
+    pub(crate) container: &'a str,
+    /// Its own image, and those of its volumes.
+    pub(crate) wanted: &'a [Wanted],
+}
+
 /// Notifies the pod worker when a pull ends, also by a panic.
 struct AtItsEnd(Arc<Notify>);
 
@@ -98,10 +108,16 @@ impl Fetches {
     /// they are still fetched. `news` is told at the end.
     pub(crate) async fn images(
         &mut self,
-        (shared, news): (&Arc<Shared>, &Arc<Notify>),
-        (pod, reference): (&Arc<Pod>, &PodRef),
-        (container, wanted): (&str, &[Wanted]),
+        shared: &Arc<Shared>,
+        news: &Arc<Notify>,
+        needed: &ContainerImages<'_>,
     ) -> Option<Result<Vec<Image>, Failed>> {
+        let ContainerImages {
+            pod,
+            reference,
+            container,
+            wanted,
+        } = *needed;
         let running = self.running.remove(container);
         let same = |fetch: &Fetch| fetch.wanted == wanted;
         let mut fetch = running.filter(same).unwrap_or_else(|| {
@@ -120,8 +136,7 @@ impl Fetches {
                 let keys = puller.read(&shared, &pod, &reference).await;
                 let mut images = Vec::new();
                 for wanted in all {
-                    let of = (&*pod, &*own);
-                    let fetched = puller.fetch(&shared, of, (&wanted, &keys)).await;
+                    let fetched = puller.fetch(&shared, &pod, &own, &wanted, &keys).await;
                     let image = wanted.image;
                     images.push(fetched.map_err(|error| Failed { image, error })?);
                 }
@@ -164,8 +179,10 @@ impl Puller {
     async fn fetch(
         &self,
         shared: &Shared,
-        (pod, container): (&Pod, &str),
-        (wanted, keys): (&Wanted, &Keyring),
+        pod: &Pod,
+        container: &str,
+        wanted: &Wanted,
+        keys: &Keyring,
     ) -> Result<Image, Error> {
         let (image, policy) = (wanted.image.as_str(), wanted.policy);
         let (runtime, events) = (&shared.runtime, shared.events.of(pod, container));
@@ -233,7 +250,7 @@ impl Puller {
                 Err(error) => {
                     tracing::debug!(
                         pod = reference.name,
-                        reason = error.chain(),
+                        error = error.chain(),
                         "cannot refresh image pull secrets; using the last ones"
                     );
                     return held().clone();
@@ -358,10 +375,13 @@ mod tests {
         let turns = shared.config.parallel_pulls;
         let others = shared.pulls.try_acquire_many(turns).unwrap();
         let mut fetches = Fetches::default();
-        let mut look = async || {
-            let of = (&shared, &news);
-            fetches.images(of, (&pod, &reference), ("a", &wanted)).await
+        let needed = ContainerImages {
+            pod: &pod,
+            reference: &reference,
+            container: "a",
+            wanted: &wanted,
         };
+        let mut look = async || fetches.images(&shared, &news, &needed).await;
         assert!(look().await.is_none(), "there is no turn");
         drop(others);
         news.notified().await;

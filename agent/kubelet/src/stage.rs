@@ -107,11 +107,11 @@ fn clear(dir: &Path) {
         // machine must stay on the machine.
         while make_private(&target).and_then(|()| detach(&target)).is_ok() {}
         if let Err(error) = folder.remove_tree(Path::new(&name)) {
-            tracing::warn!(dir = %dir.display(), ?name, %error, "cannot unmount a staged volume");
+            tracing::warn!(path = %dir.display(), ?name, %error, "cannot unmount a staged volume");
         }
     }
     if let Err(error) = std::fs::remove_dir(dir) {
-        tracing::warn!(dir = %dir.display(), %error, "cannot remove a staging folder");
+        tracing::warn!(path = %dir.display(), %error, "cannot remove a staging folder");
     }
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn begin(config: &Config, memory: u64) {
     }
     if let Err(error) = hold(config, memory) {
         tracing::error!(
-            reason = chain(&error),
+            error = chain(&error),
             "cannot mount the tmpfs for volume content"
         );
     }

@@ -13,7 +13,7 @@ use crate::hooks::Hooks;
 use crate::names::pod_path;
 use crate::network::Addresses;
 use crate::probes::Probes;
-use crate::pull::{Failed, Fetches, Wanted as Image};
+use crate::pull::{ContainerImages, Failed, Fetches, Wanted as Image};
 use crate::sandbox::Own;
 use crate::shared::Shared;
 use crate::starts::{Ended, Order, Starts};
@@ -227,7 +227,7 @@ impl Worker {
         }
         self.refresh(pod, now).await;
         if let Err(error) = self.end_sandbox(&seen).await {
-            tracing::warn!(pod = self.pod.name, reason = %error.chain(), "cannot remove the pod's sandbox; trying again");
+            tracing::warn!(pod = self.pod.name, error = %error.chain(), "cannot remove the pod's sandbox; trying again");
             return Next::Wait(Some(later(now, RETRY)));
         }
         let next = self.act(Some(pod), &seen, plan).await;
@@ -267,7 +267,7 @@ impl Worker {
                     self.hooks.begin_post_start(pod, name, &id, host);
                 }
                 Some(Err(error)) if error.class == ErrorClass::Unavailable => {
-                    tracing::debug!(pod = self.pod.name, reason = %error.chain(), "start failed");
+                    tracing::debug!(pod = self.pod.name, error = %error.chain(), "start failed");
                 }
                 Some(Err(error)) => self.put_off(pod, name, "", error),
                 None => {}
@@ -354,7 +354,7 @@ impl Worker {
     }
 
     fn unreachable(&self, error: &Error) -> Next {
-        tracing::debug!(pod = self.pod.name, reason = %error.chain(), "cannot list the pod's containers: containerd is unreachable; trying again");
+        tracing::debug!(pod = self.pod.name, error = %error.chain(), "cannot list the pod's containers: containerd is unreachable; trying again");
         Next::Wait(Some(later(Timestamp::now(), RETRY)))
     }
 
@@ -439,8 +439,8 @@ impl Worker {
                     backoff,
                 } => match pod {
                     Some(pod) => {
-                        let next = (kind, attempt, backoff);
-                        self.start(&pod.clone(), &container, next, seen).await
+                        self.start(&pod.clone(), &container, kind, attempt, backoff, seen)
+                            .await
                     }
                     None => Ok(false),
                 },
@@ -460,7 +460,7 @@ impl Worker {
             match result {
                 Ok(done) => acted |= done,
                 Err(error) => {
-                    tracing::debug!(pod = self.pod.name, reason = %error.chain(), "a pod action failed; trying again");
+                    tracing::debug!(pod = self.pod.name, error = %error.chain(), "a pod action failed; trying again");
                     return Next::Wait(Some(later(Timestamp::now(), RETRY)));
                 }
             }
@@ -541,7 +541,9 @@ impl Worker {
         &mut self,
         pod: &Arc<Pod>,
         name: &str,
-        (kind, number, backoff): (Kind, u32, Option<Duration>),
+        kind: Kind,
+        number: u32,
+        backoff: Option<Duration>,
         seen: &[Seen],
     ) -> Result<bool, Error> {
         // While a resize waits, the next attempt has what this one had.
@@ -563,11 +565,13 @@ impl Worker {
         };
         let sandbox = self.sandbox.make(&self.shared, pod).await?;
         let images = Image::all(pod, &container);
-        let fetched = self.fetches.images(
-            (&self.shared, &self.news),
-            (pod, &self.pod),
-            (name, &images),
-        );
+        let needed = ContainerImages {
+            pod,
+            reference: &self.pod,
+            container: name,
+            wanted: &images,
+        };
+        let fetched = self.fetches.images(&self.shared, &self.news, &needed);
         match fetched.await {
             None => Ok(false),
             Some(Ok(fetched)) => {
@@ -658,7 +662,7 @@ impl Worker {
             Err(error) => {
                 tracing::debug!(
                     pod = self.pod.name,
-                    reason = error.chain(),
+                    error = error.chain(),
                     "cannot delete the pod from the API"
                 );
                 return Next::Wait(Some(later(Timestamp::now(), RETRY)));

@@ -269,6 +269,7 @@ fn begins_round(view: View<'_>, plan: &mut Plan) -> bool {
             ContainerState::Created => Action::Remove { id },
             ContainerState::Running { .. } | ContainerState::Exited { .. } => kill,
         };
+        // `sweep` looks at the same containers and may have planned it already.
         if !plan.actions.contains(&end) {
             plan.actions.push(end);
         }
@@ -290,9 +291,12 @@ fn sweep(view: View<'_>, plan: &mut Plan) {
         let before = previous(view.seen, name).map(|previous| previous.key.attempt);
         let id = container.id.clone();
         match container.state {
+            // Two attempts of one container would share its volumes and its ports.
             ContainerState::Running { .. } if Some(container.key.attempt) != newest => {
                 plan.actions.push(Action::Kill { id });
             }
+            // The one before the newest stays: `kubectl logs --previous` and the status's
+            // `lastState` read it.
             ContainerState::Exited { .. }
                 if before.is_some_and(|before| container.key.attempt < before) =>
             {

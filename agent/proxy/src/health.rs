@@ -160,7 +160,7 @@ pub(crate) async fn serve(view: View, node: String, mut addresses: watch::Receiv
                     listening.insert(at, task);
                 }
                 Err(error) => {
-                    tracing::warn!(%at, %error, "cannot listen on a Service's healthCheckNodePort");
+                    tracing::warn!(address = %at, %error, "cannot listen on a Service's healthCheckNodePort");
                     failed = true;
                 }
             }

@@ -55,7 +55,7 @@ impl Subjects {
     pub fn new(pods: &[Arc<Pod>], seen: Result<Vec<Seen>, Error>, disk: Disk) -> Self {
         let incomplete = seen.is_err();
         if let Err(error) = &seen {
-            tracing::debug!(reason = %error.chain(), "cannot list containers for metrics");
+            tracing::debug!(error = %error.chain(), "cannot list containers for metrics");
         }
         let mut by_pod: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
         for one in seen.unwrap_or_default() {

@@ -123,7 +123,7 @@ pub(crate) async fn import(images: &Images, dir: &Path) -> Vec<String> {
     for path in paths {
         match import_one(images, Archive::at(path)).await {
             Ok(found) => names.extend(found),
-            Err(error) => tracing::warn!(reason = %error.chain(), "image archive not imported"),
+            Err(error) => tracing::warn!(error = %error.chain(), "image archive not imported"),
         }
     }
     names

@@ -26,7 +26,7 @@ impl Containerd {
         let mut imported = false;
         loop {
             if let Err(error) = self.follow(&mut imported).await {
-                tracing::debug!(reason = %error.chain(), "containerd's event stream ended; subscribing again");
+                tracing::debug!(error = %error.chain(), "containerd's event stream ended; subscribing again");
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -37,7 +37,7 @@ impl Containerd {
         if !*imported {
             for dir in &self.options.archives {
                 let names = archive::import(&self.images, dir).await;
-                tracing::info!(dir = %dir.display(), images = names.len(), "image archives imported");
+                tracing::info!(path = %dir.display(), images = names.len(), "image archives imported");
             }
             *imported = true;
         }
@@ -81,7 +81,7 @@ impl Containerd {
         if event.topic == "/tasks/oom" {
             let id = TaskOom::decode(body).ok()?.container_id;
             if let Err(error) = self.note(&id, vec![(labels::OOM, "true".to_owned())]).await {
-                tracing::debug!(container = id, reason = %error.chain(), "cannot label a container as OOMKilled");
+                tracing::debug!(container = id, error = %error.chain(), "cannot label a container as OOMKilled");
             }
             return Some(id);
         }

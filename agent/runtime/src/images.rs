@@ -400,7 +400,7 @@ impl Images {
             Err(error) if error.class == ErrorClass::Unavailable => Err(error),
             // Parts are missing or unreadable: as good as absent.
             Err(error) => {
-                tracing::warn!(image = %reference, reason = %error.chain(), "a local image is incomplete; pulling it again");
+                tracing::warn!(image = %reference, error = %error.chain(), "a local image is incomplete; pulling it again");
                 Ok(None)
             }
         }

@@ -75,7 +75,7 @@ pub struct Registries {
 
 /// One place where an image may be.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct Endpoint {
     /// Scheme and host.
     base: String,
     /// The host by which credentials are for it.
@@ -139,7 +139,7 @@ impl Registries {
     }
 
     /// Where an image may be had, in order: mirrors, then the registry itself.
-    fn places(&self, host: &str) -> Vec<Place> {
+    fn places(&self, host: &str) -> Vec<Endpoint> {
         let registry = self.of(host).map(|(registry, _)| registry);
         let mirrors = registry
             .into_iter()
@@ -150,7 +150,7 @@ impl Registries {
                     .split_once("://")
                     .map_or(base.as_str(), |(_, host)| host)
                     .to_owned();
-                Place { base, host }
+                Endpoint { base, host }
             });
         let api = if host == DOCKER_HUB {
             DOCKER_HUB_API
@@ -158,7 +158,7 @@ impl Registries {
             host
         };
         let scheme = registry.map_or("https", own_scheme);
-        let own = Place {
+        let own = Endpoint {
             base: format!("{scheme}://{api}"),
             host: host.to_owned(),
         };
@@ -183,7 +183,7 @@ impl Registries {
     /// none only where there are neither.
     fn tries(
         &self,
-        place: &Place,
+        place: &Endpoint,
         reference: &Reference,
         keys: &Keyring,
     ) -> Vec<(Option<Credential>, Reader)> {
@@ -235,7 +235,7 @@ impl Registries {
 
     async fn resolve_at(
         &self,
-        place: &Place,
+        place: &Endpoint,
         reference: &Reference,
         credential: Option<Credential>,
         reader: Reader,
@@ -295,7 +295,7 @@ impl Registries {
     /// The client for a place where an image of `registry` may be, and the hosts to which
     /// credentials may go there: those of the place's own entry, and of the registry's only at the
     /// registry itself.
-    fn client(&self, registry: &str, place: &Place) -> (Http, Vec<String>) {
+    fn client(&self, registry: &str, place: &Endpoint) -> (Http, Vec<String>) {
         let host = canonical_host(&place.host);
         let own = self.of(host);
         let http = self
@@ -605,7 +605,7 @@ mod tests {
         let registries = registries(vec![one]);
         let reference = Reference::parse("registry.example/a:1").unwrap();
         let [mirror, registry] =
-            <[Place; 2]>::try_from(registries.places("registry.example")).unwrap();
+            <[Endpoint; 2]>::try_from(registries.places("registry.example")).unwrap();
         assert_eq!(
             registries.tries(&mirror, &reference, &keys),
             [(None, Reader::Everyone)]
@@ -621,7 +621,7 @@ mod tests {
     #[test]
     fn credentials_for_docker_hub_may_go_to_its_token_service() {
         let registries = registries(Vec::new());
-        let [hub] = <[Place; 1]>::try_from(registries.places(DOCKER_HUB)).unwrap();
+        let [hub] = <[Endpoint; 1]>::try_from(registries.places(DOCKER_HUB)).unwrap();
         assert_eq!(
             registries.client(DOCKER_HUB, &hub).1,
             ["auth.docker.io:443"]

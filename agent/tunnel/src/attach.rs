@@ -74,7 +74,8 @@ async fn run<S: AsyncRead + AsyncWrite>(
     let end = pump(
         &mut client,
         pending,
-        (&mut stdin, once),
+        &mut stdin,
+        once,
         &mut output,
         &control,
     )
@@ -96,7 +97,8 @@ async fn run<S: AsyncRead + AsyncWrite>(
 async fn pump<S: AsyncRead + AsyncWrite>(
     client: &mut Client<S>,
     mut pending: Pending,
-    (stdin, once): (&mut Option<Input>, bool),
+    stdin: &mut Option<Input>,
+    once: bool,
     output: &mut Tap,
     control: &Control,
 ) -> io::Result<End> {

@@ -1,113 +1,85 @@
-//! Forwarded ports for a client that names them in its request: one connection to each, over channels of a WebSocket.
+//! Forwarded ports for a client that names them in its request: one connection to each, over
+//! channels of a WebSocket.
 
 use crate::connections::{Connections, Turn};
 use crate::dial::Ports;
-use crate::forward::QUEUE;
-use crate::link::{LINGER, Leave, Link, push};
+use crate::link::{Link, Piece};
+use crate::relay::{Relay, Session};
 use config_tunnel::channels::{Input, data, fault, opening};
-use config_tunnel::websocket::NORMAL;
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
-/// A client and its ports.
-pub(crate) struct Channels<S> {
-    link: Link<S>,
+/// Channels of a WebSocket, two for each port.
+#[derive(Default)]
+pub(crate) struct Channels {
     input: Input,
-    connections: Connections,
 }
 
-impl<S: AsyncRead + AsyncWrite> Channels<S> {
-    /// Begins to connect to each port; one for which there is no place is told so.
-    pub(crate) fn new(
-        mut link: Link<S>,
-        ports: Ports,
-        numbers: &[u16],
-        places: &Arc<Semaphore>,
-    ) -> Self {
-        let mut connections = Connections::default();
-        let ports = Arc::new(ports);
-        for (index, &port) in (0_u8..).zip(numbers) {
-            for channel in [data(index), fault(index)] {
-                link.tell(&[channel], &opening(port));
-            }
-            let Ok(place) = places.clone().try_acquire_owned() else {
-                let why = format!("error forwarding port {port}: too many open connections");
-                link.tell(&[fault(index)], why.as_bytes());
-                continue;
-            };
-            let ports = ports.clone();
-            let dialing = async move { ports.dial(port).await };
-            connections.add(index.into(), Box::pin(dialing), place);
+/// Begins to connect to each port; one for which there is no place is told so.
+pub(crate) fn relay<S: AsyncRead + AsyncWrite>(
+    mut link: Link<S>,
+    ports: Ports,
+    numbers: &[u16],
+    places: &Arc<Semaphore>,
+) -> Relay<S, Channels> {
+    let mut connections = Connections::default();
+    let ports = Arc::new(ports);
+    for (index, &port) in (0_u8..).zip(numbers) {
+        for channel in [data(index), fault(index)] {
+            link.tell(&[channel], &opening(port));
         }
-        Self {
-            link,
-            input: Input::default(),
-            connections,
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            let why = format!("error forwarding port {port}: too many open connections");
+            link.tell(&[fault(index)], why.as_bytes());
+            continue;
+        };
+        let ports = ports.clone();
+        let dialing = async move { ports.dial(port).await };
+        connections.add(index.into(), Box::pin(dialing), place);
+    }
+    Relay {
+        link,
+        connections,
+        session: Channels::default(),
+    }
+}
+
+impl Session for Channels {
+    type Fault = Infallible;
+
+    fn input(
+        &mut self,
+        piece: &Piece<'_>,
+        connections: &mut Connections,
+    ) -> Result<(), Infallible> {
+        if let Some(said) = self.input.take(piece.starts, piece.bytes) {
+            connections.input(said.index.into(), said.bytes, false);
         }
+        Ok(())
     }
 
-    /// Moves bytes until the client leaves or all connections are over.
-    pub(crate) async fn run(mut self) -> io::Result<()> {
-        let leave = self.pump().await?;
-        // Programs see the end before the client's close is waited for.
-        drop(self.connections);
-        let parted = timeout(LINGER, self.link.part(leave)).await;
-        parted.unwrap_or(Ok(()))
-    }
-
-    async fn pump(&mut self) -> io::Result<Leave> {
-        while self.connections.count() > 0 {
-            let link = &mut self.link;
-            let room = link.has_room();
-            let hears = link.hears() && self.connections.held() < QUEUE;
-            let writes = link.writes();
-            // Each arm is cancel-safe: reads and writes have happened or not, and so have turns.
-            tokio::select! {
-                came = link.reader.read(&mut link.inbox), if hears => match came? {
-                    0 => return Ok(Leave::Gone),
-                    count => if let Some(leave) = self.take(count) {
-                        return Ok(leave);
-                    },
-                },
-                count = push(&mut link.writer, &link.outbox), if writes => self.link.pushed(count?),
-                turn = self.connections.turn(room) => self.turned(turn),
-                _ = link.ping.tick(), if room => self.link.ask(),
-            }
-        }
-        Ok(Leave::Close(NORMAL))
-    }
-
-    /// Decodes the first `count` bytes of the inbox.
-    fn take(&mut self, count: usize) -> Option<Leave> {
-        let Self {
-            link,
-            input,
-            connections,
-        } = self;
-        link.take(count, |piece| {
-            if let Some(said) = input.take(piece.starts, piece.bytes) {
-                connections.input(said.index.into(), said.bytes, false);
-            }
-            Ok::<_, Infallible>(())
-        })
-    }
-
-    fn turned(&mut self, turn: Turn) {
+    fn report<S: AsyncRead + AsyncWrite>(
+        &mut self,
+        turn: Turn,
+        connections: &mut Connections,
+        link: &mut Link<S>,
+    ) {
         // Numbers of connections are indexes of ports, of which there are few.
         let index = |number: u32| u8::try_from(number).unwrap_or(u8::MAX / 2);
         match turn {
-            Turn::Output(number) => self
-                .link
-                .tell(&[data(index(number))], &self.connections.piece),
-            Turn::Refused(number, why) => self.link.tell(&[fault(index(number))], why.as_bytes()),
+            Turn::Output(number) => link.tell(&[data(index(number))], &connections.piece),
+            Turn::Refused(number, why) => link.tell(&[fault(index(number))], why.as_bytes()),
             // The client can't be told that one half has ended, so the whole connection has.
-            Turn::Ended(number) => self.connections.remove(number),
+            Turn::Ended(number) => connections.remove(number),
             Turn::Broken(_) | Turn::Moved => {}
         }
+    }
+
+    /// The request named all ports, so there is nothing to wait for after the last connection.
+    fn is_over(&self, connections: &Connections) -> bool {
+        connections.count() == 0
     }
 }
 
@@ -115,11 +87,12 @@ impl<S: AsyncRead + AsyncWrite> Channels<S> {
 mod tests {
     use super::*;
     use agent_runtime::PodRef;
-    use config_tunnel::websocket::{Decoder, Event, Kind, Sender, masked_frame};
+    use config_tunnel::websocket::{Decoder, Event, Kind, NORMAL, Sender, masked_frame};
     use std::collections::BTreeMap;
     use std::time::Duration;
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     /// Longest wait for what must come.
     const LIMIT: Duration = Duration::from_secs(60);
@@ -148,7 +121,7 @@ mod tests {
         let pod = Ports { pod, network: None };
         let (mut client, served) = tokio::io::duplex(64 * 1024);
         let places = Arc::new(Semaphore::new(2));
-        let channels = Channels::new(Link::websocket(served), pod, &numbers, &places);
+        let channels = relay(Link::websocket(served), pod, &numbers, &places);
         let work = tokio::spawn(channels.run());
         let mut frame = Vec::new();
         masked_frame(Kind::Binary, b"\x02abc", [9, 8, 7, 6], &mut frame);

@@ -69,7 +69,9 @@ async fn run<S: AsyncRead + AsyncWrite>(
         }) => match pump(
             &mut client,
             pending,
-            (stdin, stdout.as_ref(), stderr.as_ref()),
+            stdin,
+            stdout.as_ref(),
+            stderr.as_ref(),
             &control,
         )
         .await?
@@ -96,7 +98,9 @@ async fn run<S: AsyncRead + AsyncWrite>(
 async fn pump<S: AsyncRead + AsyncWrite>(
     client: &mut Client<S>,
     mut pending: Pending,
-    (mut stdin, stdout, stderr): (Option<Input>, Option<&Output>, Option<&Output>),
+    mut stdin: Option<Input>,
+    stdout: Option<&Output>,
+    stderr: Option<&Output>,
     control: &Control,
 ) -> io::Result<End> {
     let mut ended = std::pin::pin!(control.wait());

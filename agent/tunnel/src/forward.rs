@@ -1,31 +1,24 @@
-//! Forwarded ports: a client's connections to programs in a pod, over streams of SPDY, inside a WebSocket or without one.
-//!
-//! One task moves all bytes, as for a command: it reads from the client while programs take the input before, and from programs
-//! while the client takes the output before.
+//! Forwarded ports: a client's connections to programs in a pod, over streams of SPDY, inside a
+//! WebSocket or without one; or over channels of a WebSocket ([`channels`]).
 
-use crate::channels::Channels;
+use crate::channels;
 use crate::connections::{Connections, Turn};
 use crate::dial::Ports;
 use crate::handshake::{Offer, Refusal};
-use crate::link::{LINGER, Leave, Link, push};
+use crate::link::{Link, Piece};
 use crate::query;
+use crate::relay::{Relay, Session};
 use crate::{Tunnel, Tunnels};
-use config_tunnel::channels;
-use config_tunnel::forward::{Event, PLAIN, PROTOCOL, Session};
+use config_tunnel::channels::PROTOCOL as CHANNELS;
+use config_tunnel::forward::{self, Event, PLAIN, PROTOCOL};
 use config_tunnel::spdy::Fault;
-use config_tunnel::websocket::NORMAL;
 use http::Request;
-use std::io;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 /// Most connections of a tunnel at once. A browser opens about six to a site.
 const MOST: usize = 128;
-/// Buffered bytes above which reading from the client pauses. SPDY has no flow control for one connection
-/// here, so that all of them wait.
-pub(crate) const QUEUE: usize = 256 * 1024;
 
 impl Tunnels {
     /// Forwards ports of a pod.
@@ -38,17 +31,17 @@ impl Tunnels {
         let protocol = if spdy { PLAIN } else { PROTOCOL };
         let connections = self.connections.clone();
         let to = ports.pod.uid.clone();
-        if !spdy && !offer.names(protocol) && offer.names(channels::PROTOCOL) {
+        if !spdy && !offer.names(protocol) && offer.names(CHANNELS) {
             let numbers = query::ports(request.uri().query().unwrap_or_default())?;
-            return self.agreed(request, &offer, channels::PROTOCOL, to, move |stream| {
-                Channels::new(Link::websocket(stream), ports, &numbers, &connections).run()
+            return self.agreed(request, &offer, CHANNELS, to, move |stream| {
+                channels::relay(Link::websocket(stream), ports, &numbers, &connections).run()
             });
         }
         if !offer.names(protocol) {
             let known = if spdy {
                 PLAIN.to_owned()
             } else {
-                format!("{PROTOCOL}, {}", channels::PROTOCOL)
+                format!("{PROTOCOL}, {CHANNELS}")
             };
             return Err(offer.unknown(&known));
         }
@@ -58,128 +51,100 @@ impl Tunnels {
             } else {
                 Link::websocket(stream)
             };
-            Forward::new(link, ports, connections).run()
+            relay(link, ports, connections).run()
         })
     }
 }
 
-/// A client of a pod's ports.
-struct Forward<S> {
-    link: Link<S>,
+/// Streams of SPDY, as many as the client opens.
+struct Forward {
     ports: Arc<Ports>,
-    session: Session,
-    connections: Connections,
+    session: forward::Session,
     /// Connection permits shared by all tunnels.
     places: Arc<Semaphore>,
     /// Frames that wait to become a message.
     frames: Vec<u8>,
 }
 
-impl<S: AsyncRead + AsyncWrite> Forward<S> {
-    fn new(link: Link<S>, ports: Ports, places: Arc<Semaphore>) -> Self {
-        Self {
-            link,
+/// A client of a pod's ports, which opens connections as it goes.
+fn relay<S>(link: Link<S>, ports: Ports, places: Arc<Semaphore>) -> Relay<S, Forward> {
+    Relay {
+        link,
+        connections: Connections::default(),
+        session: Forward {
             ports: Arc::new(ports),
-            session: Session::default(),
-            connections: Connections::default(),
+            session: forward::Session::default(),
             places,
             frames: Vec::new(),
+        },
+    }
+}
+
+impl Forward {
+    /// Begins to connect to a port, or refuses it where that would be too many connections.
+    fn connect(&mut self, connection: u32, port: u16, connections: &mut Connections) {
+        match self.places.clone().try_acquire_owned() {
+            Ok(place) if connections.count() < MOST => {
+                let ports = self.ports.clone();
+                let dialing = async move { ports.dial(port).await };
+                connections.add(connection, Box::pin(dialing), place);
+            }
+            Ok(_) | Err(_) => {
+                let why = format!("error forwarding port {port}: too many open connections");
+                self.session.refused(connection, &why, &mut self.frames);
+            }
         }
     }
+}
 
-    /// Moves bytes until the client leaves.
-    async fn run(mut self) -> io::Result<()> {
-        let leave = self.pump().await?;
-        // Programs see the end before the client's close is waited for.
-        drop(self.connections);
-        if let (true, Leave::Close(code)) = (self.link.is_spdy(), leave) {
-            self.session.go_away(code != NORMAL, &mut self.link.outbox);
-        }
-        let parted = timeout(LINGER, self.link.part(leave)).await;
-        parted.unwrap_or(Ok(()))
-    }
+impl Session for Forward {
+    type Fault = Fault;
 
-    async fn pump(&mut self) -> io::Result<Leave> {
+    fn input(&mut self, piece: &Piece<'_>, connections: &mut Connections) -> Result<(), Fault> {
+        let mut rest = piece.bytes;
         loop {
-            let link = &mut self.link;
-            let room = link.has_room();
-            let (hears, writes) = (
-                link.hears() && self.connections.held() < QUEUE,
-                link.writes(),
-            );
-            // Each arm is cancel-safe: reads and writes have happened or not, and so have turns.
-            tokio::select! {
-                came = link.reader.read(&mut link.inbox), if hears => match came? {
-                    0 => return Ok(Leave::Gone),
-                    count => if let Some(leave) = self.take(count) {
-                        return Ok(leave);
-                    },
-                },
-                count = push(&mut link.writer, &link.outbox), if writes => self.link.pushed(count?),
-                turn = self.connections.turn(room) => self.turned(turn),
-                _ = link.ping.tick(), if room => self.link.ask(),
+            let (used, event) = self.session.take(rest, &mut self.frames)?;
+            match event {
+                Some(Event::Connect { connection, port }) => {
+                    self.connect(connection, port, connections);
+                }
+                Some(Event::Input {
+                    connection,
+                    bytes,
+                    ends,
+                }) => connections.input(connection, bytes, ends),
+                Some(Event::Dropped { connection }) => connections.remove(connection),
+                None => return Ok(()),
             }
-            if !self.frames.is_empty() {
-                self.link.tell(&[], &self.frames);
-                self.frames.clear();
-            }
+            rest = &rest[used..];
         }
     }
 
-    /// Decodes the first `count` bytes of the inbox.
-    fn take(&mut self, count: usize) -> Option<Leave> {
-        let Self {
-            link,
-            ports,
-            session,
-            connections,
-            places,
-            frames,
-        } = self;
-        link.take(count, |piece| {
-            let mut rest = piece.bytes;
-            loop {
-                let (used, event) = session.take(rest, frames)?;
-                match event {
-                    Some(Event::Connect { connection, port }) => {
-                        let place = places.clone().try_acquire_owned();
-                        match place {
-                            Ok(place) if connections.count() < MOST => {
-                                let ports = ports.clone();
-                                let dialing = async move { ports.dial(port).await };
-                                connections.add(connection, Box::pin(dialing), place);
-                            }
-                            Ok(_) | Err(_) => {
-                                let why = format!(
-                                    "error forwarding port {port}: too many open connections"
-                                );
-                                session.refused(connection, &why, frames);
-                            }
-                        }
-                    }
-                    Some(Event::Input {
-                        connection,
-                        bytes,
-                        ends,
-                    }) => connections.input(connection, bytes, ends),
-                    Some(Event::Dropped { connection }) => connections.remove(connection),
-                    None => return Ok::<_, Fault>(()),
-                }
-                rest = &rest[used..];
-            }
-        })
-    }
-
-    /// Tells the client what happened to a connection.
-    fn turned(&mut self, turn: Turn) {
+    fn report<S: AsyncRead + AsyncWrite>(
+        &mut self,
+        turn: Turn,
+        connections: &mut Connections,
+        _link: &mut Link<S>,
+    ) {
         let (session, frames) = (&mut self.session, &mut self.frames);
         match turn {
-            Turn::Output(connection) => session.output(connection, &self.connections.piece, frames),
+            Turn::Output(connection) => session.output(connection, &connections.piece, frames),
             Turn::Ended(connection) => session.end_output(connection, frames),
             Turn::Broken(connection) => session.broken(connection, frames),
             Turn::Refused(connection, why) => session.refused(connection, &why, frames),
             Turn::Moved => {}
         }
+    }
+
+    fn flush<S: AsyncRead + AsyncWrite>(&mut self, link: &mut Link<S>) {
+        if !self.frames.is_empty() {
+            link.tell(&[], &self.frames);
+            self.frames.clear();
+        }
+    }
+
+    fn go_away(&mut self, fault: bool, out: &mut Vec<u8>) {
+        self.session.go_away(fault, out);
     }
 }
 

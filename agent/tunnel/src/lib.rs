@@ -22,6 +22,7 @@ mod handshake;
 mod link;
 mod query;
 mod reach;
+mod relay;
 mod running;
 
 pub use dial::Ports;

@@ -147,7 +147,7 @@ impl<S: AsyncRead + AsyncWrite> Link<S> {
     ) -> Option<Leave> {
         let rest = &mut self.inbox[..count];
         let broke = |fault: &dyn std::fmt::Display| {
-            tracing::debug!(%fault, "protocol violation by the client");
+            tracing::debug!(error = %fault, "protocol violation by the client");
             Some(Leave::Close(PROTOCOL_ERROR))
         };
         let decoder = match &mut self.framing {

@@ -27,7 +27,7 @@ pub fn opening(port: u16) -> [u8; 2] {
 
 /// Bytes of the client for a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said<'a> {
+pub struct PortData<'a> {
     /// Which of the ports.
     pub index: u8,
     /// The bytes.
@@ -44,7 +44,7 @@ pub struct Input {
 impl Input {
     /// Takes a piece of a message: whether it starts the message, as [`crate::websocket::Event::Data`] tells. What is for no
     /// port is ignored, as upstream does: clients may not write to channels of faults, and lose nothing by it.
-    pub fn take<'a>(&mut self, starts: bool, mut bytes: &'a [u8]) -> Option<Said<'a>> {
+    pub fn take<'a>(&mut self, starts: bool, mut bytes: &'a [u8]) -> Option<PortData<'a>> {
         if starts {
             self.channel = None;
         }
@@ -55,7 +55,7 @@ impl Input {
         }
         let channel = self.channel.filter(|channel| channel % 2 == 0)?;
         let index = channel / 2;
-        (!bytes.is_empty()).then_some(Said { index, bytes })
+        (!bytes.is_empty()).then_some(PortData { index, bytes })
     }
 }
 

@@ -103,9 +103,8 @@ impl Keeper {
                 Ok(Ok(true)) => drop(self.in_force.send_replace(uids)),
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
-                    let reason = error.to_string();
                     tracing::error!(
-                        reason,
+                        error = config_errors::chain(&error),
                         "cannot apply NetworkPolicies to nftables; trying again"
                     );
                     tokio::time::sleep(RETRY).await;

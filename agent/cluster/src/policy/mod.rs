@@ -35,12 +35,12 @@ pub struct Policies(Mutex<BTreeMap<Family, State>>);
 struct State {
     planner: Planner,
     /// None before the first table.
-    held: Option<Held>,
+    held: Option<Installed>,
 }
 
 /// The rules that the kernel has.
 #[derive(Debug)]
-struct Held {
+struct Installed {
     filter: Filter,
     table: Table,
 }
@@ -97,7 +97,7 @@ impl State {
         }
         let mut filter = Filter::open(family)?;
         filter.apply(&table::all(family, &wanted))?;
-        self.held = Some(Held {
+        self.held = Some(Installed {
             filter,
             table: wanted,
         });

@@ -79,10 +79,10 @@ impl Side {
 pub(super) type Key = (String, String);
 
 /// An address and a pod that has it.
-type Place = (IpAddr, Arc<Pod>);
-/// Places in the order of addresses. Pods may have an address in common for a while, as the master
+type PodAddress = (IpAddr, Arc<Pod>);
+/// These in the order of addresses. Pods may have an address in common for a while, as the master
 /// tells of them.
-type Places = Vec<Place>;
+type PodAddresses = Vec<PodAddress>;
 
 /// Makes tables of one family. A table follows from the world and the node's pods alone: what is
 /// kept of the last one only saves the work for policies and pods that have not changed.
@@ -90,7 +90,7 @@ type Places = Vec<Place>;
 pub struct Planner {
     family: Family,
     made: BTreeMap<Key, Made>,
-    places: Places,
+    places: PodAddresses,
     namespaces: BTreeMap<String, Arc<Labels>>,
     sets: BTreeMap<Arc<str>, Arc<Set>>,
     /// Namespaces whose policies take too much.
@@ -132,7 +132,7 @@ impl Planner {
         Self {
             family,
             made: BTreeMap::new(),
-            places: Places::new(),
+            places: PodAddresses::new(),
             namespaces: BTreeMap::new(),
             sets: BTreeMap::new(),
             closed: BTreeSet::new(),
@@ -198,24 +198,24 @@ fn places(
     family: Family,
     pods: &BTreeMap<String, Arc<Pod>>,
     own: &BTreeMap<IpAddr, Arc<Pod>>,
-) -> Places {
+) -> PodAddresses {
     let away = pods.values();
     let away = away.flat_map(|pod| pod.addresses.iter().map(move |at| (at, pod)));
     let away = away.filter(|(at, _)| !own.contains_key(at));
     let all = away.chain(own);
     let all = all.filter(|(at, _)| Family::of(**at) == family);
-    let mut places: Places = all.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
+    let mut places: PodAddresses = all.map(|(at, pod)| (*at, Arc::clone(pod))).collect();
     places.sort_by_key(|(at, _)| *at);
     places
 }
 
 /// Addresses at which there are other pods than before, in order.
-fn changed(mut before: &[Place], mut after: &[Place]) -> Vec<IpAddr> {
+fn changed(mut before: &[PodAddress], mut after: &[PodAddress]) -> Vec<IpAddr> {
     let mut all = Vec::new();
     loop {
         let both = before.iter().zip(after);
         let same = both.take_while(|(one, other)| one == other).count();
-        let next = |places: &[Place]| places.get(same).map(|(at, _)| *at);
+        let next = |places: &[PodAddress]| places.get(same).map(|(at, _)| *at);
         let Some(at) = next(before).into_iter().chain(next(after)).min() else {
             return all;
         };
@@ -226,13 +226,13 @@ fn changed(mut before: &[Place], mut after: &[Place]) -> Vec<IpAddr> {
 }
 
 /// The places behind an address; the first `from` are not behind it.
-fn behind(places: &[Place], from: usize, address: IpAddr) -> &[Place] {
+fn behind(places: &[PodAddress], from: usize, address: IpAddr) -> &[PodAddress] {
     let rest = places.get(from..).unwrap_or_default();
     let count = rest.partition_point(|(at, _)| *at <= address);
     rest.get(count..).unwrap_or_default()
 }
 
-fn pods_at(places: &[Place], address: IpAddr) -> &[Place] {
+fn pods_at(places: &[PodAddress], address: IpAddr) -> &[PodAddress] {
     let from = places.partition_point(|(at, _)| *at < address);
     let rest = places.get(from..).unwrap_or_default();
     let count = rest.partition_point(|(at, _)| *at == address);
@@ -246,7 +246,7 @@ type Chains = (Option<Arc<str>>, Option<Arc<str>>);
 
 /// What is known of pods.
 struct Sight<'a> {
-    places: &'a [Place],
+    places: &'a [PodAddress],
     /// Addresses at which there were other pods when the last table was made.
     changed: Vec<IpAddr>,
     namespaces: &'a BTreeMap<String, Arc<Labels>>,
@@ -492,8 +492,8 @@ impl Sight<'_> {
     }
 
     /// The keys of some pods in a set.
-    fn keys(&self, namespace: &str, content: &Content, places: &[Place]) -> BTreeSet<Vec<u8>> {
-        let meant = |peers: &[Peer], (at, pod): &Place| {
+    fn keys(&self, namespace: &str, content: &Content, places: &[PodAddress]) -> BTreeSet<Vec<u8>> {
+        let meant = |peers: &[Peer], (at, pod): &PodAddress| {
             let one = |peer| is_meant(peer, namespace, *at, Some(&**pod), self.namespaces);
             peers.is_empty() || peers.iter().any(one)
         };

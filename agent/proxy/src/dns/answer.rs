@@ -91,7 +91,7 @@ pub(super) fn plain(name: &Name) -> String {
 
 /// The local resolution of a question.
 #[derive(Debug)]
-pub enum Said {
+pub enum Resolution {
     /// This.
     Whole(Message),
     /// This, and what another server says of a name.
@@ -101,23 +101,23 @@ pub enum Said {
 }
 
 /// Answers a question from the zone.
-pub fn answer(known: &Known, question: &Question) -> Said {
+pub fn answer(known: &Known, question: &Question) -> Resolution {
     let kind = kind(question.query.query_type());
     let mut name = question.name();
     let mut answer = question.answer(ResponseCode::NoError);
     answer.metadata.authoritative = true;
     for step in 0..MOST_NAMES {
         let (Ok(owner), outcome) = (absolute(&name), look_up(known, &name, kind)) else {
-            return Said::Whole(question.answer(ResponseCode::ServFail));
+            return Resolution::Whole(question.answer(ResponseCode::ServFail));
         };
         let found = match outcome {
-            Outcome::Foreign if step == 0 => return Said::Foreign,
-            Outcome::Foreign => return Said::Then(answer, owner),
-            Outcome::Unknown => return Said::Whole(question.answer(ResponseCode::ServFail)),
+            Outcome::Foreign if step == 0 => return Resolution::Foreign,
+            Outcome::Foreign => return Resolution::Then(answer, owner),
+            Outcome::Unknown => return Resolution::Whole(question.answer(ResponseCode::ServFail)),
             Outcome::Missing => {
                 answer.metadata.response_code = ResponseCode::NXDomain;
                 answer.add_authorities(authority());
-                return Said::Whole(answer);
+                return Resolution::Whole(answer);
             }
             Outcome::Found(found) => found,
         };
@@ -133,10 +133,10 @@ pub fn answer(known: &Known, question: &Question) -> Said {
         }
         match next.filter(|_| kind != Kind::Cname) {
             Some(other) => name = other,
-            None => return Said::Whole(answer),
+            None => return Resolution::Whole(answer),
         }
     }
-    Said::Whole(question.answer(ResponseCode::ServFail))
+    Resolution::Whole(question.answer(ResponseCode::ServFail))
 }
 
 fn kind(of: RecordType) -> Kind {

@@ -14,8 +14,8 @@ fn question(name: &str, kind: RecordType, payload: Option<u16>) -> Question {
     Question::read(&message.to_vec().unwrap()).unwrap()
 }
 
-fn whole(said: Said) -> Message {
-    let Said::Whole(message) = said else {
+fn whole(said: Resolution) -> Message {
+    let Resolution::Whole(message) = said else {
         unreachable!("{said:?}")
     };
     message
@@ -49,13 +49,16 @@ fn names_that_stand_for_others_are_followed() {
     let said = whole(answer(&cluster::known(), &inside));
     assert_eq!(said.answers.len(), 2, "{said:?}");
     let outside = question("out.shop.svc.cluster.local", RecordType::A, None);
-    let Said::Then(said, name) = answer(&cluster::known(), &outside) else {
+    let Resolution::Then(said, name) = answer(&cluster::known(), &outside) else {
         unreachable!("another server is to be asked")
     };
     assert_eq!(said.answers.len(), 1);
     assert_eq!(name.to_ascii(), "example.com.");
     let foreign = question("example.com", RecordType::A, None);
-    assert!(matches!(answer(&cluster::known(), &foreign), Said::Foreign));
+    assert!(matches!(
+        answer(&cluster::known(), &foreign),
+        Resolution::Foreign
+    ));
 }
 
 #[test]
@@ -93,7 +96,7 @@ proptest! {
     #[test]
     fn any_bytes_have_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(asked) = Question::read(&bytes)
-            && let Said::Whole(said) = answer(&cluster::known(), &asked)
+            && let Resolution::Whole(said) = answer(&cluster::known(), &asked)
         {
             prop_assert!(written(&said, asked.limit).is_none_or(|bytes| bytes.len() <= asked.limit));
         }

@@ -33,7 +33,7 @@ type Asked = (Name, RecordType);
 
 /// An answer and when it came.
 #[derive(Debug, Clone)]
-struct Kept {
+struct CachedAnswer {
     answer: Message,
     at: Instant,
     seconds: u32,
@@ -46,7 +46,7 @@ pub(super) struct Forwarder {
     /// Addresses of this server itself, which is never asked.
     own: IpAddr,
     stub_domains: Vec<StubDomain>,
-    kept: Mutex<HashMap<Asked, Kept>>,
+    kept: Mutex<HashMap<Asked, CachedAnswer>>,
 }
 
 impl Forwarder {
@@ -104,7 +104,7 @@ impl Forwarder {
         named.collect()
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<Asked, Kept>> {
+    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<Asked, CachedAnswer>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,7 +149,7 @@ impl Forwarder {
         let (answer, at) = (answer.clone(), Instant::now());
         kept.insert(
             asked,
-            Kept {
+            CachedAnswer {
                 answer,
                 at,
                 seconds,

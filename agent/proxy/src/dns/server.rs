@@ -1,6 +1,6 @@
 //! Listens for questions of this node's pods, by UDP and TCP.
 
-use super::answer::{Question, Said, answer, written};
+use super::answer::{Question, Resolution, answer, written};
 use super::forward::Forwarder;
 use super::shares::Shares;
 use crate::view::View;
@@ -167,15 +167,15 @@ impl Server {
         let said = answer(&self.view.now(), &question);
         drop(turn);
         let message = match said {
-            Said::Whole(message) => message,
-            Said::Then(mut message, name) => {
+            Resolution::Whole(message) => message,
+            Resolution::Then(mut message, name) => {
                 let _place = self.forwarded.enter(client)?;
                 let rest = self.forwarder.ask(&question, &name).await;
                 message.metadata.response_code = rest.metadata.response_code;
                 message.add_answers(rest.answers);
                 message
             }
-            Said::Foreign => {
+            Resolution::Foreign => {
                 let _place = self.forwarded.enter(client)?;
                 let said = self.forwarder.ask(&question, question.query.name()).await;
                 relayed(&question, said)

@@ -23,7 +23,7 @@ struct Taken {
 
 /// A client's place, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Slot {
     shares: Arc<Shares>,
     client: IpAddr,
 }
@@ -37,7 +37,7 @@ impl Shares {
     }
 
     /// A place for this client, unless it has its part.
-    pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
+    pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Slot> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.of.get(&client).copied().unwrap_or_default();
         let free = self.whole.saturating_sub(taken.all);
@@ -48,11 +48,11 @@ impl Shares {
         taken.all += 1;
         taken.of.insert(client, own + 1);
         let shares = Arc::clone(self);
-        Some(Place { shares, client })
+        Some(Slot { shares, client })
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let taken = self.shares.taken.lock();
         let mut taken = taken.unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +94,7 @@ mod tests {
         #[test]
         fn places_are_counted_and_come_back(steps in proptest::collection::vec((0_u8..4, any::<bool>()), 0..200)) {
             let shares = Shares::new(40);
-            let mut held: Vec<(u8, Place)> = Vec::new();
+            let mut held: Vec<(u8, Slot)> = Vec::new();
             for (number, enters) in steps {
                 if enters {
                     let own = held.iter().filter(|(of, _)| *of == number).count();

@@ -93,7 +93,7 @@ pub fn look_up(known: &Known, name: &str, kind: Kind) -> Outcome {
         [port, protocol, service, namespace, "svc"]
             if port.starts_with('_') && protocol.starts_with('_') =>
         {
-            of_kind(ports(whole, (port, protocol), service, namespace))
+            of_kind(ports(whole, port, protocol, service, namespace))
         }
         [host, service, namespace, "svc"] => of_kind(of_host(whole, host, service, namespace)),
         _ => Outcome::Missing,
@@ -216,7 +216,8 @@ fn of_host(whole: Whole<'_>, host: &str, service: &str, namespace: &str) -> Opti
 /// Named ports: of the service's own name where it has an address, of each endpoint's where it has not.
 fn ports(
     whole: Whole<'_>,
-    (port, protocol): (&str, &str),
+    port: &str,
+    protocol: &str,
     name: &str,
     namespace: &str,
 ) -> Option<Vec<Data>> {

@@ -4,10 +4,12 @@ use super::*;
 use agent_runtime::PodRef;
 use config_tunnel::spdy::{self, Headers, Opener};
 use config_tunnel::websocket::{self, Decoder, Kind, Sender, masked_frame};
+use std::io;
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// Longest wait for what must come.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -43,7 +45,7 @@ impl Client {
             uid: "u1".to_owned(),
         };
         let ports = Ports { pod, network: None };
-        let forward = Forward::new(link, ports, Arc::new(Semaphore::new(places)));
+        let forward = relay(link, ports, Arc::new(Semaphore::new(places)));
         Self {
             stream,
             opener: Opener::default(),

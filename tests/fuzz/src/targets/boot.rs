@@ -6,7 +6,7 @@ use agent_init::ext4::{Ext4Error, without_faults};
 use agent_init::generation::GenerationError;
 use agent_init::{allowed, generation, spcr};
 use agent_net::dhcp::{Client, Output};
-use agent_proxy::dns::answer::{Question, Said, answer, written};
+use agent_proxy::dns::answer::{Question, Resolution, answer, written};
 use agent_proxy::{Known, Objects};
 use agent_volume::Kept;
 use std::fs;
@@ -165,7 +165,7 @@ fn resolve(input: &[u8]) {
         return;
     };
     for known in [&Known::default(), &empty] {
-        if let Said::Whole(said) = answer(known, &asked) {
+        if let Resolution::Whole(said) = answer(known, &asked) {
             let bytes = written(&said, asked.limit);
             assert!(bytes.is_none_or(|bytes| bytes.len() <= asked.limit));
         }
