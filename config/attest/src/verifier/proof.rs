@@ -197,7 +197,8 @@ fn still<'a>(
                 checks.fail(CHECK, Code::MachineUnknown, "the Machine of step 2", "gone")
             };
             let machine = reference.inventory.find(id).ok_or_else(|| gone(checks))?;
-            // These checks are in the verdict already, from step 2: only what failed since then is added.
+            // These checks are in the verdict already, from step 2: only what failed since then is
+            // added.
             let mut again = Checks::default();
             match identity::find(&pending.ek_hash(), pending.claims(), reference, &mut again) {
                 Ok(found) => {
@@ -249,11 +250,13 @@ fn binding(
     channel: &Channel,
     checks: &mut Checks,
 ) -> Result<Attest, Stop> {
-    // Before any cryptography: what differs here needs no TPM to refuse, and its code names the field.
+    // Before any cryptography: what differs here needs no TPM to refuse, and its code names the
+    // field.
     same_exchange(&pending.transcript(), &proof.transcript, channel, checks)?;
     let question = pending.question();
-    // S went out encrypted to the EK and the AK's Name (MakeCredential), so that only the TPM which holds both can
-    // know it. In constant time: a caller could otherwise find the MAC byte by byte, without the TPM.
+    // S went out encrypted to the EK and the AK's Name (MakeCredential), so that only the TPM which
+    // holds both can know it. In constant time: a caller could otherwise find the MAC byte by byte,
+    // without the TPM.
     let same = bool::from(pending.mac(&question).0.ct_eq(&proof.mac.0));
     let found = if same { "HMAC(S, Q)" } else { "another value" };
     checks.must(
@@ -459,7 +462,8 @@ fn quoted_state(
     now: u64,
     checks: &mut Checks,
 ) -> Result<state::Accepted, Stop> {
-    // The qualified Name tells a key's place in the TPM: only a primary of the endorsement hierarchy has this one.
+    // The qualified Name tells a key's place in the TPM: only a primary of the endorsement
+    // hierarchy has this one.
     let wanted = qualified_name_of_primary(ENDORSEMENT_HIERARCHY, &pending.names().ak);
     let found = &quote.qualified_signer;
     checks.must(
@@ -505,7 +509,8 @@ fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -
         "0x000b (SHA-256)",
         banks.join(", "),
     )?;
-    // A TPM leaves out of its answer the registers of a bank that it does not have, so what was asked for proves nothing.
+    // A TPM leaves out of its answer the registers of a bank that it does not have, so what was
+    // asked for proves nothing.
     let exact = *selection == [wanted.to_pcr_selection()];
     let found: Vec<String> = selection
         .iter()
@@ -577,7 +582,8 @@ fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Resul
         wanted,
         hex::encode(name),
     )?;
-    // The null hierarchy's seed is new at each reset of the TPM: the key dies with the boot that it speaks for.
+    // The null hierarchy's seed is new at each reset of the TPM: the key dies with the boot that it
+    // speaks for.
     let in_null = qualified_name_of_primary(NULL_HIERARCHY, wanted);
     let same = *qualified_name == in_null;
     checks.must(
@@ -587,7 +593,8 @@ fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Resul
         hex::encode(&in_null),
         hex::encode(qualified_name),
     )?;
-    // The key signs only while the registers are as quoted: a measurement that comes later ends its use.
+    // The key signs only while the registers are as quoted: a measurement that comes later ends its
+    // use.
     let wanted = template::nk_policy(&proof.pcrs);
     let found = &pending.nk().auth_policy;
     checks.must(

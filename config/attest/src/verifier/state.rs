@@ -132,7 +132,8 @@ fn judge(
     };
     let taken = checks.failures() == before;
     if let (Some(log), Some((_, boot))) = (&log, &found) {
-        // The log's events of a register that was learned are not those of the release: its value as a whole was judged.
+        // The log's events of a register that was learned are not those of the release: its value
+        // as a whole was judged.
         let learned = others.map(|_| SECURE_BOOT_PCR);
         facts::consume(log, boot, learned, reference.rule.allow_unknown, checks);
     }
@@ -184,8 +185,9 @@ fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks
     let then = evidence
         .then
         .map(|then| (then.reset_count, then.restart_count, then.clock));
-    // Two exchanges of one machine can overlap. What was recorded after this challenge is newer than this evidence, and
-    // that is no sign of a restored snapshot: an attacker who holds a message back must not make the machine Untrusted.
+    // Two exchanges of one machine can overlap. What was recorded after this challenge is newer
+    // than this evidence, and that is no sign of a restored snapshot: an attacker who holds a
+    // message back must not make the machine Untrusted.
     if !good && then != Some(before) && then.is_none_or(|then| shown >= then) {
         checks.test(
             "counters",
@@ -239,7 +241,8 @@ fn config(
         );
         return None;
     };
-    // One extension of a register that began as zero: anything measured besides it gives another value.
+    // One extension of a register that began as zero: anything measured besides it gives another
+    // value.
     let measured = extended(&Digest::ZERO, &event.digest);
     let own = event.pcr == CONFIG_PCR;
     let found = if own {

@@ -233,7 +233,8 @@ async fn demand_all(
     Ok(())
 }
 
-/// Makes a claim that is not there. One that is going must be gone first: a pod would lose its volume.
+/// Makes a claim that is not there. One that is going must be gone first: a pod would lose its
+/// volume.
 async fn demand(
     writer: &Writer,
     about: &ObjectReference,
@@ -295,7 +296,8 @@ async fn label(
     tell::of_pod(writer, about, Verb::Update, &pod.name, done).await
 }
 
-/// The StatefulSets that a claim may belong to by its name: template, name of the StatefulSet and place, any of which may have dashes.
+/// The StatefulSets that a claim may belong to by its name: template, name of the StatefulSet and
+/// place, any of which may have dashes.
 fn of_claim(
     sets: Store<Kept<StatefulSet>>,
 ) -> impl Fn(&Delta<OwnedClaim>, &mut Vec<Key>) + Send + 'static {

@@ -1,9 +1,10 @@
 //! Frames: the encoding of bytes in the store's files, by which torn and damaged ones are detected.
 //!
-//! A frame is 32 bytes of header and a payload, padded with zeros to a multiple of 8; integers are big-endian:
-//! `PFR1` ‖ payload length u32 ‖ offset in the file u64 ‖ first 16 bytes of SHA-256(file id ‖ offset ‖ payload).
-//! The id is random for each file, so that a frame of one file is never taken for one of another (a
-//! reused disk block); zeros in place of a header mark the end.
+//! A frame is 32 bytes of header and a payload, padded with zeros to a multiple of 8; integers are
+//! big-endian: `PFR1` ‖ payload length u32 ‖ offset in the file u64 ‖ first 16 bytes of
+//! SHA-256(file id ‖ offset ‖ payload). The id is random for each file, so that a frame of one file
+//! is never taken for one of another (a reused disk block); zeros in place of a header mark the
+//! end.
 
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};

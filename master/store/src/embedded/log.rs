@@ -321,7 +321,8 @@ pub(super) fn replay(
     Ok(offset as u64)
 }
 
-/// Writes and flushes the segment's last frame again: its bytes could be read, but need not be on disk.
+/// Writes and flushes the segment's last frame again: its bytes could be read, but need not be on
+/// disk.
 fn rewrite_last_frame(
     folder: &Folder,
     path: &Path,

@@ -119,7 +119,8 @@ impl Pending {
             self.entries.insert(key.clone(), now.clone());
             self.events.push(Event::new(revision, key, now, before));
         }
-        // A transaction of checks alone makes no revision: watchers would wait for an event that never comes.
+        // A transaction of checks alone makes no revision: watchers would wait for an event that
+        // never comes.
         if self.events.len() > before {
             self.head = revision;
         }
@@ -312,8 +313,8 @@ impl Writer {
             self.next_mark = now + self.options.history_age / MARKS;
             self.forget_old(now)?;
         }
-        // A state file is written whole, so it is worth its writing once the log is as long as the last one: the bytes
-        // written stay within a small multiple of those of the changes.
+        // A state file is written whole, so it is worth its writing once the log is as long as the
+        // last one: the bytes written stay within a small multiple of those of the changes.
         let worth = self.options.log_bytes.max(self.state_bytes);
         if self.saving.is_none() && self.log.bytes > worth && now >= self.save_after {
             self.save(now)?;
