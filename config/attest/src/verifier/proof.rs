@@ -137,15 +137,9 @@ pub(crate) fn check_proof(
     let proven = proven_of(pending.subject());
     let outcome =
         wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
-            let state = quoted_state(
-                &pending,
-                &quote,
-                proof,
-                (&machine, issuer.as_deref()),
-                reference,
-                now,
-                &mut checks,
-            )?;
+            quoted(&pending, &quote, proof, &mut checks)?;
+            let evidence = state_evidence(&pending, &quote, proof, issuer.as_deref());
+            let state = state::check(&evidence, &machine, reference, now, &mut checks)?;
             Ok((issuer, state))
         });
     match outcome {
@@ -452,16 +446,13 @@ fn wanted_still(
     outcome
 }
 
-/// Checks what the quote attests, and whether the machine may still join.
-fn quoted_state(
+/// Checks that the quote is of the session's AK and of the values that were sent with it.
+fn quoted(
     pending: &Pending,
     quote: &Attest,
     proof: &Proof,
-    (machine, issuer): (&Machine, Option<&str>),
-    reference: &Reference<'_>,
-    now: u64,
     checks: &mut Checks,
-) -> Result<state::Accepted, Stop> {
+) -> Result<(), Stop> {
     // The qualified Name tells a key's place in the TPM: only a primary of the endorsement
     // hierarchy has this one.
     let wanted = qualified_name_of_primary(ENDORSEMENT_HIERARCHY, &pending.names().ak);
@@ -474,8 +465,17 @@ fn quoted_state(
         hex::encode(found),
     )?;
     registers(quote, &proof.pcrs, checks)?;
-    certification(pending, proof, checks)?;
-    let evidence = state::StateEvidence {
+    certification(pending, proof, checks)
+}
+
+/// What was quoted, as the state's check takes it.
+fn state_evidence<'a>(
+    pending: &'a Pending,
+    quote: &Attest,
+    proof: &'a Proof,
+    issuer: Option<&'a str>,
+) -> state::StateEvidence<'a> {
+    state::StateEvidence {
         purpose: pending.purpose(),
         then: pending.counters(),
         clock: quote.clock_info,
@@ -485,8 +485,7 @@ fn quoted_state(
         log: proof.event_log.as_bytes(),
         config: proof.config_event.as_ref(),
         claims: pending.claims(),
-    };
-    state::check(&evidence, machine, reference, now, checks)
+    }
 }
 
 /// Checks that the values sent are exactly the quoted ones.

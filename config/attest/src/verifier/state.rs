@@ -118,7 +118,8 @@ fn judge(
             evidence,
             machine,
             reference,
-            (log.as_ref(), now),
+            log.as_ref(),
+            now,
             checks,
         )
     } else {
@@ -402,7 +403,8 @@ fn image(
     evidence: &StateEvidence<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
-    (log, now): (Option<&EventLog>, u64),
+    log: Option<&EventLog>,
+    now: u64,
     checks: &mut Checks,
 ) -> Option<Digest> {
     let rule = reference.rule;

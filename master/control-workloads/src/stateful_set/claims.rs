@@ -77,9 +77,11 @@ impl Policy {
 /// Claims with an earlier StatefulSet or pod of the name are left to garbage collection, and no
 /// owner is put beside another controller.
 pub(super) fn change(
-    (name, claim): (&str, &OwnedClaim),
+    name: &str,
+    claim: &OwnedClaim,
     policy: Policy,
-    (set, pod): (&OwnerReference, &OwnerReference),
+    set: &OwnerReference,
+    pod: &OwnerReference,
     spare: bool,
 ) -> Option<Owners> {
     let is_ours = |one: &&OwnerReference| one.uid == set.uid || one.uid == pod.uid;
@@ -154,7 +156,7 @@ mod tests {
             owners: known.to_vec(),
         };
         let policy = Policy { deleted, scaled };
-        let change = change(("c", &claim), policy, (&set, &pod), spare)?;
+        let change = change("c", &claim, policy, &set, &pod, spare)?;
         let added = change.add.iter().map(|one| one.uid.clone());
         let kept = known.iter().map(|one| one.uid.clone());
         let kept = kept.filter(|uid| !change.remove.contains(uid));

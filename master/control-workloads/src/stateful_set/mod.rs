@@ -161,7 +161,7 @@ impl Controller for StatefulSets {
             Step::Claim(number, owners) => {
                 let claim = Key::new(&key.namespace, &owners.claim);
                 let pod = format!("{}-{number}", key.name);
-                give(writer, &about, (&claim, &pod), &owners).await
+                give(writer, &about, &claim, &pod, &owners).await
             }
             Step::Label(name, id) => {
                 let pod = Key::new(&key.namespace, &name);
@@ -249,7 +249,7 @@ async fn demand(
         .await?;
     let Some(known) = known else {
         let made = writer.create(claim).await.map(drop);
-        return tell::of_claim(writer, about, Verb::Create, (&name, pod), made).await;
+        return tell::of_claim(writer, about, Verb::Create, &name, pod, made).await;
     };
     // An earlier pod of the place, with which it goes.
     let owners = known.metadata.owner_references.iter().flatten();
@@ -267,7 +267,8 @@ async fn demand(
 async fn give(
     writer: &Writer,
     about: &ObjectReference,
-    (claim, pod): (&Key, &str),
+    claim: &Key,
+    pod: &str,
     owners: &Owners,
 ) -> Result<(), ApiError> {
     let patch = Patch::Strategic(owners.patch());
@@ -275,7 +276,7 @@ async fn give(
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => {
-            tell::of_claim(writer, about, Verb::Update, (&claim.name, pod), Err(error)).await
+            tell::of_claim(writer, about, Verb::Update, &claim.name, pod, Err(error)).await
         }
     }
 }

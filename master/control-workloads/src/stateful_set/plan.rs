@@ -202,7 +202,7 @@ impl Work<'_> {
                     is_missing = true;
                     continue;
                 };
-                let change = claims::change((&claim, known), policy, (&set, &owner), spare);
+                let change = claims::change(&claim, known, policy, &set, &owner, spare);
                 self.steps
                     .extend(change.map(|change| Step::Claim(place, change)));
             }
