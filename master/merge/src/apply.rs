@@ -171,6 +171,8 @@ fn own_config<'a>(
 ) -> Result<Result<(), Vec<Conflict<'a>>>, ApiError> {
     let (live, write) = (merged.live, merged.write);
     let place = write.place().map_err(failed)?;
+    // Fields that the strategy resets (such as `status` in a write of the object itself) never
+    // reach the object, so their sender does not own them.
     let set = extract(merged.config, place).difference_below(&Set::of(write.reset));
     let mut entry = write.entry(true, Set::default());
     let (conflicts, _) =

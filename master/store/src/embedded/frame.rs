@@ -20,6 +20,8 @@ pub(crate) type FileId = [u8; 16];
 
 fn check(id: &FileId, offset: u64, payload: &[u8]) -> [u8; 16] {
     let mut hash = Sha256::new();
+    // The file's id and the place count: a frame that an earlier file left in the same blocks, or
+    // one that was moved, is none of this file's.
     hash.update(id);
     hash.update(offset.to_be_bytes());
     hash.update(payload);
@@ -60,6 +62,8 @@ fn header(bytes: &[u8; HEADER], offset: u64) -> Option<(usize, [u8; 16])> {
         .filter(|length| *length <= MAX_PAYLOAD)?;
     let mut check = [0; 16];
     check.copy_from_slice(&bytes[16..32]);
+    // The length is bounded before it is used: a broken header must not make a reader ask for
+    // gigabytes.
     (bytes[0..4] == MAGIC && stored == offset).then_some((length, check))
 }
 
