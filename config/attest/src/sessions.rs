@@ -289,7 +289,8 @@ impl<P: HalfOpen> Sessions<P> {
                 None => return Err(Box::new(Refusal::anonymous(Code::SessionsFull))),
             }
         }
-        // Last, as it costs a public-key operation: a caller without a place must not have the master work for it.
+        // Last, as it costs a public-key operation: a caller without a place must not have the
+        // master work for it.
         let (pending, challenge) = match admitted.challenge(rng) {
             Ok(both) => both,
             Err(refusal) => {

@@ -92,6 +92,14 @@ impl Error {
         move |source| Self::File { what, path, source }
     }
 
+    /// An answer of the master that is not understood.
+    pub(crate) fn answer(what: &str, why: &str) -> Self {
+        Self::Answer {
+            what: what.to_owned(),
+            why: why.to_owned(),
+        }
+    }
+
     /// An input that does not hold what it should.
     pub(crate) fn input(
         subject: impl Into<String>,

@@ -245,7 +245,11 @@ fn fits(text: &str, at: String, name: &str) -> Result<()> {
 /// Makes the Machine, or brings a static one up to these arguments.
 async fn register(args: &IssueArgs, ek: Option<&[u8]>, api: &mut Api) -> Result<()> {
     let path = format!("{MACHINES}/{}", args.name);
-    let encode = |machine: &Machine| machine.to_tree().map_err(|e| answer(&path, &e.to_string()));
+    let encode = |machine: &Machine| {
+        machine
+            .to_tree()
+            .map_err(|e| Error::answer(&path, &e.to_string()))
+    };
     let hashes = ek
         .map(|spki| Digest::of(spki).to_text())
         .into_iter()
@@ -272,7 +276,7 @@ async fn register(args: &IssueArgs, ek: Option<&[u8]>, api: &mut Api) -> Result<
             .map(drop);
     };
     let mut machine: Machine =
-        Machine::from_tree(&found).map_err(|e| answer(&path, &e.to_string()))?;
+        Machine::from_tree(&found).map_err(|e| Error::answer(&path, &e.to_string()))?;
     if !machine.spec.is_static {
         return Err(Error::input(
             format!("the Machine {}", args.name),
@@ -340,8 +344,8 @@ async fn signed(api: &mut Api, path: &str, name: &str) -> Result<String> {
         {
             let bytes = STANDARD
                 .decode(certificate)
-                .map_err(|e| answer(path, &e.to_string()))?;
-            return String::from_utf8(bytes).map_err(|e| answer(path, &e.to_string()));
+                .map_err(|e| Error::answer(path, &e.to_string()))?;
+            return String::from_utf8(bytes).map_err(|e| Error::answer(path, &e.to_string()));
         }
         let conditions = object
             .pointer("/status/conditions")
@@ -364,7 +368,7 @@ async fn signed(api: &mut Api, path: &str, name: &str) -> Result<String> {
         }
         tokio::time::sleep(PAUSE).await;
     }
-    Err(answer(
+    Err(Error::answer(
         path,
         "no certificate came; `kubectl describe csr` says where it stands",
     ))
@@ -380,7 +384,7 @@ fn section(text: &mut String, roots: &[Vec<u8>], client: &str, serving: &str) ->
         "\n# Made by `pratique issue`. Static: nothing about image or configuration is proven, nobody renews it.\n\
          [identity]\ncertificate = \"\"\"\n{client}\"\"\"\nserving_certificate = \"\"\"\n{serving}\"\"\"\nroots = \"\"\"\n{root}\"\"\"\n"
     );
-    written.map_err(|_unwritable| answer("the document", "no memory for it"))
+    written.map_err(|_unwritable| Error::answer("the document", "no memory for it"))
 }
 
 fn wrapped(text: &mut String, spki: &[u8], key: &Key) -> Result<()> {
@@ -402,14 +406,14 @@ fn wrapped(text: &mut String, spki: &[u8], key: &Key) -> Result<()> {
         text,
         "ek = \"{hash}\"\npublic = \"{public}\"\nprivate = \"{private}\"\nseed = \"{seed}\"\n"
     );
-    written.map_err(|_unwritable| answer("the document", "no memory for it"))
+    written.map_err(|_unwritable| Error::answer("the document", "no memory for it"))
 }
 
 fn plaintext(text: &mut String, key: &Key) -> Result<()> {
     let pem = key
         .secret
         .to_pkcs8_pem(LineEnding::LF)
-        .map_err(|e| answer("the key", &e.to_string()))?;
+        .map_err(|e| Error::answer("the key", &e.to_string()))?;
     // One growth, so that no copy of the key stays behind.
     text.reserve_exact(pem.len() + 64);
     let written = write!(
@@ -418,20 +422,13 @@ fn plaintext(text: &mut String, key: &Key) -> Result<()> {
         pem.as_str()
     );
     files::tell("WARNING: the document holds the node's private key in the clear");
-    written.map_err(|_unwritable| answer("the document", "no memory for it"))
+    written.map_err(|_unwritable| Error::answer("the document", "no memory for it"))
 }
 
 fn check(text: &str) -> Result<()> {
     config_model::parse(text.as_bytes(), "the made document")
         .map(drop)
         .map_err(|faults| Error::Faults(faults.to_string()))
-}
-
-fn answer(what: &str, why: &str) -> Error {
-    Error::Answer {
-        what: what.to_owned(),
-        why: why.to_owned(),
-    }
 }
 
 #[cfg(test)]

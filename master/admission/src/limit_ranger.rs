@@ -3,8 +3,8 @@
 
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of};
 use master_client::BoxFuture;
-use master_kinds::quota;
 use master_pods::podspec;
+use master_quota as quota;
 use master_schema::error::ApiError;
 use master_schema::object::{meta_text, metadata, metadata_mut};
 use master_schema::quantity::{Quantities, Quantity};

@@ -12,7 +12,7 @@ use crate::parts::Parts;
 use crate::plugin::{Admitted, Operation, Plugin, Request, name_of};
 use jiff::Timestamp;
 use master_client::BoxFuture;
-use master_kinds::quota::{self, Quota};
+use master_quota::{self as quota, Quota};
 use master_schema::error::{ApiError, Reason};
 use master_schema::object::meta_text;
 use master_schema::quantity::{Quantities, Quantity};
@@ -119,13 +119,7 @@ fn charge(
     let mut fields = master_objects::decode_kept(kind, entry)?;
     let quota = Quota::read(&fields);
     let (group, plural) = (&request.kind.group, &request.kind.plural);
-    let charged = charged(
-        &quota,
-        (group, plural),
-        object,
-        request.old,
-        Timestamp::now(),
-    );
+    let charged = charged(&quota, group, plural, object, request.old, Timestamp::now());
     match charged.map_err(|why| request.forbidden(name_of(object), &why))? {
         None => Ok(None),
         Some(used) => {
@@ -144,7 +138,8 @@ fn charge(
 /// The new `status.used`; `None` if it is unchanged. `Err` is upstream's text of the refusal.
 fn charged(
     quota: &Quota,
-    (group, plural): (&str, &str),
+    group: &str,
+    plural: &str,
     object: &Fields,
     old: Option<&Fields>,
     now: Timestamp,
@@ -235,7 +230,7 @@ mod tests {
     }
 
     fn charge_pod(quota: &Quota, pod: &Fields) -> Result<Option<Quantities>, String> {
-        charged(quota, ("", "pods"), pod, None, Timestamp::UNIX_EPOCH)
+        charged(quota, "", "pods", pod, None, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -277,7 +272,8 @@ mod tests {
         let make = |quota: &Quota| {
             charged(
                 quota,
-                ("", "configmaps"),
+                "",
+                "configmaps",
                 &Fields::new(),
                 None,
                 Timestamp::UNIX_EPOCH,
@@ -348,7 +344,8 @@ mod tests {
         let charged = |new: &Fields, old: &Fields| {
             charged(
                 &ports,
-                ("", "services"),
+                "",
+                "services",
                 new,
                 Some(old),
                 Timestamp::UNIX_EPOCH,

@@ -271,7 +271,7 @@ impl BootstrapService {
             .await
             .map_err(Error::Task)?;
         let copy = copied.map_err(Error::Issue)?;
-        tracing::info!(file = %copy.display(), "the recovery copy was written for the admin's key");
+        tracing::info!(path = %copy.display(), "the recovery copy was written for the admin's key");
         let record = BootstrapRecord {
             version: 1,
             statement: STANDARD.encode(statement),

@@ -1,7 +1,7 @@
 //! The deny list: which clients the API rejects although their certificates have not expired.
 //!
-//! It is derived from the Machines and the Node objects, so it needs no storage and no revocation list. The API asks it for each
-//! request, and for open watches whenever it changes.
+//! It is derived from the Machines and the Node objects, so it needs no storage and no revocation
+//! list. The API asks it for each request, and for open watches whenever it changes.
 
 use crate::access::{AccessTable, MachineAccess, NodeKey};
 use config_kube::Machine;
@@ -25,7 +25,8 @@ const EXPIRY_CHECK: Duration = Duration::from_secs(15);
 ///   not retired, not Untrusted and not replaced by another board; only for the Machine's present
 ///   node name; only over the node key of its last attestation. A node's serving certificate passes
 ///   only as long as the client certificate of the node key that it names.
-/// - A node's certificate without the extension (an ordinary kubelet's) passes only while no Machine has that node name.
+/// - A node's certificate without the extension (an ordinary kubelet's) passes only while no
+///   Machine has that node name.
 /// - A user that is bound to a node (the kubelet, tokens of pods on it) is denied while the node
 ///   is. The node of a former Machine stays denied until its Node object is deleted or another
 ///   Machine of that name attests.
@@ -36,8 +37,9 @@ const EXPIRY_CHECK: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct MachineDenyList {
     table: RwLock<AccessTable>,
-    /// Facts of certificates seen before, by their DER. Asked several times in each request: certificates differ early, in their
-    /// serial number, so that comparing them costs less than a hash of all their bytes.
+    /// Facts of certificates seen before, by their DER. Asked several times in each request:
+    /// certificates differ early, in their serial number, so that comparing them costs less than a
+    /// hash of all their bytes.
     facts: RwLock<BTreeMap<Box<[u8]>, Arc<CertificateFacts>>>,
     changed: watch::Sender<u64>,
 }
@@ -46,7 +48,8 @@ pub struct MachineDenyList {
 const EARLIER_KEY: &str =
     "the certificate is of an earlier node key: the machine has proved another since";
 
-/// The parts of a certificate that the list compares. Parsed once: all requests of a connection present the same certificate.
+/// The parts of a certificate that the list compares. Parsed once: all requests of a connection
+/// present the same certificate.
 #[derive(Debug)]
 struct CertificateFacts {
     /// notAfter, in Unix seconds; `None` where it cannot be parsed.
@@ -167,7 +170,8 @@ impl MachineDenyList {
         self.changed.send_modify(|version| *version += 1);
     }
 
-    /// Notifies listeners periodically, so that an open watch ends soon after its certificate does. Runs until it is dropped.
+    /// Notifies listeners periodically, so that an open watch ends soon after its certificate does.
+    /// Runs until it is dropped.
     pub(crate) async fn notify_periodically(&self) {
         loop {
             tokio::time::sleep(EXPIRY_CHECK).await;
@@ -193,7 +197,8 @@ impl MachineDenyList {
         fresh
     }
 
-    /// Why a certificate with this Machine uid, node key and node name is denied; `None` where it passes.
+    /// Why a certificate with this Machine uid, node key and node name is denied; `None` where it
+    /// passes.
     fn machine_denial(&self, uid: &str, key: &str, node: Option<&str>) -> Option<String> {
         match self
             .table
@@ -225,7 +230,8 @@ fn entry(machine: &Machine) -> Option<(String, (String, MachineAccess))> {
     ))
 }
 
-/// Key in `UserInfo.extra` with the node that a service account token is bound to (upstream's name).
+/// Key in `UserInfo.extra` with the node that a service account token is bound to (upstream's
+/// name).
 const BOUND_NODE: &str = "authentication.kubernetes.io/node-name";
 
 impl MachineDenyList {
@@ -245,7 +251,8 @@ impl MachineDenyList {
         let leaf = peer.certificates.first()?;
         let facts = self.facts_of(leaf);
         if facts.expired(now) {
-            // TLS compared the time at the handshake only, and a connection may outlive the certificate.
+            // TLS compared the time at the handshake only, and a connection may outlive the
+            // certificate.
             return Some("the certificate has expired".to_owned());
         }
         match &facts.machine {
@@ -254,8 +261,8 @@ impl MachineDenyList {
         }
     }
 
-    /// Why a kubelet's serving certificate does not belong to this node; `None` where it does. The API server asks before it sends a
-    /// request to the kubelet.
+    /// Why a kubelet's serving certificate does not belong to this node; `None` where it does. The
+    /// API server asks before it sends a request to the kubelet.
     pub fn serving_denied(&self, node: &str, certificate: &[u8]) -> Option<String> {
         let Some(extension) = NodeExtension::of_certificate(certificate) else {
             return self.unattested_denial(node);
@@ -278,7 +285,8 @@ impl MachineDenyList {
         self.machine_denial(uid, &extension.node_key, Some(node))
     }
 
-    /// Why a certificate without the node extension may not act as this node; `None` where it may: no Machine has the name.
+    /// Why a certificate without the node extension may not act as this node; `None` where it may:
+    /// no Machine has the name.
     pub(crate) fn unattested_denial(&self, node: &str) -> Option<String> {
         let taken = self
             .table
@@ -365,7 +373,8 @@ mod tests {
         assert_eq!(list.serving_denied("b", b"no certificate"), None);
     }
 
-    /// The certificates of a static machine are valid only while it is static, and only the last ones.
+    /// The certificates of a static machine are valid only while it is static, and only the last
+    /// ones.
     #[test]
     fn issued_certificates_are_denied_once_the_machine_is_not_static() {
         let list = MachineDenyList::default();

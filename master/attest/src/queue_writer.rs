@@ -75,7 +75,7 @@ impl QueueWriter<'_> {
             for old in &new.replaces {
                 tracing::info!(
                     request = old,
-                    by = queued.name,
+                    replacement = queued.name,
                     "queue full: dropped a waiting CertificateSigningRequest for another"
                 );
                 drop_request(self.client, self.queue, old)

@@ -16,12 +16,12 @@ const MAX_MACHINES: usize = 1024;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Evidence and the time at which it came.
-pub(crate) type Kept = (Timestamp, Arc<RecordedEvidence>);
+pub(crate) type RecentProof = (Timestamp, Arc<RecordedEvidence>);
 
 /// The evidence by endorsement key.
 #[derive(Debug, Default)]
 pub(crate) struct RecentEvidence {
-    kept: Mutex<BTreeMap<Digest, Kept>>,
+    kept: Mutex<BTreeMap<Digest, RecentProof>>,
 }
 
 impl RecentEvidence {
@@ -43,7 +43,7 @@ impl RecentEvidence {
     }
 
     /// The evidence of all machines.
-    pub(crate) fn all(&self) -> Vec<Kept> {
+    pub(crate) fn all(&self) -> Vec<RecentProof> {
         self.kept
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

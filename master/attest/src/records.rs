@@ -3,7 +3,7 @@
 
 use crate::caller::remote;
 use crate::inventory::ReferenceTables;
-use crate::recent_evidence::{Kept, RecentEvidence};
+use crate::recent_evidence::{RecentEvidence, RecentProof};
 use crate::record;
 use crate::ring::{self, Ring, RingRecord};
 use config_attest::Refusal;
@@ -93,7 +93,7 @@ impl Records {
     }
 
     /// The last evidence of each machine, with its time.
-    pub(crate) fn recent_evidence(&self) -> Vec<Kept> {
+    pub(crate) fn recent_evidence(&self) -> Vec<RecentProof> {
         self.recent.all()
     }
 }

@@ -5,7 +5,8 @@ use master_ca::NodeExtension;
 use std::time::SystemTime;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// The certificate that a node showed when a connection to it began, read once. Holding one proves nothing.
+/// The certificate that a node showed when a connection to it began, read once. Holding one proves
+/// nothing.
 #[derive(Debug)]
 pub struct ServingCertificate {
     node: String,
@@ -28,8 +29,9 @@ impl ServingCertificate {
 }
 
 impl MachineDenyList {
-    /// Why a certificate with which a connection began is not its node's at `now`, or the node is denied; `None` where neither is.
-    /// The API server asks when this list changes, and before it uses the connection again.
+    /// Why a certificate with which a connection began is not its node's at `now`, or the node is
+    /// denied; `None` where neither is. The API server asks when this list changes, and before it
+    /// uses the connection again.
     ///
     /// Assumption: chain and subject were verified when the connection began.
     pub fn serving_denied_at(

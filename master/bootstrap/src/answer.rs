@@ -1,6 +1,6 @@
 //! The HTTP API of the endpoint: create a cluster, set and get its document, health and metrics.
 
-use crate::book::{Book, BookError, Kept, hash};
+use crate::book::{Book, BookError, StoredDocument, hash};
 use crate::rate::{Buckets, Rate};
 use crate::refusal::Refusal;
 use base64::Engine as _;
@@ -221,8 +221,8 @@ impl Endpoint {
             }
             .into());
         }
-        let kept = Kept::new(generation, expires, &bytes);
-        if !self.book.set(id, (record, revision), kept).await? {
+        let kept = StoredDocument::new(generation, expires, &bytes);
+        if !self.book.set(id, record, revision, kept).await? {
             return Err(Refusal::Store(
                 "another document was set at the same time".to_owned(),
             ));

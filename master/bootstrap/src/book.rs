@@ -50,19 +50,19 @@ pub(crate) struct Record {
     /// Time of creation, Unix seconds.
     created: u64,
     /// Its document.
-    pub(crate) document: Option<Kept>,
+    pub(crate) document: Option<StoredDocument>,
 }
 
 /// A stored signed document.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Kept {
+pub(crate) struct StoredDocument {
     pub(crate) generation: u64,
     expires: u64,
     bytes: String,
 }
 
-impl Kept {
+impl StoredDocument {
     pub(crate) fn new(generation: u64, expires: u64, bytes: &[u8]) -> Self {
         Self {
             generation,
@@ -171,8 +171,9 @@ impl Book {
     pub(crate) async fn set(
         &self,
         id: &ClusterId,
-        (record, revision): (Record, u64),
-        document: Kept,
+        record: Record,
+        revision: u64,
+        document: StoredDocument,
     ) -> Result<bool, BookError> {
         let record = Record {
             document: Some(document),
@@ -253,18 +254,17 @@ mod tests {
         let (used, credential) = book.create(b"a", 0).await.unwrap();
         let (unused, _) = book.create(b"b", 0).await.unwrap();
         assert!(matches!(book.create(b"c", 10).await, Err(BookError::Full)));
-        let found = book.get(&used).await.unwrap().unwrap();
-        assert!(found.0.admits(&credential) && !found.0.admits("another"));
+        let (record, revision) = book.get(&used).await.unwrap().unwrap();
+        assert!(record.admits(&credential) && !record.admits("another"));
+        let first = StoredDocument::new(1, 100, b"x");
         assert!(
-            book.set(&used, found.clone(), Kept::new(1, 100, b"x"))
+            book.set(&used, record.clone(), revision, first)
                 .await
                 .unwrap()
         );
+        let second = StoredDocument::new(1, 100, b"y");
         assert!(
-            !book
-                .set(&used, found, Kept::new(1, 100, b"y"))
-                .await
-                .unwrap(),
+            !book.set(&used, record, revision, second).await.unwrap(),
             "somebody wrote meanwhile"
         );
         book.create(b"c", UNUSED + 1).await.unwrap();

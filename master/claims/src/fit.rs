@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// The node from which a volume must be reachable.
 #[derive(Debug, Clone, Copy)]
-pub enum Place<'a> {
+pub enum ReachableFrom<'a> {
     /// For a claim that is bound at once: from anywhere.
     Anywhere,
     /// For a claim that waits for its first pod, before there is one: only a volume that is kept
@@ -27,13 +27,13 @@ pub fn best<'v>(
     key: &Key,
     claim: &Claim,
     volumes: impl Iterator<Item = (&'v str, &'v Volume)>,
-    from: Place<'_>,
+    from: ReachableFrom<'_>,
 ) -> Option<&'v str> {
     let mut found: Option<(usize, config_kube::Amount, &str)> = None;
     for (name, volume) in volumes.filter(|(_, volume)| could(claim, volume)) {
         let reached = match from {
-            Place::Node(node, labels) => volume.is_reached(node, labels),
-            Place::Anywhere | Place::Kept => true,
+            ReachableFrom::Node(node, labels) => volume.is_reached(node, labels),
+            ReachableFrom::Anywhere | ReachableFrom::Kept => true,
         };
         if volume.is_for(key, claim) {
             // It is this volume or none, so from elsewhere there is none.
@@ -43,7 +43,7 @@ pub fn best<'v>(
         let selector = claim.selector.as_ref();
         let selected =
             selector.is_none_or(|selector| label_selector::selects(selector, &volume.labels));
-        let waits = matches!(from, Place::Kept);
+        let waits = matches!(from, ReachableFrom::Kept);
         if !free || !selected || !reached || waits || volume.class != claim.class_name() {
             continue;
         }

@@ -12,5 +12,5 @@ mod volume;
 
 pub use claim::{BIND_COMPLETED, BOUND_BY_CONTROLLER, Claim, PROVISIONER, SELECTED_NODE};
 pub use class::Class;
-pub use fit::{Place, best, fault};
+pub use fit::{ReachableFrom, best, fault};
 pub use volume::{ClaimRef, CsiVolume, Volume};

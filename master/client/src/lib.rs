@@ -30,7 +30,7 @@ pub use key::Key;
 pub use master_schema::error::{ApiError, Cause, Details, Reason};
 pub use recent::Recent;
 pub use record::{Happening, Notice, Recorder, Severity, reference};
-pub use resources::{Meta, OwnerRef, Partial, Resource, Seen, Whole};
+pub use resources::{Meta, ObjectPath, OwnerRef, Partial, Resource, Seen, Whole};
 pub use store::{Delta, Entries, Index, Item, Lookup, Progress, Scope, Store, View};
 pub use transport::{BoxFuture, Transport};
 pub use user::UserInfo;

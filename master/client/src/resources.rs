@@ -61,6 +61,21 @@ impl Resource {
             subresource,
         )
     }
+
+    fn path_of(&self, at: ObjectPath<'_>) -> String {
+        self.path(at.namespace, Some(at.name), at.subresource)
+    }
+}
+
+/// Where a call for one object goes: to the object, or to a subresource of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectPath<'a> {
+    /// The namespace; ignored for cluster-scoped kinds.
+    pub namespace: &'a str,
+    /// The object's name.
+    pub name: &'a str,
+    /// `status`, `scale` or another one; none for the object itself.
+    pub subresource: Option<&'a str>,
 }
 
 /// An owner reference.
@@ -245,12 +260,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub async fn part(
-        &self,
-        of: &Resource,
-        (namespace, name, subresource): (&str, &str, &str),
-    ) -> Result<Whole, ApiError> {
-        let path = of.path(namespace, Some(name), Some(subresource));
+    pub async fn part(&self, of: &Resource, at: ObjectPath<'_>) -> Result<Whole, ApiError> {
+        let path = of.path_of(at);
         self.send_as("application/json", Method::GET, &path, None, Bytes::new())
             .await
     }
@@ -263,10 +274,10 @@ impl Client {
     pub async fn replace(
         &self,
         of: &Resource,
-        (namespace, name, subresource): (&str, &str, Option<&str>),
+        at: ObjectPath<'_>,
         object: &Whole,
     ) -> Result<Whole, ApiError> {
-        let path = of.path(namespace, Some(name), subresource);
+        let path = of.path_of(at);
         self.send_as(
             "application/json",
             Method::PUT,
@@ -299,11 +310,10 @@ impl Client {
     pub async fn change(
         &self,
         of: &Resource,
-        (namespace, name, subresource): (&str, &str, Option<&str>),
+        at: ObjectPath<'_>,
         patch: &Patch,
     ) -> Result<Whole, ApiError> {
-        self.patch_at(&of.path(namespace, Some(name), subresource), patch)
-            .await
+        self.patch_at(&of.path_of(at), patch).await
     }
 }
 

@@ -301,7 +301,7 @@ async fn publish(
     if !set.is_empty() {
         tracing::info!(
             generation,
-            at = set.join(" "),
+            address = set.join(" "),
             "discovery: published where the master is"
         );
         let end = i64::try_from(now + LIFE.as_secs()).ok();

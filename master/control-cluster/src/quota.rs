@@ -7,15 +7,15 @@
 use config_kube::k8s_openapi::api::core::v1::ResourceQuota;
 use jiff::Timestamp;
 use master_client::{
-    ApiError, Change, Client, Delta, Index, Key, ListParams, Lookup, Partial, Reason, Resource,
-    Store, View, Whole,
+    ApiError, Change, Client, Delta, Index, Key, ListParams, Lookup, ObjectPath, Partial, Reason,
+    Resource, Store, View, Whole,
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::every_kind::{Kinds, ResourceId};
 use master_control::setup::Setup;
 use master_control::views::pod::PodView;
 use master_control::writer::Writer;
-use master_kinds::quota::{self, Quota};
+use master_quota::{self as quota, Quota};
 use master_schema::quantity::{Quantities, Quantity};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -241,7 +241,12 @@ async fn recount(client: &Client, namespace: &str, resources: &[Resource]) -> Re
     {
         let name = text(&found.0, "/metadata/name");
         let mut tries = 0;
-        while !count(client, quotas, (namespace, &name), resources).await? {
+        let status = ObjectPath {
+            namespace,
+            name: &name,
+            subresource: Some("status"),
+        };
+        while !count(client, quotas, status, resources).await? {
             tries += 1;
             if tries >= TRIES {
                 let text =
@@ -253,14 +258,14 @@ async fn recount(client: &Client, namespace: &str, resources: &[Resource]) -> Re
     Ok(())
 }
 
-/// Counts for one quota; whether it was still as before.
+/// Counts for one quota and writes its status; whether it was still as before.
 async fn count(
     client: &Client,
     quotas: &Resource,
-    (namespace, name): (&str, &str),
+    at: ObjectPath<'_>,
     resources: &[Resource],
 ) -> Result<bool, ApiError> {
-    let mut found = match client.whole(quotas, namespace, name).await {
+    let mut found = match client.whole(quotas, at.namespace, at.name).await {
         Ok(found) => found,
         Err(error) if error.is_not_found() => return Ok(true),
         Err(error) => return Err(error),
@@ -270,7 +275,7 @@ async fn count(
     for resource in resources.iter().filter(|resource| resource.namespaced) {
         let wanted = |name: &str| quota::tracks(&resource.group, &resource.plural, name);
         if quota::counts(&resource.group, &resource.plural) && quota.wanted.names().any(wanted) {
-            used.add(&usage(client, namespace, resource, &quota).await?);
+            used.add(&usage(client, at.namespace, resource, &quota).await?);
         }
     }
     // A kind that is not served has no objects, so its usage is zero.
@@ -283,10 +288,7 @@ async fn count(
         return Ok(true);
     }
     found.0.insert("status".to_owned(), status);
-    match client
-        .replace(quotas, (namespace, name, Some("status")), &found)
-        .await
-    {
+    match client.replace(quotas, at, &found).await {
         Ok(_) => Ok(true),
         Err(error) if error.is_not_found() => Ok(true),
         Err(error) if error.is_conflict() => Ok(false),

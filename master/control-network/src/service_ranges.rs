@@ -187,7 +187,7 @@ async fn settle(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> 
         return if says(&range, "True") {
             Ok(())
         } else {
-            say(writer, &range, ("True", "", SERVES)).await
+            say(writer, &range, "True", "", SERVES).await
         };
     }
     if !held {
@@ -197,7 +197,7 @@ async fn settle(writer: &Writer, name: &str, uid: &str) -> Result<(), ApiError> 
         return if says(&range, "False") {
             Ok(())
         } else {
-            say(writer, &range, ("False", "Terminating", WAITS)).await
+            say(writer, &range, "False", "Terminating", WAITS).await
         };
     }
     let rest: Vec<String> = finalizers
@@ -255,7 +255,9 @@ async fn finalize(
 async fn say(
     writer: &Writer,
     range: &ServiceCIDR,
-    (status, reason, message): (&str, &str, &str),
+    status: &str,
+    reason: &str,
+    message: &str,
 ) -> Result<(), ApiError> {
     let condition: Value = json!({
         "type": READY, "status": status, "reason": reason, "message": message,

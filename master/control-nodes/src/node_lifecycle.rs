@@ -278,12 +278,12 @@ impl Controller for NodeLifecycle {
         match action {
             Action::Registered(node) => {
                 let text = format!("Registered Node {} in Controller", node.name);
-                tell(writer, &node, ("RegisteredNode", "Registering"), &text).await;
+                tell(writer, &node, "RegisteredNode", "Registering", &text).await;
                 Ok(())
             }
             Action::Removed(node) => {
                 let text = format!("Removing Node {} from Controller", node.name);
-                tell(writer, &node, ("RemovingNode", "Removing"), &text).await;
+                tell(writer, &node, "RemovingNode", "Removing", &text).await;
                 Ok(())
             }
             Action::Silent(silent) => write_silent(writer, &silent).await,
@@ -491,7 +491,7 @@ fn wanted(node: &NodeView, bad: Option<&str>, empty: bool, now: Timestamp) -> Ve
 }
 
 /// Tells people of a node's coming or going, by a reason and an action.
-async fn tell(writer: &Writer, node: &Identity, (reason, action): (&str, &str), text: &str) {
+async fn tell(writer: &Writer, node: &Identity, reason: &str, action: &str, text: &str) {
     let happening = Happening {
         severity: Severity::Normal,
         reason,

@@ -168,15 +168,11 @@ fn driving_out(node: &NodeView) -> Vec<Taint> {
 fn stays(pod: &PodView, taints: (&[Taint], Timestamp), now: Timestamp) -> Option<Duration> {
     let (taints, seen) = taints;
     let each = taints.iter();
-    each.filter_map(|taint| stays_with(pod, (taint, seen), now))
+    each.filter_map(|taint| stays_with(pod, taint, seen, now))
         .min()
 }
 
-fn stays_with(
-    pod: &PodView,
-    (taint, seen): (&Taint, Timestamp),
-    now: Timestamp,
-) -> Option<Duration> {
+fn stays_with(pod: &PodView, taint: &Taint, seen: Timestamp, now: Timestamp) -> Option<Duration> {
     let tolerations: Vec<_> = pod
         .tolerations
         .iter()

@@ -17,7 +17,9 @@ use config_kube::k8s_openapi::api::autoscaling::v2::{
 use config_kube::k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
-use master_client::{ApiError, Key, ListParams, Patch, Reason, Resource, Severity, Store, Whole};
+use master_client::{
+    ApiError, Key, ListParams, ObjectPath, Patch, Reason, Resource, Severity, Store, Whole,
+};
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::setup::Setup;
 use master_control::writer::Writer;
@@ -216,7 +218,7 @@ impl Scale {
             let text = format!("no matches for kind {:?} in group {group:?}", target.kind);
             return Err(ApiError::new(Reason::NotFound, text));
         };
-        let at = (namespace, target.name.as_str(), "scale");
+        let at = scale_of(namespace, &target.name);
         let Whole(scale) = writer.client().part(&resource, at).await?;
         let scale = Value::Object(scale);
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or_default();
@@ -234,10 +236,19 @@ impl Scale {
     async fn write(&self, namespace: &str, to: i32, writer: &Writer) -> Result<(), ApiError> {
         let patch =
             json!({"metadata": {"resourceVersion": self.version}, "spec": {"replicas": to}});
-        let at = (namespace, self.name.as_str(), Some("scale"));
+        let at = scale_of(namespace, &self.name);
         let patch = Patch::Merge(patch);
         let patched = writer.client().change(&self.resource, at, &patch);
         patched.await.map(drop)
+    }
+}
+
+/// The scale of a target.
+fn scale_of<'a>(namespace: &'a str, name: &'a str) -> ObjectPath<'a> {
+    ObjectPath {
+        namespace,
+        name,
+        subresource: Some("scale"),
     }
 }
 

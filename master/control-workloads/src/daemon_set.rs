@@ -227,7 +227,8 @@ async fn tell(writer: &Writer, about: &ObjectReference, pod: &Key, ended: &Ended
     make::tell(writer, about, severity, reason, text).await;
 }
 
-/// The template with what every daemon pod has: its hash and number, and tolerations of what only other pods flee.
+/// The template with what every daemon pod has: its hash and number, and tolerations of what only
+/// other pods flee.
 fn template(set: &DaemonSet, spec: &DaemonSetSpec, hash: &str) -> PodTemplateSpec {
     let mut template = spec.template.clone();
     let labels = template

@@ -1,8 +1,8 @@
 //! PodDisruptionBudgets: how many of an application's pods may be evicted now.
 //!
-//! The eviction API takes from the budget and notes the pod in the same write (`master/api`); this controller counts, and
-//! takes the note away as the pod goes. Its writes name the resource version that they were planned on, so that neither
-//! overwrites the other.
+//! The eviction API takes from the budget and notes the pod in the same write (`master/api`); this
+//! controller counts, and takes the note away as the pod goes. Its writes name the resource version
+//! that they were planned on, so that neither overwrites the other.
 
 use crate::workload::amount::{Round, amount};
 use crate::workload::condition::second;
@@ -31,7 +31,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after which a pod whose eviction was granted counts again, as it was not deleted after all (upstream).
+/// Time after which a pod whose eviction was granted counts again, as it was not deleted after all
+/// (upstream).
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 
 static PODS: Index<OwnedPod> = Index::new("namespace", |key, _| vec![key.namespace.clone()]);
@@ -67,7 +68,8 @@ impl View for Budget {
 }
 
 impl Budget {
-    /// Whether it protects pods with these labels. An empty selector protects all, an absent one none.
+    /// Whether it protects pods with these labels. An empty selector protects all, an absent one
+    /// none.
     fn protects(&self, pod: &OwnedPod) -> bool {
         let selector = self.spec.selector.as_ref();
         selector.is_some_and(|selector| label_selector::selects(selector, &pod.labels))
@@ -83,7 +85,8 @@ pub struct DisruptionBudgets {
     controllers: Store<Kept<ReplicationController>>,
     deployments: Store<Kept<Deployment>>,
     stateful_sets: Store<Kept<StatefulSet>>,
-    /// Since when this process knows of evictions that were granted. By its own clock: the one of the day may be set.
+    /// Since when this process knows of evictions that were granted. By its own clock: the one of
+    /// the day may be set.
     granted: Mutex<HashMap<Key, Granted>>,
 }
 
@@ -282,7 +285,8 @@ impl DisruptionBudgets {
         times
     }
 
-    /// How many pods the owners of these want together. Pods without an owner count as nothing (upstream).
+    /// How many pods the owners of these want together. Pods without an owner count as nothing
+    /// (upstream).
     fn scale(&self, pods: &Entries<OwnedPod>) -> Result<i32, String> {
         let mut seen = BTreeSet::new();
         let mut sum = 0_i32;
@@ -336,7 +340,8 @@ fn demand(facts: &Facts) -> Result<(i32, i32), String> {
     }
 }
 
-/// What keeps a budget from being counted, told as its status changes (upstream tells it again and again).
+/// What keeps a budget from being counted, told as its status changes (upstream tells it again and
+/// again).
 fn news(facts: &Facts) -> Vec<News> {
     let spec = &facts.budget.spec;
     let by_scale = spec.max_unavailable.is_some()

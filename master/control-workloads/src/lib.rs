@@ -1,6 +1,8 @@
-//! Controllers of workloads: as many pods as each workload wants, each from the right template, on the right nodes.
+//! Controllers of workloads: as many pods as each workload wants, each from the right template, on
+//! the right nodes.
 //!
-//! A file or folder for each kind; `workload` holds what they share. Plans are pure; `tests/workloads` shows each.
+//! A file or folder for each kind; `workload` holds what they share. Plans are pure;
+//! `tests/workloads` shows each.
 
 pub mod cron_job;
 pub mod daemon_set;

@@ -1,4 +1,5 @@
-//! ReplicationControllers: as ReplicaSets, with a plain map for a selector (the core is in `workload/replicas.rs`).
+//! ReplicationControllers: as ReplicaSets, with a plain map for a selector (the core is in
+//! `workload/replicas.rs`).
 
 use crate::workload::condition::Condition;
 use crate::workload::kept::{Labels, Selects};

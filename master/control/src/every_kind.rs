@@ -1,4 +1,5 @@
-//! The metadata of the objects of every kind that is served, for controllers that can't name the kinds they look after.
+//! The metadata of the objects of every kind that is served, for controllers that can't name the
+//! kinds they look after.
 
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use master_client::{Change, Client, Follower, Key, Partial, Resource};
@@ -97,7 +98,8 @@ impl EveryKind {
         concerned
     }
 
-    /// Changes as they come: whether every kind is known, and the keys that are concerned, by their controllers.
+    /// Changes as they come: whether every kind is known, and the keys that are concerned, by their
+    /// controllers.
     pub(crate) fn start(self, client: &Client) -> BoxStream<'static, (bool, Vec<(usize, Key)>)> {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,7 +129,8 @@ struct Following {
 
 impl Following {
     async fn next(&mut self) -> (bool, Vec<(usize, Key)>) {
-        // Both arms are cancel-safe: a tick loses nothing, and streams keep what they have not returned.
+        // Both arms are cancel-safe: a tick loses nothing, and streams keep what they have not
+        // returned.
         tokio::select! {
             _ = self.look.tick() => {
                 self.serve();

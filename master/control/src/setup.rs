@@ -219,7 +219,8 @@ impl Setup<'_> {
         self.options
     }
 
-    /// Follows a view; `keys` gives the keys that a change concerns. The store is shared with everybody who follows the view.
+    /// Follows a view; `keys` gives the keys that a change concerns. The store is shared with
+    /// everybody who follows the view.
     pub fn follow<V: View>(
         &mut self,
         keys: impl Fn(&Delta<V>, &mut Vec<Key>) + Send + 'static,
@@ -348,7 +349,8 @@ impl Stand {
         self.apply::<V>(Change::Deleted(Gone::of(object.metadata())), revision)
     }
 
-    /// All objects of the kind at a resource version, as a follower lists them that has lost its watch; the keys that this concerns.
+    /// All objects of the kind at a resource version, as a follower lists them that has lost its
+    /// watch; the keys that this concerns.
     pub fn list<V: View>(&mut self, objects: Vec<V::Object>, revision: u64) -> Vec<Key> {
         let items = objects.into_iter().map(Item::<V>::read).collect();
         self.apply(Change::Listed(items), revision)
@@ -370,7 +372,8 @@ impl Stand {
         self.sources.every_kind.serve(served);
     }
 
-    /// A change of objects of a served kind, to a controller that follows every kind; the keys that this concerns.
+    /// A change of objects of a served kind, to a controller that follows every kind; the keys that
+    /// this concerns.
     pub fn meet(&mut self, (group, kind): (&str, &str), change: &Change<Partial>) -> Vec<Key> {
         let every = &mut self.sources.every_kind;
         let number = every.number(group, kind);
@@ -378,7 +381,8 @@ impl Stand {
         without_numbers(keys.unwrap_or_default())
     }
 
-    /// Plans a key and carries the plan out at an API, as the driver does; what was written is expected in these stores.
+    /// Plans a key and carries the plan out at an API, as the driver does; what was written is
+    /// expected in these stores.
     pub async fn run<C: Controller>(
         &self,
         controller: &C,

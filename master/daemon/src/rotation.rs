@@ -129,7 +129,7 @@ impl Rotator {
                  code,
                  message,
              }| {
-                tracing::info!(path, by = user.name, code, message, "refused");
+                tracing::info!(path, user = user.name, code, message, "refused");
                 json(
                     status,
                     &serde_json::json!({ "code": code, "message": message }),
@@ -215,7 +215,7 @@ impl Rotator {
             )
         })??;
         let after = self.authority.pins().join(" and ");
-        tracing::warn!(by = user.name, before, after, "{record}");
+        tracing::warn!(user = user.name, before, after, "{record}");
         // Everything is tried even if a part fails: the rotation's step itself is done.
         let served = self.serving.renew(&self.authority, SystemTime::now());
         self.published.send_replace(self.authority.roots_pem());

@@ -65,7 +65,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Error> {
         Serving::new(&authority, settings.api_names.clone(), now).map_err(Error::Serving)?;
     let serving = Arc::new(serving);
     let log = open_log(&args, authority.clone()).await?;
-    let config = attestation_config(&args, &settings, &serving, (attestor, log))?;
+    let config = attestation_config(&args, &settings, &serving, attestor, log)?;
     let client = api.client(AttestationService::user());
     let service =
         AttestationService::new(&config, authority.clone(), client).map_err(Error::Attest)?;
@@ -505,7 +505,8 @@ fn attestation_config(
     args: &RunArgs,
     settings: &Settings,
     serving: &Serving,
-    (attestor, log): (Option<Attestor>, Arc<VerdictLog>),
+    attestor: Option<Attestor>,
+    log: Arc<VerdictLog>,
 ) -> Result<AttestationConfig, Error> {
     let cluster = &settings.cluster;
     let release_keys = cluster.release_keys.iter().map(|key| {

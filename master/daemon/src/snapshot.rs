@@ -92,7 +92,7 @@ fn tell(what: &str, path: &Path, summary: SnapshotSummary) {
         bytes,
         ..
     } = summary;
-    tracing::info!(file = %path.display(), revision, objects = entries, bytes, "{what}");
+    tracing::info!(path = %path.display(), revision, objects = entries, bytes, "{what}");
 }
 
 async fn fill(args: &SnapshotArgs, file: &mut File, path: &Path) -> Result<(), Error> {

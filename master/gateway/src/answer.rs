@@ -60,7 +60,8 @@ pub struct NodeLimits {
     pub tunnels: usize,
     /// Bytes that a tunnel holds of each direction at most.
     pub tunnel_buffer: usize,
-    /// Connections to nodes that are kept for the next request of this server's own; each takes some 20 KiB.
+    /// Connections to nodes that are kept for the next request of this server's own; each takes
+    /// some 20 KiB.
     pub kept: usize,
     /// Time after which one of these is dropped if it was not used.
     pub kept_idle: Duration,

@@ -1,8 +1,10 @@
-//! Connections to nodes that serve several requests, one after another: those by which the server asks each node again and again.
+//! Connections to nodes that serve several requests, one after another: those by which the server
+//! asks each node again and again.
 //!
-//! Guarantee: a connection is handed out only to the place for which it was opened, while its [`Standing`] has no objection. What
-//! cuts it at the moment of a verdict is the task that drives it, which is the caller's. There is one for a node, and a limit for
-//! all; one that nobody has used for a time is dropped.
+//! Guarantee: a connection is handed out only to the place for which it was opened, while its
+//! [`Standing`] has no objection. What cuts it at the moment of a verdict is the task that drives
+//! it, which is the caller's. There is one for a node, and a limit for all; one that nobody has
+//! used for a time is dropped.
 
 use crate::answer::{Driver, NodeLimits};
 use http::{Request, Response};
@@ -17,7 +19,8 @@ use tokio::time::Instant;
 
 /// Whether a connection may be used again.
 pub trait Standing: fmt::Debug + Send + Sync {
-    /// Why what the node proved when the connection began would be refused now; `None` where it would not.
+    /// Why what the node proved when the connection began would be refused now; `None` where it
+    /// would not.
     fn objection(&self) -> Option<String>;
 }
 
@@ -104,7 +107,8 @@ impl KeptLines {
         work(&mut idle.by_node)
     }
 
-    /// The connection to a node at a place, if it may be used again. Any other to that node is dropped.
+    /// The connection to a node at a place, if it may be used again. Any other to that node is
+    /// dropped.
     pub fn take(&self, node: &str, place: &str) -> Option<(Line, Driver)> {
         let Idle { line, driver, .. } = self.with(|idle| idle.remove(node))?;
         if let Some(why) = line.standing.objection() {

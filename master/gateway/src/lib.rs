@@ -1,7 +1,8 @@
-//! The way to nodes' kubelets: limits on their answers, places of open calls, connections that are kept between two calls
-//! ([`KeptLines`]), and the bytes of a tunnel; and what a program
-//! behind the API's proxy is ([`Backend`]), gets and gives: headers ([`Front`]), bodies ([`Upload`]), pages ([`Page`]). An
-//! answer can go to its client over a WebSocket ([`Socket`]). What pages of other origins may ask for is decided here ([`check_origin`]).
+//! The way to nodes' kubelets: limits on their answers, places of open calls, connections that are
+//! kept between two calls ([`KeptLines`]), and the bytes of a tunnel; and what a program behind the
+//! API's proxy is ([`Backend`]), gets and gives: headers ([`Front`]), bodies ([`Upload`]), pages
+//! ([`Page`]). An answer can go to its client over a WebSocket ([`Socket`]). What pages of other
+//! origins may ask for is decided here ([`check_origin`]).
 
 mod answer;
 mod backend;

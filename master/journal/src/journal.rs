@@ -337,7 +337,7 @@ impl Journal {
         ek.clone_into(&mut entry.ek);
         entry.message = format!("{decision}: the request of a machine that waited for a person");
         self.append_or_warn(entry).await;
-        tracing::info!(request, by, "{decision} by a person");
+        tracing::info!(request, user = by, "{decision} by a person");
         let message = format!("decided by {by}");
         self.send_event(object, Severity::Normal, decision, message)
             .await;

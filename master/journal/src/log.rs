@@ -175,7 +175,7 @@ impl Writer {
         match resume(&bytes) {
             Ok(found) => {
                 if found.whole < bytes.len() {
-                    tracing::warn!(file = %path.display(), bytes = bytes.len() - found.whole, "an incomplete last record was cut off");
+                    tracing::warn!(path = %path.display(), bytes = bytes.len() - found.whole, "an incomplete last record was cut off");
                 }
                 let open = std::fs::OpenOptions::new().write(true).open(&path);
                 let segment = open.map_err(|source| file("open", &path, source))?;

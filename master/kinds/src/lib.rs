@@ -1,5 +1,5 @@
 //! The built-in kinds: each is described once, with names, scope, columns, defaults, validation and
-//! strategy; and what objects count against quotas.
+//! strategy.
 //!
 //! Start at [`builtin::all`], the descriptors of all built-in kinds. What a descriptor is made of
 //! (`Kind`, `Strategy`, `Column`) is in `master-schema`; pods, workloads, the network, volumes and
@@ -8,4 +8,3 @@
 //! No tasks, no channels, no I/O.
 
 pub mod builtin;
-pub mod quota;

@@ -68,7 +68,8 @@ pub fn apply(
     let mut managers = Managers::decode(managed.unwrap_or("[]"))
         .map_err(|fault| failed(format!("failed to decode managed fields: {fault}")))?;
     let nothing = Fields::new();
-    // The fields have no owners yet. They get one, so that an apply that changes them meets a conflict.
+    // The fields have no owners yet. They get one, so that an apply that changes them meets a
+    // conflict.
     if managers.0.is_empty() {
         let before_first = Write {
             manager: BEFORE_FIRST_APPLY,
@@ -170,6 +171,8 @@ fn own_config<'a>(
 ) -> Result<Result<(), Vec<Conflict<'a>>>, ApiError> {
     let (live, write) = (merged.live, merged.write);
     let place = write.place().map_err(failed)?;
+    // Fields that the strategy resets (such as `status` in a write of the object itself) never
+    // reach the object, so their sender does not own them.
     let set = extract(merged.config, place).difference_below(&Set::of(write.reset));
     let mut entry = write.entry(true, Set::default());
     let (conflicts, _) =
@@ -180,7 +183,8 @@ fn own_config<'a>(
     entry.set = stripped(set);
     match managers.find(&entry) {
         Some(index) => {
-            // An apply that changes nothing must leave the object as it is, its managed fields too: it is then no write.
+            // An apply that changes nothing must leave the object as it is, its managed fields too:
+            // it is then no write.
             entry.time.clone_from(&managers.0[index].time);
             managers.0[index] = entry;
         }

@@ -101,6 +101,7 @@ fn fields<'a>(
     place: Place<'a>,
     changes: &mut Changes<'a>,
 ) {
+    // Maps are sorted by name, so equal names meet in one walk over both.
     let mut olds = left.into_iter().flatten().peekable();
     let mut news = right.into_iter().flatten().peekable();
     loop {
@@ -119,6 +120,8 @@ fn fields<'a>(
             (Some(new), None) | (_, Some(new)) => (new, None, news.next().map(|(_, value)| value)),
         };
         let inner = place.field(name);
+        // Upstream compares Go values, in which such a field is never absent: a client that sends
+        // `status: {}` where there was none has changed nothing.
         if let Some(absent) = absent(inner) {
             before = before.or(left.map(|_| absent));
             after = after.or(right.map(|_| absent));
@@ -157,6 +160,7 @@ fn items<'a>(
                     |side: &[(Element<'a>, bool, &'a Value)]| side.first().map(|(.., item)| *item);
                 value(step.clone(), only(old), only(new), place, changes);
             }
+            // Items with the same keys can't be told apart, so they change together.
             ([_, _, ..], [_, _, ..]) => {
                 let same = old
                     .iter()

@@ -94,6 +94,8 @@ impl<'de> Visitor<'de> for Level {
                 continue;
             }
             match Element::decode(key).map_err(A::Error::custom)? {
+                // A form of a later version: it can't be owned here, and is no reason to fail the
+                // write.
                 None => drop(fields.next_value::<IgnoredAny>()?),
                 Some(element) => {
                     let inner = fields.next_value_seed(Level)?;
@@ -101,6 +103,7 @@ impl<'de> Visitor<'de> for Level {
                 }
             }
         }
+        // `{}` alone is a member. The `.` is there only where longer paths follow.
         below.member |= below.set.is_empty();
         Ok(below)
     }

@@ -100,6 +100,8 @@ fn items(
                 (left, right, next) = (left + 1, right + 1, shared.next());
                 continue;
             }
+            // The configuration wants another shared item first: this one is put out where the
+            // configuration has it.
             if wanted.contains(&before[left]) && next.is_some_and(|next| *next != before[left]) {
                 left += 1;
                 continue;
@@ -111,6 +113,7 @@ fn items(
                 left += 1;
                 continue;
             }
+            // It was put out already, at the place that the configuration gives it.
             left += usize::from(done.contains(&before[left]));
         }
         if right < after.len() {

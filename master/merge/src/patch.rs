@@ -158,6 +158,7 @@ impl Patch {
             Self::Merge(patch) | Self::Strategic(patch) => {
                 let mut value = patch;
                 for step in steps {
+                    // A directive replaces or deletes everything below it.
                     if value.get("$patch").is_some() {
                         return true;
                     }
@@ -215,6 +216,8 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), ApiError>
             | PatchOperation::Test(_) => None,
         };
         if let Some(moved) = from.and_then(|from| value.pointer(from.as_str())) {
+            // Bodies are bounded in size and depth when they are decoded. Copies and moves are the
+            // one way to get beyond that afterwards.
             copied += moved.to_string().len();
             if copied > MAX_COPIED || operation.path().count() + depth(moved) > MAX_DEPTH {
                 return Err(rejected());

@@ -53,6 +53,8 @@ pub fn from_scale(
     let mut owners = Managers::decode(scale.unwrap_or("[]"))?;
     let mut all = Managers::default();
     for mut manager in Managers::decode(list.unwrap_or("[]"))?.0 {
+        // A version that is not served any more has no path to the replicas; its entry goes, as by
+        // every other write.
         let Some(steps) = replicas(&manager.api_version) else {
             continue;
         };
@@ -61,6 +63,8 @@ pub fn from_scale(
                 api_version: Cow::Borrowed(SCALE),
                 ..manager.clone()
             };
+            // Who is still among the owners of the scale kept the replicas; else the write took
+            // them over.
             match owners.find(&seen) {
                 Some(index) => drop(owners.0.remove(index)),
                 None => manager.set = manager.set.difference(&path(&steps)),

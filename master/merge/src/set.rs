@@ -47,6 +47,7 @@ impl<'a> Set<'a> {
         if !member && children.is_empty() {
             return;
         }
+        // Objects and encoded sets come sorted: sets are built by appending, almost always.
         if self.nodes.last().is_none_or(|last| last.element < element) {
             self.nodes.push(Node {
                 element,

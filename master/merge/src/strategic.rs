@@ -51,7 +51,8 @@ fn merge_object(
     }
     // `$retainKeys` first: it means the fields as they are, not those that this patch adds.
     retain(fields, patch)?;
-    // An order comes before the plain lists, since it needs the live list as it was to place what only that has.
+    // An order comes before the plain lists, since it needs the live list as it was to place what
+    // only that has.
     for (key, order) in patch {
         if let Some(field) = key.strip_prefix(ORDER) {
             merge_ordered(fields, field, order, patch.get(field), place)?;

@@ -92,6 +92,8 @@ pub(crate) fn element<'a>(list: &'a List, item: &'a Value) -> Result<Element<'a>
             let mut step: Vec<_> = keys
                 .iter()
                 .filter_map(|key| {
+                    // A key that is left out has its default (a port's protocol is TCP): both
+                    // spellings are the same item.
                     let value = fields.get(&*key.name).or(key.default.as_ref())?;
                     Some((Cow::Borrowed(&*key.name), Simple(Cow::Borrowed(value))))
                 })
@@ -160,6 +162,7 @@ fn fields(
 
 fn check_value(value: &Value, place: Place<'_>, path: &mut String, faults: &mut Vec<String>) {
     use master_schema::schema::Leaf;
+    // Upstream takes null for a value of every type.
     if value.is_null() {
         return;
     }

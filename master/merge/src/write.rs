@@ -120,6 +120,9 @@ pub fn update<'a>(
     let exists = old
         .get("metadata")
         .is_some_and(|metadata| metadata.get("uid").is_some());
+    // An object that was made without managed fields gets them by its first apply, which gives what
+    // is there to one manager. An update that began the list would own the few fields that it
+    // happened to change, and all others would stay without an owner.
     if managers.0.is_empty() && exists {
         return Ok(None);
     }
@@ -140,6 +143,8 @@ fn known<'a>(live: Option<&'a str>, given: Given<'a>, write: &Write<'_>) -> Mana
                 return Managers::default();
             }
             match Managers::from_value(value) {
+                // A client that does not understand the list may send back a broken one; it must
+                // not wipe out who owns what.
                 Ok(managers) if !managers.0.is_empty() => managers,
                 Ok(_) | Err(_) => live(),
             }
@@ -209,6 +214,8 @@ pub(crate) fn release_changed<'a>(
     managers.0.retain_mut(|manager| {
         let inner = write.versions.place(&manager.api_version);
         let Some(inner) = inner else { return false };
+        // A later schema may have made a field atomic: a path into it then names nothing that a
+        // comparison finds, and would stay owned for all time.
         manager.set.cut_at_atomic(inner);
         if applying.is_some_and(|applying| applying.is(manager)) {
             return true;
@@ -232,6 +239,8 @@ pub(crate) fn release_changed<'a>(
         if changes.is_empty() {
             return true;
         }
+        // A removed field is no conflict: there is no value left that two managers could want to
+        // differ.
         let taken = manager
             .set
             .intersection(&changes.modified)
@@ -261,12 +270,15 @@ fn changes_in_version<'c>(
     place: Place<'_>,
     reset: &Set<'_>,
 ) -> Option<&'c Changes<'static>> {
+    // Many managers share few versions, and to convert and compare costs the size of the object.
     let index = known
         .iter()
         .position(|(name, _)| name == version)
         .unwrap_or_else(|| {
             let versions = write.versions;
             let convert = |object: &Fields| {
+                // A new object is compared with nothing, and nothing has no version to convert
+                // from.
                 if object.is_empty() {
                     Some(Fields::new())
                 } else {
@@ -301,6 +313,7 @@ fn merge_oldest(managers: &mut Managers<'_>) {
             manager.name.clone().into_owned(),
         )
     };
+    // Names decide between equal times, so that the result does not depend on the list's order.
     order.sort_by_cached_key(|index| key(&managers.0[*index]));
     let mut left = updaters;
     // By version: the entry into which the others are merged.
@@ -311,6 +324,8 @@ fn merge_oldest(managers: &mut Managers<'_>) {
         }
         let version = managers.0[index].api_version.clone().into_owned();
         let Some((_, bucket)) = buckets.iter().find(|(known, _)| *known == version) else {
+            // The first of a version is only remembered: an entry that nothing is merged with keeps
+            // its name.
             buckets.push((version, index));
             continue;
         };
@@ -320,6 +335,8 @@ fn merge_oldest(managers: &mut Managers<'_>) {
                 && manager.api_version == version
                 && manager.subresource.is_empty()
         };
+        // Two entries of one name, version and subresource would be one manager to every reader, so
+        // the entry of an earlier write takes in this one.
         let bucket = managers.0.iter().position(ancient).unwrap_or(*bucket);
         if bucket == index {
             continue;
@@ -328,6 +345,7 @@ fn merge_oldest(managers: &mut Managers<'_>) {
         let time = managers.0[index].time.clone();
         let bucket = &mut managers.0[bucket];
         bucket.set = std::mem::take(&mut bucket.set).union(set);
+        // Entries come by their times, so this one's is the newest in the bucket.
         (bucket.time, bucket.name, bucket.subresource) =
             (time, Cow::Borrowed(MERGED_MANAGER), Cow::Borrowed(""));
         left -= 1;

@@ -3,7 +3,7 @@
 use crate::node::NodeInfo;
 use crate::request::PodRequest;
 use config_kube::k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
-use master_claims::{Claim, Class, CsiVolume, Place, Volume, best};
+use master_claims::{Claim, Class, CsiVolume, ReachableFrom, Volume, best};
 use master_client::{Key, View};
 use std::collections::{BTreeMap, HashMap};
 
@@ -292,7 +292,7 @@ impl<'a> Wishes<'a> {
             let taken = |name: &str| bindings.volumes.iter().any(|(_, taken)| taken == name);
             let left = open.candidates.iter().copied();
             let left = left.filter(|(name, _)| !taken(name));
-            let from = Place::Node(&node.name, &node.labels);
+            let from = ReachableFrom::Node(&node.name, &node.labels);
             if let Some(volume) = best(key, claim, left, from) {
                 bindings.volumes.push((key.clone(), volume.to_owned()));
             } else if open.class.provisions(&node.labels) {

@@ -220,6 +220,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             if object.contains_key(&key) {
                 let mut duplicates = self.duplicates.borrow_mut();
                 let text = path.to_string();
+                // A body of a few megabytes can repeat one field a hundred thousand times.
                 if duplicates.len() < MAX_DUPLICATES && !duplicates.contains(&text) {
                     duplicates.push(text);
                 }

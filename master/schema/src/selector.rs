@@ -127,11 +127,14 @@ impl Label {
                 .and_then(|labels| labels.get(key))
                 .and_then(Value::as_str)
         };
+        // A label that is no number is neither greater nor less than any.
         let number = |key: &str| value(key).and_then(|value| value.parse::<i64>().ok());
         match self {
             Self::In(key, values) => {
                 value(key).is_some_and(|found| values.iter().any(|value| value == found))
             }
+            // Upstream's rule: an object without the label is in none of the values, and is
+            // selected.
             Self::NotIn(key, values) => {
                 !value(key).is_some_and(|found| values.iter().any(|value| value == found))
             }
@@ -197,6 +200,8 @@ pub fn label_text(selector: &Value) -> Option<String> {
             .iter()
             .filter_map(Value::as_str)
             .collect();
+        // Sorted, as are the parts below: the text is a status that must not change while the
+        // selector stays the same (upstream sorts, too).
         values.sort_unstable();
         let list = values.join(",");
         let part = match text(expression, "operator") {
@@ -260,6 +265,7 @@ fn value(text: &str) -> Result<String, String> {
 }
 
 fn parse_label(part: &str) -> Result<Label, String> {
+    // The longer operators first: `!=` begins like `!`, and `==` like `=`.
     if let Some(absent) = part.strip_prefix('!').filter(|rest| !rest.starts_with('=')) {
         return key(absent).map(Label::Absent);
     }

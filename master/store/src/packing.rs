@@ -1,9 +1,10 @@
-//! Packs a value as its differences from a sample: another value of the table, such as that of a replica of the same template.
+//! Packs a value as its differences from a sample: another value of the table, such as that of a
+//! replica of the same template.
 //!
-//! Objects of one kind repeat each other: names of fields, managed fields, the whole template of a workload. A packed value
-//! is a series of steps, each of which copies a part of the sample or brings bytes of its own. A sample is a value that
-//! is not packed itself, so that unpacking is a handful of copies, and no sample is kept besides its own value until that
-//! changes.
+//! Objects of one kind repeat each other: names of fields, managed fields, the whole template of a
+//! workload. A packed value is a series of steps, each of which copies a part of the sample or
+//! brings bytes of its own. A sample is a value that is not packed itself, so that unpacking is a
+//! handful of copies, and no sample is kept besides its own value until that changes.
 
 use crate::value::Value;
 use bytes::{BufMut, Bytes};
@@ -17,10 +18,12 @@ const SIZES: Range<usize> = 256..16 << 10;
 const SAMPLES: usize = 4;
 /// Bytes by which a part of the sample is found, and the least that is worth a step.
 const WINDOW: usize = 8;
-/// Windows by which the sample that resembles a value most is chosen, and how many of them it must have.
+/// Windows by which the sample that resembles a value most is chosen, and how many of them it must
+/// have.
 const PROBES: usize = 8;
 const LEAST_PROBES: usize = 3;
-/// A value is packed into at most so many bytes and this part of its size; else it is kept as it is, and becomes a sample.
+/// A value is packed into at most so many bytes and this part of its size; else it is kept as it
+/// is, and becomes a sample.
 const LITTLE: usize = 128;
 const PART: usize = 8;
 
@@ -88,8 +91,8 @@ impl Packed {
     }
 }
 
-/// The parts of a packed value. A step is a number, twice the part's length; with one more the part is the sample's, and
-/// where it begins there follows.
+/// The parts of a packed value. A step is a number, twice the part's length; with one more the part
+/// is the sample's, and where it begins there follows.
 struct Parts<'a> {
     sample: &'a [u8],
     steps: &'a [u8],
@@ -193,7 +196,8 @@ struct Sample {
 
 impl Sample {
     fn new(bytes: Arc<[u8]>) -> Self {
-        // A wrong or missing place only costs bytes: what is found there is compared before it is used.
+        // A wrong or missing place only costs bytes: what is found there is compared before it is
+        // used.
         let mut places = vec![0; bytes.len().next_power_of_two()].into_boxed_slice();
         let mask = places.len() - 1;
         for (at, window) in bytes.windows(WINDOW).enumerate() {
@@ -222,7 +226,8 @@ impl Sample {
         (0..PROBES).filter(has).count()
     }
 
-    /// The longer of what a text has in common with the sample where `guess` says, and where its window is found.
+    /// The longer of what a text has in common with the sample where `guess` says, and where its
+    /// window is found.
     fn find(&self, text: &[u8], window: [u8; WINDOW], guess: usize) -> Option<(usize, usize)> {
         let at = |from: usize| {
             (
@@ -294,7 +299,8 @@ impl fmt::Debug for Samples {
 }
 
 impl Samples {
-    /// The value, packed where that is worth it. `known` is the sample of the value that it replaces.
+    /// The value, packed where that is worth it. `known` is the sample of the value that it
+    /// replaces.
     ///
     /// Guarantee: the bytes of the result are those of the value; they are compared here.
     pub(crate) fn pack(&mut self, value: &Value, known: Option<&Arc<[u8]>>) -> Value {

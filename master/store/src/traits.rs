@@ -38,7 +38,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         after: Revision,
     ) -> BoxFuture<'a, Result<Box<dyn WatchStream>, StoreError>>;
 
-    /// Watches every change of every table after revision `after`, as [`Store::watch`] does those under a prefix.
+    /// Watches every change of every table after revision `after`, as [`Store::watch`] does those
+    /// under a prefix.
     fn changes(&self, after: Revision) -> BoxFuture<'_, Result<Box<dyn WatchStream>, StoreError>>;
 
     /// Every key of every table, consistent at one revision: the content of a snapshot.

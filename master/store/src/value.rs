@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// The value of a key. Clones share it.
 ///
-/// The newest values of a table are kept as they were written; older ones are packed, and unpacked at each read. Which one
-/// it is shows in the time of a read alone.
+/// The newest values of a table are kept as they were written; older ones are packed, and unpacked
+/// at each read. Which one it is shows in the time of a read alone.
 #[derive(Clone)]
 pub struct Value(Form);
 

@@ -1,5 +1,5 @@
-//! Reads a node's `/metrics/resource`: Prometheus' text format (0.0.4), of which a handful of families count; pure, and total over
-//! hostile bytes.
+//! Reads a node's `/metrics/resource`: Prometheus' text format (0.0.4), of which a handful of
+//! families count; pure, and total over hostile bytes.
 
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +32,8 @@ pub(crate) struct Container {
     pub(crate) started: Option<i64>,
 }
 
-/// Pods by namespace and name, and their containers sorted by name: most pods have one, and a map takes a kilobyte for that.
+/// Pods by namespace and name, and their containers sorted by name: most pods have one, and a map
+/// takes a kilobyte for that.
 pub(crate) type Pods = HashMap<(String, String), Box<[(String, Container)]>>;
 
 /// A node's answer. A container of which it gives only a part of the figures is left out.
@@ -96,7 +97,8 @@ impl Parts {
         }
     }
 
-    /// The figures, if they are whole. The time is that of the CPU counter, of which rates are made.
+    /// The figures, if they are whole. The time is that of the CPU counter, of which rates are
+    /// made.
     fn whole(&self) -> Option<Container> {
         let (cpu, at) = self.cpu.filter(|(cpu, _)| *cpu <= MOST_CPU)?;
         let memory = self.memory.filter(|memory| *memory <= MOST_MEMORY)?;
@@ -208,7 +210,8 @@ impl<'a> Sample<'a> {
             rest = labels;
             while !rest.starts_with('}') {
                 let (name, after) = rest.split_once("=\"")?;
-                // Names of Kubernetes need no escapes; a value that has one is of no label that counts.
+                // Names of Kubernetes need no escapes; a value that has one is of no label that
+                // counts.
                 let end = quote(after)?;
                 let value = &after[..end];
                 match name.trim() {

@@ -121,8 +121,8 @@ fn note(usage: &Usage, node: &str, answer: Result<Answer, Silence>) {
     match answer {
         Ok(answer) => usage.answered(node, answer),
         Err(error) => {
-            let reason = config_errors::chain(&error);
-            tracing::debug!(node, reason, "cannot read a node's metrics");
+            let error = config_errors::chain(&error);
+            tracing::debug!(node, error, "cannot read a node's metrics");
             usage.silent(node);
         }
     }

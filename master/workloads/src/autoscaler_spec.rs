@@ -8,6 +8,7 @@ use master_schema::registry::Subresource;
 use master_schema::validate::forms::{
     has, needed_form, not_negative, number, optional_choice, word,
 };
+use master_schema::validate::names::path_segment;
 use master_schema::validate::{
     At, Faults, Fields, default_to, get, items, labels, names, object, object_mut, resource, text,
 };
@@ -105,20 +106,9 @@ pub(super) fn validate(fields: &Fields, faults: &mut Faults) {
     }
 }
 
-/// Validates a name that becomes a path segment.
-fn segment(name: &str) -> Result<(), String> {
-    if matches!(name, "." | "..") {
-        return Err(format!("may not be '{name}'"));
-    }
-    match name.chars().find(|c| matches!(c, '/' | '%')) {
-        Some(bad) => Err(format!("may not contain '{bad}'")),
-        None => Ok(()),
-    }
-}
-
 fn reference(reference: &Fields, at: &At<'_>, faults: &mut Faults) {
-    needed_form(reference, "kind", at, segment, faults);
-    needed_form(reference, "name", at, segment, faults);
+    needed_form(reference, "kind", at, path_segment, faults);
+    needed_form(reference, "name", at, path_segment, faults);
 }
 
 fn scaling(rules: &Fields, at: &At<'_>, faults: &mut Faults) {
@@ -256,7 +246,7 @@ fn source(field: &str, source: &Fields, at: &At<'_>, faults: &mut Faults) {
     if text(identity, "name").is_empty() {
         faults.required(&named.field("name"), "must specify a metric name");
     } else {
-        needed_form(identity, "name", &named, segment, faults);
+        needed_form(identity, "name", &named, path_segment, faults);
     }
     labels::selector(
         object(identity, "selector"),

@@ -292,6 +292,8 @@ impl<'a> Draft<'a> {
                 )?;
                 Ok(found)
             });
+        // The first failure in the list names the refusal. One that is held back stands behind
+        // those of the keys, which the caller may learn.
         if found.is_ok() || !waits {
             self.checks.extend(std::mem::take(&mut checks));
         }
@@ -323,6 +325,7 @@ impl<'a> Draft<'a> {
                 keyed,
                 Subject::Refused(code),
                 None,
+                // Step 4 compares nothing of it: it ends with the refusal.
                 Then::of(&Machine::default(), reference),
             )),
             Err(stop) => Err(stop),
@@ -399,6 +402,7 @@ impl<'a> Draft<'a> {
             .find(|machine| machine.metadata.uid.as_deref() == Some(peer.machine_uid.as_str()));
         let found = format!("{} (uid {})", peer.node_name, peer.machine_uid);
         let wanted = "the certificate's Machine in the inventory";
+        // A certificate without a uid must not fit a Machine without one.
         let Some(machine) = machine.filter(|_| !peer.machine_uid.is_empty()) else {
             return Err(self
                 .checks

@@ -62,7 +62,8 @@ pub(super) fn find<'a>(
     let inventory = reference.inventory;
     let listing = inventory.listing(ek);
     let named = |machine: &&&Machine| claims.name.is_empty() || machine.node_name() == claims.name;
-    // A binding comes before a listing: a board that has proved itself as one Machine can't choose another by its claim.
+    // A binding comes before a listing: a board that has proved itself as one Machine can't choose
+    // another by its claim.
     let machine = if let Some(bound) = inventory.bound_to(ek) {
         let elsewhere = listing
             .iter()

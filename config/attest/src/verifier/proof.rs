@@ -137,15 +137,9 @@ pub(crate) fn check_proof(
     let proven = proven_of(pending.subject());
     let outcome =
         wanted_still(&pending, &machine, reference, now, &mut checks).and_then(|issuer| {
-            let state = quoted_state(
-                &pending,
-                &quote,
-                proof,
-                (&machine, issuer.as_deref()),
-                reference,
-                now,
-                &mut checks,
-            )?;
+            quoted(&pending, &quote, proof, &mut checks)?;
+            let evidence = state_evidence(&pending, &quote, proof, issuer.as_deref());
+            let state = state::check(&evidence, &machine, reference, now, &mut checks)?;
             Ok((issuer, state))
         });
     match outcome {
@@ -197,7 +191,8 @@ fn still<'a>(
                 checks.fail(CHECK, Code::MachineUnknown, "the Machine of step 2", "gone")
             };
             let machine = reference.inventory.find(id).ok_or_else(|| gone(checks))?;
-            // These checks are in the verdict already, from step 2: only what failed since then is added.
+            // These checks are in the verdict already, from step 2: only what failed since then is
+            // added.
             let mut again = Checks::default();
             match identity::find(&pending.ek_hash(), pending.claims(), reference, &mut again) {
                 Ok(found) => {
@@ -249,11 +244,13 @@ fn binding(
     channel: &Channel,
     checks: &mut Checks,
 ) -> Result<Attest, Stop> {
-    // Before any cryptography: what differs here needs no TPM to refuse, and its code names the field.
+    // Before any cryptography: what differs here needs no TPM to refuse, and its code names the
+    // field.
     same_exchange(&pending.transcript(), &proof.transcript, channel, checks)?;
     let question = pending.question();
-    // S went out encrypted to the EK and the AK's Name (MakeCredential), so that only the TPM which holds both can
-    // know it. In constant time: a caller could otherwise find the MAC byte by byte, without the TPM.
+    // S went out encrypted to the EK and the AK's Name (MakeCredential), so that only the TPM which
+    // holds both can know it. In constant time: a caller could otherwise find the MAC byte by byte,
+    // without the TPM.
     let same = bool::from(pending.mac(&question).0.ct_eq(&proof.mac.0));
     let found = if same { "HMAC(S, Q)" } else { "another value" };
     checks.must(
@@ -449,17 +446,15 @@ fn wanted_still(
     outcome
 }
 
-/// Checks what the quote attests, and whether the machine may still join.
-fn quoted_state(
+/// Checks that the quote is of the session's AK and of the values that were sent with it.
+fn quoted(
     pending: &Pending,
     quote: &Attest,
     proof: &Proof,
-    (machine, issuer): (&Machine, Option<&str>),
-    reference: &Reference<'_>,
-    now: u64,
     checks: &mut Checks,
-) -> Result<state::Accepted, Stop> {
-    // The qualified Name tells a key's place in the TPM: only a primary of the endorsement hierarchy has this one.
+) -> Result<(), Stop> {
+    // The qualified Name tells a key's place in the TPM: only a primary of the endorsement
+    // hierarchy has this one.
     let wanted = qualified_name_of_primary(ENDORSEMENT_HIERARCHY, &pending.names().ak);
     let found = &quote.qualified_signer;
     checks.must(
@@ -470,8 +465,17 @@ fn quoted_state(
         hex::encode(found),
     )?;
     registers(quote, &proof.pcrs, checks)?;
-    certification(pending, proof, checks)?;
-    let evidence = state::StateEvidence {
+    certification(pending, proof, checks)
+}
+
+/// What was quoted, as the state's check takes it.
+fn state_evidence<'a>(
+    pending: &'a Pending,
+    quote: &Attest,
+    proof: &'a Proof,
+    issuer: Option<&'a str>,
+) -> state::StateEvidence<'a> {
+    state::StateEvidence {
         purpose: pending.purpose(),
         then: pending.counters(),
         clock: quote.clock_info,
@@ -481,8 +485,7 @@ fn quoted_state(
         log: proof.event_log.as_bytes(),
         config: proof.config_event.as_ref(),
         claims: pending.claims(),
-    };
-    state::check(&evidence, machine, reference, now, checks)
+    }
 }
 
 /// Checks that the values sent are exactly the quoted ones.
@@ -505,7 +508,8 @@ fn registers(quote: &Attest, pcrs: &BTreeMap<u8, Digest>, checks: &mut Checks) -
         "0x000b (SHA-256)",
         banks.join(", "),
     )?;
-    // A TPM leaves out of its answer the registers of a bank that it does not have, so what was asked for proves nothing.
+    // A TPM leaves out of its answer the registers of a bank that it does not have, so what was
+    // asked for proves nothing.
     let exact = *selection == [wanted.to_pcr_selection()];
     let found: Vec<String> = selection
         .iter()
@@ -577,7 +581,8 @@ fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Resul
         wanted,
         hex::encode(name),
     )?;
-    // The null hierarchy's seed is new at each reset of the TPM: the key dies with the boot that it speaks for.
+    // The null hierarchy's seed is new at each reset of the TPM: the key dies with the boot that it
+    // speaks for.
     let in_null = qualified_name_of_primary(NULL_HIERARCHY, wanted);
     let same = *qualified_name == in_null;
     checks.must(
@@ -587,7 +592,8 @@ fn certification(pending: &Pending, proof: &Proof, checks: &mut Checks) -> Resul
         hex::encode(&in_null),
         hex::encode(qualified_name),
     )?;
-    // The key signs only while the registers are as quoted: a measurement that comes later ends its use.
+    // The key signs only while the registers are as quoted: a measurement that comes later ends its
+    // use.
     let wanted = template::nk_policy(&proof.pcrs);
     let found = &pending.nk().auth_policy;
     checks.must(

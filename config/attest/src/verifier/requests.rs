@@ -64,7 +64,7 @@ pub(super) fn check_requests(
         wanted,
         if own { wanted } else { "another" },
     );
-    untaken(&serving, machine, (reference.inventory, now), checks);
+    untaken(&serving, machine, reference.inventory, now, checks);
     not_too_many(&serving, machine, now, checks);
     checks.all_passed()?;
     Ok(Requested { client, serving })
@@ -75,7 +75,8 @@ pub(super) fn check_requests(
 fn untaken(
     serving: &CheckedRequest,
     machine: &Machine,
-    (inventory, now): (&Inventory, u64),
+    inventory: &Inventory,
+    now: u64,
     checks: &mut Checks,
 ) {
     if let Some((address, holder)) = taken(&serving.sans, machine, inventory, now) {

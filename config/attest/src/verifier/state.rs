@@ -118,7 +118,8 @@ fn judge(
             evidence,
             machine,
             reference,
-            (log.as_ref(), now),
+            log.as_ref(),
+            now,
             checks,
         )
     } else {
@@ -132,7 +133,8 @@ fn judge(
     };
     let taken = checks.failures() == before;
     if let (Some(log), Some((_, boot))) = (&log, &found) {
-        // The log's events of a register that was learned are not those of the release: its value as a whole was judged.
+        // The log's events of a register that was learned are not those of the release: its value
+        // as a whole was judged.
         let learned = others.map(|_| SECURE_BOOT_PCR);
         facts::consume(log, boot, learned, reference.rule.allow_unknown, checks);
     }
@@ -184,8 +186,9 @@ fn counters(evidence: &StateEvidence<'_>, machine: &Machine, checks: &mut Checks
     let then = evidence
         .then
         .map(|then| (then.reset_count, then.restart_count, then.clock));
-    // Two exchanges of one machine can overlap. What was recorded after this challenge is newer than this evidence, and
-    // that is no sign of a restored snapshot: an attacker who holds a message back must not make the machine Untrusted.
+    // Two exchanges of one machine can overlap. What was recorded after this challenge is newer
+    // than this evidence, and that is no sign of a restored snapshot: an attacker who holds a
+    // message back must not make the machine Untrusted.
     if !good && then != Some(before) && then.is_none_or(|then| shown >= then) {
         checks.test(
             "counters",
@@ -239,7 +242,8 @@ fn config(
         );
         return None;
     };
-    // One extension of a register that began as zero: anything measured besides it gives another value.
+    // One extension of a register that began as zero: anything measured besides it gives another
+    // value.
     let measured = extended(&Digest::ZERO, &event.digest);
     let own = event.pcr == CONFIG_PCR;
     let found = if own {
@@ -399,7 +403,8 @@ fn image(
     evidence: &StateEvidence<'_>,
     machine: &Machine,
     reference: &Reference<'_>,
-    (log, now): (Option<&EventLog>, u64),
+    log: Option<&EventLog>,
+    now: u64,
     checks: &mut Checks,
 ) -> Option<Digest> {
     let rule = reference.rule;

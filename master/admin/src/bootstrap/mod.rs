@@ -90,7 +90,7 @@ async fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     let proven = attest(&mut connection, &hello, &expected).await?;
     let admitted = admit(&mut connection, &hello, &expected, &key, &proven).await?;
     if admitted.ca_pin != proven.root.spki.to_text() {
-        return Err(answer(
+        return Err(Error::answer(
             "admission",
             "it names another root than the one that was proven",
         ));
@@ -220,7 +220,7 @@ async fn admit(
     key: &AdminKey,
     proven: &Proven,
 ) -> Result<BootstrapAdmitted> {
-    let too_long = |e: config_protocol::wire::TooLong| answer("admission", &e.to_string());
+    let too_long = |e: config_protocol::wire::TooLong| Error::answer("admission", &e.to_string());
     let admit = BootstrapAdmit {
         admin_csr: Der::new(key.request()?).map_err(too_long)?,
         statement: Blob::new(proven.statement.clone()).map_err(too_long)?,
@@ -234,7 +234,7 @@ async fn admit(
         exchange(connection, Method::POST, BOOTSTRAP_ADMIT_PATH, &admit).await?;
     let roots = master_ca::certificates_of_pem(&admitted.roots);
     if roots.first().map(Vec::as_slice) != Some(hello.root.as_bytes()) {
-        return Err(answer(
+        return Err(Error::answer(
             "admission",
             "it holds another root than the one that was proven",
         ));
@@ -275,12 +275,12 @@ async fn exchange<T: DeserializeOwned>(
     } else {
         serde_json::to_vec(message)
     };
-    let body = body.map_err(|e| answer(path, &e.to_string()))?;
+    let body = body.map_err(|e| Error::answer(path, &e.to_string()))?;
     let (status, bytes) = connection
         .send(method, path, "application/json", body)
         .await?;
     if status.is_success() {
-        return serde_json::from_slice(&bytes).map_err(|e| answer(path, &e.to_string()));
+        return serde_json::from_slice(&bytes).map_err(|e| Error::answer(path, &e.to_string()));
     }
     let problem: Option<Problem> = serde_json::from_slice(&bytes).ok();
     let text = |problem: &Problem| format!("{}: {}", problem.code, problem.message);
@@ -303,13 +303,6 @@ fn untrusted(refusal: &Refusal) -> Error {
     Error::Untrusted {
         code: refusal.code().as_str().to_owned(),
         message: refusal.message(),
-    }
-}
-
-fn answer(what: &str, why: &str) -> Error {
-    Error::Answer {
-        what: what.to_owned(),
-        why: why.to_owned(),
     }
 }
 

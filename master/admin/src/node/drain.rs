@@ -147,7 +147,7 @@ pub(super) async fn drain(args: &DrainArgs) -> Result<()> {
         first = false;
         blocked.clear();
         for (namespace, name) in &plan.evict {
-            match evict(&mut api, (namespace, name), args.grace_period).await? {
+            match evict(&mut api, namespace, name, args.grace_period).await? {
                 None => {
                     if evicted.insert((namespace.clone(), name.clone())) {
                         tell(&format!("evicting {namespace}/{name}"));
@@ -193,7 +193,8 @@ fn late<'a>(
 /// Asks for an eviction; why it is not allowed now, if so.
 async fn evict(
     api: &mut Api,
-    (namespace, name): (&str, &str),
+    namespace: &str,
+    name: &str,
     grace: Option<u32>,
 ) -> Result<Option<String>> {
     let eviction = json!({

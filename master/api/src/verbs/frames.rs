@@ -39,7 +39,9 @@ impl Lines {
     /// The cached line; made if it does not exist yet.
     fn get(
         &self,
-        (kind, what, extent): (&Arc<Kind>, &'static str, Extent),
+        kind: &Arc<Kind>,
+        what: &'static str,
+        extent: Extent,
         make: impl FnOnce() -> Bytes,
     ) -> Bytes {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,7 +100,8 @@ impl Frames {
         &mut self,
         call: &Call,
         what: &'static str,
-        (entry, revision): (&Entry, Revision),
+        entry: &Entry,
+        revision: Revision,
         lines: &Lines,
         into: &mut VecDeque<Bytes>,
     ) -> Result<(), ApiError> {
@@ -133,7 +136,7 @@ impl Frames {
             )
         };
         if kept.len() < SHARED {
-            into.push_back(lines.get((&call.kind, what, extent), || {
+            into.push_back(lines.get(&call.kind, what, extent, || {
                 [make().as_bytes(), &kept, extent.tail(), END]
                     .concat()
                     .into()

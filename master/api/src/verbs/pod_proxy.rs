@@ -31,7 +31,8 @@ const REFUSAL: usize = 1024;
 pub(super) async fn run(
     call: &Call,
     target: &ProxyTarget<'_>,
-    (method, uri): (Method, &Uri),
+    method: Method,
+    uri: &Uri,
     content: Body,
 ) -> Result<Response<Body>, ApiError> {
     // The server looks for itself: the caller's right is that to the proxy.

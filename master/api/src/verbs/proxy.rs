@@ -27,7 +27,7 @@ pub(super) async fn run(
         )
     })?;
     if call.kind.kind != "Node" {
-        return pod_proxy::run(call, &place, (method, uri), content).await;
+        return pod_proxy::run(call, &place, method, uri, content).await;
     }
     if call.headers.contains_key(header::UPGRADE) {
         let text = "connections that are upgraded are not handed on by a proxy: exec has a subresource of its own";
@@ -42,7 +42,7 @@ pub(super) async fn run(
         return Err(ApiError::new(Reason::Forbidden, text));
     }
     let target = node(call, &place).await?;
-    let request = handed_on(call, &target, (method, uri), content)?;
+    let request = handed_on(call, &target, method, uri, content)?;
     let expected = Expected {
         follow: follows(&call.target.rest, uri.query().unwrap_or_default()),
         at_most: None,
@@ -80,7 +80,8 @@ async fn node(call: &Call, place: &ProxyTarget<'_>) -> Result<NodeTarget, ApiErr
 fn handed_on(
     call: &Call,
     target: &NodeTarget,
-    (method, uri): (Method, &Uri),
+    method: Method,
+    uri: &Uri,
     content: Body,
 ) -> Result<Request<Body>, ApiError> {
     let path = format!(

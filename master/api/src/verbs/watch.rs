@@ -301,10 +301,15 @@ impl Watch {
             sent += entry.value.len();
             let lines = Lines::default();
             let outcome = matches(&entry, &self.selector).and_then(|selected| {
-                let event = (&entry, entry.modified);
                 if selected {
-                    self.frames
-                        .event(&self.call, "ADDED", event, &lines, &mut self.ready)
+                    self.frames.event(
+                        &self.call,
+                        "ADDED",
+                        &entry,
+                        entry.modified,
+                        &lines,
+                        &mut self.ready,
+                    )
                 } else {
                     Ok(())
                 }
@@ -421,7 +426,8 @@ impl Watch {
         self.frames.event(
             &self.call,
             what,
-            (entry, event.revision),
+            entry,
+            event.revision,
             &shared.lines,
             &mut self.ready,
         )

@@ -38,7 +38,11 @@ fn kept_for(name: &str, uid: &str) -> ClaimRef {
     }
 }
 
-fn chosen<'v>(claim: &Claim, volumes: &'v [(&'v str, Volume)], from: Place<'_>) -> Option<&'v str> {
+fn chosen<'v>(
+    claim: &Claim,
+    volumes: &'v [(&'v str, Volume)],
+    from: ReachableFrom<'_>,
+) -> Option<&'v str> {
     let all = volumes.iter().map(|(name, volume)| (*name, volume));
     best(&key(), claim, all, from)
 }
@@ -116,7 +120,7 @@ fn a_volume_is_taken_exactly_where_upstream_takes_it() {
         change(&mut claim, &mut volume);
         let volumes = [("v", volume)];
         assert_eq!(
-            chosen(&claim, &volumes, Place::Anywhere).is_some(),
+            chosen(&claim, &volumes, ReachableFrom::Anywhere).is_some(),
             taken,
             "{name}"
         );
@@ -130,7 +134,7 @@ fn labels_are_those_that_the_claim_selects() {
         claim.selector = Some(serde_json::from_value(selector).unwrap());
         let mut volume = volume(GIB, &["ReadWriteOnce"]);
         volume.labels = [("tier".to_owned(), "fast".to_owned())].into();
-        chosen(&claim, &[("v", volume)], Place::Anywhere).is_some()
+        chosen(&claim, &[("v", volume)], ReachableFrom::Anywhere).is_some()
     };
     assert!(with(json!({"matchLabels": {"tier": "fast"}})));
     assert!(!with(json!({"matchLabels": {"tier": "slow"}})));
@@ -151,7 +155,10 @@ fn of_several_the_one_with_the_fewest_modes_and_then_the_smallest_is_taken() {
         ("fits-too", volume(2 * GIB, &["ReadWriteOnce"])),
     ];
     let claim = claim(GIB, &["ReadWriteOnce"]);
-    assert_eq!(chosen(&claim, &volumes, Place::Anywhere), Some("fits"));
+    assert_eq!(
+        chosen(&claim, &volumes, ReachableFrom::Anywhere),
+        Some("fits")
+    );
 }
 
 #[test]
@@ -168,9 +175,9 @@ fn a_claim_that_waits_gets_what_is_kept_for_it_and_what_its_node_reaches() {
         ..volume(GIB, &["ReadWriteOnce"])
     };
     let volumes = [("va", on("a")), ("vb", on("b"))];
-    assert_eq!(chosen(&claim, &volumes, Place::Kept), None);
+    assert_eq!(chosen(&claim, &volumes, ReachableFrom::Kept), None);
     assert_eq!(
-        chosen(&claim, &volumes, Place::Node("b", &labels)),
+        chosen(&claim, &volumes, ReachableFrom::Node("b", &labels)),
         Some("vb")
     );
     let kept = [
@@ -183,9 +190,9 @@ fn a_claim_that_waits_gets_what_is_kept_for_it_and_what_its_node_reaches() {
             },
         ),
     ];
-    assert_eq!(chosen(&claim, &kept, Place::Kept), Some("va"));
+    assert_eq!(chosen(&claim, &kept, ReachableFrom::Kept), Some("va"));
     assert_eq!(
-        chosen(&claim, &kept, Place::Node("b", &labels)),
+        chosen(&claim, &kept, ReachableFrom::Node("b", &labels)),
         None,
         "it is kept elsewhere"
     );
@@ -234,7 +241,7 @@ proptest! {
         }).collect();
         let claim = claim(wanted, &["ReadWriteOnce"]);
         let fits = |volume: &Volume| volume.claim.is_none() && fault(&claim, volume).is_none();
-        match chosen(&claim, &volumes, Place::Anywhere) {
+        match chosen(&claim, &volumes, ReachableFrom::Anywhere) {
             None => prop_assert!(!volumes.iter().any(|(_, volume)| fits(volume))),
             Some(name) => {
                 let taken = &volumes.iter().find(|(own, _)| *own == name).unwrap().1;

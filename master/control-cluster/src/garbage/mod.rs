@@ -11,8 +11,8 @@ pub use graph::{Action, Graph, Id};
 
 use config_kube::k8s_openapi::api::core::v1::ObjectReference;
 use master_client::{
-    ApiError, Change, Client, DeleteParams, Happening, Key, Meta, OwnerRef, Partial, Patch, Reason,
-    Recorder, Resource, Severity,
+    ApiError, Change, Client, DeleteParams, Happening, Key, Meta, ObjectPath, OwnerRef, Partial,
+    Patch, Reason, Recorder, Resource, Severity,
 };
 use master_control::controller::{Controller, Now, Plan, Right, right};
 use master_control::every_kind::{Kinds, ResourceId};
@@ -290,7 +290,11 @@ impl Collector<'_> {
         change: impl Fn(&mut Vec<Value>),
     ) -> Result<(), ApiError> {
         let resource = self.resource(object)?;
-        let place = (object.namespace.as_str(), object.name.as_str(), None);
+        let at = ObjectPath {
+            namespace: &object.namespace,
+            name: &object.name,
+            subresource: None,
+        };
         for _ in 0..TRIES {
             let live = match self
                 .client
@@ -330,11 +334,7 @@ impl Collector<'_> {
             let patch = json!({"metadata": {
                 "uid": object.uid, "resourceVersion": metadata.get("resourceVersion"), list: after,
             }});
-            match self
-                .client
-                .change(resource, place, &Patch::Merge(patch))
-                .await
-            {
+            match self.client.change(resource, at, &Patch::Merge(patch)).await {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) if error.is_conflict() => {}

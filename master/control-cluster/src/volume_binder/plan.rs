@@ -2,7 +2,7 @@
 
 use config_kube::Amount;
 use config_kube::local_volume;
-use master_claims::{Claim, Class, Place, Volume, best, fault};
+use master_claims::{Claim, Class, ReachableFrom, Volume, best, fault};
 use master_client::Key;
 use std::sync::Arc;
 
@@ -323,7 +323,11 @@ impl Of<'_> {
         let waits = self.class.is_some_and(|class| class.waits);
         let all = self.others.iter();
         let all = all.map(|(name, volume)| (name.as_str(), &**volume));
-        let from = if waits { Place::Kept } else { Place::Anywhere };
+        let from = if waits {
+            ReachableFrom::Kept
+        } else {
+            ReachableFrom::Anywhere
+        };
         if let Some(name) = best(self.key, self.claim, all, from) {
             let mut all = self.others.iter();
             let (name, volume) = all.find(|(own, _)| own == name)?;

@@ -241,7 +241,7 @@ async fn decide(writer: &Writer, request: &Named, ruling: Ruling) -> Result<(), 
         let message = &ruling.message;
         tracing::warn!(
             request = request.name,
-            by = object.spec.username,
+            user = object.spec.username,
             "{message}"
         );
     }

@@ -1,13 +1,15 @@
-//! When a schedule is due: minute, hour, day, month and day of the week in a time zone, or a fixed pace.
+//! When a schedule is due: minute, hour, day, month and day of the week in a time zone, or a fixed
+//! pace.
 //!
-//! As upstream's library does: where both day fields are limited, either is enough; a time that a change of clocks skips is
-//! skipped, one that it repeats comes twice.
+//! As upstream's library does: where both day fields are limited, either is enough; a time that a
+//! change of clocks skips is skipped, one that it repeats comes twice.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
-/// Days that are looked through for the next time: as the 29th of February comes in eight years at the latest.
+/// Days that are looked through for the next time: as the 29th of February comes in eight years at
+/// the latest.
 const HORIZON: usize = 366 * 8 + 1;
 /// Starts that are counted as missed, at most.
 pub(super) const MOST_MISSED: usize = 100;
@@ -64,7 +66,8 @@ pub enum Fault {
 }
 
 impl Schedule {
-    /// Reads a schedule. Its own zone (`TZ=…`) comes before the one that is given; without any it is UTC.
+    /// Reads a schedule. Its own zone (`TZ=…`) comes before the one that is given; without any it
+    /// is UTC.
     ///
     /// # Errors
     /// What is wrong.
@@ -152,7 +155,8 @@ impl Schedule {
             .collect()
     }
 
-    /// The last time after one and not after another, and how many there are, as far as they are counted.
+    /// The last time after one and not after another, and how many there are, as far as they are
+    /// counted.
     pub fn last(&self, after: Timestamp, until: Timestamp) -> Option<(Timestamp, usize)> {
         let first = self.next(after).filter(|first| *first <= until)?;
         let mut last = first;

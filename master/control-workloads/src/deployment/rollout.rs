@@ -1,5 +1,5 @@
-//! The way from one ReplicaSet to the next. Pure: it counts with copies of the ReplicaSets, and each change to one is a
-//! step that the API is asked for.
+//! The way from one ReplicaSet to the next. Pure: it counts with copies of the ReplicaSets, and
+//! each change to one is a step that the API is asked for.
 
 use super::Facts;
 use super::set::{Change, DESIRED, HASH, HISTORY, MOST, REVISION, Set, plain};
@@ -216,7 +216,8 @@ impl<'a> Rollout<'a> {
         self.sets.iter().any(|set| set.replicas > 0 && differs(set))
     }
 
-    /// Changes a ReplicaSet's number of pods, and what it remembers of the Deployment's; whether the number changed.
+    /// Changes a ReplicaSet's number of pods, and what it remembers of the Deployment's; whether
+    /// the number changed.
     fn scale_to(&mut self, at: usize, replicas: i32) -> bool {
         let marks = self.marks();
         let set = &mut self.sets[at];
@@ -266,7 +267,8 @@ impl<'a> Rollout<'a> {
         current + room.min(replicas - current)
     }
 
-    /// Brings the current ReplicaSet's revision, annotations and seconds up to date, if it is there.
+    /// Brings the current ReplicaSet's revision, annotations and seconds up to date, if it is
+    /// there.
     fn renew(&mut self) {
         let Some(at) = self.new else { return };
         let next = self.next_revision();
@@ -489,8 +491,8 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// Spreads a changed number of replicas over the ReplicaSets: all to the only active one, else to each in proportion
-    /// to its size.
+    /// Spreads a changed number of replicas over the ReplicaSets: all to the only active one, else
+    /// to each in proportion to its size.
     fn scale(&mut self) {
         let active: Vec<usize> = self.active().collect();
         let only = match active.as_slice() {
@@ -500,8 +502,8 @@ impl<'a> Rollout<'a> {
         };
         let replicas = self.wanted.replicas;
         if let Some(only) = only {
-            // Also where it has that many: what it remembers of the Deployment's replicas must follow, or each plan
-            // from now on is one of scaling and the rollout never goes on.
+            // Also where it has that many: what it remembers of the Deployment's replicas must
+            // follow, or each plan from now on is one of scaling and the rollout never goes on.
             self.scale_to(only, replicas);
             return;
         }
@@ -528,7 +530,8 @@ impl<'a> Rollout<'a> {
         let allowed = if replicas > 0 { self.most() } else { 0 };
         let total = sum(active.iter().map(|at| self.sets[*at].replicas));
         let add = allowed - total;
-        // The largest first; of two equal ones the newer grows first and the older shrinks first (they are in order of age).
+        // The largest first; of two equal ones the newer grows first and the older shrinks first
+        // (they are in order of age).
         active.sort_by_key(|at| {
             let age = i64::try_from(*at).unwrap_or_default();
             (-self.sets[*at].replicas, if add > 0 { -age } else { age })

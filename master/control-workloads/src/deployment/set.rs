@@ -92,8 +92,9 @@ impl Set {
         }
     }
 
-    /// Pods that serve and that nothing takes any more: its status may count pods that its controller is about to end, as it
-    /// is to have fewer by now, or has ended for a number that it had in between.
+    /// Pods that serve and that nothing takes any more: its status may count pods that its
+    /// controller is about to end, as it is to have fewer by now, or has ended for a number that it
+    /// had in between.
     pub fn serving(&self) -> i32 {
         if self.observed {
             self.available.min(self.replicas)
@@ -122,7 +123,8 @@ impl Set {
     }
 }
 
-/// A template without the label that is added to it, so that templates are compared by what people wrote.
+/// A template without the label that is added to it, so that templates are compared by what people
+/// wrote.
 pub(super) fn plain(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     if let Some(meta) = &mut template.metadata {

@@ -66,7 +66,8 @@ struct Work<'a> {
     failed: Indexes,
     /// Pods whose finalizers go once the status is written.
     counted: Vec<(Key, String)>,
-    /// By index, the failed pod that stays until there is another: it knows how often the index has failed.
+    /// By index, the failed pod that stays until there is another: it knows how often the index has
+    /// failed.
     waiting: BTreeMap<i32, Owned>,
     /// Why the Job has failed, by a rule for failed pods.
     verdict: Option<String>,
@@ -111,7 +112,8 @@ pub(super) fn plan(facts: &Facts, now: Timestamp) -> (Vec<Step>, Option<Duration
     };
     work.count();
     if !work.is_suspended() {
-        // Also where its pods ended before any status was written: the API takes no end without a beginning.
+        // Also where its pods ended before any status was written: the API takes no end without a
+        // beginning.
         work.status.started.get_or_insert(second(now));
     }
     match work.end(&before) {
@@ -254,7 +256,8 @@ impl Work<'_> {
         }
     }
 
-    /// The last failed pod of an index that goes on keeps its finalizer until its successor is there.
+    /// The last failed pod of an index that goes on keeps its finalizer until its successor is
+    /// there.
     fn wait_for_successors(&mut self) {
         let active: BTreeSet<i32> = self
             .active()
@@ -509,7 +512,8 @@ impl Work<'_> {
         }
     }
 
-    /// Active pods that go: those of indexes that need none or have another, then as many as are too many.
+    /// Active pods that go: those of indexes that need none or have another, then as many as are
+    /// too many.
     fn spare(&self, active: &[Owned], least: usize) -> Vec<(Key, String)> {
         let mut sorted: Vec<&Owned> = active.iter().collect();
         let crowd = Crowd::new();
@@ -609,7 +613,8 @@ impl Work<'_> {
         (left > SignedDuration::ZERO).then_some(left)
     }
 
-    /// The steps in their order: the status before the finalizers go, so that nothing is counted twice or never.
+    /// The steps in their order: the status before the finalizers go, so that nothing is counted
+    /// twice or never.
     fn close(mut self, before: &Status, failing: bool) -> (Vec<Step>, Option<Duration>) {
         let ready = self
             .pods
@@ -625,8 +630,8 @@ impl Work<'_> {
             .iter()
             .any(|step| matches!(step, Step::Create(_)));
         let mut steps = self.steps;
-        // With new pods the status is written after them, as it counts them; not while they can't be made, as the rest of
-        // it must be said all the same.
+        // With new pods the status is written after them, as it counts them; not while they can't
+        // be made, as the rest of it must be said all the same.
         let mut ordered: Vec<Step> = Vec::new();
         if created && !failing && self.counted.is_empty() {
             ordered.append(&mut steps);

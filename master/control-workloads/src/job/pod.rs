@@ -10,7 +10,8 @@ use config_kube::k8s_openapi::api::core::v1::{
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use master_client::Key;
 
-/// Annotation, label and variable by which a pod knows its index, and what it knows of failures before it.
+/// Annotation, label and variable by which a pod knows its index, and what it knows of failures
+/// before it.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";

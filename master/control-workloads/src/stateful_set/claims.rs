@@ -1,5 +1,6 @@
-//! Who owns the volume claims of a StatefulSet's pods. By its retention policy that is the StatefulSet, a pod that a smaller
-//! number of replicas ends, or nobody; a claim goes with its owner.
+//! Who owns the volume claims of a StatefulSet's pods. By its retention policy that is the
+//! StatefulSet, a pod that a smaller number of replicas ends, or nobody; a claim goes with its
+//! owner.
 
 use config_kube::k8s_openapi::api::apps::v1::StatefulSetSpec;
 use config_kube::k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -72,12 +73,15 @@ impl Policy {
     }
 }
 
-/// What must change about a claim of a pod, whose place is wanted no longer if it is `spare`. Claims with an earlier
-/// StatefulSet or pod of the name are left to garbage collection, and no owner is put beside another controller.
+/// What must change about a claim of a pod, whose place is wanted no longer if it is `spare`.
+/// Claims with an earlier StatefulSet or pod of the name are left to garbage collection, and no
+/// owner is put beside another controller.
 pub(super) fn change(
-    (name, claim): (&str, &OwnedClaim),
+    name: &str,
+    claim: &OwnedClaim,
     policy: Policy,
-    (set, pod): (&OwnerReference, &OwnerReference),
+    set: &OwnerReference,
+    pod: &OwnerReference,
     spare: bool,
 ) -> Option<Owners> {
     let is_ours = |one: &&OwnerReference| one.uid == set.uid || one.uid == pod.uid;
@@ -152,7 +156,7 @@ mod tests {
             owners: known.to_vec(),
         };
         let policy = Policy { deleted, scaled };
-        let change = change(("c", &claim), policy, (&set, &pod), spare)?;
+        let change = change("c", &claim, policy, &set, &pod, spare)?;
         let added = change.add.iter().map(|one| one.uid.clone());
         let kept = known.iter().map(|one| one.uid.clone());
         let kept = kept.filter(|uid| !change.remove.contains(uid));
@@ -162,7 +166,8 @@ mod tests {
 
     #[test]
     fn claims_belong_to_whom_the_policy_names() {
-        // Whether claims go with the StatefulSet, with a spare pod, whether this pod is spare: the owner (upstream's table).
+        // Whether claims go with the StatefulSet, with a spare pod, whether this pod is spare: the
+        // owner (upstream's table).
         let table = [
             (false, false, false, None),
             (false, false, true, None),

@@ -161,7 +161,7 @@ impl Controller for StatefulSets {
             Step::Claim(number, owners) => {
                 let claim = Key::new(&key.namespace, &owners.claim);
                 let pod = format!("{}-{number}", key.name);
-                give(writer, &about, (&claim, &pod), &owners).await
+                give(writer, &about, &claim, &pod, &owners).await
             }
             Step::Label(name, id) => {
                 let pod = Key::new(&key.namespace, &name);
@@ -233,7 +233,8 @@ async fn demand_all(
     Ok(())
 }
 
-/// Makes a claim that is not there. One that is going must be gone first: a pod would lose its volume.
+/// Makes a claim that is not there. One that is going must be gone first: a pod would lose its
+/// volume.
 async fn demand(
     writer: &Writer,
     about: &ObjectReference,
@@ -248,7 +249,7 @@ async fn demand(
         .await?;
     let Some(known) = known else {
         let made = writer.create(claim).await.map(drop);
-        return tell::of_claim(writer, about, Verb::Create, (&name, pod), made).await;
+        return tell::of_claim(writer, about, Verb::Create, &name, pod, made).await;
     };
     // An earlier pod of the place, with which it goes.
     let owners = known.metadata.owner_references.iter().flatten();
@@ -266,7 +267,8 @@ async fn demand(
 async fn give(
     writer: &Writer,
     about: &ObjectReference,
-    (claim, pod): (&Key, &str),
+    claim: &Key,
+    pod: &str,
     owners: &Owners,
 ) -> Result<(), ApiError> {
     let patch = Patch::Strategic(owners.patch());
@@ -274,7 +276,7 @@ async fn give(
         Ok(_) => Ok(()),
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => {
-            tell::of_claim(writer, about, Verb::Update, (&claim.name, pod), Err(error)).await
+            tell::of_claim(writer, about, Verb::Update, &claim.name, pod, Err(error)).await
         }
     }
 }
@@ -295,7 +297,8 @@ async fn label(
     tell::of_pod(writer, about, Verb::Update, &pod.name, done).await
 }
 
-/// The StatefulSets that a claim may belong to by its name: template, name of the StatefulSet and place, any of which may have dashes.
+/// The StatefulSets that a claim may belong to by its name: template, name of the StatefulSet and
+/// place, any of which may have dashes.
 fn of_claim(
     sets: Store<Kept<StatefulSet>>,
 ) -> impl Fn(&Delta<OwnedClaim>, &mut Vec<Key>) + Send + 'static {

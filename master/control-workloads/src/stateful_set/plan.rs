@@ -152,7 +152,8 @@ impl Work<'_> {
         }
     }
 
-    /// The first place that is renewed; those below keep what they have. None where nothing is renewed by itself.
+    /// The first place that is renewed; those below keep what they have. None where nothing is
+    /// renewed by itself.
     fn partition(&self) -> Option<i32> {
         let strategy = self.spec.update_strategy.as_ref();
         if strategy.and_then(|one| one.type_.as_deref()) == Some("OnDelete") {
@@ -172,7 +173,8 @@ impl Work<'_> {
         }
     }
 
-    /// Gives pods the labels and their claims the owners that they are to have. Claims of spare pods get theirs before these are ended.
+    /// Gives pods the labels and their claims the owners that they are to have. Claims of spare
+    /// pods get theirs before these are ended.
     fn mend(&mut self) {
         let policy = Policy::of(self.spec);
         let set = controls(&self.facts.set.0);
@@ -200,7 +202,7 @@ impl Work<'_> {
                     is_missing = true;
                     continue;
                 };
-                let change = claims::change((&claim, known), policy, (&set, &owner), spare);
+                let change = claims::change(&claim, known, policy, &set, &owner, spare);
                 self.steps
                     .extend(change.map(|change| Step::Claim(place, change)));
             }
@@ -243,8 +245,9 @@ impl Work<'_> {
         whole || !self.is_ordered()
     }
 
-    /// Empties places that are wanted no longer, from the last; whether that is done. In order, a pod that does not serve
-    /// stays while one before it does not serve either, and can: people find what is wrong as it was (upstream).
+    /// Empties places that are wanted no longer, from the last; whether that is done. In order, a
+    /// pod that does not serve stays while one before it does not serve either, and can: people
+    /// find what is wrong as it was (upstream).
     fn empty(&mut self) -> bool {
         let places = self.places.iter().rev();
         let places = places.map(|(place, pod)| (*place, Arc::clone(pod)));

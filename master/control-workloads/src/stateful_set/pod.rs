@@ -11,7 +11,8 @@ use config_kube::k8s_openapi::api::core::v1::{
 pub(super) const NAME: &str = "statefulset.kubernetes.io/pod-name";
 pub(super) const INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// The place in the order, from the pod's name; none where it is no name of this StatefulSet's pods.
+/// The place in the order, from the pod's name; none where it is no name of this StatefulSet's
+/// pods.
 pub fn ordinal(set: &str, pod: &str) -> Option<i32> {
     let number = pod.strip_prefix(set)?.strip_prefix('-')?;
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());

@@ -45,8 +45,8 @@ pub(super) async fn of_pod(
 ) -> Result<(), ApiError> {
     let own = set.name.as_deref().unwrap_or_default();
     let what = format!("{} Pod {pod} in StatefulSet {own}", verb.word());
-    let words = (format!("{what} successful"), what);
-    finish(writer, set, verb, words, done).await
+    let good = format!("{what} successful");
+    finish(writer, set, verb, good, what, done).await
 }
 
 /// Tells how something went with a claim of a pod, and hands the result on.
@@ -57,20 +57,22 @@ pub(super) async fn of_claim(
     writer: &Writer,
     set: &ObjectReference,
     verb: Verb,
-    (claim, pod): (&str, &str),
+    claim: &str,
+    pod: &str,
     done: Result<(), ApiError>,
 ) -> Result<(), ApiError> {
     let (word, own) = (verb.word(), set.name.as_deref().unwrap_or_default());
     let good = format!("{word} Claim {claim} Pod {pod} in StatefulSet {own} success");
     let bad = format!("{word} Claim {claim} for Pod {pod} in StatefulSet {own}");
-    finish(writer, set, verb, (good, bad), done).await
+    finish(writer, set, verb, good, bad, done).await
 }
 
 async fn finish(
     writer: &Writer,
     set: &ObjectReference,
     verb: Verb,
-    (good, bad): (String, String),
+    good: String,
+    bad: String,
     done: Result<(), ApiError>,
 ) -> Result<(), ApiError> {
     let (success, failure) = verb.reasons();

@@ -1,4 +1,5 @@
-//! What the controllers of workloads do: steps for one object, which must still be the one that was planned for.
+//! What the controllers of workloads do: steps for one object, which must still be the one that was
+//! planned for.
 
 use super::claim::OwnerChange;
 use super::kept::Kept;
@@ -20,8 +21,8 @@ pub struct Action<S> {
 }
 
 impl<S> Action<S> {
-    /// What a workload does: first objects get the owner that they are to have, as what is counted and made depends on it;
-    /// once they have it, the steps that `plan` gives.
+    /// What a workload does: first objects get the owner that they are to have, as what is counted
+    /// and made depends on it; once they have it, the steps that `plan` gives.
     pub fn after_owners(
         (key, meta): (&Key, &ObjectMeta),
         changes: &[OwnerChange],
@@ -55,7 +56,8 @@ impl<S> Action<S> {
     }
 }
 
-/// The object with this key and UID; none where it is gone, or where another object has its name by now.
+/// The object with this key and UID; none where it is gone, or where another object has its name by
+/// now.
 pub fn current<T: Object>(store: &Store<Kept<T>>, key: &Key, uid: &str) -> Option<Arc<Kept<T>>> {
     let object = store.get(key)?;
     (object.metadata().uid.as_deref() == Some(uid)).then_some(object)

@@ -1,4 +1,5 @@
-//! Amounts that are given as a number or as a share of another, and sums that no number makes overflow.
+//! Amounts that are given as a number or as a share of another, and sums that no number makes
+//! overflow.
 
 use config_kube::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use jiff::{SignedDuration, Timestamp};
@@ -28,8 +29,9 @@ pub fn amount(given: &IntOrString, whole: i32, round: Round) -> i32 {
     }
 }
 
-/// How many pods there may be beyond those wanted, and how many may be missing, during a rollout. Where both come to
-/// nothing one may be missing, as nothing could change otherwise (upstream: `ResolveFenceposts`).
+/// How many pods there may be beyond those wanted, and how many may be missing, during a rollout.
+/// Where both come to nothing one may be missing, as nothing could change otherwise (upstream:
+/// `ResolveFenceposts`).
 pub fn bounds(
     surge: Option<&IntOrString>,
     unavailable: Option<&IntOrString>,

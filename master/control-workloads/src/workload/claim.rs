@@ -1,7 +1,8 @@
-//! Adoption and release: an owner's selector matches the objects that it wants; their controller reference names their owner.
+//! Adoption and release: an owner's selector matches the objects that it wants; their controller
+//! reference names their owner.
 //!
-//! Guarantees: an object that another owner controls is never touched; an orphan is adopted only by an owner that the API
-//! itself says is there and is not being deleted.
+//! Guarantees: an object that another owner controls is never touched; an orphan is adopted only by
+//! an owner that the API itself says is there and is not being deleted.
 
 use super::kept::{Kept, Selects, controller, is_leaving};
 use config_kube::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -32,7 +33,8 @@ pub enum OwnerChange {
 }
 
 impl OwnerChange {
-    /// What must change between an object and an owner whose selector wants the object, or does not.
+    /// What must change between an object and an owner whose selector wants the object, or does
+    /// not.
     pub fn of(owner: &ObjectMeta, object: Candidate<'_>, wanted: bool) -> Option<Self> {
         let about = || (object.key.clone(), object.uid.to_owned());
         if is_leaving(owner) {

@@ -34,7 +34,8 @@ impl Condition {
         }
     }
 
-    /// A condition as an object's status contains it: type, status, reason, message, time of the last transition.
+    /// A condition as an object's status contains it: type, status, reason, message, time of the
+    /// last transition.
     pub fn read(
         kind: String,
         status: String,
@@ -80,7 +81,8 @@ pub fn find<'a>(all: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     all.iter().find(|condition| condition.kind == kind)
 }
 
-/// Sets a condition. One that has this status for this reason stays as it is; one that has this status keeps its time.
+/// Sets a condition. One that has this status for this reason stays as it is; one that has this
+/// status keeps its time.
 pub fn set(all: &mut Vec<Condition>, mut new: Condition) {
     if let Some(old) = find(all, &new.kind) {
         if old.status == new.status && old.reason == new.reason {

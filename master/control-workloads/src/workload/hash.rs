@@ -1,9 +1,10 @@
 //! Short names of templates.
 //!
-//! Upstream hashes a dump of the Go value in memory: names of types and all their fields, so that the hash of one template changes
-//! with each release that adds a field. Here the template's canonical JSON (keys in order, absent fields left out) is hashed, by
-//! the same function and into the same letters. A template is recognised by its content and never by this name, so objects that
-//! upstream made keep theirs.
+//! Upstream hashes a dump of the Go value in memory: names of types and all their fields, so that
+//! the hash of one template changes with each release that adds a field. Here the template's
+//! canonical JSON (keys in order, absent fields left out) is hashed, by the same function and into
+//! the same letters. A template is recognised by its content and never by this name, so objects
+//! that upstream made keep theirs.
 //!
 //! Of a StatefulSet's revision upstream hashes the patch itself: that is repeated here.
 
@@ -24,7 +25,8 @@ pub fn hash(template: &Value, collisions: Option<i32>) -> String {
     safe(&fnv(text.as_bytes()).to_string())
 }
 
-/// The hash of a revision's patch, other for each number of collisions (upstream: `HashControllerRevision`).
+/// The hash of a revision's patch, other for each number of collisions (upstream:
+/// `HashControllerRevision`).
 pub fn of_patch(patch: &Value, collisions: Option<i32>) -> String {
     // Go writes these by their numbers; in JSON they stand inside strings alone.
     let written = [
@@ -81,7 +83,8 @@ mod tests {
 
     #[test]
     fn a_revisions_hash_is_upstreams() {
-        // As a cluster of upstream's, older than 1.34, named the revision of a StatefulSet of one container.
+        // As a cluster of upstream's, older than 1.34, named the revision of a StatefulSet of one
+        // container.
         let spec = json!({"containers": [{"image": "nginx", "imagePullPolicy": "Always", "name": "nginx", "resources": {},
                 "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
             "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler",

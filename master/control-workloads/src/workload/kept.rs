@@ -12,8 +12,8 @@ use std::ops::Deref;
 /// Labels by key.
 pub type Labels = BTreeMap<String, String>;
 
-/// A whole object without the marks of each write (resource version, managed fields): only changes that mean something
-/// lead to plans.
+/// A whole object without the marks of each write (resource version, managed fields): only changes
+/// that mean something lead to plans.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Kept<T>(pub T);
 
@@ -85,8 +85,8 @@ pub(crate) fn owner_key(namespace: &str, owner: &str) -> Key {
     Key::new(namespace, owner)
 }
 
-/// Whether a selector selects labels. One without requirements selects nothing here, although it does elsewhere: no
-/// workload owns all pods.
+/// Whether a selector selects labels. One without requirements selects nothing here, although it
+/// does elsewhere: no workload owns all pods.
 pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     !label_selector::is_empty(selector) && label_selector::selects(selector, labels)
 }
@@ -97,7 +97,8 @@ pub trait Selects {
     fn wants(&self, labels: &Labels) -> bool;
 }
 
-/// Which workloads of a kind a changed object concerns: its controller, and while it has none, those that want it.
+/// Which workloads of a kind a changed object concerns: its controller, and while it has none,
+/// those that want it.
 pub fn concerned<T, C>(near: &Lookup<Kept<T>>, delta: &Delta<Kept<C>>, keys: &mut Vec<Key>)
 where
     T: Object + Selects + PartialEq + Debug + Sync,

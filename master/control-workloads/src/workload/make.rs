@@ -11,7 +11,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Pods that one run makes or ends at most (upstream: `BurstReplicas`).
 pub const BURST: usize = 500;
-/// Writes at once, at most. A run begins with one: if the API refuses that, the rest would be refused as well.
+/// Writes at once, at most. A run begins with one: if the API refuses that, the rest would be
+/// refused as well.
 const AT_ONCE: usize = 32;
 /// Longest prefix of a generated name; the API adds five characters.
 const LONGEST_PREFIX: usize = 58;

@@ -1,5 +1,5 @@
-//! What the controllers of workloads share: how their objects and pods are kept, who owns a pod, how pods are made and
-//! ended, how amounts, hashes and conditions are computed.
+//! What the controllers of workloads share: how their objects and pods are kept, who owns a pod,
+//! how pods are made and ended, how amounts, hashes and conditions are computed.
 //!
 //! - `kept`: an object as a store keeps it, found by namespace and by its controller
 //! - `pod`: a pod as its owner sees it

@@ -1,4 +1,5 @@
-//! On which nodes a pod of a DaemonSet is to be: by its node selector, its node affinity and its tolerations.
+//! On which nodes a pod of a DaemonSet is to be: by its node selector, its node affinity and its
+//! tolerations.
 
 use super::kept::Labels;
 use config_kube::k8s_openapi::api::core::v1::{Node, PodSpec, Taint, Toleration};

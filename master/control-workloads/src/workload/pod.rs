@@ -149,7 +149,8 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Follows all pods; one that changes concerns its owner, and while it has none, those of `owners` that want it.
+    /// Follows all pods; one that changes concerns its owner, and while it has none, those of
+    /// `owners` that want it.
     pub fn follow<T>(setup: &mut Setup<'_>, owners: &Store<Kept<T>>) -> Self
     where
         T: Object + Selects + PartialEq + Debug + Sync,
@@ -356,7 +357,8 @@ fn meant_for(pod: &Pod) -> &str {
     node().map_or("", String::as_str)
 }
 
-/// Which workloads of a kind a changed pod concerns: its controller, and while it has none, those that want it.
+/// Which workloads of a kind a changed pod concerns: its controller, and while it has none, those
+/// that want it.
 fn concerned<T>(
     workloads: Lookup<Kept<T>>,
 ) -> impl Fn(&Delta<OwnedPod>, &mut Vec<Key>) + Send + 'static

@@ -9,10 +9,12 @@ use std::sync::Arc;
 /// Active pods of one application by their node.
 pub type Crowd = HashMap<Arc<str>, usize>;
 
-/// The order of two pods: the lesser goes first. Not bound before bound, pending before running, not ready before ready,
-/// the cheaper, the one with more of its kind on its node, the one that became ready later, the one that was restarted
-/// more, the younger; the UID in the end. Times count by their order of magnitude, so that which of many pods of one age
-/// go is spread over all of them. (Upstream asks the UID as soon as two ages are of one magnitude, which orders no three pods.)
+/// The order of two pods: the lesser goes first. Not bound before bound, pending before running,
+/// not ready before ready, the cheaper, the one with more of its kind on its node, the one that
+/// became ready later, the one that was restarted more, the younger; the UID in the end. Times
+/// count by their order of magnitude, so that which of many pods of one age go is spread over all
+/// of them. (Upstream asks the UID as soon as two ages are of one magnitude, which orders no three
+/// pods.)
 pub fn order(one: &OwnedPod, other: &OwnedPod, crowd: &Crowd, now: Timestamp) -> Ordering {
     let beside = |pod: &OwnedPod| crowd.get(&pod.node).copied().unwrap_or_default();
     let bound = |pod: &OwnedPod| !pod.node.is_empty();

@@ -1,4 +1,5 @@
-//! The core of ReplicaSet and ReplicationController: so many active pods of a template, no more and no less.
+//! The core of ReplicaSet and ReplicationController: so many active pods of a template, no more and
+//! no less.
 
 use super::action;
 use super::claim::OwnerChange;
@@ -63,7 +64,8 @@ pub struct Counts {
 impl Counts {
     fn json(&self) -> Value {
         let conditions: Vec<Value> = self.conditions.iter().map(|one| one.json(None)).collect();
-        // Numbers that may be left out are left out at nought, as upstream does; a merge takes them away.
+        // Numbers that may be left out are left out at nought, as upstream does; a merge takes them
+        // away.
         let number = |number: i32| (number != 0).then_some(number);
         json!({
             "replicas": self.replicas,

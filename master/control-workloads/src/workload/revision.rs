@@ -1,5 +1,5 @@
-//! ControllerRevisions: the templates that a DaemonSet or StatefulSet has had, numbered in the order in which they were
-//! current.
+//! ControllerRevisions: the templates that a DaemonSet or StatefulSet has had, numbered in the
+//! order in which they were current.
 
 use super::claim::OwnerChange;
 use super::hash::of_patch;
@@ -42,7 +42,8 @@ pub enum Step {
 pub struct Revisions(Lookup<Kept<ControllerRevision>>);
 
 impl Revisions {
-    /// Follows all revisions; one that changes concerns its owner, and while it has none, those of `owners` that want it.
+    /// Follows all revisions; one that changes concerns its owner, and while it has none, those of
+    /// `owners` that want it.
     pub fn follow<T>(setup: &mut Setup<'_>, owners: &Store<Kept<T>>) -> Self
     where
         T: Object + Selects + PartialEq + Debug + Sync,
@@ -58,8 +59,9 @@ impl Revisions {
         self.0.get(uid)
     }
 
-    /// What must change about the owner of these revisions of an owner and of its namespace's orphans: who was deleted without
-    /// its pods and comes back takes over both, and no pod is of an unknown template.
+    /// What must change about the owner of these revisions of an owner and of its namespace's
+    /// orphans: who was deleted without its pods and comes back takes over both, and no pod is of
+    /// an unknown template.
     pub fn owner_changes<T: Object + Selects>(
         &self,
         owner: &T,
@@ -73,16 +75,18 @@ impl Revisions {
     }
 }
 
-/// A template as a revision keeps it: a patch that replaces it (upstream's form, which `kubectl rollout undo` applies), byte for
-/// byte as upstream writes it. Its clients compare a DaemonSet with its revisions by these bytes.
+/// A template as a revision keeps it: a patch that replaces it (upstream's form, which
+/// `kubectl rollout undo` applies), byte for byte as upstream writes it. Its clients compare a
+/// DaemonSet with its revisions by these bytes.
 pub fn data(template: &PodTemplateSpec) -> Value {
     let mut template = template.to_tree().unwrap_or_default();
     template["$patch"] = "replace".into();
     as_go_writes(json!({"spec": {"template": template}}))
 }
 
-/// A patch as the types of Kubernetes 1.34 and later write it in Go. What is a struct there and no pointer is always written, if
-/// only as an empty one; a time of creation that was never set was written as `null` before.
+/// A patch as the types of Kubernetes 1.34 and later write it in Go. What is a struct there and no
+/// pointer is always written, if only as an empty one; a time of creation that was never set was
+/// written as `null` before.
 fn as_go_writes(mut patch: Value) -> Value {
     let Some(template) = patch.pointer_mut("/spec/template") else {
         return patch;
@@ -146,8 +150,9 @@ pub struct Current {
     pub step: Option<Step>,
 }
 
-/// The revision of a template of an owner with this metadata: the one with this content, under the highest number, or a new one.
-/// It has the owner's annotations, among which people say why they change it.
+/// The revision of a template of an owner with this metadata: the one with this content, under the
+/// highest number, or a new one. It has the owner's annotations, among which people say why they
+/// change it.
 pub fn current(
     owner: &OwnerReference,
     meta: &ObjectMeta,
@@ -251,9 +256,10 @@ pub fn beyond(
 /// Carries a step out.
 ///
 /// # Errors
-/// As the API answers. "Already exists" where there is a revision of this name: if it has other content or another controller,
-/// the owner's status then counts a collision more than `collisions`, so that the next plan chooses another name; if not, the
-/// stores have yet to show it.
+/// As the API answers. "Already exists" where there is a revision of this name: if it has other
+/// content or another controller, the owner's status then counts a collision more than
+/// `collisions`, so that the next plan chooses another name; if not, the stores have yet to show
+/// it.
 pub async fn carry_out<K: Object>(
     writer: &Writer,
     (owner, namespace): (&OwnerReference, &str),
@@ -331,8 +337,8 @@ async fn write<K: Object>(
 mod tests {
     use super::*;
 
-    /// As a client of Kubernetes 1.36 writes the patch of a DaemonSet with this template (`encoding/json` over the types of
-    /// `k8s.io/api`, keys in order).
+    /// As a client of Kubernetes 1.36 writes the patch of a DaemonSet with this template
+    /// (`encoding/json` over the types of `k8s.io/api`, keys in order).
     const WRITTEN: &str = concat!(
         r#"{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"#,
         r#""env":[{"name":"A","valueFrom":{"resourceFieldRef":{"divisor":"0","resource":"limits.cpu"}}}],"#,

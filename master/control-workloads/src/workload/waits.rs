@@ -1,5 +1,5 @@
-//! How long failed daemon pods stay on a node before they are replaced: a kubelet that refuses each of them would be asked without
-//! end otherwise.
+//! How long failed daemon pods stay on a node before they are replaced: a kubelet that refuses each
+//! of them would be asked without end otherwise.
 
 use master_client::Key;
 use std::collections::HashMap;

@@ -130,7 +130,8 @@ impl World {
         }
     }
 
-    /// Acts until nothing is planned, all pods ready at each step; the most pods that were missing or beyond one per node.
+    /// Acts until nothing is planned, all pods ready at each step; the most pods that were missing
+    /// or beyond one per node.
     fn settle(&mut self) -> (usize, usize) {
         let (mut missing, mut beyond) = (0, 0);
         for _ in 0..50 {

@@ -369,7 +369,8 @@ fn a_recreated_deployment_waits_until_the_last_old_pod_has_ended() {
 
 #[test]
 fn a_changed_scale_is_spread_in_proportion_during_a_rollout() {
-    // Upstream's documented example: 10 replicas, surge 3, unavailable 2; 8 old and 5 new become 11 and 7 of 15 (+ 3).
+    // Upstream's documented example: 10 replicas, surge 3, unavailable 2; 8 old and 5 new become 11
+    // and 7 of 15 (+ 3).
     let mut world = World::rolling(10, 3, 2);
     world.settle(0);
     world.image("stuck");
@@ -429,7 +430,8 @@ fn a_pod_that_is_to_go_already_serves_no_longer() {
 /// Pods of a ReplicaSet as they are: all, and those that serve.
 type Pods = (i32, i32);
 
-/// What its controller does with a ReplicaSet: it writes the status of the pods that it found, and ends or makes some.
+/// What its controller does with a ReplicaSet: it writes the status of the pods that it found, and
+/// ends or makes some.
 fn keep(set: &mut ReplicaSet, pods: &mut Pods) {
     let replicas = set.spec.as_ref().unwrap().replicas.unwrap();
     let status = set.status.get_or_insert_default();
@@ -442,7 +444,8 @@ fn keep(set: &mut ReplicaSet, pods: &mut Pods) {
 }
 
 proptest! {
-    /// However late ReplicaSets follow and tell, as many pods serve as must, since as many have served as are wanted.
+    /// However late ReplicaSets follow and tell, as many pods serve as must, since as many have
+    /// served as are wanted.
     #[test]
     fn as_many_serve_as_must_while_replica_sets_lag(
         replicas in 1_i32..6, surge in 0_i32..3, missing in 0_i32..3,
@@ -496,8 +499,9 @@ fn orphans_are_adopted_before_anything_else() {
 }
 
 proptest! {
-    /// At every step of rollouts that are interrupted by others: no more pods than replicas and surge, and no step of
-    /// this controller takes more available pods than may be missing. In the end only the last template runs.
+    /// At every step of rollouts that are interrupted by others: no more pods than replicas and
+    /// surge, and no step of this controller takes more available pods than may be missing. In the
+    /// end only the last template runs.
     #[test]
     fn bounds_hold_at_every_step(
         replicas in 0_i32..12, surge in 0_i32..5, missing in 0_i32..5,
@@ -573,7 +577,8 @@ fn shares_are_rounded_as_upstream_documents() {
     assert_eq!(world.sizes(), [8, 5]);
 }
 
-/// Those who may write a Deployment choose its numbers, and those who may write a ReplicaSet its annotations.
+/// Those who may write a Deployment choose its numbers, and those who may write a ReplicaSet its
+/// annotations.
 #[test]
 fn no_number_of_a_deployment_ends_the_controllers() {
     for surge in [

@@ -1,4 +1,5 @@
-//! Workloads against the real API server over the real store, with kubelets that say at once what they are asked for.
+//! Workloads against the real API server over the real store, with kubelets that say at once what
+//! they are asked for.
 
 use config_kube::identity::CONTROLLER_MANAGER_USER;
 use config_kube::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -34,7 +35,8 @@ impl Drop for Cluster {
     }
 }
 
-/// An API with the controllers of workloads and of the whole cluster (accounts, garbage, quotas), and kubelets unless a test plays them itself.
+/// An API with the controllers of workloads and of the whole cluster (accounts, garbage, quotas),
+/// and kubelets unless a test plays them itself.
 pub(crate) async fn cluster(kubelets: bool) -> Cluster {
     let list = [master_control_cluster::CONTROLLERS, CONTROLLERS].concat();
     let store = TempDir::new().unwrap();
@@ -60,8 +62,8 @@ pub(crate) async fn cluster(kubelets: bool) -> Cluster {
     }
 }
 
-/// Every pod ends or runs, as its image says, as soon as it is seen, and is gone as soon as that is wanted. A pod that is
-/// meant for a node is bound to it first.
+/// Every pod ends or runs, as its image says, as soon as it is seen, and is gone as soon as that is
+/// wanted. A pod that is meant for a node is bound to it first.
 async fn play_kubelets(admin: Client) {
     loop {
         let pods = admin.list::<Pod>(None, &ListParams::default()).await;

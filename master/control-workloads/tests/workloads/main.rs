@@ -1,5 +1,5 @@
-//! The controllers of workloads: what each plans by what is in its stores, with no API and no waiting, and (in `life` and `served`) what
-//! comes of it against the real API.
+//! The controllers of workloads: what each plans by what is in its stores, with no API and no
+//! waiting, and (in `life` and `served`) its result against the real API.
 
 #![allow(
     clippy::unwrap_used,

@@ -226,8 +226,8 @@ fn some_pod(number: usize, kind: u8) -> OwnedPod {
 }
 
 proptest! {
-    /// Whatever pods there are: after what is planned there are exactly as many active ones as wanted, only active ones
-    /// are ended, and none twice.
+    /// Whatever pods there are: after what is planned there are exactly as many active ones as
+    /// wanted, only active ones are ended, and none twice.
     #[test]
     fn a_plan_leads_to_the_wanted_number(wanted in 0_i32..12, kinds in proptest::collection::vec(0_u8..7, 0..20)) {
         let mut scene = Scene::<ReplicaSets>::new();

@@ -1,5 +1,5 @@
-//! Jobs, CronJobs, DaemonSets, StatefulSets, ReplicationControllers and budgets against the real API server, with kubelets
-//! that say at once what they are asked for.
+//! Jobs, CronJobs, DaemonSets, StatefulSets, ReplicationControllers and budgets against the real
+//! API server, with kubelets that say at once what they are asked for.
 
 use crate::life::{Cluster, cluster, eventually};
 use config_kube::k8s_openapi::api::apps::v1::{
@@ -94,7 +94,8 @@ impl Cluster {
             .collect()
     }
 
-    /// Deletes an object as `kubectl` does: without a word of the client Jobs and ReplicationControllers leave their pods.
+    /// Deletes an object as `kubectl` does: without a word of the client Jobs and
+    /// ReplicationControllers leave their pods.
     async fn delete<T: Object>(&self, name: &str) {
         let params = DeleteParams {
             propagation: Some("Background"),
@@ -451,8 +452,8 @@ async fn a_replication_controller_keeps_its_pods_and_is_scaled() {
     cluster.none::<Pod>().await;
 }
 
-/// A workload that is deleted without its pods and comes back takes them over, with the revisions that they are of: none of them
-/// is started again.
+/// A workload that is deleted without its pods and comes back takes them over, with the revisions
+/// that they are of: none of them is started again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_orphaned_is_taken_over_and_goes_on() {
     let cluster = cluster(true).await;
@@ -519,7 +520,8 @@ async fn evict(cluster: &Cluster, pod: &str) -> Result<(), ApiError> {
     made.await.map(drop)
 }
 
-/// A drain as `kubectl drain` does it: each pod is evicted, again and again while its budget refuses it.
+/// A drain as `kubectl drain` does it: each pod is evicted, again and again while its budget
+/// refuses it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_with_a_budget_ends_and_never_takes_more_than_it_allows() {
     let cluster = cluster(true).await;
@@ -577,7 +579,8 @@ fn is_ready(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && ready.next().is_some()
 }
 
-/// `kubectl describe` shows under `From` who wrote an event: upstream's names, which people and tools know.
+/// `kubectl describe` shows under `From` who wrote an event: upstream's names, which people and
+/// tools know.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_name_the_controller_as_upstream_does() {
     let cluster = cluster(true).await;

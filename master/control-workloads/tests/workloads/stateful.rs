@@ -314,7 +314,8 @@ fn more_than_one_may_be_missing_where_it_is_said() {
 
 #[test]
 fn as_many_may_be_missing_as_upstream_counts() {
-    // What is given, replicas, pods that are renewed at once (upstream rounds shares down, to no less than one).
+    // What is given, replicas, pods that are renewed at once (upstream rounds shares down, to no
+    // less than one).
     let table = [
         (json!(1), 5, 1),
         (json!(2), 5, 2),
@@ -386,7 +387,8 @@ fn a_pod_gets_back_the_labels_of_its_place() {
 }
 
 proptest! {
-    /// Through any scaling: no place twice, no gap below a place that is filled in order, and in the end all places.
+    /// Through any scaling: no place twice, no gap below a place that is filled in order, and in
+    /// the end all places.
     #[test]
     fn identities_are_never_doubled(sizes in proptest::collection::vec((0_i32..6, any::<bool>()), 1..12)) {
         let mut world = World::new(2, json!({}));

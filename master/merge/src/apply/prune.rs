@@ -25,6 +25,8 @@ pub(super) fn prune(
         return merged;
     }
     let version = &*last.api_version;
+    // The names in a set of a version that is not served any more mean nothing. To keep a field too
+    // long is the mistake that an apply can mend; to remove another's field is not.
     let Some(place) = write.versions.place(version) else {
         return merged;
     };
@@ -41,6 +43,8 @@ pub(super) fn prune(
     for (owned_in, owned) in owned(last, set, managers, write) {
         pruned = restore_owned(&object, pruned, version, &owned_in, &owned, write);
     }
+    // Conversions there and back can lose what a version does not have. Only what the last
+    // configuration contained may go by this apply.
     let gone = all(&object, place)
         .difference(&all(&pruned, place))
         .intersection(&declared);

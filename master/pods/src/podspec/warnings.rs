@@ -99,7 +99,9 @@ pub fn of_pod(spec: &Fields, metadata: &Fields, warnings: &mut Vec<String>) {
     all(
         spec,
         metadata,
-        (&At::root("spec"), &At::root("metadata"), false),
+        &At::root("spec"),
+        &At::root("metadata"),
+        false,
         warnings,
     );
 }
@@ -111,7 +113,9 @@ pub fn of_template(template: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
     all(
         spec,
         metadata,
-        (&at.field("spec"), &at.field("metadata"), true),
+        &at.field("spec"),
+        &at.field("metadata"),
+        true,
         warnings,
     );
 }
@@ -119,7 +123,9 @@ pub fn of_template(template: &Fields, at: &At<'_>, warnings: &mut Vec<String>) {
 fn all(
     spec: &Fields,
     metadata: &Fields,
-    (at, meta, template): (&At<'_>, &At<'_>, bool),
+    at: &At<'_>,
+    meta: &At<'_>,
+    template: bool,
     warnings: &mut Vec<String>,
 ) {
     let notes = object(metadata, "annotations").unwrap_or(no_fields());

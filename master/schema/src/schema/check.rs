@@ -121,6 +121,8 @@ impl Schemas {
             }
             path.push_str(key);
             let keep = match known.fields.get(key.as_str()) {
+                // A null in a request means the field's absence (upstream's decoder leaves the zero
+                // value).
                 Some(_) if value.is_null() => false,
                 // Upstream's types do not distinguish an empty map from an absent one.
                 Some(field)

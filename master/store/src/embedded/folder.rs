@@ -36,6 +36,8 @@ impl Folder {
     pub(super) fn open(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         std::fs::create_dir_all(path).map_err(StoreError::Folder)?;
         let lock = File::create(path.join(LOCK)).map_err(StoreError::Folder)?;
+        // The kernel gives the lock back when the process ends, however it ends: no file is left
+        // that says "locked".
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_owned())),

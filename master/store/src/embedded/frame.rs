@@ -1,9 +1,10 @@
 //! Frames: the encoding of bytes in the store's files, by which torn and damaged ones are detected.
 //!
-//! A frame is 32 bytes of header and a payload, padded with zeros to a multiple of 8; integers are big-endian:
-//! `PFR1` ‖ payload length u32 ‖ offset in the file u64 ‖ first 16 bytes of SHA-256(file id ‖ offset ‖ payload).
-//! The id is random for each file, so that a frame of one file is never taken for one of another (a
-//! reused disk block); zeros in place of a header mark the end.
+//! A frame is 32 bytes of header and a payload, padded with zeros to a multiple of 8; integers are
+//! big-endian: `PFR1` ‖ payload length u32 ‖ offset in the file u64 ‖ first 16 bytes of
+//! SHA-256(file id ‖ offset ‖ payload). The id is random for each file, so that a frame of one file
+//! is never taken for one of another (a reused disk block); zeros in place of a header mark the
+//! end.
 
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};
@@ -19,6 +20,8 @@ pub(crate) type FileId = [u8; 16];
 
 fn check(id: &FileId, offset: u64, payload: &[u8]) -> [u8; 16] {
     let mut hash = Sha256::new();
+    // The file's id and the place count: a frame that an earlier file left in the same blocks, or
+    // one that was moved, is none of this file's.
     hash.update(id);
     hash.update(offset.to_be_bytes());
     hash.update(payload);
@@ -59,6 +62,8 @@ fn header(bytes: &[u8; HEADER], offset: u64) -> Option<(usize, [u8; 16])> {
         .filter(|length| *length <= MAX_PAYLOAD)?;
     let mut check = [0; 16];
     check.copy_from_slice(&bytes[16..32]);
+    // The length is bounded before it is used: a broken header must not make a reader ask for
+    // gigabytes.
     (bytes[0..4] == MAGIC && stored == offset).then_some((length, check))
 }
 

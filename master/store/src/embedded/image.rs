@@ -111,6 +111,8 @@ pub(super) fn write_state(capture: &Capture, made: u64, to: &mut dyn io::Write) 
         }
         events.extend(&table.events);
     }
+    // Tables were written one after the other, but their events come back as one history. The sort
+    // is stable, so those of one transaction keep their order.
     events.sort_by_key(|event| event.revision);
     for event in events {
         let value = event.value();
@@ -284,6 +286,7 @@ pub(crate) fn read(from: impl Read, take: &mut dyn Take) -> Result<Summary, Unre
             progress.take(record, take)?;
         }
     }
+    // Frames have checksums, but whole ones can be missing.
     if progress.ended != Some(progress.counted) {
         return Err(Unreadable::Counts);
     }

@@ -146,6 +146,7 @@ impl Log {
     /// Starts a new segment after `head`.
     fn rotate(&mut self, head: Revision, bytes: u64) -> Result<(), StoreError> {
         let blank = match self.next.take() {
+            // A group that is larger than a segment gets one of its own size.
             Some(blank) if blank.bytes >= bytes => blank,
             Some(_) | None => Blank::make(&self.folder, &self.making, bytes)?,
         };
@@ -168,6 +169,8 @@ impl Log {
             .and_then(|()| disk.flush(&blank.file));
         written.map_err(|error| StoreError::full_or("begin", &blank.path, error))?;
         self.folder.adopt(&blank.path, &path)?;
+        // Only now: recovery does not read what has no final name, so no change may go there
+        // before.
         self.active = Some(Segment {
             file: blank.file,
             path,
@@ -195,11 +198,14 @@ impl Log {
         {
             return Ok(());
         }
+        // An attempt on a full disk writes a file and removes it. Writers that go on trying must
+        // not keep the disk busy by that.
         if let Some((when, why)) = &self.tried
             && when.elapsed() < RETRY
         {
             return Err(StoreError::Full(why.clone()));
         }
+        // A segment of just this size would be full after one frame.
         let outcome = self.rotate(head, self.making.bytes.max(needed * 2));
         if let Err(StoreError::Full(why)) = &outcome {
             self.tried = Some((Instant::now(), why.clone()));
@@ -299,7 +305,7 @@ pub(super) fn replay(
         } else {
             payload
         });
-        let place = Place {
+        let place = FramePosition {
             base,
             offset,
             first,
@@ -312,6 +318,8 @@ pub(super) fn replay(
         }
         (last, offset, first) = (offset..next, next, false);
     }
+    // A write that was cut off is the last one, as each is flushed before the next begins. A whole
+    // frame behind a broken one shows that what was on disk has changed.
     if first || frame::any_after(&bytes, offset, &id) {
         return Err(corrupt(format!(
             "its bytes were changed at or after offset {offset}: the checksum fails"
@@ -321,7 +329,8 @@ pub(super) fn replay(
     Ok(offset as u64)
 }
 
-/// Writes and flushes the segment's last frame again: its bytes could be read, but need not be on disk.
+/// Writes and flushes the segment's last frame again: its bytes could be read, but need not be on
+/// disk.
 fn rewrite_last_frame(
     folder: &Folder,
     path: &Path,
@@ -344,7 +353,7 @@ fn rewrite_last_frame(
 }
 
 /// The frame of a segment whose records are applied.
-struct Place {
+struct FramePosition {
     /// The revision that the segment goes on from.
     base: Revision,
     offset: usize,
@@ -352,7 +361,7 @@ struct Place {
     first: bool,
 }
 
-impl Place {
+impl FramePosition {
     /// Applies a record, or returns the fault of the segment.
     fn apply(&self, record: &Record<'_>, published: &mut Published) -> Result<(), String> {
         match *record {

@@ -145,8 +145,15 @@ impl EmbeddedStore {
         let jobs = Arc::new(Queue::new(options.queue));
         // At most one task of each type.
         let (tasks, asked) = mpsc::sync_channel(2);
-        let more = (folder, options.clone(), found.state_bytes);
-        let writer = Writer::new(shared.clone(), jobs.clone(), log, tasks, more);
+        let writer = Writer::new(
+            shared.clone(),
+            jobs.clone(),
+            log,
+            tasks,
+            folder,
+            options.clone(),
+            found.state_bytes,
+        );
         let answers = jobs.clone();
         let threads = vec![
             spawn("store-writer", move || writer.run())?,

@@ -66,6 +66,8 @@ impl<T> Queue<T> {
             return Err(Refused::Full);
         }
         state.jobs.push_back(job);
+        // A system call for each job would cost more than most jobs: the consumer is woken only if
+        // it sleeps.
         let wake = std::mem::take(&mut state.waiting);
         drop(state);
         if wake {
@@ -113,6 +115,7 @@ impl<T> Queue<T> {
         state.closed = true;
         let dropped = std::mem::take(&mut state.jobs);
         drop(state);
+        // Outside the lock: dropped jobs wake their callers, who may come back at once.
         drop(dropped);
     }
 }

@@ -39,11 +39,14 @@ pub(super) fn recover(folder: &Folder, limits: HistoryLimits) -> Result<Recovere
     let start = published.head();
     let mut log_bytes = 0;
     for (base, path) in &files.logs {
+        // Earlier ones are in the state file. They are left over from an end between the naming of
+        // that file and their removal.
         if *base >= start {
             log_bytes += log::replay(folder, path, *base, &mut published)?;
         }
     }
     published.pack();
+    // Only now that everything was read: after a fault, all files are there for a repair.
     let replaced = files.logs.iter().filter(|(base, _)| *base < start);
     for (_, path) in replaced.chain(&files.states) {
         std::fs::remove_file(path).map_err(StoreError::file("remove", path))?;

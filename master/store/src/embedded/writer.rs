@@ -119,7 +119,8 @@ impl Pending {
             self.entries.insert(key.clone(), now.clone());
             self.events.push(Event::new(revision, key, now, before));
         }
-        // A transaction of checks alone makes no revision: watchers would wait for an event that never comes.
+        // A transaction of checks alone makes no revision: watchers would wait for an event that
+        // never comes.
         if self.events.len() > before {
             self.head = revision;
         }
@@ -152,7 +153,9 @@ impl Writer {
         queue: Arc<Queue<Job>>,
         log: Log,
         keeper: mpsc::SyncSender<Task>,
-        (folder, options, state_bytes): (Arc<Folder>, Options, u64),
+        folder: Arc<Folder>,
+        options: Options,
+        state_bytes: u64,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -236,15 +239,16 @@ impl Writer {
         if commits.is_empty() {
             return Ok(());
         }
-        let mut pending = Pending::default();
-        let full = {
-            let published = self.shared.memory.published();
-            pending.head = published.head();
-            match self.log.room(bytes as u64, published.head()) {
-                Ok(()) => None,
-                Err(StoreError::Full(why)) => Some(why),
-                Err(error) => return Err(error),
-            }
+        // The lock is given back at once: new watches wait for it, and to make room can mean to
+        // write a whole segment.
+        let mut pending = Pending {
+            head: self.shared.memory.published().head(),
+            ..Pending::default()
+        };
+        let full = match self.log.room(bytes as u64, pending.head) {
+            Ok(()) => None,
+            Err(StoreError::Full(why)) => Some(why),
+            Err(error) => return Err(error),
         };
         {
             let published = self.shared.memory.published();
@@ -306,14 +310,16 @@ impl Writer {
         let now = Instant::now();
         if self.log.wants_next() {
             let (folder, making) = self.log.making();
+            // The channel has room for one task of each type. A keeper that is busy is asked again
+            // after the next group.
             self.log.preparing = self.keeper.try_send(Task::Prepare(folder, making)).is_ok();
         }
         if now >= self.next_mark {
             self.next_mark = now + self.options.history_age / MARKS;
             self.forget_old(now)?;
         }
-        // A state file is written whole, so it is worth its writing once the log is as long as the last one: the bytes
-        // written stay within a small multiple of those of the changes.
+        // A state file is written whole, so it is worth its writing once the log is as long as the
+        // last one: the bytes written stay within a small multiple of those of the changes.
         let worth = self.options.log_bytes.max(self.state_bytes);
         if self.saving.is_none() && self.log.bytes > worth && now >= self.save_after {
             self.save(now)?;
@@ -342,6 +348,8 @@ impl Writer {
     /// Lets the keeper write the state, so that the logs before it can be removed.
     fn save(&mut self, now: Instant) -> Result<(), StoreError> {
         let head = self.shared.memory.published().head();
+        // The new segment begins at the revision of the capture below, as nothing is published in
+        // between: the state file and the logs that stay meet without a gap.
         match self.log.cut(head) {
             Ok(()) => {}
             Err(StoreError::Full(_)) => {
@@ -378,6 +386,7 @@ impl Writer {
                     error = why,
                     "cannot write the store's state file; the logs grow until it succeeds"
                 );
+                // The logs that it would have replaced are still there.
                 self.log.bytes += taken;
                 self.save_after = Instant::now() + SAVE_RETRY;
             }

@@ -294,7 +294,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..30)
 }
 
-/// Follows a table through the replica until it equals the engine's; lists again if history is lost.
+/// Follows a table through the replica until it equals the engine's; lists again if history is
+/// lost.
 async fn replayed(scene: &Scene, table: &str, from: Revision) -> BTreeMap<String, Bytes> {
     let head = scene.engine.revision().await.unwrap();
     let mut all = BTreeMap::new();

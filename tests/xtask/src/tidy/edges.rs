@@ -109,6 +109,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "devices",
         ],
     ),
+    ("master/quota", &["schema"]),
     ("master/merge", &["schema"]),
     ("master/rbac", &[]),
     ("master/objects", &["store", "schema", "pods"]),
@@ -119,7 +120,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "master/admission",
         &[
-            "store", "client", "schema", "pods", "network", "kinds", "rbac", "objects", "auth",
+            "store", "client", "schema", "pods", "network", "quota", "rbac", "objects", "auth",
         ],
     ),
     ("master/openapi", &["schema"]),
@@ -163,7 +164,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "master/control-cluster",
         &[
-            "client", "schema", "claims", "kinds", "rbac", "ca", "control",
+            "client", "schema", "claims", "quota", "rbac", "ca", "control",
         ],
     ),
     ("master/control-network", &["client", "schema", "control"]),

@@ -2,6 +2,7 @@
 
 mod commits;
 mod edges;
+mod logs;
 mod words;
 
 use crate::host::repository;
@@ -90,6 +91,7 @@ pub(crate) fn tidy() -> Outcome {
     words::prose(&texts, &mut faults);
     commits::commits(&root, &mut faults);
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    logs::keys(&texts, &read(logs::GUIDE), &mut faults);
     let readme = read("README.md");
     door(&readme, &mut faults);
     let mut documents = read_all(&root, &["md", "toml"]);
@@ -388,6 +390,12 @@ mod tests {
             &mut faults,
         );
         assert_eq!(faults.len(), 1);
+        source(
+            "config/attest/src/x.rs",
+            "#[cfg(test)]\nuse x::y;\nfn f() { SystemTime::now(); }",
+            &mut faults,
+        );
+        assert_eq!(faults.len(), 2, "also behind a test item");
     }
 
     #[test]

@@ -31,7 +31,7 @@ const DEMANDED: &[&str] = &[
     "limits.memory",
 ];
 
-pub(super) fn tracks(resource: &str) -> bool {
+pub(crate) fn tracks(resource: &str) -> bool {
     NAMES.contains(&resource)
         || resource.starts_with("hugepages-")
         || resource
@@ -46,7 +46,7 @@ fn is_extended(name: &str) -> bool {
 }
 
 /// A pod whose containers ended, or whose grace period has elapsed, only counts as an object.
-pub(super) fn usage(fields: &Fields, now: Timestamp) -> Quantities {
+pub(crate) fn usage(fields: &Fields, now: Timestamp) -> Quantities {
     let empty = Fields::new();
     let spec = object(fields, "spec").unwrap_or(&empty);
     if ended(fields, now) {

@@ -13,7 +13,7 @@ pub struct Scope {
 
 impl Scope {
     /// The scope of an entry in `spec.scopes`.
-    pub(super) fn exists(name: &str) -> Self {
+    pub(crate) fn exists(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             operator: "Exists".to_owned(),
@@ -22,7 +22,7 @@ impl Scope {
     }
 
     /// A requirement of `spec.scopeSelector`.
-    pub(super) fn read(fields: &Fields) -> Self {
+    pub(crate) fn read(fields: &Fields) -> Self {
         let values = items(fields, "values").iter().filter_map(Value::as_str);
         Self {
             name: text(fields, "scopeName").to_owned(),
@@ -32,7 +32,7 @@ impl Scope {
     }
 
     /// Whether the scope selects an object. Kinds without scopes are never selected.
-    pub(super) fn covers(&self, group: &str, plural: &str, fields: &Fields) -> bool {
+    pub(crate) fn covers(&self, group: &str, plural: &str, fields: &Fields) -> bool {
         let empty = Fields::new();
         let spec = object(fields, "spec").unwrap_or(&empty);
         match (group, plural, self.name.as_str()) {

@@ -7,7 +7,7 @@ const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
 
-pub(super) fn tracks(resource: &str) -> bool {
+pub(crate) fn tracks(resource: &str) -> bool {
     let of_class = |name: &str| name == STORAGE || name == CLAIMS;
     of_class(resource)
         || resource
@@ -15,7 +15,7 @@ pub(super) fn tracks(resource: &str) -> bool {
             .is_some_and(|(_, name)| of_class(name))
 }
 
-pub(super) fn usage(fields: &Fields) -> Quantities {
+pub(crate) fn usage(fields: &Fields) -> Quantities {
     let mut used = Quantities::default();
     used.set(CLAIMS, Quantity::count(1));
     let class = class(fields);

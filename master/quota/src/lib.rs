@@ -1,7 +1,10 @@
-//! Quota usage of objects. Pure; used by admission and by the controller that recounts.
+//! What objects use of quotas, for admission and for the controller that recounts.
 //!
-//! Every kind counts as `count/<plural>.<group>`; pods, claims and services also by the resources
-//! that they request.
+//! Start at [`Quota`], a quota as it is counted, and [`usage`], what one object uses. Every kind
+//! counts as `count/<plural>.<group>`; pods, claims and services also by the resources that they
+//! request.
+//!
+//! No tasks, no channels, no I/O.
 
 mod claim;
 mod pod;

@@ -4,14 +4,14 @@ use master_schema::quantity::{Quantities, Quantity};
 use master_schema::validate::{Fields, get, items, object, text};
 use serde_json::Value;
 
-pub(super) fn tracks(resource: &str) -> bool {
+pub(crate) fn tracks(resource: &str) -> bool {
     matches!(
         resource,
         "services" | "services.nodeports" | "services.loadbalancers"
     )
 }
 
-pub(super) fn usage(fields: &Fields) -> Quantities {
+pub(crate) fn usage(fields: &Fields) -> Quantities {
     let empty = Fields::new();
     let spec = object(fields, "spec").unwrap_or(&empty);
     let ports = items(spec, "ports");

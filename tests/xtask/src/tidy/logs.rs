@@ -1,0 +1,174 @@
+//! The keys of log lines are one set, which the developer's guide documents: who searches a log for
+//! a cause or a pod looks for one word.
+
+use crate::source::{bare, closing, program};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// The document that has the table of keys.
+pub(super) const GUIDE: &str = "tests/GUIDE.md";
+/// How the table begins.
+const HEAD: &str = "| log key |";
+/// Macros that write a log line.
+const MACROS: &[&str] = &[
+    "tracing::trace!(",
+    "tracing::debug!(",
+    "tracing::info!(",
+    "tracing::warn!(",
+    "tracing::error!(",
+];
+/// The key of a failure with its causes; no other key has them.
+const ERROR: &str = "error";
+
+/// A key that the table does not have, a failure under another key, and a row that no line uses.
+pub(super) fn keys(texts: &BTreeMap<PathBuf, String>, guide: &str, faults: &mut Vec<String>) {
+    let known = table(guide);
+    let mut used = BTreeSet::new();
+    let programs = texts.iter().filter(|(file, _)| !file.starts_with("tests"));
+    for (file, text) in programs {
+        for field in fields(text) {
+            let place = format!("{}:{}", file.display(), field.line + 1);
+            if !known.contains(field.key.as_str()) {
+                faults.push(format!(
+                    "{place}: the log key `{}` is not in the table of {GUIDE}; use one that is there, or add it",
+                    field.key
+                ));
+            }
+            if field.is_chain && field.key != ERROR {
+                faults.push(format!(
+                    "{place}: a failure under the log key `{}`; its key is `{ERROR}`",
+                    field.key
+                ));
+            }
+            used.insert(field.key);
+        }
+    }
+    for key in known.iter().filter(|key| !used.contains(**key)) {
+        faults.push(format!(
+            "{GUIDE}: no log line has the key `{key}`; take it from the table"
+        ));
+    }
+}
+
+/// The keys of the table: what stands in backticks in its first column.
+fn table(guide: &str) -> BTreeSet<&str> {
+    let rows = guide.lines().skip_while(|line| !line.starts_with(HEAD));
+    let rows = rows.skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect()
+}
+
+/// One `key = value` of a log line.
+struct Field {
+    line: usize,
+    key: String,
+    /// Whether the value is an error with its causes.
+    is_chain: bool,
+}
+
+/// The fields of all log lines of a program.
+fn fields(text: &str) -> Vec<Field> {
+    let mut found = Vec::new();
+    if !text.contains("tracing::") {
+        return found;
+    }
+    let (lines, kept): (Vec<usize>, Vec<&str>) = program(text).into_iter().unzip();
+    let text = kept.join("\n");
+    let bare = bare(&text);
+    let starts = MACROS
+        .iter()
+        .flat_map(|name| bare.match_indices(name).map(|(at, name)| at + name.len()));
+    for start in starts {
+        let line = lines[bare[..start].matches('\n').count()];
+        let end = closing(&bare, start - 1) - 1;
+        for (from, to) in arguments(&bare[start..end]) {
+            let argument = text[start + from..start + to].trim();
+            if argument.starts_with('"') {
+                break; // the message; what follows are its arguments
+            }
+            let (name, value) = argument.split_once('=').unwrap_or((argument, argument));
+            let name = name.trim().trim_start_matches(['%', '?']);
+            if name.contains(':') {
+                continue; // `target: …`
+            }
+            found.push(Field {
+                line,
+                key: name.to_owned(),
+                is_chain: value.contains("chain("),
+            });
+        }
+    }
+    found
+}
+
+/// Where the arguments of a call stand, in a text without strings and comments.
+fn arguments(bare: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let (mut at, mut start) = (0, 0);
+    while let Some(byte) = bare.as_bytes().get(at) {
+        match byte {
+            b'(' | b'[' | b'{' => at = closing(bare, at),
+            b',' => {
+                found.push((start, at));
+                at += 1;
+                start = at;
+            }
+            _ => at += 1,
+        }
+    }
+    found.push((start, bare.len()));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "text\n\n| log key | value |\n|---|---|\n| `error` | it |\n| `pod`, `node` | names |\n\n| `other` |\n";
+
+    fn faults_of(line: &str) -> usize {
+        let all = "tracing::info!(error = a.chain(), pod, %node, \"x\");";
+        let mut faults = Vec::new();
+        let files = [("agent/a/src/a.rs", all), ("agent/a/src/b.rs", line)];
+        let texts = files.map(|(file, text)| (PathBuf::from(file), text.to_owned()));
+        keys(&BTreeMap::from(texts), TABLE, &mut faults);
+        faults.len()
+    }
+
+    #[test]
+    fn a_log_line_has_keys_of_the_table_alone() {
+        assert_eq!(
+            faults_of("tracing::warn!(pod = f(a, b), ?node, \"why = {why}\", why = 1);"),
+            0
+        );
+        assert_eq!(faults_of("tracing::warn!(pods = 1, \"x\");"), 1);
+        assert_eq!(faults_of("tracing::debug!(other, \"x\");"), 1);
+        assert_eq!(faults_of("tracing::debug!(target: \"x\", pod, \"x\");"), 0);
+        assert_eq!(
+            faults_of("tracing::debug!(\n    self.name,\n    \"x\",\n);"),
+            1
+        );
+        assert_eq!(
+            faults_of("#[cfg(test)]\nmod tests { fn f() { tracing::info!(x) } }"),
+            0
+        );
+    }
+
+    #[test]
+    fn a_failure_with_its_causes_has_the_key_error() {
+        assert_eq!(faults_of("tracing::warn!(pod = error.chain(), \"x\");"), 1);
+        assert_eq!(
+            faults_of("tracing::warn!(error = %chain(&error), \"x\");"),
+            0
+        );
+    }
+
+    #[test]
+    fn a_key_of_the_table_is_used() {
+        let mut faults = Vec::new();
+        keys(&BTreeMap::new(), TABLE, &mut faults);
+        assert_eq!(faults.len(), 3);
+    }
+}
