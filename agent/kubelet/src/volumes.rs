@@ -67,6 +67,27 @@ pub(crate) fn tokens(pod: &Pod) -> Vec<TokenKind> {
         .collect()
 }
 
+/// A pod's labels and annotations.
+pub(crate) type Noted = [BTreeMap<String, String>; 2];
+
+/// The labels and annotations of a pod some of whose volumes show some of them.
+pub(crate) fn shown_notes(pod: &Pod) -> Option<Noted> {
+    let direct = volumes(pod).iter();
+    let direct = direct.filter_map(|volume| volume.downward_api.as_ref()?.items.as_ref());
+    let parts = projections(pod);
+    let parts = parts.filter_map(|source| source.downward_api.as_ref()?.items.as_ref());
+    let mut fields = direct
+        .chain(parts)
+        .flatten()
+        .filter_map(|item| item.field_ref.as_ref());
+    let shows = fields.any(|field| {
+        let path = &field.field_path;
+        path.starts_with("metadata.labels") || path.starts_with("metadata.annotations")
+    });
+    let notes = [&pod.metadata.labels, &pod.metadata.annotations];
+    shows.then(|| notes.map(|notes| notes.clone().unwrap_or_default()))
+}
+
 fn projections(pod: &Pod) -> impl Iterator<Item = &VolumeProjection> {
     let projected = volumes(pod)
         .iter()
@@ -545,5 +566,25 @@ mod tests {
             assert_eq!((mode, group), (0o3777, 123), "{}", place.display());
         }
         crate::stage::forget(&config, "u").unwrap();
+    }
+
+    #[test]
+    fn labels_are_followed_where_a_volume_shows_them() {
+        let pod = |volume: Value| -> Pod {
+            let meta = json!({"labels": {"app": "web"}});
+            serde_json::from_value(json!({"metadata": meta, "spec": {
+                "containers": [], "volumes": [volume],
+            }}))
+            .unwrap()
+        };
+        let items = |path: &str| json!({"items": [{"path": "f", "fieldRef": {"fieldPath": path}}]});
+        let direct = |path: &str| pod(json!({"name": "v", "downwardAPI": items(path)}));
+        let one = direct("metadata.labels['app']");
+        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        assert_eq!(shown_notes(&one), Some([labels, BTreeMap::new()]));
+        let sources = json!([{"downwardAPI": items("metadata.annotations")}]);
+        let projected = pod(json!({"name": "v", "projected": {"sources": sources}}));
+        assert!(shown_notes(&projected).is_some());
+        assert_eq!(shown_notes(&direct("metadata.name")), None);
     }
 }
